@@ -1,0 +1,86 @@
+# Every target sets up what it needs by itself: Python 3.11+ with pip, and make, are enough.
+
+PY := .venv/bin/python
+UV := .tools/bin/uv
+JOBS ?= 2
+ARGS ?=
+
+# The editable install points to this folder, so a copied .venv must be set up again: hence the folder in the name.
+SYNCED := .venv/.synced-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+
+# The first Python on the PATH that is new enough; empty when there is none.
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	then command -v $$name; break; fi; done)
+
+# What the caller's shell has set for other projects must not reach this one.
+unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_VIRTUALENV
+export UV_PROJECT_ENVIRONMENT := .venv
+export UV_PYTHON_DOWNLOADS := never
+# A home that can't be written to (or none at all) is no reason to fail.
+ifneq ($(shell mkdir -p "$$HOME/.cache" 2>/dev/null && test -w "$$HOME/.cache" && echo yes),yes)
+export UV_CACHE_DIR ?= $(CURDIR)/.tools/cache
+endif
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test check lint types imports docs-check bench chaos docs fmt hooks clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+setup: $(SYNCED) ## Install everything into .venv (the other targets do this by themselves)
+
+demo: $(SYNCED) ## See the whole system at work, then a summary (KEEP=1 stays up)
+	@$(PY) -m holdfast.demo $(if $(KEEP),--keep) $(ARGS)
+
+test: $(SYNCED) ## Run all tests but the long ones (ARGS='-k name' picks some)
+	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "not long" $(ARGS)
+
+check: lint types imports docs-check test ## What CI runs: lint, types, import rules, docs, tests
+
+lint: $(SYNCED) ## Check the code's form
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(SYNCED) ## Check the types
+	$(PY) -m basedpyright
+
+imports: $(SYNCED) ## Check who imports whom
+	@$(PY) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-cache --no-logo
+
+docs-check: $(SYNCED) ## Check that the generated pages are current
+	$(PY) -m holdfast.cli.reference --check
+
+bench: $(SYNCED) ## Measure speed and memory beside raw redis-py
+	@$(PY) -m bench $(ARGS)
+
+chaos: $(SYNCED) ## Run the tests that kill things, the long ones too
+	@$(PY) -m pytest -q -n 0 -m "chaos or long" $(ARGS)
+
+docs: $(SYNCED) ## Write the generated pages of docs/reference
+	@$(PY) -m holdfast.cli.reference
+
+fmt: $(SYNCED) ## Format the code and fix what can be fixed
+	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format .
+
+hooks: $(SYNCED) ## Check every commit before it is made
+	@$(PY) -m pre_commit install
+
+clean: ## Remove what the targets above have set up (not .holdfast, where data is)
+	rm -rf .venv .tools .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(SYNCED): pyproject.toml uv.lock | $(UV)
+	@echo "Setting up .venv (the first time takes about 20 seconds) ..."
+	@rm -f .venv/.synced-*
+	@$(UV) sync --extra dev --locked -q $(if $(wildcard $(PY)),,--python "$(PYTHON)")
+	@touch $@
+
+$(UV):
+	@test -n "$(PYTHON)" || { echo "Holdfast needs Python 3.11 or newer: install one and put it on the PATH," \
+		"or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -m pip --version >/dev/null 2>&1 || { echo "$(PYTHON) has no pip: install it" \
+		"(Debian and Ubuntu: apt install python3-pip; elsewhere: $(PYTHON) -m ensurepip)" >&2; exit 1; }
+	@PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 \
+		"$(PYTHON)" -m pip install -q --upgrade --target .tools uv

@@ -1,0 +1,144 @@
+"""Every exception Holdfast raises, in one tree.
+
+::
+
+    HoldfastError
+    ├── ConfigError                 a setting is unknown, invalid or contradictory
+    ├── AppError                    an app or agent is declared or imported wrongly
+    │   └── UnknownAgent            nobody here runs an agent of that name
+    ├── InputError                  the caller sent something that can't be accepted
+    │   ├── PayloadTooLarge
+    │   └── MalformedMessage
+    ├── Refused                     not now: try again after ``retry_after`` seconds
+    │   ├── QueueFull
+    │   ├── QueuePaused
+    │   └── RedisUnavailable        Redis can't be reached, or the breaker is open
+    ├── NotFound                    no such run, queue, dead letter
+    ├── Conflict                    the thing is not in a state that allows this
+    ├── RunError                    a run that was waited for ended without a result
+    │   ├── RunFailed
+    │   ├── RunTimedOut
+    │   └── RunCancelled
+    ├── ResultTimeout               the run is still going; only the waiting ended
+    ├── RetryLater                  raised by an agent: run this again later
+    ├── GiveUp                      raised by an agent: running this again won't help
+    ├── LeaseLost                   somebody else may hold this now: stop at once
+    ├── EmbeddedServerError         no embedded server could be found or started
+    └── ScriptError                 a Lua script is missing, or includes a missing fragment
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+
+class HoldfastError(Exception):
+    """Root of every error that Holdfast raises on purpose."""
+
+
+class ConfigError(HoldfastError):
+    """A setting is unknown, invalid or contradictory; the message names it and says what is allowed."""
+
+
+class AppError(HoldfastError):
+    """An app or an agent is declared or imported wrongly."""
+
+
+class UnknownAgent(AppError):
+    """Nobody here runs an agent of that name."""
+
+
+class InputError(HoldfastError):
+    """The caller sent something that can't be accepted; sending it again won't help."""
+
+
+class PayloadTooLarge(InputError):
+    """The message is larger than the queue's ``max_payload_bytes``."""
+
+
+class MalformedMessage(InputError):
+    """A stream entry can't be read as a run."""
+
+
+class Refused(HoldfastError):
+    """Not now: the same call may succeed after ``retry_after`` seconds."""
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class QueueFull(Refused):
+    """The queue holds as many runs as ``max_depth`` allows."""
+
+
+class QueuePaused(Refused):
+    """The queue is paused or draining and takes no new runs."""
+
+
+class RedisUnavailable(Refused):
+    """Redis can't be reached, or the circuit breaker is open."""
+
+
+class NotFound(HoldfastError):
+    """There is no run, queue or dead letter of that name."""
+
+
+class Conflict(HoldfastError):
+    """The thing is not in a state that allows this."""
+
+
+class RunError(HoldfastError):
+    """A run that was waited for ended without a result."""
+
+    def __init__(self, message: str, *, run_id: str = "") -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class RunFailed(RunError):
+    """The run gave up; its last error is in the message and in the dead letters."""
+
+
+class RunTimedOut(RunError):
+    """The run passed its deadline."""
+
+
+class RunCancelled(RunError):
+    """Somebody cancelled the run."""
+
+
+class ResultTimeout(HoldfastError):
+    """The run is still going; only the waiting for its result ended."""
+
+
+class RetryLater(HoldfastError):
+    """Raised by an agent: run this again, ``after`` exactly so long (seconds or ``"5m"``) if it names that.
+
+    The attempt counts, so a run that always asks for another ends at ``max_attempts``.
+    """
+
+    def __init__(
+        self, reason: str = "the agent asked to run later", *, after: float | str | timedelta | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class GiveUp(HoldfastError):
+    """Raised by an agent: running this again won't help, so fail the run now."""
+
+
+class LeaseLost(HoldfastError):
+    """Somebody else may hold this now: stop at once and write nothing more."""
+
+
+class EmbeddedServerError(HoldfastError):
+    """No embedded server could be found or started."""
+
+
+class ScriptError(HoldfastError):
+    """A Lua script is missing, or includes a fragment that is."""
