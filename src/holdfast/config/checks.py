@@ -1,0 +1,194 @@
+"""What settings must be true of together. Every check is a pure function of the finished tree."""
+
+from __future__ import annotations
+
+import re
+from binascii import crc_hqx
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from holdfast.config.tree import REDIS_SCHEMES, QueueSettings, RedisSettings, Settings
+
+_WITHOUT_TLS: Final = ("redis", "redis+sentinel", "redis+cluster", "unix")
+_SLOTS: Final = 16384
+# Named again here because the settings are below the room of the keys; a test compares the two.
+_COMPANIONS: Final = (
+    "high",
+    "low",
+    "returned",
+    "delayed",
+    "runs",
+    "gate",
+    "control",
+    "cleanup-leader",
+    "turn",
+    "recovery",
+)
+_FAMILIES: Final = ("run:", "idempotency:")
+_TAG = re.compile(r"\{([^}]+)\}")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value in question was set: its path, and how to say it with its value and source."""
+
+    path: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Settings that don't go together; ``paths`` are those that the sentence relies on."""
+
+    paths: tuple[str, ...]
+    sentence: str
+
+
+Locate = Callable[[str], Place]
+LocateInQueue = Callable[[str, str], Place]
+
+
+def contradictions(settings: Settings, at: Locate, in_queue: LocateInQueue) -> Iterator[Contradiction]:
+    """Find everything in the tree that contradicts itself."""
+    yield from _redis(settings.redis, at)
+    yield from _times(settings, at)
+    for name in settings.queue_names():
+        queue = settings.queue_named(name)
+        yield from _limits(queue, in_queue)
+        yield from _deadletter(queue, settings, in_queue)
+        if urlsplit_or_none(settings.redis.url, "redis+cluster", "rediss+cluster"):
+            yield from _same_slot(queue, settings.redis.key_prefix, in_queue)
+    yield from _separate_queues(settings, at)
+
+
+def key_slot(key: str) -> int:
+    """Return the cluster slot of a key: of its hash tag, if it has one."""
+    tag = _TAG.search(key)
+    return crc_hqx((tag[1] if tag else key).encode(), 0) % _SLOTS
+
+
+def companion_prefix(name: str) -> str:
+    """Return what a queue's companion keys begin with, so that they share the slot of its stream."""
+    return name if _TAG.search(name) else f"{{{name}}}"
+
+
+def urlsplit_or_none(url: str, *schemes: str) -> SplitResult | None:
+    """Return the parts of a URL of one of these schemes."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    return parts if parts.scheme in schemes else None
+
+
+def _redis(redis: RedisSettings, at: Locate) -> Iterator[Contradiction]:
+    url, cert, key = at("redis.url"), at("redis.tls_cert_file"), at("redis.tls_key_file")
+    if redis.url and (fault := _url_fault(redis.url)):
+        yield Contradiction((url.path,), f"{url.said} is not allowed: {fault}")
+    if bool(redis.tls_cert_file) != bool(redis.tls_key_file):
+        sentence = f"{cert.said} and {key.said} go together: set both for mutual TLS, or neither"
+        yield Contradiction((cert.path, key.path), sentence)
+    for name in ("tls_ca_file", "tls_cert_file"):
+        if getattr(redis, name) and urlsplit_or_none(redis.url, *_WITHOUT_TLS):
+            file = at(f"redis.{name}")
+            sentence = (
+                f"{file.said} has no effect with {url.said}, which does not use TLS: "
+                f"write rediss instead of redis, or remove {file.path}"
+            )
+            yield Contradiction((file.path, url.path), sentence)
+
+
+def _url_fault(url: str) -> str | None:
+    parts = urlsplit_or_none(url, *REDIS_SCHEMES)
+    if parts is None or "://" not in url:
+        return f"it must begin with {', '.join(f'{scheme}://' for scheme in REDIS_SCHEMES)}, or be empty"
+    if parts.scheme == "unix":
+        return None if parts.path.strip("/") else "it must name the socket, like unix:///run/redis.sock"
+    return _hosts_fault(parts)
+
+
+def _hosts_fault(parts: SplitResult) -> str | None:
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    if "@" in parts.path + parts.query + parts.fragment:
+        return "within a user or password, write / as %2F, ? as %3F and # as %23"
+    if not all(_is_host(host) for host in hosts):
+        return f"it must name a host, like {parts.scheme}://redis.example:6379"
+    if len(hosts) > 1 and parts.scheme in {"redis", "rediss"}:
+        return "several hosts need redis+sentinel:// or redis+cluster://"
+    if parts.scheme.endswith("+sentinel") and not parts.path.strip("/"):
+        return "it must name the service after the hosts, like redis+sentinel://host:26379/mymaster/0"
+    return None
+
+
+def _is_host(text: str) -> bool:
+    match = _HOST.fullmatch(text)
+    return match is not None and (match[1] is None or 0 < int(match[1]) < 65536)
+
+
+def _times(settings: Settings, at: Locate) -> Iterator[Contradiction]:
+    lock, sweep = at("janitor.lock_ttl_seconds"), at("janitor.stream_interval_minutes")
+    if settings.janitor.lock_ttl_seconds > settings.janitor.stream_interval_minutes * 60:
+        yield Contradiction(
+            (lock.path, sweep.path),
+            f"{lock.said} outlasts {sweep.said}: a janitor that dies would cost a whole round; "
+            f"lower {lock.path} or raise {sweep.path}",
+        )
+    metrics, grpc = at("metrics.port"), at("hosts.grpc_port")
+    if settings.metrics.port == settings.hosts.grpc_port:
+        sentence = f"{metrics.said} and {grpc.said} are the same port: a host needs two, change one of them"
+        yield Contradiction((metrics.path, grpc.path), sentence)
+
+
+def _limits(queue: QueueSettings, in_queue: LocateInQueue) -> Iterator[Contradiction]:
+    base, cap = in_queue(queue.name, "backoff.base_seconds"), in_queue(queue.name, "backoff.cap_seconds")
+    if queue.backoff.base_seconds > queue.backoff.cap_seconds:
+        yield Contradiction(
+            (base.path, cap.path),
+            f"{base.said} is more than {cap.said}: lower {base.path} or raise {cap.path}",
+        )
+
+
+def _deadletter(queue: QueueSettings, settings: Settings, in_queue: LocateInQueue) -> Iterator[Contradiction]:
+    place = in_queue(queue.name, "deadletter")
+    for name in settings.queue_names():
+        if queue.deadletter and _is_key_of(queue.deadletter, name):
+            sentence = (
+                f"{place.said} is a key of the queue {name} itself: dead letters would be taken for work; "
+                "give them a name of their own, or leave it empty"
+            )
+            yield Contradiction((place.path,), sentence)
+
+
+def _same_slot(queue: QueueSettings, prefix: str, in_queue: LocateInQueue) -> Iterator[Contradiction]:
+    place = in_queue(queue.name, "deadletter")
+    if queue.deadletter and key_slot(prefix + queue.deadletter) != key_slot(prefix + queue.name):
+        yield Contradiction(
+            (place.path, "redis.url", "redis.key_prefix"),
+            f"{place.said} is in another cluster slot than its queue {queue.name}, and a run moves between "
+            f"them in one step: use {companion_prefix(queue.name)}:deadletter, or leave it empty",
+        )
+
+
+def _separate_queues(settings: Settings, at: Locate) -> Iterator[Contradiction]:
+    names = settings.queue_names()
+    paths = (at("messaging.queue").path, at("worker.queues").path)
+    for index, name in enumerate(names):
+        for other in names[:index]:
+            if _is_key_of(name, other) or _is_key_of(other, name) or _same_companions(name, other):
+                sentence = f"the queues {other} and {name} would share keys in Redis: rename one of them"
+                yield Contradiction(paths, sentence)
+
+
+def _same_companions(name: str, other: str) -> bool:
+    return companion_prefix(name) == companion_prefix(other)
+
+
+def _is_key_of(key: str, name: str) -> bool:
+    """Tell whether a key belongs to a queue already, the dead letters apart."""
+    if key == name:
+        return True
+    rest = key.removeprefix(f"{companion_prefix(name)}:")
+    return rest != key and (rest in _COMPANIONS or rest.startswith(_FAMILIES))

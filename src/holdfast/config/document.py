@@ -1,0 +1,187 @@
+"""The settings that the file gives, each with its line.
+
+Values are kept as they are written: ``0123`` stays a password and ``no`` a name, whatever YAML makes of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from holdfast.config.leaves import leaves, queue_leaves
+from holdfast.config.problems import unknown_key
+from holdfast.config.values import Given, Odd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_STANDARD_TAG: Final = "tag:yaml.org,2002:"
+_NULL: Final = f"{_STANDARD_TAG}null"
+_QUEUES: Final = "queues"
+_QUOTED = re.compile(r"'[^'<]{2,}'")
+
+
+class _Tree(dict[str, "_Tree"]):
+    """The names of a section: what is below each of them, nothing below a leaf."""
+
+
+@dataclass(slots=True)
+class Document:
+    """What a file says: settings by path, settings of each queue, and what is wrong with it."""
+
+    name: str = ""
+    given: dict[str, Given] = field(default_factory=dict[str, Given])
+    queues: dict[str, dict[str, Given]] = field(default_factory=dict[str, dict[str, Given]])
+    queue_sources: dict[str, str] = field(default_factory=dict[str, str])
+    problems: list[str] = field(default_factory=list[str])
+
+
+def read_document(path: Path | None) -> Document:
+    """Read a settings file; whatever is wrong with it is among the document's problems."""
+    if path is None:
+        return Document()
+    document = Document(name=str(path))
+    root = _compose(path, document.problems)
+    if isinstance(root, MappingNode):
+        _Reader(document).read(root)
+    elif root is not None and root.tag != _NULL:
+        document.problems.append(
+            f"{path} must be a mapping of settings, like `redis:` with `url: …` below it"
+        )
+    return document
+
+
+def _compose(path: Path, problems: list[str]) -> Node | None:
+    try:
+        return yaml.SafeLoader(path.read_text(encoding="utf-8")).get_single_node()
+    except UnicodeDecodeError:
+        problems.append(f"{path} is not UTF-8 text: save it as UTF-8")
+    except OSError as exc:
+        how = "correct the path, on the command line or in HOLDFAST_CONFIG"
+        problems.append(f"{path} can't be read ({exc.strerror}): {how}")
+    except RecursionError:
+        problems.append(f"{path} is nested too deeply to be a settings file")
+    except yaml.YAMLError as exc:
+        problems.append(_not_yaml(path, exc))
+    return None
+
+
+def _not_yaml(path: Path, exc: yaml.YAMLError) -> str:
+    if not isinstance(exc, yaml.MarkedYAMLError) or exc.problem_mark is None:
+        return f"{path} is not valid YAML: it holds characters that are not text"
+    # Never the line itself, nor a word of it: it may be the line with the password.
+    reason = _QUOTED.sub("'…'", exc.problem or "it can't be parsed")
+    mark = exc.problem_mark
+    where = f"{path}:{mark.line + 1} (column {mark.column + 1})"
+    return f"{where} is not valid YAML: {reason}. Check the indentation; quote text with special characters"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """Where the settings below ``base`` are put, under the rest of their path."""
+
+    base: str
+    given: dict[str, Given]
+
+    def put(self, path: str, given: Given) -> None:
+        self.given[path.removeprefix(self.base)] = given
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One line of a mapping: its key, what is below it, and where it is."""
+
+    key: str
+    node: Node
+    source: str
+
+
+class _Reader:
+    """Walks the file along the tree of known settings; it never goes deeper than that tree."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+
+    def read(self, root: MappingNode) -> None:
+        tree = _tree(leaf.path for leaf in leaves())
+        tree[_QUEUES] = _Tree()
+        shelf = _Shelf("", self._document.given)
+        for entry in self._items(root, ""):
+            if entry.key == _QUEUES:
+                self._read_queues(entry)
+            else:
+                self._read_entry(entry, "", tree, shelf)
+
+    def _read_queues(self, queues: _Entry) -> None:
+        for queue in self._below(queues, _QUEUES):
+            base = f"{_QUEUES}.{queue.key}"
+            self._document.queue_sources[queue.key] = queue.source
+            shelf = _Shelf(f"{base}.", self._document.queues.setdefault(queue.key, {}))
+            self._read_section(queue, base, _tree(queue_leaves()), shelf)
+
+    def _read_section(self, section: _Entry, path: str, tree: _Tree, shelf: _Shelf) -> None:
+        for entry in self._below(section, path):
+            self._read_entry(entry, f"{path}.", tree, shelf)
+
+    def _read_entry(self, entry: _Entry, prefix: str, tree: _Tree, shelf: _Shelf) -> None:
+        path = prefix + entry.key
+        if entry.key not in tree:
+            self._problem(unknown_key(path, entry.source, tree))
+        elif below := tree[entry.key]:
+            self._read_section(entry, path, below, shelf)
+        else:
+            shelf.put(path, Given(raw=_raw(entry.node), source=entry.source))
+
+    def _below(self, section: _Entry, path: str) -> Iterator[_Entry]:
+        if isinstance(section.node, MappingNode):
+            yield from self._items(section.node, f"{path}.")
+        elif section.node.tag != _NULL:
+            self._problem(f"{path} ({section.source}) must be a mapping, with one setting to a line below it")
+
+    def _items(self, node: MappingNode, prefix: str) -> Iterator[_Entry]:
+        seen: dict[str, str] = {}
+        for key_node, value in node.value:
+            source = f"{self._document.name}:{key_node.start_mark.line + 1}"
+            if not isinstance(key_node, ScalarNode):
+                self._problem(f"{source}: the name of a setting must be plain text")
+            elif (key := str(key_node.value)) in seen:
+                self._problem(
+                    f"{prefix}{key} ({source}) is already set at {seen[key]}: remove one of the two"
+                )
+            else:
+                seen[key] = source
+                yield _Entry(key, value, source)
+
+    def _problem(self, text: str) -> None:
+        self._document.problems.append(text)
+
+
+def _raw(node: Node) -> str | tuple[str, ...] | Odd:
+    if not node.tag.startswith(_STANDARD_TAG):
+        return Odd(f"a value with the tag {node.tag}")
+    if isinstance(node, MappingNode):
+        return Odd("a mapping")
+    if isinstance(node, SequenceNode):
+        return _texts(node)
+    return Odd("nothing") if node.tag == _NULL else str(node.value)
+
+
+def _texts(node: SequenceNode) -> tuple[str, ...] | Odd:
+    texts = [item.value for item in node.value if isinstance(item, ScalarNode) and item.tag != _NULL]
+    return tuple(texts) if len(texts) == len(node.value) else Odd("a list of more than plain text")
+
+
+def _tree(paths: Iterable[str]) -> _Tree:
+    root = _Tree()
+    for path in paths:
+        *sections, name = path.split(".")
+        here = root
+        for section in sections:
+            here = here.setdefault(section, _Tree())
+        here[name] = _Tree()
+    return root

@@ -1,0 +1,146 @@
+"""The settings while they are being put together: what was given, what it became and what was wrong.
+
+A value that is wrong is reported once and replaced by its default, so that the rest can still be examined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from holdfast.config.checks import Place, contradictions
+from holdfast.config.leaves import Leaf, leaf_at, leaves, queue_leaves
+from holdfast.config.problems import invalid_value
+from holdfast.config.section import Section
+from holdfast.config.shown import shown
+from holdfast.config.tree import NAME_ALLOWED, QueueName, QueueSettings, Settings
+from holdfast.config.values import Given, Invalid, read, show_given
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from holdfast.config.document import Document
+
+_DEFAULT: Final = "default"
+_IDLE_THRESHOLD: Final = "janitor.idle_threshold_seconds"
+_IDLE_MARGIN_SECONDS: Final = 300
+# These name keys: a second queue that inherited them would share the first one's.
+_OWN_TO_A_QUEUE: Final = frozenset({"group", "deadletter"})
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+@dataclass(slots=True)
+class Draft:
+    """What the file and the environment gave, becoming one tree."""
+
+    document: Document
+    environment: dict[str, list[Given]]
+    values: dict[str, object] = field(default_factory=dict[str, object])
+    sources: dict[str, str] = field(default_factory=dict[str, str])
+    problems: list[str] = field(default_factory=list[str])
+    wrong: set[str] = field(default_factory=set[str])
+
+    def settings(self) -> Settings:
+        """Settle every leaf and every queue, and build the tree."""
+        for leaf in leaves():
+            self._settle(leaf)
+        default_queue = str(self.values["messaging.queue"])
+        described = dict.fromkeys((default_queue, *self.document.queues))
+        queues = {name: self._queue(name, default=name == default_queue) for name in described}
+        template = _build(QueueSettings, "", self._inherited(default=True), name=default_queue)
+        self._derive_idle_threshold((template, *queues.values()))
+        return _build(Settings, "", self.values, queue=template, queues=queues)
+
+    def contradictions(self, settings: Settings) -> None:
+        """Add what the tree says against itself to the problems."""
+        for found in contradictions(settings, self._place, self._place_in_queue):
+            # A value that is already reported would only be blamed a second time, for its default.
+            if self.wrong.isdisjoint(found.paths):
+                self.problems.append(found.sentence)
+
+    def _settle(self, leaf: Leaf) -> None:
+        from_environment = self.environment.get(leaf.path, [])
+        from_file = self.document.given.get(leaf.path)
+        given = [*from_environment, *([from_file] if from_file else [])]
+        self.values[leaf.path], self.sources[leaf.path] = leaf.default, _DEFAULT
+        # What is beaten is read too: a file that is wrong would stop us on the day the variable goes.
+        values = [self._read(leaf.path, leaf, one) for one in given]
+        if given and leaf.path not in self.wrong:
+            self.values[leaf.path], self.sources[leaf.path] = values[0], given[0].source
+            self._agree(leaf, from_environment, values)
+
+    def _agree(self, leaf: Leaf, given: list[Given], values: list[object]) -> None:
+        if any(value != values[0] for value in values[: len(given)]):
+            said = " and ".join(f"{show_given(leaf, one)} ({one.source})" for one in given)
+            problem = f"{leaf.path} is set to different values: {said}. Keep one of the variables"
+            self._reject(leaf.path, problem)
+
+    def _read(self, path: str, leaf: Leaf, given: Given) -> object:
+        try:
+            return read(leaf, given)
+        except Invalid:
+            self._reject(path, invalid_value(path, leaf, given))
+            return leaf.default
+
+    def _reject(self, path: str, problem: str) -> None:
+        self.wrong.add(path)
+        self.problems.append(problem)
+
+    def _inherited(self, *, default: bool) -> dict[str, object]:
+        parts = (part for part in queue_leaves() if default or part not in _OWN_TO_A_QUEUE)
+        return {part: self.values[f"queue.{part}"] for part in parts}
+
+    def _queue(self, name: str, *, default: bool) -> QueueSettings:
+        self._check_name(name)
+        values = self._inherited(default=default)
+        for part, given in self.document.queues.get(name, {}).items():
+            path, general = f"queues.{name}.{part}", f"queue.{part}"
+            value = self._read(path, leaf_at(general), given)
+            if default and general in self.environment:
+                # Environment beats file: the variables speak of the default queue in the first place.
+                self.sources[path] = self.sources[general]
+            else:
+                values[part], self.sources[path] = value, given.source
+        return _build(QueueSettings, "", values, name=name)
+
+    def _check_name(self, name: str) -> None:
+        source = self.document.queue_sources.get(name, _DEFAULT)
+        try:
+            msgspec.convert(name, QueueName)
+        except msgspec.ValidationError:
+            said = f"queues.{shown(name)} ({source}) is not allowed: a queue must have {NAME_ALLOWED}"
+            self._reject(f"queues.{name}", said)
+
+    def _derive_idle_threshold(self, queues: Iterable[QueueSettings]) -> None:
+        if self.sources[_IDLE_THRESHOLD] == _DEFAULT:
+            longest = max(queue.timeout_seconds for queue in queues)
+            self.values[_IDLE_THRESHOLD] = longest + _IDLE_MARGIN_SECONDS
+
+    def _place(self, path: str) -> Place:
+        said = f"{path} = {leaf_at(path).show(self.values[path])} ({self.sources[path]})"
+        return Place(path, said)
+
+    def _place_in_queue(self, name: str, part: str) -> Place:
+        path = f"queues.{name}.{part}"
+        given = self.document.queues.get(name, {}).get(part)
+        if given is None or self.sources.get(path) != given.source:
+            return self._place(f"queue.{part}")
+        return Place(path, f"{path} = {show_given(leaf_at(f'queue.{part}'), given)} ({given.source})")
+
+
+def _build(
+    section: type[AnySection], prefix: str, values: Mapping[str, object], **fixed: object
+) -> AnySection:
+    made: dict[str, Any] = dict(fixed)
+    for part in msgspec.structs.fields(section):
+        path = prefix + part.name
+        if part.name in fixed:
+            continue
+        if path in values:
+            made[part.name] = values[path]
+        elif isinstance(part.type, type) and issubclass(part.type, Section):
+            made[part.name] = _build(part.type, f"{path}.", values)
+    return section(**made)

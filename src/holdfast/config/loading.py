@@ -1,0 +1,82 @@
+"""Reads the settings once: environment beats file beats default, and every value knows where it came from.
+
+Nothing is returned unless everything is right; everything that is wrong is said in one ConfigError.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from holdfast.config.document import read_document
+from holdfast.config.draft import Draft
+from holdfast.config.environment import CONFIG_VARIABLE, unknown_variables, variables
+from holdfast.config.leaves import Leaf, leaf_at, leaves, queue_leaves
+from holdfast.config.problems import config_error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.config.section import Section
+    from holdfast.config.tree import Settings
+
+DEFAULT_FILE: Final = Path("holdfast.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A setting as it is now: its value with secrets hidden, and where the value came from."""
+
+    path: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings, and for each path ``default``, ``holdfast.yaml:LINE`` or ``environment NAME``."""
+
+    settings: Settings
+    sources: dict[str, str]
+    file: Path | None
+
+    def shown(self) -> tuple[Shown, ...]:
+        """Return every setting for people to read; of a queue, what differs from ``queue``."""
+        general = [_show(leaf.path, leaf, self.settings, leaf.path, self.sources) for leaf in leaves()]
+        for name in self.settings.queue_names():
+            queue = self.settings.queue_named(name)
+            for part in queue_leaves():
+                path = f"queues.{name}.{part}"
+                if path in self.sources:
+                    general.append(_show(path, leaf_at(f"queue.{part}"), queue, part, self.sources))
+        return tuple(general)
+
+
+def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Loaded:
+    """Read the settings from a file and the environment, or raise ConfigError with all that is wrong."""
+    environment = os.environ if environ is None else environ
+    file = _find_file(path, environment)
+    draft = Draft(document=read_document(file), environment=variables(environment))
+    draft.problems += [*draft.document.problems, *unknown_variables(environment)]
+    settings = draft.settings()
+    draft.contradictions(settings)
+    if draft.problems:
+        raise config_error(draft.problems)
+    return Loaded(settings=settings, sources=draft.sources, file=file)
+
+
+def _find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
+    if path is not None:
+        return path
+    named = environ.get(CONFIG_VARIABLE, "").strip()
+    if named:
+        return Path(named)
+    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
+
+
+def _show(path: str, leaf: Leaf, section: Section, below: str, sources: Mapping[str, str]) -> Shown:
+    value = cast("object", reduce(getattr, below.split("."), section))
+    return Shown(path, leaf.show(value), sources[path])

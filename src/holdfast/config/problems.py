@@ -1,0 +1,84 @@
+"""What is wrong with the settings, said so that the operator knows what to change; all of it at once."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from holdfast.config.leaves import Leaf, leaves
+from holdfast.config.values import Given, show_given
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def config_error(problems: Sequence[str]) -> ConfigError:
+    """Return the one error that says everything."""
+    distinct = tuple(dict.fromkeys(problems))
+    if len(distinct) == 1:
+        return ConfigError(distinct[0])
+    listed = "\n".join(f"  - {problem}" for problem in distinct)
+    return ConfigError(f"{len(distinct)} problems with the settings:\n{listed}")
+
+
+def invalid_value(path: str, leaf: Leaf, given: Given) -> str:
+    """Say that a value can't be: the setting, the value, where it was written and what is allowed."""
+    meant = get_close_matches(str(given.raw).upper(), [choice.upper() for choice in leaf.choices], n=1)
+    hint = f". Did you mean {next(c for c in leaf.choices if c.upper() == meant[0])}?" if meant else ""
+    return (
+        f"{path} = {show_given(leaf, given)} ({given.source}) is not allowed: it must be {leaf.allowed}{hint}"
+    )
+
+
+def unknown_key(path: str, source: str, siblings: Iterable[str]) -> str:
+    """Say that the file sets something that is not a setting, and what was probably meant."""
+    section, _, name = path.rpartition(".")
+    if name == "<<":
+        return f"{path} ({source}): merge keys are not supported; put what the queues share under queue"
+    if name == "name" and section.partition(".")[0] in {"queue", "queues"}:
+        return (
+            f"{path} ({source}) is not a setting: a queue's name is its key under queues, or messaging.queue"
+        )
+    return f"{_one_line(path)} ({source}) is not a setting. {_advice(closest_paths(path, siblings))}"
+
+
+def unknown_variable(name: str) -> str:
+    """Say that a variable of ours is not a setting, and what was probably meant."""
+    return f"{name} (environment) is not a setting. {_advice(closest_variables(name))}"
+
+
+def closest_paths(path: str, siblings: Iterable[str]) -> tuple[str, ...]:
+    """Return up to three settings that ``path`` may have been meant for: neighbours first."""
+    section, dot, last = path.rpartition(".")
+    name = last.lower().replace("-", "_")
+    by_env = tuple(leaf.path for leaf in leaves() if last in leaf.env)
+    if by_env:
+        return by_env
+    begun = [sibling for sibling in siblings if name and sibling.startswith(f"{name}_")]
+    near = [*begun, *_closest(name, siblings)]
+    elsewhere = [leaf.path for leaf in leaves() if leaf.path.rpartition(".")[2] == name]
+    return tuple(dict.fromkeys((*(section + dot + sibling for sibling in near), *elsewhere)))[:3]
+
+
+def closest_variables(name: str) -> tuple[str, ...]:
+    """Return up to three environment names that ``name`` may have been meant for."""
+    # Compared without the prefix: it would make every name of ours look alike.
+    full = {known.removeprefix("HOLDFAST_"): known for leaf in leaves() for known in leaf.env[::-1]}
+    return tuple(full[match] for match in _closest(name.removeprefix("HOLDFAST_"), full))
+
+
+def _closest(word: str, words: Iterable[str]) -> list[str]:
+    # A slip of the finger has one answer; only without one are distant words worth offering.
+    known = list(words)
+    return get_close_matches(word, known, cutoff=0.8) or get_close_matches(word, known, cutoff=0.6)
+
+
+def _one_line(path: str) -> str:
+    return path if path.isprintable() else repr(path)
+
+
+def _advice(candidates: Sequence[str]) -> str:
+    if not candidates:
+        return "Remove it; `holdfast config show` lists every setting."
+    return f"Did you mean {' or '.join(candidates)}?"

@@ -1,0 +1,53 @@
+"""How a setting is declared: one annotation with everything there is to say about it.
+
+A section's repr never shows a secret.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.config.shown import shown
+
+
+def about(
+    description: str,
+    *env: str,
+    ge: float | None = None,
+    le: float | None = None,
+    pattern: str | None = None,
+    allowed: str = "",
+    default: str = "",
+    secret: bool = False,
+    url: bool = False,
+) -> Meta:
+    """Describe a leaf: its sentence, its environment names, its limits and how to show it."""
+    extra = {"env": env, "allowed": allowed, "default": default, "secret": secret, "url": url}
+    limits: dict[str, Any] = {"ge": ge, "le": le, "pattern": pattern}
+    return Meta(description=description, extra=extra, **limits)
+
+
+def meta_of(annotation: object) -> Meta | None:
+    """Return what ``about`` said of an annotation, or None for a section."""
+    parts = cast("tuple[object, ...]", get_args(annotation)) if get_origin(annotation) is Annotated else ()
+    return next((part for part in parts if isinstance(part, Meta)), None)
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the tree; its repr hides what is secret, so that a log line can't leak it."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._parts())})"
+
+    def _parts(self) -> list[str]:
+        parts: list[str] = []
+        for field in msgspec.structs.fields(type(self)):
+            meta, value = meta_of(field.type), cast("object", getattr(self, field.name))
+            extra = (meta.extra if meta else None) or {}
+            hides = bool(extra.get("secret") or extra.get("url"))
+            text = shown(value, secret=bool(extra.get("secret")), url=True) if hides else repr(value)
+            parts.append(f"{field.name}={text}")
+        return parts

@@ -1,0 +1,104 @@
+"""From what somebody wrote to the value of a setting; file and environment are read by the same rules."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.config.durations import UNIT_SECONDS, parse_duration, parse_number
+from holdfast.config.shown import shown
+
+if TYPE_CHECKING:
+    from holdfast.config.leaves import Leaf
+
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """Something that is neither text nor a list of texts."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What somebody wrote for a setting, and where; ``unit`` is the variable's own, if its name tells one."""
+
+    raw: str | tuple[str, ...] | Odd
+    source: str
+    unit: str | None = None
+
+
+class Invalid(Exception):
+    """The setting can't have this value; the message says what it may have."""
+
+
+def read(leaf: Leaf, given: Given) -> object:
+    """Return the setting's value, or raise Invalid saying what is allowed."""
+    value = _parse(leaf, given)
+    if value is None:
+        raise Invalid(leaf.allowed)
+    try:
+        return msgspec.convert(value, leaf.annotation)
+    except msgspec.ValidationError:
+        raise Invalid(leaf.allowed) from None
+
+
+def show_given(leaf: Leaf, given: Given) -> str:
+    """Return what was written as a person may see it."""
+    if isinstance(given.raw, Odd) and not leaf.secret:
+        return str(given.raw)
+    return shown(given.raw, secret=leaf.secret, url=leaf.url)
+
+
+def _parse(leaf: Leaf, given: Given) -> object:
+    raw = given.raw
+    if leaf.kind == "list of names":
+        return None if isinstance(raw, Odd) else _names(raw)
+    if not isinstance(raw, str):
+        return None
+    if leaf.kind == "text":
+        # A secret read from a file often ends with a newline; blanks within one may be meant.
+        return raw.rstrip("\r\n") if leaf.secret else raw.strip()
+    return _parse_word(leaf, raw.strip(), given.unit)
+
+
+def _parse_word(leaf: Leaf, word: str, unit: str | None) -> object:
+    if leaf.kind == "choice":
+        return next((choice for choice in leaf.choices if choice.lower() == word.lower()), None)
+    if leaf.kind == "true or false":
+        return _boolean(word.lower())
+    if leaf.unit is not None:
+        return _duration(leaf, word, unit or leaf.unit)
+    return _whole(word) if leaf.kind == "whole number" else parse_number(word)
+
+
+def _names(raw: str | tuple[str, ...]) -> tuple[str, ...]:
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def _boolean(word: str) -> bool | None:
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def _whole(word: str) -> int | None:
+    return int(word) if _WHOLE.fullmatch(word) else None
+
+
+def _duration(leaf: Leaf, word: str, unit: str) -> float | None:
+    assert leaf.unit is not None
+    seconds = parse_duration(word, unit=unit)
+    if seconds is None:
+        return None
+    count = round(seconds / UNIT_SECONDS[leaf.unit], 6)
+    return int(count) if leaf.kind == "whole number" and count.is_integer() else count
