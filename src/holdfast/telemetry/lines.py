@@ -1,0 +1,101 @@
+"""From a log event to one line: plain values, bounded, with no secret in it, whatever was logged.
+
+Nothing here raises: a log call must never be what ends a run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+MAX_TEXT = 8_192
+MAX_FRAMES = 30
+MAX_ITEMS = 100
+MAX_DEPTH = 5
+
+# Up to the last @ of the word: a password may hold a slash or an @, and hiding too much is the safe side.
+_USERINFO = re.compile(r"(?<=://)\S*@")
+_QUERY_SECRET = re.compile(r"(?i)([?&](?:password|secret|token|api_?key|signature)=)[^&\s]+")
+
+
+def masked(text: str) -> str:
+    """Hide the credentials of every URL in a text."""
+    if "://" not in text:
+        return text
+    return _QUERY_SECRET.sub(r"\1***", _USERINFO.sub("***@", text))
+
+
+def bounded(text: str, limit: int = MAX_TEXT) -> str:
+    """Keep the beginning and the end of a text that is too long; the end of a traceback says most."""
+    if len(text) <= limit:
+        return text
+    head = limit // 3
+    tail = limit - head
+    return f"{text[:head]}\n… {len(text) - limit} characters left out …\n{text[-tail:]}"
+
+
+def plain(value: object, depth: int = 0) -> object:
+    """Turn any value into what JSON knows, masked and bounded."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Enum):
+        return plain(value.value, depth)
+    if depth < MAX_DEPTH:
+        if isinstance(value, Mapping):
+            items = list(cast("Mapping[object, object]", value).items())[:MAX_ITEMS]
+            return {_text(key): plain(item, depth + 1) for key, item in items}
+        if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes | bytearray):
+            items = list(cast("Sequence[object]", value))[:MAX_ITEMS]
+            return [plain(item, depth + 1) for item in items]
+    return _text(value)
+
+
+def exception_text(exc_info: object) -> str:
+    """Render what a log call gave as ``exc_info``: the newest frames, and never more than a page."""
+    error = _exception(exc_info)
+    if error is None:
+        return ""
+    lines = traceback.TracebackException(
+        type(error), error, error.__traceback__, limit=-MAX_FRAMES, compact=True
+    )
+    return masked(bounded("".join(lines.format()).rstrip("\n")))
+
+
+def json_line(event: Mapping[str, object]) -> str:
+    """Write a plain event as JSON on one line."""
+    try:
+        return msgspec.json.encode(event).decode()
+    except (TypeError, ValueError, OverflowError):
+        # Lone surrogates and integers beyond 64 bits: rare, slower, but never a lost line.
+        return json.dumps(event)
+
+
+def _text(value: object) -> str:
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} that can't be shown: {type(error).__name__}>"
+    return masked(bounded(text))
+
+
+def _exception(exc_info: object) -> BaseException | None:
+    if isinstance(exc_info, BaseException):
+        return exc_info
+    if isinstance(exc_info, tuple):
+        return cast(
+            "tuple[type[BaseException] | None, BaseException | None, TracebackType | None]", exc_info
+        )[1]
+    return sys.exc_info()[1] if exc_info else None

@@ -1,0 +1,192 @@
+"""Structured logs on stderr: JSON lines for machines, console lines for terminals, alike for every library.
+
+The fields of the current run are read from one context variable when a line is written, so
+setting them costs one call per run and a filtered call costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, cast
+
+from holdfast.telemetry.lines import exception_text, json_line, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+    from holdfast.config import LogSettings
+
+
+@contextlib.contextmanager
+def _without_rich() -> Generator[None]:
+    """Keep structlog from loading rich for tracebacks we don't use: megabytes and 200 ms in every worker."""
+    if "rich" in sys.modules:
+        yield
+        return
+    modules = cast("dict[str, object]", sys.modules)
+    modules["rich"] = None
+    try:
+        yield
+    finally:
+        del modules["rich"]
+
+
+with _without_rich():
+    import structlog
+
+run_context: ContextVar[Mapping[str, object] | None] = ContextVar("holdfast_run", default=None)
+
+_RESERVED = frozenset({"time", "level", "exception"})
+
+
+class Sink:
+    """Where the lines go; a closed or broken stream loses lines, not runs."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def write(self, line: str) -> None:
+        """Write one line, in one call so that processes sharing the stream don't mix theirs."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._stream.write(line + "\n")
+                self._stream.flush()
+
+    # structlog calls the method named after the event's level.
+    debug = info = warning = error = critical = write
+
+
+class Bridge(logging.Handler):
+    """Sends what other libraries log through the same steps to the same sink."""
+
+    def __init__(self, steps: list[Processor], sink: Sink) -> None:
+        super().__init__()
+        self._steps = steps
+        self._sink = sink
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record of the standard library's logging."""
+        try:
+            event: Any = {"event": record.getMessage(), "logger": record.name, "exc_info": record.exc_info}
+            for step in self._steps:
+                event = step(None, record.levelname.lower(), event)
+            self._sink.write(event)
+        except Exception:
+            self.handleError(record)
+
+
+class LateLogger:
+    """A logger that follows :func:`configure`, so that a module may name its logger when it is imported."""
+
+    __slots__ = ("_bound", "_epoch", "_name")
+
+    # Logging belongs to the process: this counts how often it was configured.
+    epoch: ClassVar[int] = 0
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._epoch = 0
+        self._bound: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._epoch != LateLogger.epoch or not self._epoch:
+            self._bound = self._resolve()
+            self._epoch = LateLogger.epoch
+        return getattr(self._bound, name)
+
+    def _resolve(self) -> Any:
+        if structlog.is_configured():
+            return cast("FilteringBoundLogger", structlog.get_logger().bind(logger=self._name))
+        # Used as a library by a program that configured nothing: only what somebody should see.
+        return structlog.wrap_logger(
+            Sink(sys.stderr),
+            processors=_steps("auto", sys.stderr),
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        ).bind(logger=self._name)
+
+
+def get_logger(name: str) -> FilteringBoundLogger:
+    """Return the logger of a module or component."""
+    return cast("FilteringBoundLogger", LateLogger(name))
+
+
+def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
+    """Send every log of this process to ``stream`` (stderr), as the settings say; the last call holds."""
+    stream = stream or sys.stderr
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    sink = Sink(stream)
+    steps = _steps(settings.format, stream)
+    structlog.configure(
+        processors=steps,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=lambda *_: sink,
+        cache_logger_on_first_use=False,
+    )
+    LateLogger.epoch += 1
+    _bridge_standard_logging(Bridge(steps, sink), level)
+
+
+def _bridge_standard_logging(bridge: Bridge, level: int) -> None:
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, Bridge)]:
+        root.removeHandler(handler)
+    root.addHandler(bridge)
+    root.setLevel(level)
+    logging.captureWarnings(capture=True)
+
+
+def _steps(style: str, stream: TextIO | None) -> list[Processor]:
+    """The way from an event to a line; the last step gives the text."""
+    if style == "console" or (style == "auto" and _is_terminal(stream)):
+        return [_arranger(_local_time), _console(stream)]
+    return [_arranger(_utc_time), _json]
+
+
+def _arranger(now: Callable[[], str]) -> Processor:
+    def arrange(_logger: Any, level: str, event: EventDict) -> EventDict:
+        """Put the known fields first, then the run's, then the caller's; nothing but plain values."""
+        line: EventDict = {"time": now(), "level": level, "event": plain(event.pop("event", ""))}
+        if name := event.pop("logger", None):
+            line["logger"] = name
+        exc_info = event.pop("exc_info", None)
+        for key, value in {**(run_context.get() or {}), **event}.items():
+            line[f"{key}_" if key in _RESERVED else key] = plain(value)
+        if text := exception_text(exc_info):
+            line["exception"] = text
+        return line
+
+    return arrange
+
+
+def _json(_logger: Any, _level: str, event: EventDict) -> str:
+    return json_line(event)
+
+
+def _console(stream: TextIO | None) -> Processor:
+    from structlog.dev import ConsoleRenderer, plain_traceback  # noqa: PLC0415  only for terminals
+
+    return ConsoleRenderer(
+        colors=_is_terminal(stream) and not os.environ.get("NO_COLOR"),
+        sort_keys=False,
+        timestamp_key="time",
+        exception_formatter=plain_traceback,
+    )
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _utc_time() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _local_time() -> str:
+    return datetime.now().astimezone().strftime("%H:%M:%S")
