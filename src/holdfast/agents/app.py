@@ -1,0 +1,125 @@
+"""The App: the agents that one deployment knows, by name. A name means one agent only."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from holdfast.agents.reference import resolve
+from holdfast.agents.spec import describe, require_name
+from holdfast.errors import AppError, UnknownAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import timedelta
+
+    from holdfast.agents.spec import AgentSpec, Isolation
+
+    AnyCallable = Callable[..., Any]
+
+Agent = TypeVar("Agent", bound="AnyCallable")
+
+
+class App:
+    """A named collection of agents."""
+
+    def __init__(self, name: str) -> None:
+        require_name(name, "an app's name")
+        self.name = name
+        self._agents: dict[str, AgentSpec] = {}
+
+    def __repr__(self) -> str:
+        return f"App({self.name!r}, agents={sorted(self._agents)})"
+
+    @property
+    def agents(self) -> Mapping[str, AgentSpec]:
+        """Every agent by its name, read-only."""
+        return MappingProxyType(self._agents)
+
+    @overload
+    def agent(self, call: Agent, /) -> Agent: ...
+
+    @overload
+    def agent(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        timeout: float | str | timedelta | None = None,
+        max_attempts: int | None = None,
+        isolation: Isolation | None = None,
+        description: str | None = None,
+    ) -> Callable[[Agent], Agent]: ...
+
+    def agent(
+        self,
+        call: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Register a function as an agent, as ``@app.agent`` or ``@app.agent(timeout="30m")``.
+
+        Async functions run on the event loop, sync functions in a thread. A generator streams each
+        value it yields as a ``chunk`` event, and its result is the list of them.
+        """
+
+        def register(function: Agent) -> Agent:
+            self.register(_name_of(function) if name is None else name, function, **options)
+            return function
+
+        return register if call is None else register(call)
+
+    def register(
+        self,
+        name: str,
+        target: object,
+        *,
+        timeout: float | str | timedelta | None = None,
+        max_attempts: int | None = None,
+        isolation: Isolation | None = None,
+        description: str | None = None,
+    ) -> AgentSpec:
+        """Register a callable, or what ``package.module:name`` points at, as the agent ``name``."""
+        spec = describe(
+            name,
+            resolve(target) if isinstance(target, str) else target,
+            timeout=timeout,
+            max_attempts=max_attempts,
+            isolation=isolation,
+            description=description,
+        )
+        if name in self._agents:
+            known = self._agents[name].call
+            raise AppError(
+                f"app {self.name!r} has an agent {name!r} already ({_place(known)}): choose another name"
+            )
+        self._agents[name] = spec
+        return spec
+
+    def get(self, name: str) -> AgentSpec:
+        """Return the agent of that name, or raise UnknownAgent with the names there are."""
+        try:
+            return self._agents[name]
+        except KeyError:
+            raise UnknownAgent(self._unknown(name)) from None
+
+    def _unknown(self, name: str) -> str:
+        close = get_close_matches(name, self._agents, n=1)
+        if close:
+            return f"app {self.name!r} has no agent {name!r}; did you mean {close[0]!r}?"
+        there_are = ", ".join(sorted(self._agents)[:20]) or "none: register one with @app.agent"
+        return f"app {self.name!r} has no agent {name!r}; its agents: {there_are}"
+
+
+def _name_of(function: AnyCallable) -> str:
+    name = getattr(function, "__name__", "")
+    if not name or name == "<lambda>":
+        raise AppError(f"{function!r} has no name to register it under: write @app.agent(name=…)")
+    return name
+
+
+def _place(call: AnyCallable) -> str:
+    return f"{getattr(call, '__module__', '?')}.{getattr(call, '__qualname__', type(call).__name__)}"

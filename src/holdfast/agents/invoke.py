@@ -1,0 +1,184 @@
+"""Run one agent once, and turn whatever it does into an Outcome.
+
+The body has a task of its own, whose cancellation is both the deadline and the stop: it decides the outcome,
+whatever the body still returns or raises. A cancellation of the caller is never swallowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agents.context import SyncContext
+from holdfast.agents.failures import classify
+from holdfast.agents.outcome import Cancelled, Failed, Lost, Outcome, StopReason, Succeeded, TimedOut, Yielded
+from holdfast.errors import LeaseLost
+from holdfast.telemetry.logs import run_context
+from holdfast.telemetry.traces import mark_failed, run_span
+
+if TYPE_CHECKING:
+    import concurrent.futures
+    from collections.abc import AsyncGenerator, Generator
+
+    from holdfast.agents.context import Context
+    from holdfast.agents.spec import AgentSpec
+
+
+class Invocation:
+    """One attempt of one agent at one run; used once, on one event loop."""
+
+    __slots__ = ("_body", "_ctx", "_executor", "_payload", "_spec", "_stopped", "_thread", "_timeout_seconds")
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        ctx: Context,
+        payload: Any,
+        timeout_seconds: float,
+        executor: concurrent.futures.Executor,
+    ) -> None:
+        self._spec = spec
+        self._ctx = ctx
+        self._payload = payload
+        self._timeout_seconds = timeout_seconds
+        self._executor = executor
+        self._body: asyncio.Task[Outcome] | None = None
+        self._stopped: TimedOut | Cancelled | Yielded | None = None
+        self._thread: concurrent.futures.Future[Any] | None = None
+
+    @property
+    def lingering(self) -> concurrent.futures.Future[Any] | None:
+        """The thread of a sync agent that has not ended yet; after ``run()``, one that ignored its stop."""
+        return None if self._thread is None or self._thread.done() else self._thread
+
+    def stop(self, reason: StopReason, text: str = "") -> bool:
+        """Ask the agent to stop, from the loop's thread; return whether this is what ends it.
+
+        The first stop decides the outcome: a later one, or one after the deadline, changes nothing.
+        """
+        said = text or reason.value
+        if not self._cut_short(Cancelled(said) if reason is StopReason.CANCEL else Yielded(said)):
+            return False
+        self._ctx.signals.stop = reason
+        return True
+
+    async def run(self) -> Outcome:
+        """Run the agent and return how it ended.
+
+        An async agent is stopped by cancellation, and this returns only when its body has ended, however long
+        that takes. A sync agent can't be interrupted: this returns at once and its thread lingers.
+        """
+        owner = asyncio.current_task()
+        assert owner is not None
+        before = owner.cancelling()
+        try:
+            outcome = self._stopped or await self._until_deadline()
+        except asyncio.CancelledError as exc:
+            if owner.cancelling() > before:
+                raise
+            outcome = Failed(classify(exc))  # the agent's own, or that of something it waited for
+        finally:
+            self._ctx.signals.closed = True
+        if owner.cancelling() > before:
+            raise asyncio.CancelledError  # it was meant for the owner, and the agent swallowed it
+        return self._stopped or outcome
+
+    async def _until_deadline(self) -> Outcome:
+        # Not in the owner's task: a TaskGroup that fails there leaves the count of cancellations too high
+        # (until Python 3.13), which would look as if the owner, say because of a lost lease, were cancelled.
+        self._body = asyncio.create_task(self._observed())
+        deadline = asyncio.get_running_loop().call_later(self._timeout_seconds, self._expire)
+        try:
+            return await self._body
+        finally:
+            deadline.cancel()
+
+    def _expire(self) -> None:
+        self._cut_short(TimedOut(self._timeout_seconds))
+
+    def _cut_short(self, outcome: TimedOut | Cancelled | Yielded) -> bool:
+        """Cancel the body and record why, unless it has ended or was cut short already."""
+        if self._stopped is not None or self._ctx.signals.closed:
+            return False
+        if self._body is not None and not self._body.cancel():
+            return False
+        self._stopped = outcome
+        return True
+
+    async def _observed(self) -> Outcome:
+        """Run the agent with its log fields and its span; both end with this task."""
+        info = self._ctx.info
+        run_context.set(
+            {"run_id": info.run_id, "agent": info.agent_id, "attempt": info.attempt, "fence": info.fence}
+        )
+        with run_span(f"run {info.agent_id}", info.trace, {"holdfast.run_id": info.run_id}) as span:
+            outcome = await self._outcome()
+            if isinstance(outcome, Failed) and self._stopped is None:
+                mark_failed(span, outcome.failure.message)
+            return outcome
+
+    async def _outcome(self) -> Outcome:
+        try:
+            return Succeeded(await self._perform())
+        except asyncio.CancelledError:
+            raise
+        except LeaseLost:
+            return Lost()
+        except BaseException as exc:
+            # Also SystemExit and KeyboardInterrupt: what agent code raises must not end the worker.
+            return Failed(classify(exc))
+
+    async def _perform(self) -> Any:
+        spec = self._spec
+        produced: Any
+        if spec.is_async:
+            produced = spec.call(*spec.arguments(self._ctx, self._payload))
+        else:
+            produced = await self._in_thread()
+        if inspect.isasyncgen(produced):
+            return await _stream(produced, self._ctx)
+        return await produced if spec.is_async or inspect.isawaitable(produced) else produced
+
+    async def _in_thread(self) -> Any:
+        ctx = SyncContext(self._ctx, asyncio.get_running_loop())
+        context = contextvars.copy_context()
+        self._thread = self._executor.submit(context.run, _call, self._spec, ctx, self._payload)
+        return await asyncio.wrap_future(self._thread)
+
+
+async def _stream(chunks: AsyncGenerator[Any, Any], ctx: Context) -> list[Any]:
+    """Stream what an async generator yields; its result is the list of it."""
+    streamed: list[Any] = []
+    async with contextlib.aclosing(chunks):
+        async for chunk in chunks:
+            await ctx.stream(chunk)
+            streamed.append(chunk)
+    return streamed
+
+
+def _call(spec: AgentSpec, ctx: SyncContext, payload: Any) -> Any:
+    """Call a sync agent, in its thread."""
+    ctx.require_open()  # its turn in the pool may come after the run is over
+    try:
+        produced: Any = spec.call(*spec.arguments(ctx, payload))
+        return _stream_sync(produced, ctx) if inspect.isgenerator(produced) else produced
+    except (StopIteration, GeneratorExit) as exc:
+        # A future can't carry these: the first would hang the run until its deadline (on Python 3.11), the
+        # second would close the coroutines that wait for it.
+        raise RuntimeError(f"the agent raised {type(exc).__name__}") from exc
+
+
+def _stream_sync(chunks: Generator[Any, Any, Any], ctx: SyncContext) -> Any:
+    """Stream what a generator yields; its result is what it returns, or the list of what it yielded."""
+    streamed: list[Any] = []
+    with contextlib.closing(chunks):
+        while True:
+            try:
+                chunk = next(chunks)
+            except StopIteration as end:
+                return streamed if end.value is None else end.value
+            ctx.stream(chunk)
+            streamed.append(chunk)

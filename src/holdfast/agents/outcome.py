@@ -1,0 +1,61 @@
+"""How an invocation ended, as values: whoever invoked decides what to write from these and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from holdfast.agents.failures import Failure
+
+
+class StopReason(StrEnum):
+    """Why a running agent is told to stop before its deadline."""
+
+    CANCEL = "cancel"
+    DRAIN = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The agent returned; whether ``result`` can be written as JSON is checked by whoever settles."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The agent raised; ``retry_in`` is filled by whoever knows attempts and backoff, None = give up."""
+
+    failure: Failure
+    retry_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The deadline came first."""
+
+    after_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody cancelled the run while it was running."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """The run goes back unfinished, to be run elsewhere; it keeps its attempt count."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Somebody else may hold the run now: nothing may be written."""
+
+
+Outcome: TypeAlias = Succeeded | Failed | TimedOut | Cancelled | Yielded | Lost

@@ -1,0 +1,169 @@
+"""What an agent is: a function, how to call it, and its limits.
+
+Everything that can be wrong with an agent's declaration is found here, before any run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from holdfast.agents.context import Context, SyncContext
+from holdfast.config import duration_seconds
+from holdfast.errors import AppError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+Isolation: TypeAlias = Literal["loop", "thread"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+_SHAPES = "an agent takes (ctx, input), (input), (ctx) or nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """One registered agent; limits that are None are the queue's."""
+
+    name: str
+    call: Callable[..., Any]
+    is_async: bool
+    wants_context: bool
+    wants_input: bool
+    timeout_seconds: float | None = None
+    max_attempts: int | None = None
+    isolation: Isolation = "loop"
+    description: str = ""
+
+    def arguments(self, ctx: Context | SyncContext, payload: Any) -> tuple[Any, ...]:
+        """Return what to call the agent with."""
+        if self.wants_context:
+            return (ctx, payload) if self.wants_input else (ctx,)
+        return (payload,) if self.wants_input else ()
+
+
+def describe(
+    name: str,
+    call: object,
+    *,
+    timeout: float | str | timedelta | None = None,
+    max_attempts: int | None = None,
+    isolation: Isolation | None = None,
+    description: str | None = None,
+) -> AgentSpec:
+    """Check an agent's declaration and make its spec; AppError says what is wrong with it."""
+    require_name(name, "an agent's name")
+    function = _callable(name, call)
+    is_async = _is_async(function)
+    wants_context, wants_input = _parameters(name, function, is_async=is_async)
+    return AgentSpec(
+        name=name,
+        call=function,
+        is_async=is_async,
+        wants_context=wants_context,
+        wants_input=wants_input,
+        timeout_seconds=_timeout(name, timeout),
+        max_attempts=_attempts(name, max_attempts),
+        isolation=_isolation(name, isolation, is_async=is_async),
+        description=_first_line(function) if description is None else description,
+    )
+
+
+def require_name(name: object, what: str) -> None:
+    """Refuse names that can't travel in a message, a label and a URL."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise AppError(
+            f"{what} is {name!r}: up to 200 letters, digits, _ . : / and -, the first a letter, digit or _"
+        )
+
+
+def _callable(name: str, call: object) -> Callable[..., Any]:
+    if isinstance(call, type):
+        raise AppError(
+            f"agent {name!r}: {call.__name__} is a class: register a function or a callable instance"
+        )
+    if not callable(call):
+        raise AppError(f"agent {name!r}: a {type(call).__name__} can't be called: register a function")
+    return call
+
+
+def _is_async(call: Callable[..., Any]) -> bool:
+    """Tell whether a call gives something to await or to ``async for`` over; also of callable objects."""
+    tests = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(test(call) or test(type(call).__call__) for test in tests)
+
+
+def _parameters(name: str, call: Callable[..., Any], *, is_async: bool) -> tuple[bool, bool]:
+    """Return whether the agent takes the context and whether it takes the input."""
+    try:
+        parameters = list(inspect.signature(call).parameters.values())
+    except (ValueError, TypeError):
+        raise AppError(
+            f"agent {name!r}: its parameters can't be read: wrap it in a function; {_SHAPES}"
+        ) from None
+    positional = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
+    wants_context = bool(positional) and _is_context(name, positional[0], is_async=is_async)
+    rest = positional[1:] if wants_context else positional
+    _refuse_more_than_one(name, rest, parameters)
+    has_varargs = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return wants_context, bool(rest) or has_varargs
+
+
+def _is_context(name: str, parameter: inspect.Parameter, *, is_async: bool) -> bool:
+    annotation: Any = parameter.annotation
+    # Annotations are strings under `from __future__ import annotations`.
+    written = annotation.strip("'\" ").rpartition(".")[2] if isinstance(annotation, str) else ""
+    if is_async and (annotation is SyncContext or written == "SyncContext"):
+        raise AppError(f"agent {name!r} is async, so its context is a Context: annotate {parameter.name} so")
+    return (
+        parameter.name == "ctx"
+        or annotation in {Context, SyncContext}
+        or written in {"Context", "SyncContext"}
+    )
+
+
+def _refuse_more_than_one(
+    name: str, rest: list[inspect.Parameter], parameters: list[inspect.Parameter]
+) -> None:
+    required = [p.name for p in rest if p.default is p.empty]
+    if "ctx" in required:
+        raise AppError(f"agent {name!r} takes ctx as its input: put ctx first; {_SHAPES}")
+    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if len(required) > 1 or keywords:
+        wanted = ", ".join((required if len(required) > 1 else []) + keywords)
+        raise AppError(f"agent {name!r} can't be called, it requires {wanted}: {_SHAPES}; send one dict")
+
+
+def _timeout(name: str, timeout: float | str | timedelta | None) -> float | None:
+    if timeout is None:
+        return None
+    try:
+        seconds = duration_seconds(timeout)
+    except (ConfigError, ValueError, TypeError) as exc:
+        raise AppError(f"agent {name!r}: timeout {timeout!r}: {exc}") from exc
+    if seconds <= 0:
+        raise AppError(f"agent {name!r}: timeout {timeout!r} must be more than 0")
+    return seconds
+
+
+def _attempts(name: str, max_attempts: int | None) -> int | None:
+    if max_attempts is not None and max_attempts < 1:
+        raise AppError(f"agent {name!r}: max_attempts is {max_attempts}: at least 1")
+    return max_attempts
+
+
+def _isolation(name: str, isolation: str | None, *, is_async: bool) -> Isolation:
+    """An async agent shares the event loop, a sync one would stop it and so gets a thread."""
+    fitting: Isolation = "loop" if is_async else "thread"
+    if isolation is not None and isolation != fitting:
+        kind = "async" if is_async else "sync"
+        raise AppError(f"agent {name!r} is {kind}: its isolation is {fitting!r}, not {isolation!r}")
+    return fitting
+
+
+def _first_line(call: Callable[..., Any]) -> str:
+    text = inspect.getdoc(call) if inspect.isroutine(call) else None
+    return text.partition("\n")[0] if text else ""
