@@ -1,0 +1,227 @@
+"""The keeper renews every lease of its process, on its own thread and connection.
+
+Its invariant is the trust window: a guarded body ends before its lease can be given to another, because the
+guard is a timeout that only a renewal moves, from the moment the renewal was *asked*, by 3/4 of the ttl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from holdfast.errors import LeaseLost
+from holdfast.leases.lease import Lease, LeaseStore, Standing
+from holdfast.redis.client import DISCONNECTS
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from holdfast.config import LeaseSettings
+    from holdfast.redis.client import Redis
+    from holdfast.telemetry.metrics import Metrics
+
+_BATCH = 2000
+"""Lua unpack fails near 8,000 items and a long script stalls Redis; a beat is one call up to here."""
+
+_log = get_logger(__name__)
+
+
+class Hold:
+    """One lease being kept: ``async with hold`` guards a body, ``drop`` ends the keeping."""
+
+    __slots__ = ("_guard", "_keeper", "_on_stop", "_until", "lease", "lost", "stopped", "store")
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        store: LeaseStore,
+        lease: Lease,
+        granted_at: float,
+        on_stop: Callable[[], None] | None,
+    ) -> None:
+        self._keeper = keeper
+        self._until = granted_at + keeper.trust_seconds
+        self._on_stop = on_stop
+        self._guard: asyncio.Timeout | None = None
+        self.store = store
+        self.lease = lease
+        self.lost = False
+        self.stopped = False
+
+    def drop(self) -> None:
+        """Stop renewing: the lease was settled, released or lost."""
+        self._keeper.forget(self)
+
+    async def __aenter__(self) -> Self:
+        guard = asyncio.timeout_at(self._until)
+        await guard.__aenter__()
+        self._guard = guard
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        guard, self._guard = self._guard, None
+        assert guard is not None
+        try:
+            await guard.__aexit__(kind, exc, trace)
+        except TimeoutError as timeout:
+            if not guard.expired():
+                raise
+            self.lost = True
+            lease = self.lease
+            raise LeaseLost(
+                f"lease on {lease.key} (owner {lease.owner}, fence {lease.fence}) was not kept"
+            ) from timeout
+
+    def kept(self, until: float) -> None:
+        """Trust the lease until ``until``."""
+        self._move(until)
+
+    def lose(self) -> None:
+        """Somebody else may hold it: end the body now."""
+        self.lost = True
+        self._move(0.0)
+        self.drop()
+
+    def stop(self) -> None:
+        """Tell the holder, once, that somebody asked it to stop."""
+        if not self.stopped and self._on_stop is not None:
+            self.stopped = True
+            self._on_stop()
+
+    def _move(self, when: float) -> None:
+        self._until = when
+        # reschedule() raises while the body is already unwinding.
+        if self._guard is not None and not self._guard.expired():
+            self._guard.reschedule(when)
+
+
+class Keeper:
+    """Keeps holds alive from its own thread: code which blocks the event loop does not lose its leases."""
+
+    def __init__(self, settings: LeaseSettings, connect: Callable[[], Redis], metrics: Metrics) -> None:
+        self.trust_seconds = settings.trust_seconds
+        self._every = settings.renew_every_seconds
+        self._connect = connect
+        self._metrics = metrics
+        self._holds: dict[int, Hold] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run_thread, name="holdfast-keeper", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._died: asyncio.Future[None] | None = None
+
+    def hold(
+        self, store: LeaseStore, lease: Lease, *, granted_at: float, on_stop: Callable[[], None] | None = None
+    ) -> Hold:
+        """Start keeping ``lease``; ``granted_at`` is the loop's time when the grant was asked."""
+        hold = Hold(self, store, lease, granted_at, on_stop)
+        self._holds[id(hold)] = hold
+        return hold
+
+    def forget(self, hold: Hold) -> None:
+        """Stop keeping ``hold``; harmless if it is not kept."""
+        self._holds.pop(id(hold), None)
+
+    @property
+    def held(self) -> int:
+        """How many leases are being kept."""
+        return len(self._holds)
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._died = self._loop.create_future()
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping.set()
+        await asyncio.to_thread(self._thread.join)
+
+    async def watch(self) -> None:
+        """Wait for ever; raise if the keeper's thread dies, so that its process goes down loudly."""
+        assert self._died is not None
+        await asyncio.shield(self._died)
+
+    def _run_thread(self) -> None:
+        try:
+            asyncio.run(self._beat_until_stopped())
+        except BaseException as exc:
+            assert self._loop is not None
+            assert self._died is not None
+            self._call_loop(self._end_all, exc)
+
+    def _end_all(self, exc: BaseException) -> None:
+        for hold in list(self._holds.values()):
+            hold.lose()
+        if self._died is not None and not self._died.done():
+            self._died.set_exception(exc)
+
+    async def _beat_until_stopped(self) -> None:
+        redis = self._connect()
+        try:
+            while not self._stopping.is_set():
+                started = time.monotonic()
+                whole = await self._beat(redis)
+                # After a failed beat try again soon: the trust window leaves room for several tries.
+                pause = self._every if whole else min(self._every / 4, 1.0)
+                # Blocking is fine here: this loop has nothing else to do, and an Event wakes it at once.
+                self._stopping.wait(max(started + pause - time.monotonic(), 0.01))
+        finally:
+            await redis.aclose()
+
+    async def _beat(self, redis: Redis) -> bool:
+        """Renew everything held now; False if some call failed."""
+        by_store: dict[LeaseStore, list[Hold]] = defaultdict(list)
+        for hold in list(self._holds.values()):
+            by_store[hold.store].append(hold)
+        whole = True
+        for store, holds in by_store.items():
+            self._metrics.leases_held.labels(store.kind).set(len(holds))
+            for start in range(0, len(holds), _BATCH):
+                whole &= await self._renew(redis, store, holds[start : start + _BATCH])
+        return whole
+
+    async def _renew(self, redis: Redis, store: LeaseStore, holds: list[Hold]) -> bool:
+        asked = time.monotonic()
+        try:
+            async with asyncio.timeout(self._every):
+                standings = await store.renew(redis, [hold.lease for hold in holds])
+        except (*DISCONNECTS, TimeoutError) as exc:
+            self._metrics.lease_renewal_failures.labels(store.kind).inc()
+            _log.warning(
+                "leases could not be renewed", leases=len(holds), error=str(exc) or type(exc).__name__
+            )
+            return False
+        self._metrics.lease_renewal_seconds.labels(store.kind).observe(time.monotonic() - asked)
+        self._call_loop(self._apply, holds, standings, asked)
+        return True
+
+    def _call_loop(self, callback: Callable[..., None], *args: object) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _apply(self, holds: Sequence[Hold], standings: Sequence[Standing], asked: float) -> None:
+        until = asked + self.trust_seconds
+        for hold, standing in zip(holds, standings, strict=True):
+            if standing is Standing.LOST:
+                self._lose(hold)
+                continue
+            hold.kept(until)
+            if standing is Standing.STOP:
+                hold.stop()
+
+    def _lose(self, hold: Hold) -> None:
+        # One that was settled between the asking and the answer is not lost, only done.
+        if self._holds.get(id(hold)) is not hold:
+            return
+        self._metrics.leases_lost.labels(hold.store.kind).inc()
+        _log.warning("lease lost", key=hold.lease.key, owner=hold.lease.owner, fence=hold.lease.fence)
+        hold.lose()

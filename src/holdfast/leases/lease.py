@@ -1,0 +1,68 @@
+"""A lease: the right to act on one thing, for one owner, under one fence, until it is no longer renewed.
+
+::
+
+    free --grant (fence + 1)--> held --release--> free
+                                 |  ^
+                                 |  +-- renew (owner and fence must match)
+                                 +-- ttl passes --reclaim (fence + 1)--> free
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.redis.client import Redis
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Who holds what; a write under it is refused once the stored owner or fence differs."""
+
+    key: str
+    owner: str
+    fence: int
+
+
+class Standing(enum.StrEnum):
+    """What a renewal found."""
+
+    KEPT = "kept"
+    LOST = "lost"
+    STOP = "stop"
+    """Kept, and somebody asked the holder to stop."""
+
+
+class LeaseStore(Protocol):
+    """Where leases live: everything that follows the grant, for many leases in one call each."""
+
+    kind: str
+    """What is leased here, for metrics: run, schedule, agent, leader."""
+
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+        """Keep the leases that are still held by their owner under their fence."""
+        ...
+
+    async def release(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[bool]:
+        """Give leases back; False where somebody else holds it by now."""
+        ...
+
+    async def reclaim(self, redis: Redis, limit: int = 100) -> Sequence[str]:
+        """Free what dead owners held; return the keys."""
+        ...
+
+
+def renewal_args(leases: Iterable[Lease]) -> list[Any]:
+    """Flatten leases to the (key, fence) pairs that the scripts take."""
+    args: list[Any] = []
+    for lease in leases:
+        args += (lease.key, lease.fence)
+    return args
+
+
+STANDINGS = {b"kept": Standing.KEPT, b"lost": Standing.LOST, b"stop": Standing.STOP}

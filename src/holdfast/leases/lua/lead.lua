@@ -1,0 +1,13 @@
+-- Become the leader, if nobody is: the record is the lease and expires with it. The fence is Redis TIME, so a later term has a higher one.
+-- KEYS  1 leader (hash with ttl)
+-- ARGV  1 owner, 2 ttl ms
+-- returns the fence of the new term, or 0 if somebody else leads
+-- @include clock
+local leader = KEYS[1]
+local owner, ttl = ARGV[1], tonumber(ARGV[2])
+
+if redis.call('EXISTS', leader) == 1 then return 0 end
+local fence = now_ms()
+redis.call('HSET', leader, 'owner', owner, 'fence', fence)
+redis.call('PEXPIRE', leader, ttl)
+return fence

@@ -1,0 +1,38 @@
+-- Remove a consumer: first everything it still holds goes back to the queue, only then is it deleted.
+-- XGROUP DELCONSUMER alone would destroy its pending entries: no read and no claim ever returns them.
+-- KEYS  1-4 lanes (streams; the first is served first), 5 run prefix
+-- ARGV  1 group, 2 consumer, 3 min idle ms (an entry renewed since then = alive, nothing happens), 4 '1' if it leaves by itself,
+--       5 '1' to look only
+-- returns { gone | busy | would, entries returned (or that would be) }
+-- @include entry
+local returned, run_prefix = KEYS[1], KEYS[5]
+local group, consumer, min_idle = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local leaving, look_only = ARGV[4] == '1', ARGV[5] == '1'
+local PAGE = 500
+
+local count = 0
+for i = 1, 4 do
+  local from = '-'
+  repeat
+    local page = redis.call('XPENDING', KEYS[i], group, from, '+', PAGE, consumer)
+    for _, pending in ipairs(page) do
+      if pending[3] < min_idle then return { 'busy', 0 } end
+      from = '(' .. pending[1]
+    end
+    count = count + #page
+  until #page < PAGE
+end
+if look_only then return { 'would', count } end
+
+for i = 1, 4 do
+  local lane = KEYS[i]
+  local page
+  repeat
+    page = redis.call('XPENDING', lane, group, '-', '+', PAGE, consumer)
+    for _, pending in ipairs(page) do
+      return_entry(lane, group, pending[1], returned, run_prefix, leaving and 'handed_back' or 'reclaimed', consumer, leaving and 1 or 0)
+    end
+  until #page == 0
+  redis.call('XGROUP', 'DELCONSUMER', lane, group, consumer)
+end
+return { 'gone', count }

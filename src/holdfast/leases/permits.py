@@ -1,0 +1,42 @@
+"""Permits: how much a process may do at once.
+
+They are taken before work is acquired and given back exactly once, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Permits:
+    """A counted set of permits; a limit of zero or less means as many as wanted."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+        self._freed = asyncio.Event()
+
+    @property
+    def free(self) -> int:
+        """How many can be taken now."""
+        return max(self.limit - self.taken, 0) if self.limit > 0 else 2**31
+
+    def take(self, wanted: int = 1) -> int:
+        """Take up to ``wanted`` permits; return how many it were."""
+        got = min(wanted, self.free)
+        self.taken += got
+        return got
+
+    def give(self, count: int = 1) -> None:
+        """Give permits back; more than were taken is a bug and says so."""
+        if count > self.taken:
+            raise ValueError(f"gave back {count} permits but only {self.taken} are taken")
+        self.taken -= count
+        if count:
+            self._freed.set()
+
+    async def wait_free(self) -> None:
+        """Return as soon as at least one permit can be taken."""
+        while not self.free:
+            self._freed.clear()
+            await self._freed.wait()

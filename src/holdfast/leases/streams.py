@@ -1,0 +1,88 @@
+"""Leases whose table is a stream's pending list: the entry is the lease, its idle time the lease's age.
+
+The fence is in the record beside it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.leases.lease import STANDINGS, Lease, Standing, renewal_args
+from holdfast.redis.scripts import load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import QueueKeys
+
+_RENEW = load(__package__, "stream_renew")
+_RELEASE = load(__package__, "stream_release")
+_RECLAIM = load(__package__, "stream_reclaim")
+_EVICT = load(__package__, "stream_evict")
+
+
+class Eviction(enum.StrEnum):
+    """How the removal of a consumer ended."""
+
+    GONE = "gone"
+    BUSY = "busy"
+    """It renewed an entry lately, so it lives: nothing was changed."""
+    WOULD = "would"
+    """Dry run: it would have been removed."""
+
+
+class Evicted(msgspec.Struct, frozen=True):
+    """What became of a consumer and how many entries went back to the queue."""
+
+    how: Eviction
+    entries: int
+
+
+class StreamLeases:
+    """The leases of one queue, for one owner (the consumer's name)."""
+
+    kind = "run"
+
+    def __init__(self, keys: QueueKeys, *, group: str, owner: str, ttl_ms: int, turn_ms: int = 1000) -> None:
+        self._keys: list[Any] = [*keys.lanes, keys.run_prefix]
+        self._turn = keys.turn
+        self._group = group
+        self._owner = owner
+        self._ttl_ms = ttl_ms
+        self._turn_ms = turn_ms
+
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+        """Reset the idle time of entries that this owner still holds under the same fence."""
+        words = await _RENEW(redis, self._keys, [self._group, self._owner, *renewal_args(leases)])
+        return [STANDINGS[word] for word in words]
+
+    async def release(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[bool]:
+        """Hand entries back to be served first, their attempt not counted."""
+        words = await _RELEASE(redis, self._keys, [self._group, self._owner, *renewal_args(leases)])
+        return [word == b"released" for word in words]
+
+    async def reclaim(self, redis: Redis, limit: int = 100) -> Sequence[str]:
+        """Queue again what owners that stopped renewing held; one process looks per turn."""
+        args = [self._group, self._ttl_ms, limit, self._turn_ms]
+        return [key.decode() for key in await _RECLAIM(redis, [*self._keys, self._turn], args)]
+
+    async def evict(
+        self, redis: Redis, consumer: str, *, min_idle_ms: int, look_only: bool = False
+    ) -> Evicted:
+        """Remove a consumer that holds nothing fresher than ``min_idle_ms``, once that is returned."""
+        return await self._evict(redis, consumer, min_idle_ms, leaving=False, look_only=look_only)
+
+    async def leave(self, redis: Redis) -> Evicted:
+        """Remove our own consumer; whatever was delivered to us and is not settled goes back unharmed."""
+        return await self._evict(redis, self._owner, 0, leaving=True, look_only=False)
+
+    async def _evict(
+        self, redis: Redis, consumer: str, min_idle_ms: int, *, leaving: bool, look_only: bool
+    ) -> Evicted:
+        args = [self._group, consumer, min_idle_ms, int(leaving), int(look_only)]
+        word, entries = await _EVICT(redis, self._keys, args)
+        return Evicted(Eviction(word.decode()), entries)

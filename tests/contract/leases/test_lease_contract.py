@@ -1,0 +1,142 @@
+"""One contract for every lease store: what a holder may do, what a former holder may not."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from stores import HARNESSES
+
+from holdfast.leases.lease import Lease, Standing
+
+LONG_MS = 60_000
+SHORT_MS = 40
+
+
+@pytest.fixture(params=list(HARNESSES))
+def harness(request):
+    return HARNESSES[request.param]
+
+
+async def expired(redis, harness, lease) -> None:
+    """Wait until another owner can have the lease: reclaim what is due, again and again."""
+    other = harness("other", SHORT_MS)
+    async with asyncio.timeout(5):
+        while (await redis.hget(await other.record(redis), "owner")) == lease.owner.encode():
+            await other.store.reclaim(redis)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_free_thing_is_granted(redis, harness):
+    lease = await harness("me", LONG_MS).grant(redis)
+    assert lease is not None
+    assert lease.owner == "me"
+    assert lease.fence > 0
+
+
+async def test_a_held_thing_is_not_granted_to_another(redis, harness):
+    assert await harness("me", LONG_MS).grant(redis)
+    assert await harness("other", LONG_MS).grant(redis) is None
+
+
+async def test_the_holder_renews(redis, harness):
+    mine = harness("me", LONG_MS)
+    lease = await mine.grant(redis)
+    assert await mine.store.renew(redis, [lease]) == [Standing.KEPT]
+
+
+async def test_renewing_keeps_a_lease_from_being_reclaimed(redis, harness):
+    mine = harness("me", 300)
+    lease = await mine.grant(redis)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 0.9
+    while loop.time() < end:
+        assert await mine.store.renew(redis, [lease]) == [Standing.KEPT]
+        assert await harness("other", 300).store.reclaim(redis) in ([], ())
+        await asyncio.sleep(0.03)
+
+
+async def test_a_lease_that_is_not_renewed_can_be_granted_again_with_a_higher_fence(redis, harness):
+    lease = await harness("me", SHORT_MS).grant(redis)
+    await expired(redis, harness, lease)
+    again = await harness("other", LONG_MS).grant(redis)
+    assert again is not None
+    assert again.fence > lease.fence
+
+
+async def test_a_stale_holders_renewal_is_refused_and_changes_nothing(redis, harness):
+    """Without the owner and fence check in the renew scripts the old holder takes the lease back."""
+    lease = await harness("me", SHORT_MS).grant(redis)
+    await expired(redis, harness, lease)
+    new = await harness("other", LONG_MS).grant(redis)
+    assert await harness("me", LONG_MS).store.renew(redis, [lease]) == [Standing.LOST]
+    assert await harness("other", LONG_MS).store.renew(redis, [new]) == [Standing.KEPT]
+
+
+async def test_a_stale_holders_release_is_refused(redis, harness):
+    """Without the check a late release frees somebody else's lease, and a third one gets it."""
+    lease = await harness("me", SHORT_MS).grant(redis)
+    await expired(redis, harness, lease)
+    new = await harness("other", LONG_MS).grant(redis)
+    assert await harness("me", LONG_MS).store.release(redis, [lease]) == [False]
+    assert await harness("third", LONG_MS).grant(redis) is None
+    assert await harness("other", LONG_MS).store.renew(redis, [new]) == [Standing.KEPT]
+
+
+async def test_the_same_owner_under_an_old_fence_is_stale_too(redis, harness):
+    """The owner's name alone proves nothing: a restarted pod has the name of its predecessor."""
+    old = await harness("me", SHORT_MS).grant(redis)
+    await expired(redis, harness, old)
+    new = await harness("me", LONG_MS).grant(redis)
+    mine = harness("me", LONG_MS)
+    assert await mine.store.renew(redis, [old]) == [Standing.LOST]
+    assert await mine.store.release(redis, [old]) == [False]
+    assert await mine.store.renew(redis, [new]) == [Standing.KEPT]
+
+
+async def test_a_forged_fence_is_refused(redis, harness):
+    lease = await harness("me", LONG_MS).grant(redis)
+    forged = msgspec.structs.replace(lease, fence=lease.fence + 1)
+    assert await harness("me", LONG_MS).store.renew(redis, [forged]) == [Standing.LOST]
+    assert await harness("me", LONG_MS).store.release(redis, [forged]) == [False]
+
+
+async def test_a_released_lease_is_free_at_once(redis, harness):
+    mine = harness("me", LONG_MS)
+    lease = await mine.grant(redis)
+    assert await mine.store.release(redis, [lease]) == [True]
+    again = await harness("other", LONG_MS).grant(redis)
+    assert again is not None
+    assert again.fence >= lease.fence
+
+
+async def test_a_lease_is_released_once(redis, harness):
+    mine = harness("me", LONG_MS)
+    lease = await mine.grant(redis)
+    assert await mine.store.release(redis, [lease]) == [True]
+    assert await mine.store.release(redis, [lease]) == [False]
+
+
+async def test_many_leases_are_judged_one_by_one(redis, harness):
+    mine = harness("me", LONG_MS)
+    lease = await mine.grant(redis)
+    ghost = Lease("nothing", "me", 7)
+    if harness is HARNESSES["leader"]:
+        ghost = msgspec.structs.replace(lease, fence=7)
+    assert await mine.store.renew(redis, [ghost, lease, ghost]) == [
+        Standing.LOST,
+        Standing.KEPT,
+        Standing.LOST,
+    ]
+
+
+async def test_nothing_held_renews_to_nothing(redis, harness):
+    mine = harness("me", LONG_MS)
+    assert await mine.grant(redis)
+    assert list(await mine.store.renew(redis, [])) == []

@@ -1,0 +1,221 @@
+"""The keeper: leases are kept while the process lives, and a body ends before its lease can be another's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+
+from holdfast.config import LeaseSettings, RedisSettings
+from holdfast.errors import LeaseLost
+from holdfast.leases.keeper import Keeper
+from holdfast.leases.lease import Lease, Standing
+from holdfast.leases.sortedsets import SortedSetLeases
+from holdfast.redis.client import connect
+from holdfast.telemetry.metrics import Metrics
+
+TTL = 1.0
+
+
+@pytest.fixture
+def settings() -> LeaseSettings:
+    return LeaseSettings(ttl_seconds=TTL)
+
+
+def leases(owner: str, ttl: float = TTL) -> SortedSetLeases:
+    return SortedSetLeases("{t}:leases", "{t}:record:", kind="thing", owner=owner, ttl_ms=int(ttl * 1000))
+
+
+def keeper_on(settings: LeaseSettings, redis_settings: RedisSettings) -> Keeper:
+    short = msgspec.structs.replace(redis_settings, socket_timeout_seconds=settings.renew_every_seconds)
+    return Keeper(settings, lambda: connect(short), Metrics())
+
+
+async def granted(redis, owner: str = "me", key: str = "thing") -> tuple[Lease, float]:
+    asked = asyncio.get_running_loop().time()
+    lease = (await leases(owner).grant(redis, [key]))[0]
+    assert lease is not None
+    return lease, asked
+
+
+async def freed(redis, key: str = "thing") -> None:
+    """Return when the lease on ``key`` could be another's."""
+    while await redis.zscore("{t}:leases", key) is not None:
+        await leases("other").reclaim(redis)
+        await asyncio.sleep(0.005)
+
+
+async def test_a_body_may_take_many_times_the_ttl(redis, redis_settings, settings):
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        hold = keeper.hold(leases("me"), lease, granted_at=asked)
+        async with hold:
+            await asyncio.sleep(2.5 * TTL)
+        assert await leases("me").renew(redis, [lease]) == [Standing.KEPT]
+        assert not hold.lost
+
+
+async def test_a_lost_lease_ends_the_body_within_a_beat(redis, redis_settings, settings):
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        with pytest.raises(LeaseLost, match="thing"):
+            async with keeper.hold(leases("me"), lease, granted_at=asked):
+                await redis.hset("{t}:record:thing", "owner", "thief")
+                await asyncio.sleep(10 * TTL)
+        assert asyncio.get_running_loop().time() - asked < TTL
+        assert keeper.held == 0
+
+
+async def test_a_hung_redis_stops_the_body_before_the_lease_can_move(
+    redis, fault_proxy, proxied_settings, settings
+):
+    """Without the trust window (deadline moved from the answer, or not at all) the body outlives its lease."""
+    async with keeper_on(settings, proxied_settings) as keeper:
+        lease, asked = await granted(redis)
+        free = asyncio.create_task(freed(redis))
+        with pytest.raises(LeaseLost):
+            async with keeper.hold(leases("me"), lease, granted_at=asked):
+                await asyncio.sleep(TTL / 2)
+                fault_proxy.stall()
+                await asyncio.sleep(10 * TTL)
+        assert not free.done(), "the lease was another's while the body still ran"
+        await asyncio.wait_for(free, 5 * TTL)
+        fault_proxy.heal()
+
+
+async def test_a_renewal_is_trusted_from_when_it_was_asked(redis, redis_settings, settings):
+    """Counted from the answer, a slow answer would stretch the trust beyond the lease itself."""
+
+    class Slow(SortedSetLeases):
+        async def renew(self, redis, held):
+            standings = await super().renew(redis, held)
+            await asyncio.sleep(0.2)  # the answer travels slowly
+            renewed.append(time.monotonic())
+            return standings
+
+    renewed: list[float] = []
+    store = Slow("{t}:leases", "{t}:record:", kind="thing", owner="me", ttl_ms=int(TTL * 1000))
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        hold = keeper.hold(store, lease, granted_at=asked)
+        async with hold:
+            while not renewed:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+            assert hold._until <= renewed[0] - 0.2 + settings.trust_seconds + 0.02
+
+
+async def test_a_blocked_event_loop_does_not_lose_its_lease(redis, redis_settings, settings):
+    """Renewed by a task on the same loop, the lease would be another's after the first ttl."""
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        async with keeper.hold(leases("me"), lease, granted_at=asked):
+            time.sleep(2 * TTL)  # agent code that blocks the loop
+            assert await leases("other").grant(redis, ["thing"]) == [None]
+        assert await leases("me").renew(redis, [lease]) == [Standing.KEPT]
+
+
+async def test_a_slow_loser_does_not_hurt_the_other_leases(redis, redis_settings, settings):
+    """A body that takes long to unwind must not keep the keeper from renewing what is still held."""
+    async with keeper_on(settings, redis_settings) as keeper:
+        loser, asked = await granted(redis, key="loser")
+        winner, _ = await granted(redis, key="winner")
+        unwinding = asyncio.Event()
+
+        async def lose() -> None:
+            with pytest.raises(LeaseLost):
+                async with keeper.hold(leases("me"), loser, granted_at=asked):
+                    try:
+                        await redis.hset("{t}:record:loser", "owner", "thief")
+                        await asyncio.sleep(60)
+                    finally:
+                        unwinding.set()
+                        await asyncio.sleep(2 * TTL)
+
+        async def win() -> None:
+            async with keeper.hold(leases("me"), winner, granted_at=asked):
+                await unwinding.wait()
+                await asyncio.sleep(2 * TTL)
+
+        await asyncio.gather(lose(), win())
+
+
+async def test_a_lease_lost_before_its_body_starts_ends_it_at_once(redis, redis_settings, settings):
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        hold = keeper.hold(leases("me"), lease, granted_at=asked)
+        await redis.hset("{t}:record:thing", "owner", "thief")
+        async with asyncio.timeout(TTL):
+            while not hold.lost:
+                await asyncio.sleep(0.01)
+        with pytest.raises(LeaseLost):
+            async with hold:
+                await asyncio.sleep(60)
+
+
+async def test_a_cancellation_from_outside_is_not_taken_for_a_lost_lease(redis, redis_settings, settings):
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+
+        async def body() -> None:
+            async with keeper.hold(leases("me"), lease, granted_at=asked):
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(body())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_timeout_of_the_bodys_own_is_not_taken_for_a_lost_lease(redis, redis_settings, settings):
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        with pytest.raises(TimeoutError):
+            async with keeper.hold(leases("me"), lease, granted_at=asked):
+                raise TimeoutError("mine")
+
+
+async def test_the_holder_hears_once_that_it_should_stop(redis, redis_settings, settings):
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        asked_to_stop: list[str] = []
+        hold = keeper.hold(
+            leases("me"), lease, granted_at=asked, on_stop=lambda: asked_to_stop.append("stop")
+        )
+        await redis.hset("{t}:record:thing", "cancel", "please")
+        async with hold:
+            await asyncio.sleep(TTL)
+        assert asked_to_stop == ["stop"]
+
+
+async def test_a_thousand_leases_are_kept_by_one_call_per_beat(redis, redis_settings, settings):
+    keys = [f"k{n}" for n in range(1000)]
+    async with keeper_on(settings, redis_settings) as keeper:
+        asked = asyncio.get_running_loop().time()
+        held = await leases("me").grant(redis, keys)
+        await redis.config_resetstat()
+        store = leases("me")
+        for lease in held:
+            keeper.hold(store, lease, granted_at=asked)
+        await asyncio.sleep(4 * settings.renew_every_seconds)
+        calls = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+        assert 2 <= calls <= 5
+        assert await leases("me").renew(redis, held) == [Standing.KEPT] * 1000
+
+
+async def test_a_keeper_that_dies_says_so_and_loses_everything(redis, redis_settings, settings):
+    class Broken(SortedSetLeases):
+        async def renew(self, redis, held):
+            raise RuntimeError("a bug")
+
+    store = Broken("{t}:leases", "{t}:record:", kind="thing", owner="me", ttl_ms=1000)
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        hold = keeper.hold(store, lease, granted_at=asked)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await asyncio.wait_for(keeper.watch(), 5)
+        assert hold.lost
