@@ -1,0 +1,83 @@
+"""What running agents say about themselves: events, appended under their fence, each once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InputError, LeaseLost
+from holdfast.redis.batcher import Batcher
+from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.scripts import load
+from holdfast.runs.message import encode_value
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.runs.claim import Claimed
+    from holdfast.runs.queue import RunQueue
+    from holdfast.telemetry.metrics import Metrics
+
+_EMIT = load(__package__, "emit")
+_RETRY_SECONDS = 0.2
+_PER_ATTEMPT = 1_000_000_000
+_Row = tuple[str, int, int, str, bytes]
+
+
+class Emitter:
+    """Appends events of one queue's running agents; concurrent ones travel together."""
+
+    def __init__(self, queue: RunQueue, owner: str, metrics: Metrics) -> None:
+        self._queue = queue
+        self._owner = owner
+        self._appended = metrics.events_appended.labels(queue.name)
+        self._rows: Batcher[_Row, None] = Batcher(self._send)
+
+    def for_run(self, run: Claimed) -> Callable[[str, Any], Awaitable[None]]:
+        """The ``emit`` of one attempt, which numbers its events."""
+        # Numbers grow over the attempts too: a new attempt's first event never looks like an old one resent.
+        number = run.fence * _PER_ATTEMPT
+
+        async def emit(kind: str, data: Any) -> None:
+            nonlocal number
+            row = self._encode(run, kind, data)
+            number += 1
+            await self._rows.add((run.run_id, run.fence, number, kind, row))
+
+        return emit
+
+    def _encode(self, run: Claimed, kind: str, data: Any) -> bytes:
+        if not kind or len(kind) > 200:
+            raise InputError(f"the type of an event must have 1 to 200 characters, got {kind[:50]!r}")
+        row = encode_value(data, f"event {kind!r} of agent {run.agent!r}")
+        if len(row) > self._queue.settings.max_payload_bytes:
+            raise InputError(
+                f"event {kind!r} of agent {run.agent!r} has {len(row)} bytes, more than "
+                f"max_payload_bytes = {self._queue.settings.max_payload_bytes}"
+            )
+        return row
+
+    async def _send(self, rows: list[_Row]) -> list[Exception | None]:
+        args: list[Any] = [self._owner]
+        for row in rows:
+            args += row
+        words = await self._until_answered(args)
+        self._appended.inc(len(rows))
+        return [
+            LeaseLost(f"run {row[0]} has moved on from fence {row[1]}: its events are refused")
+            if word == b"stale"
+            else None
+            for row, word in zip(rows, words, strict=True)
+        ]
+
+    async def _until_answered(self, args: list[Any]) -> list[bytes]:
+        # Numbers make a second try harmless; the lease's own guard ends the waiting if Redis stays away.
+        while True:
+            try:
+                return await _EMIT(self._queue.redis, [self._queue.keys.run_prefix], args)
+            except DISCONNECTS:
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def aclose(self) -> None:
+        """Wait until everything emitted has been sent."""
+        await self._rows.aclose()

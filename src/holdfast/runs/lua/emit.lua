@@ -1,0 +1,24 @@
+-- Append events of running agents, each only under the fence its run is held by, and once even if a reply was lost.
+-- KEYS  1 run prefix
+-- ARGV  1 owner, then per event: run id, fence, number (growing), type, data (JSON)
+-- returns, per event: its id | already | stale
+-- @include feed
+local run_prefix = KEYS[1]
+local owner = ARGV[1]
+
+local words = {}
+for at = 2, #ARGV, 5 do
+  local record = run_prefix .. ARGV[at]
+  local number = tonumber(ARGV[at + 2])
+  local have = redis.call('HMGET', record, 'owner', 'fence', 'emitted')
+  local word = 'stale'
+  if have[1] == owner and have[2] == ARGV[at + 1] then
+    word = 'already'
+    if number > (tonumber(have[3]) or 0) then
+      redis.call('HSET', record, 'emitted', ARGV[at + 2])
+      word = append_event(record, ARGV[at + 3], ARGV[at + 4])
+    end
+  end
+  words[#words + 1] = word
+end
+return words

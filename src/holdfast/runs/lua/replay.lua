@@ -1,0 +1,45 @@
+-- Queue a run that ended again, from its first attempt; its dead letter, if it has one, leaves with it.
+-- KEYS  1 lane (stream), 2 dead letters (stream), 3 run (hash), 4 runs (zset)
+-- ARGV  1 run id, 2 dead letter id or ''
+-- returns replayed | missing | the status that can't be replayed
+-- @include clock
+-- @include feed
+local lane, deadletter, record, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id, letter = ARGV[1], ARGV[2]
+
+local have = redis.call('HMGET', record, 'status', 'agent', 'message', 'dead')
+local status, agent, message = have[1], have[2], have[3]
+-- A letter that is not the run's last one has been replayed before: that replay was the answer to it.
+if status and letter ~= '' and letter ~= have[4] then return 'missing' end
+if letter == '' then letter = have[4] or '' end
+local now = now_ms()
+
+local function revive_from_letter()
+  local found = letter ~= '' and redis.call('XRANGE', deadletter, letter, letter) or {}
+  if #found == 0 then return false end
+  local fields = {}
+  for i = 1, #found[1][2], 2 do fields[found[1][2][i]] = found[1][2][i + 1] end
+  if fields['run_id'] ~= id then return false end
+  agent, message = fields['agent_id'] or '', fields['message_data'] or ''
+  redis.call('HSET', record, 'agent', agent, 'message', message, 'thread', fields['thread'] or '', 'submitted_at', now,
+    'fence', fields['fence'] or 0)
+  redis.call('ZADD', index, now, id)
+  return true
+end
+
+if not status then
+  if not revive_from_letter() then return 'missing' end
+elseif status ~= 'failed' and status ~= 'timed_out' and status ~= 'cancelled' then
+  return status
+end
+-- A cancelled run's old entry may still be in its lane: the record points to the new entry, so the old one is dropped.
+local stamp = string.format('%d.%03d', math.floor(now / 1000), now % 1000)
+local entry = redis.call('XADD', lane, '*', 'message_data', message, 'agent_id', agent, 'task_id', id,
+  'timestamp', stamp, 'correlation_id', id)
+redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry, 'attempt', 0, 'owner', '')
+redis.call('HDEL', record, 'cancel', 'error', 'result', 'finished_at', 'dead', 'due_at')
+redis.call('PERSIST', record)
+redis.call('PERSIST', record .. ':events')
+append_event(record, 'replayed', '{}')
+if letter ~= '' then redis.call('XDEL', deadletter, letter) end
+return 'replayed'

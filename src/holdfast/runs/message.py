@@ -1,0 +1,77 @@
+"""Reading and writing ``message_data``: JSON only, and whatever can't be read says why."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InputError, MalformedMessage, PayloadTooLarge
+from holdfast.runs.run import Envelope, Submission
+
+_encode = msgspec.json.Encoder().encode
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_decode = msgspec.json.Decoder().decode
+
+_PICKLE = re.compile(rb"\x80[\x02-\x05]|gA[I-X]")
+"""How pickles of protocol 2 to 5 begin, raw and in base64."""
+
+
+def encode_message(submission: Submission, trace: dict[str, str], *, max_bytes: int) -> bytes:
+    """Write the envelope of a submission."""
+    envelope = Envelope(
+        input=submission.input,
+        thread_id=submission.thread_id,
+        client_id=submission.client_id,
+        project_id=submission.project_id,
+        tenant=submission.tenant,
+        timeout_seconds=submission.timeout_seconds,
+        metadata=submission.metadata,
+        webhook=submission.webhook,
+        trace=trace,
+    )
+    message = encode_value(envelope, f"input for agent {submission.agent!r}")
+    if len(message) > max_bytes:
+        size = f"message for agent {submission.agent!r} has {len(message)} bytes, more than max_payload_bytes"
+        advice = "store large data elsewhere and send a reference, or raise HOLDFAST_MAX_PAYLOAD_BYTES"
+        raise PayloadTooLarge(f"{size} = {max_bytes}; {advice}")
+    return message
+
+
+def encode_value(value: Any, what: str) -> bytes:
+    """Write any value as JSON, or say which one can't be."""
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, UnicodeEncodeError, RecursionError, OverflowError) as exc:
+        raise InputError(f"{what} can't be written as JSON: {exc}") from exc
+
+
+def decode_message(data: bytes) -> Envelope:
+    """Read an envelope; a JSON value without ``input`` is itself the input. Raises only MalformedMessage."""
+    try:
+        return _read(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
+        raise MalformedMessage(_why_unreadable(data, exc)) from exc
+
+
+def decode_value(data: bytes | None) -> Any:
+    """Read a stored JSON value; nothing stored is None."""
+    return _decode(data) if data else None
+
+
+def _read(data: bytes) -> Envelope:
+    try:
+        envelope = _decode_envelope(data)
+    except msgspec.ValidationError as exc:
+        value = _decode(data)
+        if isinstance(value, dict) and "input" in value:
+            raise MalformedMessage(f"message_data is not a valid envelope: {exc}") from exc
+        return Envelope(input=value)
+    return envelope if envelope.input is not msgspec.UNSET else Envelope(input=_decode(data))
+
+
+def _why_unreadable(data: bytes, exc: Exception) -> str:
+    if _PICKLE.match(data):
+        return "message_data is a pickle; pickles run code when they are read and are refused: send JSON"
+    return f"message_data is not JSON: {exc}"

@@ -1,0 +1,181 @@
+"""One attempt, from a claimed run to what is settled: prepare, invoke under the lease, decide, write down."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.agents.context import Context, RunInfo, Signals
+from holdfast.agents.failures import Failure, FailureClass, retry_delay
+from holdfast.agents.invoke import Invocation
+from holdfast.agents.outcome import Cancelled, Failed, Lost, Outcome, Succeeded, TimedOut, Yielded
+from holdfast.errors import InputError, LeaseLost, MalformedMessage, UnknownAgent
+from holdfast.runs.message import decode_message, encode_value
+from holdfast.runs.run import RunFault, Status
+from holdfast.runs.settle import Settlement
+
+if TYPE_CHECKING:
+    import asyncio
+    import concurrent.futures
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.agents.app import App
+    from holdfast.agents.spec import AgentSpec
+    from holdfast.config import QueueSettings
+    from holdfast.leases.keeper import Hold
+    from holdfast.runs.claim import Claimed
+    from holdfast.runs.run import Envelope
+    from holdfast.runs.settle import Verdict
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Workplace:
+    """What every attempt of a worker shares."""
+
+    app: App
+    settings: QueueSettings
+    executor: concurrent.futures.Executor
+    draining: asyncio.Event
+
+
+def prepare(
+    place: Workplace, run: Claimed, emit: Callable[[str, Any], Awaitable[None]]
+) -> Invocation | Failed:
+    """Turn a claimed run into an invocation, or into the failure that it can't be one."""
+    try:
+        envelope = decode_message(run.message)
+        spec = place.app.get(run.agent)
+    except MalformedMessage as exc:
+        return Failed(Failure.because(FailureClass.MALFORMED, str(exc)))
+    except UnknownAgent as exc:
+        return Failed(Failure.because(FailureClass.UNKNOWN_AGENT, str(exc)))
+    if run.attempt > attempts_of(spec, place.settings):
+        return Failed(Failure.because(FailureClass.POISON, _poisonous(run)))
+    timeout = timeout_of(spec, envelope, place.settings)
+    info = RunInfo(
+        run_id=run.run_id,
+        agent_id=run.agent,
+        thread_id=envelope.thread_id,
+        attempt=run.attempt,
+        fence=run.fence,
+        deadline=datetime.now(UTC) + timedelta(seconds=timeout),
+        metadata=envelope.metadata,
+        trace=envelope.trace,
+    )
+    ctx = Context(info, emit, Signals(place.draining))
+    return Invocation(spec, ctx, envelope.input, timeout, place.executor)
+
+
+async def perform(hold: Hold, invocation: Invocation) -> Outcome:
+    """Run the agent for as long as its lease is ours."""
+    try:
+        async with hold:
+            return await invocation.run()
+    except LeaseLost:
+        return Lost()
+
+
+def decide(place: Workplace, run: Claimed, outcome: Outcome) -> Outcome:
+    """Add what the agent could not know: whether and when a failure is tried again."""
+    if not isinstance(outcome, Failed):
+        return outcome
+    spec = place.app.agents.get(run.agent)
+    if run.attempt >= attempts_of(spec, place.settings):
+        return outcome
+    return dataclasses.replace(
+        outcome, retry_in=retry_delay(outcome.failure, run.attempt, place.settings.backoff)
+    )
+
+
+def settlement(
+    hold: Hold, run: Claimed, outcome: Outcome, settings: QueueSettings, done: Callable[[Verdict], None]
+) -> Settlement:
+    """Write an outcome down as what Redis is told; Lost is never settled."""
+    lease = hold.lease
+    match outcome:
+        case Succeeded(result):
+            return _succeeded(hold, run, result, settings, done)
+        case Failed(failure, retry_in):
+            return _failed(hold, run, failure, retry_in, done)
+        case TimedOut(after):
+            fault = RunFault("timed_out", f"agent {run.agent!r} did not end within {after:g} s")
+            return _ended_badly(hold, Status.TIMED_OUT, fault, "timed_out", done)
+        case Cancelled(reason):
+            data = _encode({"reason": reason})
+            value = _encode(RunFault("cancelled", reason))
+            return Settlement(lease, Status.CANCELLED, value=value, data=data, done=done)
+        case Yielded():
+            return Settlement(lease, None, done=done)
+        case Lost():
+            raise AssertionError("a lost run must not be settled")
+
+
+def _succeeded(
+    hold: Hold, run: Claimed, result: Any, settings: QueueSettings, done: Callable[[Verdict], None]
+) -> Settlement:
+    what, limit = f"result of agent {run.agent!r}", settings.max_payload_bytes
+    try:
+        value = encode_value(result, what)
+    except InputError as exc:
+        return _failed(hold, run, Failure.because(FailureClass.INVALID, str(exc)), None, done)
+    if len(value) > limit:
+        size = f"{what} has {len(value)} bytes, more than max_payload_bytes = {limit}"
+        failure = Failure.because(FailureClass.INVALID, f"{size}; store it elsewhere and return a reference")
+        return _failed(hold, run, failure, None, done)
+    return Settlement(hold.lease, Status.SUCCEEDED, "result", value, b'{"result":' + value + b"}", done=done)
+
+
+def _failed(
+    hold: Hold, run: Claimed, failure: Failure, retry_in: float | None, done: Callable[[Verdict], None]
+) -> Settlement:
+    fault = RunFault(failure.kind.value, failure.message, failure.traceback)
+    if retry_in is None:
+        return _ended_badly(hold, Status.FAILED, fault, failure.kind.value, done)
+    data = _encode({"error": _told(fault), "attempt": run.attempt, "retry_in": round(retry_in, 3)})
+    delay_ms = int(retry_in * 1000)
+    return Settlement(
+        hold.lease,
+        Status.DELAYED,
+        value=_encode(fault),
+        data=data,
+        reason=fault.kind,
+        delay_ms=delay_ms,
+        done=done,
+    )
+
+
+def _ended_badly(
+    hold: Hold, status: Status, fault: RunFault, reason: str, done: Callable[[Verdict], None]
+) -> Settlement:
+    data = _encode({"error": _told(fault)})
+    return Settlement(hold.lease, status, value=_encode(fault), data=data, reason=reason, done=done)
+
+
+def _told(fault: RunFault) -> RunFault:
+    """What followers of the feed hear: the traceback is for operators and stays in the record."""
+    return RunFault(fault.kind, fault.message)
+
+
+def attempts_of(spec: AgentSpec | None, settings: QueueSettings) -> int:
+    """How many attempts a run of this agent has."""
+    return settings.max_attempts if spec is None or spec.max_attempts is None else spec.max_attempts
+
+
+def timeout_of(spec: AgentSpec, envelope: Envelope, settings: QueueSettings) -> float:
+    """The run's own timeout, else its agent's, else the queue's."""
+    for seconds in (envelope.timeout_seconds, spec.timeout_seconds):
+        if seconds is not None and seconds > 0:
+            return seconds
+    return settings.timeout_seconds
+
+
+def _poisonous(run: Claimed) -> str:
+    lost = run.attempt - 1
+    return (
+        f"{lost} attempts ended without an answer: it may be killing its workers, so it is not started again"
+    )

@@ -1,0 +1,45 @@
+"""The promoter moves delayed runs to their lane when they are due, which wakes a blocked worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.scripts import load
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from holdfast.runs.queue import RunQueue
+
+_PROMOTE = load(__package__, "promote")
+_BATCH = 100
+_LONGEST_SLEEP_SECONDS = 0.5
+
+_log = get_logger(__name__)
+
+
+class Promoter:
+    """Watches the delayed set of one queue."""
+
+    def __init__(self, queue: RunQueue) -> None:
+        self._queue = queue
+        keys = queue.keys
+        self._keys = [*keys.lanes, keys.delayed, keys.run_prefix]
+
+    async def run(self) -> None:
+        """Promote until cancelled; sleep until the next is due, but not long: others add to the set too."""
+        while True:
+            try:
+                moved, next_ms = await self.run_once()
+            except DISCONNECTS as exc:
+                _log.info("promoter waits for Redis", error=str(exc) or type(exc).__name__)
+                moved, next_ms = 0, -1
+            if moved < _BATCH:
+                due = next_ms / 1000 if next_ms >= 0 else _LONGEST_SLEEP_SECONDS
+                await asyncio.sleep(min(due, _LONGEST_SLEEP_SECONDS))
+
+    async def run_once(self) -> tuple[int, int]:
+        """Promote one batch; return how many moved and in how many ms the next is due (-1: none waits)."""
+        moved, next_ms = await _PROMOTE(self._queue.redis, self._keys, [_BATCH])
+        return moved, next_ms

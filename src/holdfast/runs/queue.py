@@ -1,0 +1,255 @@
+"""A queue of runs, as producers and operators see it: submit, look, cancel, replay, pause.
+
+Every change is one script call, and calling it again after a lost reply changes nothing more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import Conflict, InputError, NotFound
+from holdfast.redis.command import command
+from holdfast.redis.groups import ensure_group
+from holdfast.redis.keys import QueueKeys
+from holdfast.redis.scripts import load
+from holdfast.runs.message import decode_message, decode_value
+from holdfast.runs.run import Run, RunFault, Status
+from holdfast.runs.submit import Submitter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.config import QueueSettings, SenderSettings
+    from holdfast.redis.breaker import Breaker
+    from holdfast.redis.client import Redis
+    from holdfast.runs.run import Submission, Ticket
+
+_CANCEL = load(__package__, "cancel")
+_REPLAY = load(__package__, "replay")
+_DEPTH = load(__package__, "depths")
+_GATE = load(__package__, "gate")
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """Whether a queue takes runs and gives them out: open, draining (gives only) or paused (neither)."""
+
+    mode: str = "open"
+    reason: str = ""
+    since: float = 0.0
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """How much work a queue holds; ``depth`` = undelivered + pending + due."""
+
+    undelivered: int
+    pending: int
+    delayed: int
+    due: int
+    dead: int
+    oldest_seconds: float
+    workers: int
+
+    @property
+    def depth(self) -> int:
+        """Everything that a worker should be doing now."""
+        return self.undelivered + self.pending + self.due
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Runs, newest first, and where to go on; an empty cursor means that was all."""
+
+    runs: list[Run]
+    cursor: str = ""
+
+
+class RunQueue:
+    """One queue on one Redis."""
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        redis: Redis,
+        *,
+        prefix: str = "",
+        sender: SenderSettings | None = None,
+        breaker: Breaker | None = None,
+    ) -> None:
+        self.settings = settings
+        self.keys = QueueKeys.of(settings.name, prefix=prefix, deadletter=settings.deadletter)
+        self.redis = redis
+        self._submitter = Submitter(settings, self.keys, redis, sender=sender, breaker=breaker)
+
+    @property
+    def name(self) -> str:
+        """The queue's name, as it is configured."""
+        return self.settings.name
+
+    async def ensure(self) -> None:
+        """Create the lanes and their group, from the first entry on, where they are missing."""
+        for lane in self.keys.lanes:
+            await ensure_group(self.redis, lane, self.settings.group)
+
+    async def submit(self, submission: Submission) -> Ticket:
+        """Queue one run; concurrent calls travel together."""
+        return await self._submitter.submit(submission)
+
+    async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:
+        """Queue many runs in as few calls as possible; a refused one stands in the list as its error."""
+        return await self._submitter.submit_many(submissions)
+
+    async def aclose(self) -> None:
+        """Wait until what was submitted has been sent."""
+        await self._submitter.aclose()
+
+    # -- looking
+
+    async def get(self, run_id: str) -> Run:
+        """Read one run."""
+        fields: dict[bytes, bytes] = await command(self.redis, "HGETALL", self.keys.run(run_id))
+        if b"status" not in fields:
+            kept = f"ended runs are kept {self.settings.retention_seconds:g} s"
+            raise NotFound(f"no run {run_id!r} in queue {self.name!r} ({kept})")
+        return run_from_fields(run_id, self.name, fields)
+
+    async def list(
+        self, *, status: Status | None = None, agent: str = "", limit: int = 50, cursor: str = ""
+    ) -> Page:
+        """Read runs, newest first; ``cursor`` is where the last page ended."""
+        top, skip = _read_cursor(cursor)
+        runs: list[Run] = []
+        while len(runs) < limit:
+            newest_first = ("ZRANGE", self.keys.runs, top, "-inf", "BYSCORE", "REV", "LIMIT", skip, 200)
+            found: list[bytes] = await command(self.redis, *newest_first, "WITHSCORES")
+            if not found:
+                return Page(runs)
+            for raw, score in zip(found[::2], found[1::2], strict=True):
+                at = f"{float(score):.0f}"
+                top, skip = at, skip + 1 if at == top else 1
+                run = await self._maybe(raw.decode(), status, agent)
+                if run is not None:
+                    runs.append(run)
+                if len(runs) == limit:
+                    break
+        return Page(runs, f"{top}.{skip}")
+
+    async def _maybe(self, run_id: str, status: Status | None, agent: str) -> Run | None:
+        try:
+            run = await self.get(run_id)
+        except NotFound:
+            return None
+        return run if (status is None or run.status is status) and (not agent or run.agent == agent) else None
+
+    async def depth(self) -> Depth:
+        """How much work there is, in one call."""
+        keys, settings = self.keys, self.settings
+        reply = await _DEPTH(
+            self.redis,
+            [*keys.lanes, keys.delayed, keys.deadletter],
+            [settings.group, int(settings.delete_after_ack)],
+        )
+        undelivered, pending, delayed, due, dead, oldest_ms, workers = reply
+        return Depth(undelivered, pending, delayed, due, dead, oldest_ms / 1000, workers)
+
+    # -- changing
+
+    async def cancel(self, run_id: str, reason: str = "cancelled by request") -> str:
+        """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
+        keys = self.keys
+        args = [run_id, reason, int(self.settings.retention_seconds * 1000), keys.control]
+        word = (await _CANCEL(self.redis, [keys.run(run_id), keys.delayed], args)).decode()
+        if word == "missing":
+            raise NotFound(f"no run {run_id!r} in queue {self.name!r}")
+        if word not in {"cancelled", "requested"}:
+            raise Conflict(f"run {run_id} has already ended: {word}")
+        return word
+
+    async def replay(self, run_id: str, *, letter: str = "") -> None:
+        """Queue a failed, timed out or cancelled run again, from its first attempt."""
+        keys = self.keys
+        script_keys = [keys.stream, keys.deadletter, keys.run(run_id), keys.runs]
+        word = (await _REPLAY(self.redis, script_keys, [run_id, letter])).decode()
+        if word == "missing":
+            raise NotFound(f"no run or dead letter {run_id!r} in queue {self.name!r}")
+        if word != "replayed":
+            raise Conflict(
+                f"run {run_id} is {word}: only failed, timed out and cancelled runs can be queued again"
+            )
+
+    async def gate(self) -> Gate:
+        """Whether the queue is open, draining or paused."""
+        fields: dict[bytes, bytes] = await command(self.redis, "HGETALL", self.keys.gate)
+        if not fields:
+            return Gate()
+        return Gate(
+            fields[b"mode"].decode(),
+            fields.get(b"reason", b"").decode(),
+            float(fields.get(b"since", 0)) / 1000,
+        )
+
+    async def pause(self, reason: str = "") -> None:
+        """Take no new runs and start none; what runs goes on."""
+        await self._set_gate("paused", reason)
+
+    async def drain(self, reason: str = "") -> None:
+        """Take no new runs, but work off those that are there."""
+        await self._set_gate("draining", reason)
+
+    async def resume(self) -> None:
+        """Open the queue again."""
+        await self._set_gate("open", "")
+
+    async def _set_gate(self, mode: str, reason: str) -> None:
+        await _GATE(self.redis, [self.keys.gate], [mode, reason, self.keys.control])
+
+
+def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> Run:
+    """Build a Run from its hash; what a foreign producer wrote badly shows as no input."""
+
+    def text(name: bytes) -> str:
+        return fields.get(name, b"").decode(errors="replace")
+
+    def seconds(name: bytes) -> float:
+        return float(fields.get(name) or 0) / 1000
+
+    payload, metadata = _input_of(fields.get(b"message", b""))
+    error = fields.get(b"error")
+    return Run(
+        id=run_id,
+        queue=queue,
+        status=Status(text(b"status")),
+        agent=text(b"agent"),
+        thread_id=text(b"thread"),
+        lane=text(b"lane"),
+        entry=text(b"entry"),
+        attempt=int(fields.get(b"attempt") or 0),
+        fence=int(fields.get(b"fence") or 0),
+        owner=text(b"owner"),
+        submitted_at=seconds(b"submitted_at"),
+        started_at=seconds(b"started_at"),
+        finished_at=seconds(b"finished_at"),
+        due_at=seconds(b"due_at"),
+        cancel=text(b"cancel"),
+        input=payload,
+        metadata=metadata,
+        result=decode_value(fields.get(b"result")),
+        error=msgspec.json.decode(error, type=RunFault) if error else None,
+    )
+
+
+def _input_of(message: bytes) -> tuple[Any, dict[str, Any]]:
+    try:
+        envelope = decode_message(message)
+    except InputError:
+        return None, {}
+    return envelope.input, envelope.metadata
+
+
+def _read_cursor(cursor: str) -> tuple[str, int]:
+    if not cursor:
+        return "+inf", 0
+    top, _, skip = cursor.partition(".")
+    if not (top.isdigit() and skip.isdigit()):
+        raise InputError(f"cursor {cursor!r} was not given out by a previous page")
+    return top, int(skip)

@@ -1,0 +1,59 @@
+"""Recovery: runs whose worker stopped renewing go back to the queue, within a second of their lease's end.
+
+Any worker does this for all; the turn key sees to it that one looks at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.groups import group_is_missing
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.leases.streams import StreamLeases
+    from holdfast.runs.queue import RunQueue
+    from holdfast.telemetry.metrics import Metrics
+
+_log = get_logger(__name__)
+
+
+class Recovery:
+    """Reclaims the runs of dead workers of one queue."""
+
+    def __init__(
+        self, queue: RunQueue, leases: StreamLeases, metrics: Metrics, *, every_seconds: float
+    ) -> None:
+        self._queue = queue
+        self._leases = leases
+        self._metrics = metrics
+        self._every = every_seconds
+
+    async def run(self) -> None:
+        """Look again and again until cancelled."""
+        while True:
+            await asyncio.sleep(self._every)
+            try:
+                await self.run_once()
+            except DISCONNECTS as exc:
+                _log.info("recovery waits for Redis", error=str(exc) or type(exc).__name__)
+
+    async def run_once(self) -> Sequence[str]:
+        """Reclaim what can be reclaimed now; return the runs."""
+        try:
+            taken = await self._leases.reclaim(self._queue.redis)
+        except Exception as exc:
+            if not group_is_missing(exc):
+                raise
+            await self._queue.ensure()
+            return ()
+        for run_id in taken:
+            _log.warning(
+                "run reclaimed from a worker that stopped renewing", run_id=run_id, queue=self._queue.name
+            )
+        self._metrics.runs_reclaimed.labels(self._queue.name).inc(len(taken))
+        return taken

@@ -1,0 +1,136 @@
+"""What a run is: its states, what was asked for, and what is known of it."""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InputError
+
+
+class Status(enum.StrEnum):
+    """Where a run is.
+
+    ::
+
+        submit ──> queued ──claim──> running ──settle──> succeeded
+          │          ^ ^                │                failed      (dead letters)
+          └> delayed ┘ │                │                timed_out   (dead letters)
+                ^      │                ├─ retry ──────> delayed
+                │      │                ├─ hand back ──> queued       (attempt not counted)
+                │      └── replay ──    └─ worker dies ─> queued      (reclaimed, higher fence)
+                └─ backoff
+        queued, delayed, running ──cancel──> cancelled
+    """
+
+    QUEUED = "queued"
+    DELAYED = "delayed"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen unless somebody asks for it."""
+        return self in ENDED
+
+
+ENDED = frozenset({Status.SUCCEEDED, Status.FAILED, Status.TIMED_OUT, Status.CANCELLED})
+
+
+class Priority(enum.StrEnum):
+    """Which lane a run waits in."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What travels in ``message_data``: the input, and what the caller said about it."""
+
+    input: Any = msgspec.UNSET
+    action: str = "START"
+    thread_id: str = ""
+    client_id: str = ""
+    project_id: str = ""
+    tenant: str = ""
+    timeout_seconds: float | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    webhook: str = ""
+    trace: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    logger_context: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for one run, as the caller states it."""
+
+    agent: str
+    input: Any = None
+    run_id: str = ""
+    thread_id: str = ""
+    priority: Priority = Priority.NORMAL
+    delay_seconds: float = 0.0
+    timeout_seconds: float | None = None
+    idempotency_key: str = ""
+    client_id: str = ""
+    project_id: str = ""
+    tenant: str = ""
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    webhook: str = ""
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """The receipt for a submission; ``fresh`` is False if the run was known before."""
+
+    run_id: str
+    status: Status
+    message_id: str
+    fresh: bool = True
+
+
+class RunFault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a run, or its last attempt, ended badly."""
+
+    kind: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it is now; times are seconds since the epoch, 0 = not yet."""
+
+    id: str
+    queue: str
+    status: Status
+    agent: str
+    thread_id: str = ""
+    lane: str = ""
+    entry: str = ""
+    attempt: int = 0
+    fence: int = 0
+    owner: str = ""
+    submitted_at: float = 0.0
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    due_at: float = 0.0
+    cancel: str = ""
+    input: Any = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    result: Any = None
+    error: RunFault | None = None
+
+
+_ID = re.compile(r"[!-~]{1,256}\Z")
+
+
+def checked_id(value: str, what: str) -> str:
+    """Return ``value`` if it can name a run; ids end up in keys, logs and URLs."""
+    if _ID.match(value):
+        return value
+    raise InputError(f"{what} must be 1 to 256 printable ASCII characters without spaces, got {value[:80]!r}")

@@ -1,0 +1,148 @@
+"""Settling: every attempt ends once, under its fence, in batches that grow with the load.
+
+An outcome is kept and sent again until Redis has answered for it, so a finished run is not run again only
+because Redis was away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.leases.lease import Lease
+from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.scripts import load
+from holdfast.runs.run import Status
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.leases.streams import StreamLeases
+    from holdfast.runs.queue import RunQueue
+    from holdfast.telemetry.metrics import Metrics
+
+_SETTLE = load(__package__, "settle")
+_BATCH = 200
+_RETRY_FIRST_SECONDS = 0.05
+_RETRY_MOST_SECONDS = 1.0
+
+_log = get_logger(__name__)
+
+
+class Verdict(enum.StrEnum):
+    """What became of a settlement."""
+
+    SETTLED = "settled"
+    ALREADY = "already"
+    STALE = "stale"
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """How one attempt ended; ``status`` None hands the run back."""
+
+    lease: Lease
+    status: Status | None
+    field: str = "error"
+    value: bytes = b""
+    data: bytes = b"{}"
+    reason: str = ""
+    delay_ms: int = 0
+    done: Callable[[Verdict], None] | None = None
+
+
+class Settler:
+    """Sends settlements of one queue; ``add`` never waits, ``run`` sends."""
+
+    def __init__(self, queue: RunQueue, leases: StreamLeases, owner: str, metrics: Metrics) -> None:
+        keys, settings = queue.keys, queue.settings
+        self._queue = queue
+        self._leases = leases
+        self._keys: list[Any] = [*keys.lanes, keys.delayed, keys.deadletter, keys.run_prefix]
+        self._head: list[Any] = [
+            settings.group,
+            owner,
+            int(settings.delete_after_ack),
+            int(settings.retention_seconds * 1000),
+        ]
+        self._metrics = metrics
+        self._batch_size = metrics.settle_batch_size.labels(queue.name)
+        self._waiting: list[Settlement] = []
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def add(self, settlement: Settlement) -> None:
+        """Settle with the next batch."""
+        self._waiting.append(settlement)
+        self._idle.clear()
+        self._wake.set()
+
+    async def flushed(self) -> None:
+        """Wait until everything added so far has been answered."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Send batches until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+                await self._send([s for s in batch if s.status is not None], self._settle)
+                await self._send([s for s in batch if s.status is None], self._hand_back)
+            self._idle.set()
+
+    async def _send(self, batch: list[Settlement], call: Callable[[list[Settlement]], Any]) -> None:
+        if not batch:
+            return
+        verdicts = await self._until_answered(batch, call)
+        for settlement, verdict in zip(batch, verdicts, strict=True):
+            if verdict is Verdict.STALE:
+                self._refused(settlement)
+            if settlement.done is not None:
+                settlement.done(verdict)
+
+    async def _until_answered(
+        self, batch: list[Settlement], call: Callable[[list[Settlement]], Any]
+    ) -> Sequence[Verdict]:
+        delay = _RETRY_FIRST_SECONDS
+        while True:
+            try:
+                return await call(batch)
+            except DISCONNECTS as exc:
+                _log.warning(
+                    "settling waits for Redis", runs=len(batch), error=str(exc) or type(exc).__name__
+                )
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _RETRY_MOST_SECONDS)
+
+    async def _settle(self, batch: list[Settlement]) -> Sequence[Verdict]:
+        args = self._head.copy()
+        for s in batch:
+            extra = s.delay_ms if s.status is Status.DELAYED else s.reason
+            args += (s.lease.key, s.lease.fence, s.status, s.field, s.value, s.data, extra)
+        self._batch_size.observe(len(batch))
+        words = await _SETTLE(self._queue.redis, self._keys, args)
+        return [_VERDICTS[word] for word in words]
+
+    async def _hand_back(self, batch: list[Settlement]) -> Sequence[Verdict]:
+        released = await self._leases.release(self._queue.redis, [s.lease for s in batch])
+        self._metrics.runs_handed_back.labels(self._queue.name).inc(sum(released))
+        return [Verdict.SETTLED if ok else Verdict.STALE for ok in released]
+
+    def _refused(self, settlement: Settlement) -> None:
+        self._metrics.stale_settles_refused.labels(self._queue.name).inc()
+        _log.warning(
+            "result refused: the run has moved on",
+            run_id=settlement.lease.key,
+            fence=settlement.lease.fence,
+            status=settlement.status or "handed_back",
+        )
+
+
+_VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}

@@ -1,0 +1,162 @@
+"""Submitting: a run is accepted once, however often the same submission is sent.
+
+That is what makes the sender's retries safe: after a lost reply the run id finds what the first try left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InputError, QueueFull, QueuePaused, RedisUnavailable
+from holdfast.redis.batcher import Batcher
+from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.keys import LANES
+from holdfast.redis.scripts import load
+from holdfast.runs.message import encode_message
+from holdfast.runs.run import Status, Submission, Ticket, checked_id
+from holdfast.telemetry.traces import inject
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.config import QueueSettings, SenderSettings
+    from holdfast.redis.breaker import Breaker
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import QueueKeys
+
+_SUBMIT = load(__package__, "submit")
+_BATCH = 200
+_LONGEST_DELAY_SECONDS = 10 * 365 * 86400
+_FULL_RETRY_SECONDS = 5.0
+_PAUSED_RETRY_SECONDS = 30.0
+
+_LANE_NUMBERS = {name: number for number, name in enumerate(LANES, 1)}
+
+
+class Submitter:
+    """Sends submissions to one queue, with the sender's retries and breaker if it has any."""
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        keys: QueueKeys,
+        redis: Redis,
+        *,
+        sender: SenderSettings | None,
+        breaker: Breaker | None,
+    ) -> None:
+        self._settings = settings
+        self._redis = redis
+        self._sender = sender
+        self._breaker = breaker
+        self._keys = [
+            *keys.lanes,
+            keys.delayed,
+            keys.gate,
+            keys.runs,
+            keys.run_prefix,
+            keys.idempotency_prefix,
+        ]
+        self._head: list[Any] = [
+            settings.group,
+            int(settings.delete_after_ack),
+            settings.max_depth,
+            int(settings.idempotency_ttl_seconds * 1000),
+        ]
+        self._batches: Batcher[Submission, Ticket] = Batcher(self._send_batch, limit=_BATCH)
+
+    async def submit(self, submission: Submission) -> Ticket:
+        """Queue one run; concurrent calls travel together."""
+        return await self._batches.add(submission)
+
+    async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:
+        """Queue many runs in as few calls as possible; a refused one stands in the list as its error."""
+        tickets: list[Ticket | Exception] = []
+        for start in range(0, len(submissions), _BATCH):
+            tickets += await self._send_batch(submissions[start : start + _BATCH])
+        return tickets
+
+    async def aclose(self) -> None:
+        """Wait until what was submitted has been sent."""
+        await self._batches.aclose()
+
+    async def _send_batch(self, batch: Sequence[Submission]) -> list[Ticket | Exception]:
+        answers: dict[int, Ticket | Exception] = {}
+        args = self._head.copy()
+        trace = inject()
+        for at, submission in enumerate(batch):
+            try:
+                args += self._row(submission, trace)
+            except InputError as exc:
+                answers[at] = exc
+        sent = [at for at in range(len(batch)) if at not in answers]
+        if sent:
+            replies, tries = await self._call(args)
+            for at, reply in zip(sent, replies, strict=True):
+                answers[at] = self._ticket(batch[at], reply, resent=tries > 1)
+        return [answers[at] for at in range(len(batch))]
+
+    def _row(self, submission: Submission, trace: dict[str, str]) -> tuple[Any, ...]:
+        if not submission.agent:
+            raise InputError("agent must not be empty: name the agent that should run")
+        delay, key = submission.delay_seconds, submission.idempotency_key
+        if not 0 <= delay <= _LONGEST_DELAY_SECONDS:
+            raise InputError(f"delay_seconds must be between 0 and ten years, got {delay}")
+        return (
+            checked_id(submission.run_id, "run_id") if submission.run_id else uuid7(),
+            _LANE_NUMBERS[submission.priority.value],
+            int(delay * 1000),
+            submission.agent,
+            submission.thread_id,
+            checked_id(key, "idempotency_key") if key else "",
+            encode_message(submission, trace, max_bytes=self._settings.max_payload_bytes),
+        )
+
+    async def _call(self, args: list[Any]) -> tuple[list[list[bytes]], int]:
+        """Call the script until it answers or the sender's tries are used up; return how many it took."""
+        sender = self._sender
+        tries, delay = (1 + sender.max_retries, sender.retry_delay_seconds) if sender else (1, 0.0)
+        for attempt in range(1, tries + 1):
+            try:
+                return await self._guarded(args), attempt
+            except DISCONNECTS as exc:
+                if attempt == tries:
+                    told = f"queue {self._settings.name!r}: Redis did not answer in {tries} tries: {exc}"
+                    raise RedisUnavailable(told, retry_after=2.0) from exc
+                await asyncio.sleep(delay)
+                delay *= sender.retry_backoff if sender else 1.0
+        raise AssertionError("the last try returns or raises")
+
+    async def _guarded(self, args: list[Any]) -> list[list[bytes]]:
+        if self._breaker is None:
+            return await _SUBMIT(self._redis, self._keys, args)
+        with self._breaker.guard():
+            return await _SUBMIT(self._redis, self._keys, args)
+
+    def _ticket(self, submission: Submission, reply: list[bytes], *, resent: bool) -> Ticket | Exception:
+        word, run_id, entry = (part.decode() for part in reply)
+        name = self._settings.name
+        if word == "exists":
+            # After a lost reply, our own first try is what exists.
+            fresh = resent and not submission.run_id and not submission.idempotency_key
+            return Ticket(run_id, Status.QUEUED, entry, fresh=fresh)
+        if word == "full":
+            told = f"queue {name!r} holds {self._settings.max_depth} runs, its max_depth (STREAM_MAXLEN)"
+            return QueueFull(f"{told}; add workers, or try again later", retry_after=_FULL_RETRY_SECONDS)
+        if word in {"paused", "draining"}:
+            told = f"queue {name!r} is {word}; `holdfast queues resume {name}` opens it"
+            return QueuePaused(told, retry_after=_PAUSED_RETRY_SECONDS)
+        return Ticket(run_id, Status(word), entry)
+
+
+def uuid7() -> str:
+    """A time-ordered uuid (RFC 9562), so that ids sort as their runs were submitted."""
+    random = int.from_bytes(os.urandom(10), "big")
+    stamp = (time.time_ns() // 1_000_000 & 0xFFFFFFFFFFFF) << 80
+    version = 0x7 << 76 | (random >> 64 & 0xFFF) << 64
+    variant = 0b10 << 62 | random & (1 << 62) - 1
+    text = f"{stamp | version | variant:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -1,0 +1,248 @@
+"""The worker of one queue: claims runs while it has slots, performs them under their leases, settles them.
+
+Its life: ``run`` until ``quiet`` (no more claims); runs may finish; ``hand_back`` ends those that do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason
+from holdfast.leases.lease import Lease
+from holdfast.leases.permits import Permits
+from holdfast.redis.client import DISCONNECTS
+from holdfast.runs.claim import Claims
+from holdfast.runs.perform import decide, perform, prepare, settlement
+from holdfast.runs.run import Status
+from holdfast.runs.settle import Verdict
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from holdfast.agents.invoke import Invocation
+    from holdfast.leases.keeper import Hold, Keeper
+    from holdfast.leases.streams import StreamLeases
+    from holdfast.runs.claim import Claimed, Claimer, Woken
+    from holdfast.runs.emit import Emitter
+    from holdfast.runs.perform import Workplace
+    from holdfast.runs.settle import Settlement, Settler
+    from holdfast.telemetry.metrics import Metrics
+
+_CLAIM_BATCH = 100
+"""A claim of 100 keeps Redis busy for about 2 ms; larger ones make everybody else wait."""
+_PAUSE_POLL_SECONDS = 1.0
+_OUTAGE_FIRST_SECONDS = 0.05
+_OUTAGE_MOST_SECONDS = 1.0
+
+_log = get_logger(__name__)
+T = TypeVar("T")
+
+
+class Worker:
+    """Works one queue; everything it needs is given to it, its signals are handled elsewhere."""
+
+    def __init__(
+        self,
+        place: Workplace,
+        *,
+        claimer: Claimer,
+        settler: Settler,
+        emitter: Emitter,
+        leases: StreamLeases,
+        keeper: Keeper,
+        metrics: Metrics,
+        owner: str,
+    ) -> None:
+        settings = place.settings
+        self._place = place
+        self._claimer = claimer
+        self._settler = settler
+        self._emitter = emitter
+        self._leases = leases
+        self._keeper = keeper
+        self._metrics = metrics
+        self._owner = owner
+        self._block_ms = settings.block_ms
+        self.permits = Permits(min(settings.slots, settings.max_pending))
+        self.running: dict[str, Invocation] = {}
+        self._is_quiet = False
+        self._more = True
+        self._waiting: asyncio.Timeout | None = None
+        self._gate_moved = asyncio.Event()
+        self._outage = 0.0
+        metrics.slots.labels(settings.name).set(self.permits.limit)
+        metrics.runs_running.labels(settings.name).set_function(lambda: len(self.running))
+
+    # -- life
+
+    async def run(self) -> None:
+        """Claim and perform until quiet; return when the last run has ended and is settled."""
+        async with asyncio.TaskGroup() as group:
+            settling = group.create_task(self._settler.run(), name="settler")
+            async with asyncio.TaskGroup() as runs:
+                await self._claim_until_quiet(runs)
+            await self._settler.flushed()
+            settling.cancel()
+
+    def quiet(self) -> None:
+        """Claim nothing more, and tell the agents that the worker is going away."""
+        self._is_quiet = True
+        self._place.draining.set()
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(0.0)
+
+    def hand_back(self) -> int:
+        """Ask every run that still goes to stop, to be started elsewhere; return how many were asked."""
+        reason = "the worker is shutting down"
+        return sum([invocation.stop(StopReason.DRAIN, reason) for invocation in self.running.values()])
+
+    def cancel(self, run_id: str, reason: str) -> None:
+        """Cancel a run, if it is one of ours."""
+        invocation = self.running.get(run_id)
+        if invocation is not None:
+            invocation.stop(StopReason.CANCEL, reason)
+
+    def gate_moved(self) -> None:
+        """The queue was paused or resumed: look at once."""
+        self._gate_moved.set()
+
+    # -- claiming
+
+    async def _claim_until_quiet(self, runs: asyncio.TaskGroup) -> None:
+        while not self._is_quiet:
+            try:
+                await self._unless_quiet(self.permits.wait_free())
+                await self._turn(runs)
+                self._outage = 0.0
+            except DISCONNECTS as exc:
+                await self._wait_out(exc)
+
+    async def _turn(self, runs: asyncio.TaskGroup) -> None:
+        """Claim at once while there may be more; else block until something comes, and claim that."""
+        woken: Woken = []
+        if not self._more:
+            woken = await self._unless_quiet(self._claimer.wait(self._block_ms)) or []
+            if not woken:
+                return
+        claims = await self._claim(woken)
+        for run in claims.runs:
+            runs.create_task(self._attend(run, claims.asked_at))
+        if claims.paused:
+            await self._wait_for_gate()
+
+    async def _claim(self, woken: Woken) -> Claims:
+        if self._is_quiet and not woken:
+            return Claims([], 0.0)
+        taken = self.permits.take(_CLAIM_BATCH)
+        kept = 0
+        try:
+            claims = await self._claimer.claim(taken, woken)
+            kept = len(claims.runs)
+            self._more = claims.paused or kept + claims.dropped >= taken
+            return claims
+        finally:
+            self.permits.give(taken - kept)
+
+    async def _wait_for_gate(self) -> None:
+        self._gate_moved.clear()
+        with contextlib.suppress(TimeoutError):
+            await self._unless_quiet(asyncio.wait_for(self._gate_moved.wait(), _PAUSE_POLL_SECONDS))
+
+    async def _wait_out(self, exc: Exception) -> None:
+        if not self._outage:
+            _log.warning("Redis is away: waiting for it", error=str(exc) or type(exc).__name__)
+        self._metrics.redis_errors.labels(type(exc).__name__).inc()
+        self._outage = min(max(self._outage * 2, _OUTAGE_FIRST_SECONDS), _OUTAGE_MOST_SECONDS)
+        self._more = True
+        await self._unless_quiet(asyncio.sleep(self._outage))
+
+    async def _unless_quiet(self, awaitable: Awaitable[T]) -> T | None:
+        """Await something, but only until the worker goes quiet; then the answer is None."""
+        scope = self._waiting = asyncio.timeout(0 if self._is_quiet else None)
+        try:
+            async with scope:
+                return await awaitable
+        except TimeoutError:
+            if scope.expired():
+                return None
+            raise
+        finally:
+            self._waiting = None
+
+    # -- performing
+
+    async def _attend(self, run: Claimed, asked_at: float) -> None:
+        """See one attempt through: prepare it, perform it under its lease, settle it."""
+        started = time.monotonic()
+        self._metrics.runs(self._place.settings.name, run.agent).claimed(
+            time.time() - run.submitted_ms / 1000
+        )
+        lease = Lease(run.run_id, self._owner, run.fence)
+        hold = self._keeper.hold(
+            self._leases,
+            lease,
+            granted_at=asked_at,
+            on_stop=lambda: self.cancel(run.run_id, "cancelled by request"),
+        )
+        prepared = prepare(self._place, run, self._emitter.for_run(run))
+        if isinstance(prepared, Failed):
+            self._settle(run, hold, prepared, None, started)
+            return
+        self.running[run.run_id] = prepared
+        try:
+            outcome = await perform(hold, prepared)
+        finally:
+            del self.running[run.run_id]
+        self._settle(run, hold, outcome, prepared, started)
+
+    def _settle(
+        self, run: Claimed, hold: Hold, outcome: Outcome, invocation: Invocation | None, started: float
+    ) -> None:
+        if isinstance(outcome, Lost):
+            hold.drop()
+            self._free(invocation)
+            _log.warning("run lost to another worker", run_id=run.run_id, agent=run.agent, fence=run.fence)
+            return
+        seconds = time.monotonic() - started
+        outcome = decide(self._place, run, outcome)
+
+        def done(verdict: Verdict) -> None:
+            hold.drop()
+            self._free(invocation)
+            if verdict is not Verdict.STALE:
+                self._report(run, settled, seconds)
+
+        settled = settlement(hold, run, outcome, self._place.settings, done)
+        self._settler.add(settled)
+
+    def _free(self, invocation: Invocation | None) -> None:
+        """Give the slot back, but not before a thread that ignored its stop has really ended."""
+        thread = invocation.lingering if invocation is not None else None
+        if thread is None:
+            self.permits.give()
+            return
+        loop = asyncio.get_running_loop()
+        thread.add_done_callback(lambda _: loop.call_soon_threadsafe(self.permits.give))
+
+    def _report(self, run: Claimed, settled: Settlement, seconds: float) -> None:
+        queue, status = self._place.settings.name, settled.status
+        meter = self._metrics.runs(queue, run.agent)
+        if status is Status.DELAYED:
+            meter.retried(settled.reason)
+        elif status is not None:
+            meter.finished(status, seconds)
+            if status in {Status.FAILED, Status.TIMED_OUT}:
+                self._metrics.runs_dead_lettered.labels(queue, settled.reason).inc()
+        _log.info(
+            "run settled",
+            run_id=run.run_id,
+            agent=run.agent,
+            attempt=run.attempt,
+            fence=run.fence,
+            status=status or "handed_back",
+            seconds=round(seconds, 4),
+        )

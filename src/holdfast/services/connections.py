@@ -1,0 +1,72 @@
+"""The Redis connections of a process: one pool for commands, more where something blocks or must not wait."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.redis.breaker import Breaker
+from holdfast.redis.client import Redis, connect, connect_blocking
+from holdfast.runs.queue import RunQueue
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from holdfast.config import QueueSettings, Settings
+
+
+class Connections:
+    """Opens clients and closes every one of them at the end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.redis = connect(settings.redis)
+        self._stack = contextlib.AsyncExitStack()
+        self._stack.push_async_callback(self.redis.aclose)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, exc, trace)
+
+    def blocking(self, block_seconds: float) -> Redis:
+        """A connection for one blocking reader."""
+        client = connect_blocking(self.settings.redis, block_seconds)
+        self._stack.push_async_callback(client.aclose)
+        return client
+
+    def for_keeper(self) -> Redis:
+        """The keeper's own client, used and closed on its thread; it gives up in time for another try."""
+        patience = min(self.settings.redis.socket_timeout_seconds, self.settings.lease.renew_every_seconds)
+        return connect(
+            msgspec.structs.replace(
+                self.settings.redis,
+                socket_timeout_seconds=patience,
+                connect_timeout_seconds=min(patience, self.settings.redis.connect_timeout_seconds),
+                max_connections=2,
+            )
+        )
+
+    def queue(self, settings: QueueSettings) -> RunQueue:
+        """A queue on the shared pool, for workers and operators."""
+        return RunQueue(settings, self.redis, prefix=self.settings.redis.key_prefix)
+
+    def sender(self, settings: QueueSettings) -> RunQueue:
+        """A queue on a client of its own, with retries and breaker: a flood of reads can't delay a submit."""
+        client = connect(self.settings.redis)
+        self._stack.push_async_callback(client.aclose)
+        queue = RunQueue(
+            settings,
+            client,
+            prefix=self.settings.redis.key_prefix,
+            sender=self.settings.sender,
+            breaker=Breaker(self.settings.redis.breaker),
+        )
+        self._stack.push_async_callback(queue.aclose)
+        return queue

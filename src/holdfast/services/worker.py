@@ -1,0 +1,319 @@
+"""The worker process: performs the runs of its queues until it is told to stop, then leaves in three phases.
+
+::
+
+    SIGTERM ─> phase 1  stop reading (no claim, no recovery, no promotion)
+            ─> phase 2  let runs finish for drain_seconds, then hand back the rest (a second signal: now)
+            ─> phase 3  return what was delivered but never started, remove the consumer, deregister, exit 0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import platform
+import threading
+import time
+import urllib.request
+import uuid
+from typing import TYPE_CHECKING
+
+from holdfast.leases.keeper import Keeper
+from holdfast.leases.streams import StreamLeases
+from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.members import Member, Members
+from holdfast.runs.claim import Claimer
+from holdfast.runs.control import Control
+from holdfast.runs.emit import Emitter
+from holdfast.runs.perform import Workplace
+from holdfast.runs.promoter import Promoter
+from holdfast.runs.recovery import Recovery
+from holdfast.runs.settle import Settler
+from holdfast.runs.worker import Worker
+from holdfast.services.connections import Connections
+from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.telemetry.exporter import Exporter
+from holdfast.telemetry.logs import get_logger
+from holdfast.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+    from holdfast.agents.app import App
+    from holdfast.config import QueueSettings, Settings
+    from holdfast.runs.queue import RunQueue
+
+_RECOVERY_LONGEST_SECONDS = 1.0
+_STOP_MARGIN_SECONDS = 5.0
+"""How long agents may take to unwind once asked to hand back, before the process leaves without them."""
+_ENVOY_SECONDS = 2.0
+_THREADS = "holdfast-agent"
+
+_log = get_logger(__name__)
+
+
+class Desk:
+    """One queue of a worker process, with everything that works on it."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        queue_settings: QueueSettings,
+        app: App,
+        keeper: Keeper,
+        metrics: Metrics,
+        owner: str,
+        executor: concurrent.futures.Executor,
+    ) -> None:
+        settings = connections.settings
+        ttl = settings.lease.ttl_seconds
+        every = min(ttl / 10, _RECOVERY_LONGEST_SECONDS)
+        queue = connections.queue(queue_settings)
+        self.queue: RunQueue = queue
+        self.leases = StreamLeases(
+            queue.keys,
+            group=queue_settings.group,
+            owner=owner,
+            ttl_ms=int(ttl * 1000),
+            turn_ms=int(every * 900),
+        )
+        self.claimer = Claimer(queue, owner, connections.blocking(queue_settings.block_ms / 1000))
+        self.emitter = Emitter(queue, owner, metrics)
+        self.worker = Worker(
+            Workplace(app, queue_settings, executor, asyncio.Event()),
+            claimer=self.claimer,
+            settler=Settler(queue, self.leases, owner, metrics),
+            emitter=self.emitter,
+            leases=self.leases,
+            keeper=keeper,
+            metrics=metrics,
+            owner=owner,
+        )
+        self._rounds = (
+            Recovery(queue, self.leases, metrics, every_seconds=every),
+            Promoter(queue),
+            Control(queue.keys.control, self.worker, connections.blocking(0)),
+        )
+
+    def rounds(self) -> list[Coroutine[None, None, None]]:
+        """What goes on beside the runs until phase 1."""
+        return [each.run() for each in self._rounds]
+
+    async def leave(self) -> None:
+        """Return what was delivered to us and never settled, then remove our consumer."""
+        evicted = await self.leases.leave(self.queue.redis)
+        if evicted.entries:
+            _log.info("entries returned on leaving", queue=self.queue.name, entries=evicted.entries)
+
+
+class WorkerProcess:
+    """Runs the desks of one process and walks them through the shutdown."""
+
+    def __init__(self, settings: Settings, app: App, *, abandon: Callable[[], None] = lambda: None) -> None:
+        self._settings = settings
+        self._app = app
+        self._abandon = abandon
+        self.name = settings.worker.name or f"consumer-{uuid.uuid4()}"
+        self.metrics = Metrics(app.agents)
+        self.ready = False
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._since = time.time()
+        self._desks: list[Desk] = []
+
+    def running(self) -> list[str]:
+        """The runs that are being performed now."""
+        return [run_id for desk in self._desks for run_id in desk.worker.running]
+
+    def request_stop(self) -> None:
+        """Begin the shutdown; asked again, hand everything back now."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            connections = await stack.enter_async_context(Connections(settings))
+            stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
+            # The keeper is entered before the work, so that leases are kept until the last run is settled.
+            keeper = await stack.enter_async_context(
+                Keeper(settings.lease, connections.for_keeper, self.metrics)
+            )
+            executor = self._executor()
+            stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+            desks = self._desks = [
+                Desk(connections, queue, self._app, keeper, self.metrics, self.name, executor)
+                for queue in settings.worker_queues()
+            ]
+            await self._work(connections, keeper, desks)
+            await self._phase_3(connections, desks)
+        if _threads_left():
+            self._abandon()
+
+    async def _work(self, connections: Connections, keeper: Keeper, desks: list[Desk]) -> None:
+        await self._join(connections, desks)
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(keeper.watch(), name="keeper")
+            beat = group.create_task(self._heartbeat(connections, desks), name="heartbeat")
+            rounds = [group.create_task(each) for desk in desks for each in desk.rounds()]
+            workers = [group.create_task(desk.worker.run(), name=desk.queue.name) for desk in desks]
+            self.ready = True
+            _log.info("worker ready", name=self.name, queues=[desk.queue.name for desk in desks])
+            await self._stop.wait()
+            self.ready = False
+            await self._phase_1(connections, desks, rounds)
+            if not await self._phase_2(desks, workers):
+                # Their tasks would keep the process for ever: give their runs away, then leave without them.
+                await self._phase_3(connections, desks)
+                self._abandon()
+            for task in (watch, beat):
+                task.cancel()
+
+    async def _join(self, connections: Connections, desks: list[Desk]) -> None:
+        """Enter the groups; a Redis that is not there yet is waited for."""
+        while not self._stop.is_set():
+            try:
+                for desk in desks:
+                    await desk.claimer.join()
+                await self._announce(connections, desks)
+            except DISCONNECTS as exc:
+                _log.warning("waiting for Redis", error=str(exc) or type(exc).__name__)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), 1.0)
+            else:
+                return
+
+    async def _heartbeat(self, connections: Connections, desks: list[Desk]) -> None:
+        while True:
+            await asyncio.sleep(self._settings.worker.heartbeat_seconds)
+            with contextlib.suppress(*DISCONNECTS):  # the next beat tries again; leases do not depend on it
+                await self._announce(connections, desks)
+
+    async def _announce(self, connections: Connections, desks: list[Desk]) -> None:
+        fields = {
+            "host": platform.node(),
+            "pid": str(os.getpid()),
+            "since": f"{self._since:.3f}",
+            "queues": ",".join(desk.queue.name for desk in desks),
+            "agents": ",".join(sorted(self._app.agents)),
+            "slots": str(sum(desk.worker.permits.limit for desk in desks)),
+            "running": str(sum(len(desk.worker.running) for desk in desks)),
+            "state": "draining" if self._stop.is_set() else "working",
+        }
+        await self._members.announce(connections.redis, Member("worker", self.name, fields))
+
+    # -- shutdown
+
+    async def _phase_1(
+        self, connections: Connections, desks: list[Desk], rounds: list[asyncio.Task[None]]
+    ) -> None:
+        with self._phase("1", "stop reading"):
+            for desk in desks:
+                desk.worker.quiet()
+            for task in rounds:
+                task.cancel()
+            await asyncio.gather(*rounds, return_exceptions=True)
+            with contextlib.suppress(*DISCONNECTS):  # only the others' picture of us is late
+                await self._announce(connections, desks)
+
+    async def _phase_2(self, desks: list[Desk], workers: list[asyncio.Task[None]]) -> bool:
+        """Let runs finish, hand back the rest; False if some agent ignores even that."""
+        with self._phase("2", "let runs finish"):
+            if await self._finished(workers, self._settings.worker.drain_seconds):
+                return True
+            asked = sum(desk.worker.hand_back() for desk in desks)
+            _log.info("handing back what did not finish", runs=asked)
+            if await self._finished(workers, _STOP_MARGIN_SECONDS, hurried=True):
+                return True
+            _log.warning("agents ignore their stop: leaving without them", runs=self.running())
+            return False
+
+    async def _finished(
+        self, workers: list[asyncio.Task[None]], seconds: float, *, hurried: bool = False
+    ) -> bool:
+        """Wait for the workers, saying how it goes; False when the time is over or a second signal came."""
+        deadline = time.monotonic() + seconds
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            while (left := deadline - time.monotonic()) > 0 and (hurried or not self._hurry.is_set()):
+                pause = min(left, self._settings.worker.progress_seconds)
+                watched = workers if hurried else [*workers, hurry]
+                await asyncio.wait(watched, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                if all(task.done() for task in workers):
+                    return True
+                _log.info("waiting for runs to finish", running=len(self.running()), seconds_left=round(left))
+            return all(task.done() for task in workers)
+        finally:
+            hurry.cancel()
+
+    async def _phase_3(self, connections: Connections, desks: list[Desk]) -> None:
+        with self._phase("3", "leave"):
+            try:
+                async with asyncio.timeout(_STOP_MARGIN_SECONDS):
+                    for desk in desks:
+                        await desk.leave()
+                    await self._members.leave(connections.redis, "worker", self.name)
+            except (*DISCONNECTS, TimeoutError) as exc:
+                # What we could not return, another worker reclaims when our leases end.
+                _log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
+            await self._quit_envoy()
+
+    async def _quit_envoy(self) -> None:
+        url = self._settings.worker.envoy_quit_url
+        if url:
+            await asyncio.to_thread(_post, url)
+
+    @contextlib.contextmanager
+    def _phase(self, number: str, what: str) -> Generator[None]:
+        started = time.monotonic()
+        yield
+        seconds = time.monotonic() - started
+        self.metrics.shutdown_phase_seconds.labels(number).set(seconds)
+        _log.info(f"shutdown phase {number} complete", what=what, seconds=round(seconds, 3))
+
+    @property
+    def _members(self) -> Members:
+        return Members(
+            prefix=self._settings.redis.key_prefix, heartbeat_seconds=self._settings.worker.heartbeat_seconds
+        )
+
+    def _executor(self) -> concurrent.futures.ThreadPoolExecutor:
+        slots = sum(queue.slots for queue in self._settings.worker_queues())
+        return concurrent.futures.ThreadPoolExecutor(max_workers=slots, thread_name_prefix=_THREADS)
+
+
+def run_worker(settings: Settings, app: App) -> int:
+    """Run a worker until SIGTERM or SIGINT; return its exit code."""
+    asyncio.run(_until_signal(settings, app))
+    ignore_signals()
+    return 0
+
+
+async def _until_signal(settings: Settings, app: App) -> None:
+    process = WorkerProcess(settings, app, abandon=leave_at_once)
+    on_signals(process.request_stop)
+    await process.run()
+
+
+def leave_at_once() -> None:
+    """Exit 0 past tasks and threads that ignore everything; the runs they had are with others by now."""
+    logging.shutdown()
+    os._exit(0)
+
+
+def _threads_left() -> bool:
+    return any(thread.name.startswith(_THREADS) for thread in threading.enumerate())
+
+
+def _post(url: str) -> None:
+    request = urllib.request.Request(url, method="POST")  # noqa: S310  the operator's own setting
+    try:
+        with urllib.request.urlopen(request, timeout=_ENVOY_SECONDS):  # noqa: S310
+            pass
+    except OSError as exc:
+        _log.warning("the sidecar did not take the goodbye", url=url, error=str(exc))

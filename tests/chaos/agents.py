@@ -1,0 +1,65 @@
+"""Agents for the chaos tests: what they do is written to a file, beyond the reach of anything that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from holdfast import App, Context
+
+app = App("chaos")
+
+
+def note(ctx: Context, what: str) -> None:
+    """One line per thing done; O_APPEND keeps lines of several processes whole."""
+    line = f"{time.time():.4f} {what} {ctx.run_id} {ctx.fence} {ctx.attempt} {os.getpid()}\n"
+    with Path(os.environ["CHAOS_LEDGER"]).open("a") as ledger:
+        ledger.write(line)
+
+
+@app.agent
+async def work(ctx: Context, seconds: float) -> int:
+    """Take some time; end with the number of the attempt."""
+    note(ctx, "begin")
+    await asyncio.sleep(seconds)
+    note(ctx, "end")
+    return ctx.attempt
+
+
+@app.agent
+async def blocking(ctx: Context, seconds: float) -> int:
+    """Block the event loop, as agent code should not."""
+    note(ctx, "begin")
+    time.sleep(seconds)
+    note(ctx, "end")
+    return ctx.attempt
+
+
+@app.agent
+async def killer(ctx: Context, _: None) -> None:
+    """Kill the worker that runs it."""
+    note(ctx, "begin")
+    os.kill(os.getpid(), 9)
+
+
+@app.agent
+async def stubborn(ctx: Context, seconds: float) -> None:
+    """Ignore every request to stop."""
+    note(ctx, "begin")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            continue
+    note(ctx, "end")
+
+
+@app.agent
+def threaded(ctx, seconds: float) -> None:
+    """Sleep in a thread, deaf to stops."""
+    note(ctx, "begin")
+    time.sleep(seconds)
+    note(ctx, "end")

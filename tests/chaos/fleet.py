@@ -1,0 +1,84 @@
+"""Worker processes to be killed, and a ledger of what their agents really did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from system import System, WorkerChild
+
+AGENTS = str(Path(__file__).with_name("agents.py")) + ":app"
+
+
+@dataclass(frozen=True)
+class Line:
+    at: float
+    what: str
+    run_id: str
+    fence: int
+    attempt: int
+    pid: int
+
+
+class Ledger:
+    """What agents did, in the order they did it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+
+    def lines(self, what: str = "", run_id: str = "") -> list[Line]:
+        found = []
+        for text in self.path.read_text().splitlines():
+            at, word, run, fence, attempt, pid = text.split()
+            if what in ("", word) and run_id in ("", run):
+                found.append(Line(float(at), word, run, int(fence), int(attempt), int(pid)))
+        return found
+
+    def check_nothing_ran_twice_under_one_fence(self) -> None:
+        begun = Counter((line.run_id, line.fence) for line in self.lines("begin"))
+        assert not {key: n for key, n in begun.items() if n > 1}
+
+
+class Fleet:
+    """Worker processes of one queue."""
+
+    def __init__(self, system: System, ledger: Ledger, **environ: str) -> None:
+        self.environ = environ
+        self.system = system
+        self.ledger = ledger
+        self.children: dict[str, WorkerChild] = {}
+
+    async def start(self, name: str, **environ: str) -> WorkerChild:
+        child = WorkerChild(
+            self.system.settings, AGENTS, name, CHAOS_LEDGER=str(self.ledger.path), **self.environ | environ
+        )
+        self.children[name] = child
+        await self.joined(name)
+        return child
+
+    async def joined(self, name: str, seconds: float = 20.0) -> None:
+        """Wait until the worker has announced itself."""
+        async with asyncio.timeout(seconds):
+            while not await self.system.queue.redis.exists(f"member:worker:{name}"):
+                assert self.children[name].process.poll() is None, self.children[name].close()
+                await asyncio.sleep(0.02)
+
+    def close(self) -> None:
+        for name, child in self.children.items():
+            print(f"--- {name}\n{child.close()}", file=sys.stderr)
+
+
+@contextlib.asynccontextmanager
+async def fleet_of(system: System, ledger: Ledger, **environ: str) -> AsyncIterator[Fleet]:
+    """A fleet for a test that has a system of its own."""
+    fleet = Fleet(system, ledger, **environ)
+    try:
+        yield fleet
+    finally:
+        fleet.close()

@@ -1,0 +1,189 @@
+"""Redis restarts, hangs, resets and loses replies: workers go on by themselves, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import msgspec
+import pytest
+from system import System, until
+
+from holdfast import App
+from holdfast.config import RedisSettings
+from holdfast.errors import RedisUnavailable
+from holdfast.runs.run import Status, Submission
+
+pytestmark = pytest.mark.chaos
+
+
+class Seen:
+    """What agents of this process did, by run and fence."""
+
+    def __init__(self) -> None:
+        self.begun: Counter[tuple[str, int]] = Counter()
+        self.going = 0
+        self.app = App("test")
+
+        @self.app.agent
+        async def work(ctx, seconds):
+            self.begun[ctx.run_id, ctx.fence] += 1
+            self.going += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self.going -= 1
+            return ctx.fence
+
+    def check(self) -> None:
+        assert not {key: n for key, n in self.begun.items() if n > 1}, "a run was begun twice under one fence"
+
+
+async def all_succeed(system: System, tickets, seconds: float = 40.0) -> None:
+    for ticket in tickets:
+        run = await system.ended(ticket.run_id, seconds)
+        assert run.status is Status.SUCCEEDED, run
+        assert (await system.events(ticket.run_id)).count("succeeded") == 1
+    await system.nothing_left()
+
+
+def at(server, **changes) -> RedisSettings:
+    return RedisSettings(
+        url=server.tcp_url, socket_timeout_seconds=1.0, connect_timeout_seconds=1.0, **changes
+    )
+
+
+@pytest.mark.parametrize("away_seconds", [0.0, 3.0])
+async def test_redis_is_killed_and_comes_back(restartable_valkey, away_seconds):
+    seen = Seen()
+    async with System(at(restartable_valkey), slots=10, ttl=2.0, max_attempts=20) as system:
+        tickets = await system.queue.submit_many([Submission(agent="work", input=0.05) for _ in range(150)])
+        workers = [await system.worker(seen.app, name) for name in ("a", "b")]
+        await until(lambda: len(seen.begun) > 30)
+        restartable_valkey.kill()
+        await asyncio.sleep(away_seconds)
+        restartable_valkey.start()
+        await all_succeed(system, tickets)
+        assert not any(worker.task.done() for worker in workers)
+        seen.check()
+
+
+async def test_redis_hangs_longer_than_the_lease(restartable_valkey):
+    """Every body ends before the lease can be another's, and every run is done in the end."""
+    seen = Seen()
+    async with System(at(restartable_valkey), slots=5, ttl=2.0, max_attempts=20) as system:
+        tickets = await system.queue.submit_many([Submission(agent="work", input=1.0) for _ in range(8)])
+        await system.worker(seen.app)
+        await until(lambda: seen.going == 5)
+        restartable_valkey.freeze()
+        await asyncio.sleep(2.0)
+        assert seen.going == 0, "a body outlived the trust window of its lease"
+        restartable_valkey.thaw()
+        await all_succeed(system, tickets)
+        seen.check()
+
+
+async def test_connections_are_reset_again_and_again(redis, fault_proxy, proxied_settings, redis_settings):
+    seen = Seen()
+    settings = msgspec.structs.replace(proxied_settings, socket_timeout_seconds=1.0)
+    async with (
+        System(redis_settings) as direct,
+        System(settings, slots=20, ttl=2.0, max_attempts=30) as system,
+    ):
+        tickets = await direct.queue.submit_many([Submission(agent="work", input=0.02) for _ in range(300)])
+        worker = await system.worker(seen.app)
+        for _ in range(10):
+            await asyncio.sleep(0.05)
+            fault_proxy.reset()
+        await all_succeed(direct, tickets)
+        assert not worker.task.done()
+        seen.check()
+
+
+async def test_a_settlement_whose_reply_is_lost_is_settled_once(
+    redis, fault_proxy, proxied_settings, redis_settings
+):
+    """Sent again, it finds its own fence settled; without that answer the result would be called stale."""
+    seen = Seen()
+    async with System(redis_settings) as direct, System(proxied_settings, slots=1, ttl=4.0) as system:
+        await system.worker(seen.app)
+        run_id = await direct.submit("work", 0.3)
+        await until(lambda: seen.going)
+        fault_proxy.drop_replies(command="EVALSHA", times=1)
+        run = await direct.ended(run_id)
+        assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
+        assert (await direct.ended(await direct.submit("work", 0))).attempt == 1
+        assert (await direct.events(run_id)).count("succeeded") == 1
+        seen.check()
+
+
+async def test_a_submission_whose_reply_is_lost_is_one_run(redis, fault_proxy, proxied_settings):
+    async with System(proxied_settings) as system:
+        await system.submit("work")  # so that the script is loaded
+        fault_proxy.drop_replies(command="EVALSHA", times=1)
+        ticket = await system.queue.submit(Submission(agent="work"))
+        assert ticket.fresh
+        assert await redis.xlen(system.queue.keys.stream) == 2
+
+
+async def test_an_event_whose_reply_is_lost_is_in_the_feed_once(
+    redis, fault_proxy, proxied_settings, redis_settings
+):
+    app, go = App("test"), asyncio.Event()
+
+    @app.agent
+    async def talk(ctx, payload):
+        await ctx.emit("first", 1)
+        fault_proxy.drop_replies(command="EVALSHA", times=1)
+        await ctx.emit("second", 2)
+        await ctx.emit("third", 3)
+        go.set()
+
+    async with System(redis_settings) as direct, System(proxied_settings, slots=1, ttl=8.0) as system:
+        await system.worker(app)
+        run_id = await direct.submit("talk")
+        await direct.ended(run_id)
+        assert await direct.events(run_id) == [
+            "submitted",
+            "started",
+            "first",
+            "second",
+            "third",
+            "succeeded",
+        ]
+
+
+async def test_a_claim_whose_reply_is_lost_comes_back_with_the_lease(
+    redis, fault_proxy, proxied_settings, redis_settings
+):
+    seen = Seen()
+    async with System(redis_settings) as direct, System(proxied_settings, slots=2, ttl=2.0) as system:
+        await system.worker(seen.app)
+        await direct.ended(await direct.submit("work", 0))
+        fault_proxy.drop_replies(command="EVALSHA", times=1)
+        run_id = await direct.submit("work", 0)
+        assert (await direct.ended(run_id)).status is Status.SUCCEEDED
+        seen.check()
+
+
+async def test_redis_away_is_said_to_the_submitter_with_a_time_to_retry(restartable_valkey):
+    async with System(at(restartable_valkey)) as system:
+        sender = msgspec.structs.replace(system.settings.sender, max_retries=1, retry_delay_seconds=0.05)
+        system.queue._submitter._sender = sender
+        restartable_valkey.kill()
+        with pytest.raises(RedisUnavailable, match="agent-queue") as refused:
+            await system.submit("work")
+        assert refused.value.retry_after > 0
+        restartable_valkey.start()
+        assert (await system.queue.submit(Submission(agent="work"))).fresh
+
+
+async def test_a_flushed_redis_does_not_end_its_workers(redis, redis_settings):
+    seen = Seen()
+    async with System(redis_settings, slots=2, ttl=2.0) as system:
+        worker = await system.worker(seen.app)
+        await system.ended(await system.submit("work", 0))
+        await redis.flushall()
+        run_id = await system.submit("work", 0)
+        assert (await system.ended(run_id)).status is Status.SUCCEEDED
+        assert not worker.task.done()

@@ -1,0 +1,177 @@
+"""Workers that die, freeze or are told to go: no run is lost, none runs twice under one fence, and none waits long."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+from fleet import fleet_of
+from system import System
+
+from holdfast.runs.run import Status, Submission
+
+pytestmark = pytest.mark.chaos
+
+
+async def begun(ledger, run_id: str, times: int = 1, seconds: float = 15.0):
+    """Wait until a run has begun so many times; return those lines."""
+    async with asyncio.timeout(seconds):
+        while len(lines := ledger.lines("begin", run_id)) < times:
+            await asyncio.sleep(0.005)
+    return lines
+
+
+async def test_a_dead_workers_run_is_reclaimed_once_and_soon(system, fleet, ledger):
+    first = await fleet.start("first")
+    run_id = await system.submit("work", 3.0)
+    await begun(ledger, run_id)
+    await fleet.start("second")
+    killed = time.time()
+    first.kill()
+    again = (await begun(ledger, run_id, times=2))[1]
+    run = await system.ended(run_id)
+    ttl = system.settings.lease.ttl_seconds
+    assert again.at - killed < ttl + 2
+    assert (run.status, run.attempt, run.result) == (Status.SUCCEEDED, 2, 2)
+    assert run.fence > ledger.lines("begin", run_id)[0].fence
+    assert len(ledger.lines("begin", run_id)) == 2
+    assert "reclaimed" in await system.events(run_id)
+    await system.nothing_left()
+
+
+async def test_a_run_that_kills_its_workers_is_given_up_as_poison(redis, redis_settings, ledger, tmp_path):
+    """Counted before execution: counted after it, the run would kill one worker after another for ever."""
+    async with (
+        System(redis_settings, slots=1, ttl=1.0) as system,
+        fleet_of(system, ledger, MAX_ATTEMPTS="3") as fleet,
+    ):
+        run_id = await system.submit("killer")
+        for number in range(4):
+            await fleet.start(f"victim-{number}")
+            async with asyncio.timeout(15):
+                while fleet.children[f"victim-{number}"].process.poll() is None:
+                    if (await system.queue.get(run_id)).status.ended:
+                        break
+                    await asyncio.sleep(0.02)
+        run = await system.ended(run_id)
+        assert (run.status, run.error.kind) == (Status.FAILED, "poison")
+        assert len(ledger.lines("begin", run_id)) == 3
+        assert (await system.queue.depth()).dead == 1
+
+
+async def test_a_frozen_worker_that_wakes_up_changes_nothing(system, fleet, ledger):
+    """SIGSTOP past the ttl, then SIGCONT: its lease is gone, its body ends, its result is refused."""
+    first = await fleet.start("first")
+    run_id = await system.submit("work", 4.0)
+    await begun(ledger, run_id)
+    first.freeze()
+    await fleet.start("second")
+    second_line = (await begun(ledger, run_id, times=2))[1]
+    first.thaw()
+    run = await system.ended(run_id)
+    assert (run.status, run.result, run.fence) == (Status.SUCCEEDED, 2, second_line.fence)
+    assert [line.fence for line in ledger.lines("end", run_id)] == [second_line.fence]
+    assert (await system.events(run_id)).count("succeeded") == 1
+    ledger.check_nothing_ran_twice_under_one_fence()
+
+
+async def test_an_agent_that_blocks_its_worker_keeps_its_lease(system, fleet, ledger):
+    await fleet.start("first")
+    await fleet.start("second")
+    run_id = await system.submit("blocking", 5.0)  # 2.5 times the ttl
+    run = await system.ended(run_id)
+    assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
+    assert len(ledger.lines("begin", run_id)) == 1
+
+
+async def test_sigterm_lets_runs_finish_and_exits_0(system, fleet, ledger):
+    worker = await fleet.start("first")
+    run_id = await system.submit("work", 1.0)
+    await begun(ledger, run_id)
+    worker.terminate()
+    assert await worker.exited() == 0
+    run = await system.queue.get(run_id)
+    assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
+    assert not await system.queue.redis.exists("member:worker:first")
+    for lane in system.queue.keys.lanes:
+        assert await system.queue.redis.xinfo_consumers(lane, system.queue.settings.group) == []
+
+
+async def test_what_cannot_finish_is_handed_back_and_starts_elsewhere_within_100_ms(
+    redis, redis_settings, ledger
+):
+    async with (
+        System(redis_settings, slots=4, ttl=30.0, drain=0.5) as system,
+        fleet_of(system, ledger) as fleet,
+    ):
+        first = await fleet.start("first")
+        run_id = await system.submit("work", 2.0)
+        await begun(ledger, run_id)
+        await fleet.start("second", HOLDFAST_DRAIN_SECONDS="10")
+        first.terminate()
+        again = (await begun(ledger, run_id, times=2))[1]
+        feed = await redis.xrange(system.queue.keys.feed(run_id))
+        handed_back = next(int(at.split(b"-")[0]) for at, f in feed if f[b"type"] == b"handed_back")
+        assert again.at * 1000 - handed_back < 100
+        assert await first.exited() == 0
+        run = await system.ended(run_id)
+        assert (run.status, run.attempt) == (Status.SUCCEEDED, 1), "a hand-back is no failed attempt"
+
+
+async def test_a_second_sigterm_hands_back_now(redis, redis_settings, ledger):
+    async with (
+        System(redis_settings, slots=4, ttl=30.0, drain=60.0) as system,
+        fleet_of(system, ledger) as fleet,
+    ):
+        worker = await fleet.start("first")
+        run_id = await system.submit("work", 30.0)
+        await begun(ledger, run_id)
+        worker.terminate()
+        async with asyncio.timeout(5):
+            while await redis.hget("member:worker:first", "state") != b"draining":
+                await asyncio.sleep(0.01)
+        assert worker.process.poll() is None
+        for _ in range(3):  # also a third one, while it leaves
+            worker.terminate()
+        assert await worker.exited(5) == 0
+        run = await system.queue.get(run_id)
+        assert (run.status, run.attempt) == (Status.QUEUED, 0)
+
+
+@pytest.mark.parametrize("agent", ["stubborn", "threaded"])
+async def test_agents_that_ignore_their_stop_do_not_keep_the_worker(redis, redis_settings, ledger, agent):
+    async with (
+        System(redis_settings, slots=4, ttl=30.0, drain=0.2) as system,
+        fleet_of(system, ledger) as fleet,
+    ):
+        worker = await fleet.start("first")
+        run_id = await system.submit(agent, 25.0)
+        await begun(ledger, run_id)
+        worker.terminate()
+        assert await worker.exited(15) == 0
+        run = await system.queue.get(run_id)
+        assert (run.status, run.attempt) == (Status.QUEUED, 0)
+
+
+async def test_many_runs_survive_workers_that_are_killed_at_random(redis, redis_settings, ledger):
+    """The short form of ``holdfast chaos``: kill -9 in a loop while 200 runs go through."""
+    async with (
+        System(redis_settings, slots=8, ttl=1.0, max_attempts=50) as system,
+        fleet_of(system, ledger, MAX_ATTEMPTS="50", WORKER_POD_MESSAGES_BATCH_SIZE="8") as fleet,
+    ):
+        tickets = await system.queue.submit_many([Submission(agent="work", input=0.1) for _ in range(200)])
+        await fleet.start("w0")
+        await fleet.start("w1")
+        chance = random.Random(7)
+        for number in range(2, 6):
+            await asyncio.sleep(chance.uniform(0.2, 0.6))
+            fleet.children[f"w{number - 2}"].kill()
+            await fleet.start(f"w{number}")
+        for ticket in tickets:
+            assert (await system.ended(ticket.run_id, 40)).status is Status.SUCCEEDED
+        ledger.check_nothing_ran_twice_under_one_fence()
+        await system.nothing_left()
+        for ticket in tickets:
+            assert (await system.events(ticket.run_id)).count("succeeded") == 1

@@ -1,0 +1,183 @@
+"""Entries of other producers: adopted if they can be read, dead-lettered with a reason if not, never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import pickle
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from system import System, until
+
+from holdfast import App
+from holdfast.runs.run import Status
+
+
+@pytest.fixture
+def app() -> App:
+    app = App("test")
+
+    @app.agent
+    async def echo(payload):
+        return payload
+
+    return app
+
+
+@pytest.fixture
+async def system(redis, redis_settings):
+    async with System(redis_settings, slots=4) as system:
+        yield system
+
+
+def entry(message: bytes | str, run_id: str = "f1", agent: str = "echo") -> dict:
+    return {
+        "message_data": message,
+        "agent_id": agent,
+        "task_id": run_id,
+        "timestamp": "1.5",
+        "correlation_id": run_id,
+    }
+
+
+async def adopted(system: System, run_id: str):
+    async with asyncio.timeout(10):
+        while not await system.queue.redis.exists(system.queue.keys.run(run_id)):
+            await asyncio.sleep(0.005)
+    return await system.ended(run_id)
+
+
+@pytest.mark.parametrize(
+    ("message", "seen"),
+    [
+        ('{"input": {"a": 1}}', {"a": 1}),
+        ('{"input": null}', None),
+        ('{"pet_id": "p", "image_ids": ["i"]}', {"pet_id": "p", "image_ids": ["i"]}),
+        ("[1, 2]", [1, 2]),
+        ('"text"', "text"),
+    ],
+)
+async def test_a_foreign_entry_is_adopted(system, app, message, seen):
+    await system.queue.redis.xadd(system.queue.keys.stream, entry(message))
+    await system.worker(app)
+    run = await adopted(system, "f1")
+    assert (run.status, run.result) == (Status.SUCCEEDED, seen)
+    assert (await system.events("f1"))[0] == "adopted"
+    await system.nothing_left()
+
+
+async def test_a_pickle_is_dead_lettered_with_that_reason_and_never_read(system, app):
+    class Bomb:
+        def __reduce__(self):
+            return (exec, ("raise SystemExit",))
+
+    await system.queue.redis.xadd(system.queue.keys.stream, entry(base64.b64encode(pickle.dumps(Bomb()))))
+    await system.worker(app)
+    run = await adopted(system, "f1")
+    assert (run.status, run.error.kind, run.attempt) == (Status.FAILED, "malformed", 1)
+    assert "pickle" in run.error.message
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"input": 1, "metadata": 5}', "metadata"),
+        (b'{"input": 1, "timeout_seconds": "soon"}', "timeout_seconds"),
+    ],
+)
+async def test_what_cannot_be_read_is_dead_lettered_and_the_worker_goes_on(
+    system, app, message, named, redis
+):
+    await redis.xadd(system.queue.keys.stream, entry(message))
+    await system.worker(app)
+    run = await adopted(system, "f1")
+    assert (run.status, run.error.kind) == (Status.FAILED, "malformed")
+    assert named in run.error.message
+    assert await redis.xlen(system.queue.keys.deadletter) == 1
+    assert (await system.ended(await system.submit("echo", 9))).result == 9
+
+
+async def test_an_entry_with_no_field_we_know_is_dead_lettered(system, app, redis):
+    entry_id = (await redis.xadd(system.queue.keys.stream, {"foo": "bar"})).decode()
+    await system.worker(app)
+    run = await adopted(system, f"entry-{entry_id}")
+    assert run.status is Status.FAILED
+
+
+async def test_an_entry_without_an_agent_goes_to_the_queues_default_agent(redis, redis_settings, app):
+    async with System(redis_settings, default_agent="echo") as system:
+        entry_id = (await redis.xadd(system.queue.keys.stream, {"job_id": "j1", "reason": "new"})).decode()
+        await system.worker(app)
+        run = await adopted(system, f"entry-{entry_id}")
+        assert run.result == {"job_id": "j1", "reason": "new"}
+
+
+async def test_two_entries_with_one_correlation_id_are_one_execution(system, app):
+    """The run's record is the lock on its correlation id: the second entry is dropped, whoever reads it."""
+    runs, gate = [], asyncio.Event()
+
+    @app.agent
+    async def once(payload):
+        runs.append(payload)
+        await gate.wait()
+
+    for n in range(3):
+        await system.queue.redis.xadd(system.queue.keys.stream, entry(f'{{"input":{n}}}', agent="once"))
+    await system.worker(app, "w1")
+    await system.worker(app, "w2")
+    await until(lambda: runs)
+    async with asyncio.timeout(5):
+        while (await system.queue.depth()).depth > 1:
+            await asyncio.sleep(0.01)
+    gate.set()
+    await system.ended("f1")
+    assert runs == [0]
+    await system.nothing_left()
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    entries=st.lists(
+        st.dictionaries(
+            st.one_of(
+                st.sampled_from(["message_data", "agent_id", "task_id", "correlation_id", "timestamp"]),
+                st.binary(min_size=1, max_size=8),
+            ),
+            st.one_of(
+                st.binary(max_size=40),
+                st.sampled_from([b"echo", b'{"input":1}', b"{}", b"x" * 300, b"a b", b"\x00"]),
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_no_entry_whatever_it_holds_stops_a_worker(valkey_server, redis_settings, entries):
+    async def check() -> None:
+        app = App("test")
+
+        @app.agent
+        async def echo(payload):
+            return None
+
+        async with System(redis_settings, slots=4, max_attempts=1, name="fuzz") as system:
+            await system.queue.redis.flushall()
+            await system.queue.ensure()
+            for fields in entries:
+                await system.queue.redis.xadd(system.queue.keys.stream, fields)
+            worker = await system.worker(app)
+            async with asyncio.timeout(10):
+                while (await system.queue.depth()).depth:
+                    await asyncio.sleep(0.005)
+            assert not worker.task.done()
+            await system.nothing_left()
+
+    asyncio.run(check())

@@ -1,0 +1,459 @@
+"""The run path on a real server: what is submitted is run, once, and told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+import pytest
+from system import System, until
+
+from holdfast import App, GiveUp, RetryLater
+from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge, QueueFull, QueuePaused
+from holdfast.runs.run import Priority, Status, Submission
+
+
+@pytest.fixture
+def app() -> App:
+    app = App("test")
+
+    @app.agent
+    async def echo(payload):
+        return payload
+
+    return app
+
+
+@pytest.fixture
+async def system(redis, redis_settings):
+    async with System(redis_settings, slots=4) as system:
+        yield system
+
+
+async def test_a_run_is_performed_and_its_result_kept(system, app):
+    run_id = await system.submit("echo", {"n": 1})
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert (run.status, run.result, run.attempt, run.fence, run.owner) == (
+        Status.SUCCEEDED,
+        {"n": 1},
+        1,
+        1,
+        "",
+    )
+    assert await system.events(run_id) == ["submitted", "started", "succeeded"]
+    await system.nothing_left()
+
+
+async def test_an_idle_worker_starts_a_run_at_once(system, app):
+    await system.worker(app)
+    for n in range(5):
+        run = await system.ended(await system.submit("echo", n))
+        assert run.result == n
+        assert run.started_at - run.submitted_at < 0.5
+
+
+async def test_an_ended_run_and_its_feed_have_a_ttl(system, app, redis):
+    run_id = await system.submit("echo")
+    await system.worker(app)
+    await system.ended(run_id)
+    keys = system.queue.keys
+    assert 0 < await redis.ttl(keys.run(run_id)) <= 86400
+    assert 0 < await redis.ttl(keys.feed(run_id)) <= 86400
+
+
+async def test_what_an_agent_emits_is_in_the_feed_in_order(system, app):
+    @app.agent
+    async def talk(ctx, payload):
+        for n in range(20):
+            await ctx.emit("word", n)
+        await ctx.stream("chunk")
+
+    run_id = await system.submit("talk")
+    await system.worker(app)
+    await system.ended(run_id)
+    assert await system.events(run_id) == ["submitted", "started", *["word"] * 20, "chunk", "succeeded"]
+
+
+async def test_a_sync_agent_runs_in_a_thread(system, app):
+    @app.agent
+    def where(ctx, payload):
+        ctx.emit("here", threading.current_thread().name)
+        return threading.current_thread() is threading.main_thread()
+
+    run_id = await system.submit("where")
+    await system.worker(app)
+    assert (await system.ended(run_id)).result is False
+    assert "here" in await system.events(run_id)
+
+
+# -- failures
+
+
+async def test_a_failing_run_is_retried_and_then_given_up(system, app, redis):
+    @app.agent(max_attempts=3)
+    async def broken(payload):
+        raise RuntimeError("always")
+
+    run_id = await system.submit("broken", {"keep": "me"})
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert (run.status, run.attempt, run.error.message) == (Status.FAILED, 3, "RuntimeError: always")
+    assert (await system.events(run_id)).count("retrying") == 2
+    ((_, letter),) = await redis.xrange(system.queue.keys.deadletter)
+    assert letter[b"run_id"].decode() == run_id
+    assert letter[b"attempts"] == b"3"
+    assert json.loads(letter[b"message_data"])["input"] == {"keep": "me"}
+    await system.nothing_left()
+
+
+async def test_a_run_that_gives_up_is_not_retried(system, app):
+    @app.agent
+    async def hopeless(payload):
+        raise GiveUp("no such customer")
+
+    run_id = await system.submit("hopeless")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert (run.status, run.attempt) == (Status.FAILED, 1)
+
+
+async def test_a_flaky_run_succeeds_in_the_end(system, app):
+    @app.agent
+    async def flaky(ctx, payload):
+        if ctx.attempt < 3:
+            raise ConnectionError("not yet")
+        return ctx.attempt
+
+    run_id = await system.submit("flaky")
+    await system.worker(app)
+    assert (await system.ended(run_id)).result == 3
+
+
+async def test_retry_later_is_honoured(system, app):
+    @app.agent
+    async def busy(ctx, payload):
+        if ctx.attempt == 1:
+            raise RetryLater(after=0.4)
+
+    run_id = await system.submit("busy")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert run.status is Status.SUCCEEDED
+    assert run.started_at - run.submitted_at >= 0.4
+
+
+async def test_a_run_that_takes_too_long_is_timed_out_told_and_dead_lettered(system, app, redis):
+    @app.agent(timeout=0.1)
+    async def slow(payload):
+        await asyncio.Event().wait()
+
+    run_id = await system.submit("slow")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert run.status is Status.TIMED_OUT
+    assert (await system.events(run_id))[-1] == "timed_out"
+    ((_, letter),) = await redis.xrange(system.queue.keys.deadletter)
+    assert letter[b"reason"] == b"timed_out"
+
+
+async def test_a_result_that_is_not_json_fails_the_run_with_its_name(system, app):
+    @app.agent
+    async def odd(payload):
+        return object()
+
+    run_id = await system.submit("odd")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert run.status is Status.FAILED
+    assert "result of agent 'odd'" in run.error.message
+
+
+async def test_a_result_over_the_limit_fails_the_run(redis, redis_settings, app):
+    async with System(redis_settings, max_payload_bytes=1000) as system:
+
+        @app.agent
+        async def huge(payload):
+            return "x" * 2000
+
+        run_id = await system.submit("huge")
+        await system.worker(app)
+        run = await system.ended(run_id)
+        assert "max_payload_bytes" in run.error.message
+
+
+async def test_an_unknown_agent_is_tried_elsewhere_and_then_given_up_by_name(redis, redis_settings, app):
+    async with System(redis_settings, max_attempts=2) as system:
+        run_id = await system.submit("nobody")
+        await system.worker(app)
+        run = await system.ended(run_id)
+        assert (run.status, run.error.kind, run.attempt) == (Status.FAILED, "unknown_agent", 2)
+        assert "nobody" in run.error.message
+        assert "echo" in run.error.message
+
+
+async def test_system_exit_in_an_agent_fails_its_run_and_not_the_worker(system, app):
+    @app.agent(max_attempts=1)
+    async def leaver(payload):
+        raise SystemExit(3)
+
+    failed = await system.submit("leaver")
+    await system.worker(app)
+    assert (await system.ended(failed)).status is Status.FAILED
+    assert (await system.ended(await system.submit("echo", 1))).result == 1
+
+
+# -- idempotency, lanes, delay
+
+
+async def test_the_same_run_id_is_the_same_run(system, app):
+    first = await system.queue.submit(Submission(agent="echo", run_id="order-7"))
+    second = await system.queue.submit(Submission(agent="echo", run_id="order-7"))
+    assert (first.fresh, second.fresh, second.run_id) == (True, False, "order-7")
+    assert (await system.queue.depth()).undelivered == 1
+
+
+async def test_the_same_idempotency_key_is_the_same_run(system, app):
+    first = await system.queue.submit(Submission(agent="echo", idempotency_key="k"))
+    second = await system.queue.submit(Submission(agent="echo", idempotency_key="k"))
+    assert second.run_id == first.run_id
+    assert not second.fresh
+
+
+async def test_a_key_used_twice_in_one_batch_is_one_run(system):
+    tickets = await system.queue.submit_many(
+        [Submission(agent="echo", idempotency_key="k") for _ in range(3)]
+    )
+    assert len({ticket.run_id for ticket in tickets}) == 1
+    assert [ticket.fresh for ticket in tickets] == [True, False, False]
+
+
+async def test_urgent_runs_go_first(redis, redis_settings, app):
+    async with System(redis_settings, slots=1) as system:
+        order: list[str] = []
+
+        @app.agent
+        async def note(payload):
+            order.append(payload)
+
+        for name, priority in (("l", Priority.LOW), ("n", Priority.NORMAL), ("h", Priority.HIGH)):
+            await system.submit("note", name, priority=priority)
+        await system.worker(app)
+        await until(lambda: len(order) == 3)
+        assert order == ["h", "n", "l"]
+
+
+async def test_a_flood_of_urgent_runs_does_not_starve_the_low_lane(redis, redis_settings, app):
+    async with System(redis_settings, slots=1) as system:
+        order: list[str] = []
+
+        @app.agent
+        async def note(payload):
+            order.append(payload)
+
+        await system.submit("note", "low", priority=Priority.LOW)
+        await system.queue.submit_many(
+            [Submission(agent="note", input="high", priority=Priority.HIGH) for _ in range(60)]
+        )
+        await system.worker(app)
+        await until(lambda: len(order) == 61)
+        assert order.index("low") < 30
+
+
+async def test_a_delayed_run_starts_when_it_is_due(system, app):
+    await system.worker(app)
+    run_id = await system.submit("echo", 1, delay_seconds=0.6)
+    assert (await system.queue.get(run_id)).status is Status.DELAYED
+    run = await system.ended(run_id)
+    assert 0.6 <= run.started_at - run.submitted_at < 2.0
+
+
+# -- cancel
+
+
+async def test_a_queued_run_is_cancelled_and_never_started(system, app):
+    run_id = await system.submit("echo")
+    assert await system.queue.cancel(run_id, "changed my mind") == "cancelled"
+    await system.worker(app)
+    assert (await system.ended(await system.submit("echo", 2))).result == 2
+    run = await system.queue.get(run_id)
+    assert (run.status, run.attempt) == (Status.CANCELLED, 0)
+    assert await system.events(run_id) == ["submitted", "cancelled"]
+    await system.nothing_left()
+
+
+async def test_a_delayed_run_is_cancelled(system):
+    run_id = await system.submit("echo", delay_seconds=60)
+    await system.queue.cancel(run_id)
+    assert (await system.queue.get(run_id)).status is Status.CANCELLED
+    assert (await system.queue.depth()).delayed == 0
+
+
+async def test_a_running_run_is_cancelled_at_once(system, app):
+    @app.agent
+    async def endless(payload):
+        await asyncio.Event().wait()
+
+    run_id = await system.submit("endless")
+    await system.worker(app)
+    await system.reaches(run_id, Status.RUNNING)
+    loop = asyncio.get_running_loop()
+    asked = loop.time()
+    assert await system.queue.cancel(run_id, "enough") == "requested"
+    run = await system.ended(run_id)
+    assert loop.time() - asked < 0.4  # by the channel; the lease's beat alone takes up to ttl/4 = 0.5 s
+    assert (run.status, run.error.message) == (Status.CANCELLED, "enough")
+
+
+async def test_a_cancel_that_the_channel_missed_comes_with_the_lease_beat(system, app, redis):
+    @app.agent
+    async def endless(payload):
+        await asyncio.Event().wait()
+
+    run_id = await system.submit("endless")
+    await system.worker(app)
+    await system.reaches(run_id, Status.RUNNING)
+    await redis.hset(system.queue.keys.run(run_id), "cancel", "quietly")
+    assert (await system.ended(run_id)).status is Status.CANCELLED
+
+
+async def test_what_has_ended_cannot_be_cancelled(system, app):
+    run_id = await system.submit("echo")
+    await system.worker(app)
+    await system.ended(run_id)
+    with pytest.raises(Conflict, match="succeeded"):
+        await system.queue.cancel(run_id)
+    with pytest.raises(NotFound):
+        await system.queue.cancel("nothing")
+
+
+# -- gate and limits
+
+
+async def test_a_paused_queue_takes_and_starts_nothing_until_resumed(system, app):
+    run_id = await system.submit("echo", 1)
+    await system.queue.pause("deploying")
+    with pytest.raises(QueuePaused, match="paused"):
+        await system.submit("echo")
+    await system.worker(app)
+    await asyncio.sleep(0.3)
+    assert (await system.queue.get(run_id)).status is Status.QUEUED
+    assert (await system.queue.gate()).reason == "deploying"
+    await system.queue.resume()
+    assert (await system.ended(run_id)).result == 1
+
+
+async def test_pausing_a_queue_whose_worker_is_blocked_in_a_read_loses_nothing(system, app):
+    await system.worker(app)
+    await system.ended(await system.submit("echo"))
+    await system.queue.pause()
+    # A foreign producer does not ask the gate: its entry wakes the blocked reader of a paused queue.
+    fields = {
+        "message_data": '{"input":5}',
+        "agent_id": "echo",
+        "task_id": "f1",
+        "timestamp": "1",
+        "correlation_id": "f1",
+    }
+    await system.queue.redis.xadd(system.queue.keys.stream, fields)
+    await asyncio.sleep(0.3)
+    depth = await system.queue.depth()
+    assert (depth.undelivered, depth.pending) == (1, 0)
+    await system.queue.resume()
+    async with asyncio.timeout(10):
+        while not await system.queue.redis.exists(system.queue.keys.run("f1")):
+            await asyncio.sleep(0.01)
+    assert (await system.ended("f1")).result == 5
+
+
+async def test_a_draining_queue_works_off_what_it_has_and_takes_no_more(system, app):
+    run_id = await system.submit("echo", 1)
+    await system.queue.drain()
+    with pytest.raises(QueuePaused, match="draining"):
+        await system.submit("echo")
+    await system.worker(app)
+    assert (await system.ended(run_id)).result == 1
+
+
+async def test_a_full_queue_refuses_instead_of_trimming(redis, redis_settings):
+    async with System(redis_settings, max_depth=3) as system:
+        tickets = await system.queue.submit_many([Submission(agent="echo") for _ in range(5)])
+        assert [isinstance(ticket, QueueFull) for ticket in tickets] == [False, False, False, True, True]
+        assert tickets[4].retry_after > 0
+        assert await redis.xlen(system.queue.keys.stream) == 3
+
+
+async def test_a_worker_never_holds_more_than_it_has_slots(redis, redis_settings, app):
+    async with System(redis_settings, slots=3) as system:
+        going, most = 0, 0
+
+        @app.agent
+        async def count(payload):
+            nonlocal going, most
+            going += 1
+            most = max(most, going)
+            await asyncio.sleep(0.01)
+            going -= 1
+
+        await system.queue.submit_many(
+            [
+                Submission(agent="count", priority=p)
+                for p in (Priority.HIGH, Priority.NORMAL, Priority.LOW)
+                for _ in range(20)
+            ]
+        )
+        await system.worker(app)
+        async with asyncio.timeout(15):
+            while (await system.queue.depth()).depth:
+                assert (await system.queue.depth()).pending <= 3
+        assert most == 3
+
+
+async def test_max_pending_caps_what_a_worker_holds(redis, redis_settings, app):
+    async with System(redis_settings, slots=10, max_pending=2) as system:
+        gate = asyncio.Event()
+
+        @app.agent
+        async def wait(payload):
+            await gate.wait()
+
+        await system.queue.submit_many([Submission(agent="wait") for _ in range(8)])
+        worker = await system.worker(app)
+        await until(lambda: len(worker.process.running()) == 2)
+        await asyncio.sleep(0.2)
+        assert (await system.queue.depth()).pending == 2
+        gate.set()
+
+
+async def test_too_large_a_message_is_refused_by_name(redis, redis_settings):
+    async with System(redis_settings, max_payload_bytes=100) as system:
+        with pytest.raises(PayloadTooLarge, match="max_payload_bytes = 100"):
+            await system.submit("echo", "x" * 200)
+
+
+@pytest.mark.parametrize(
+    ("submission", "named"),
+    [
+        ({"agent": ""}, "agent"),
+        ({"agent": "a", "run_id": "has space"}, "run_id"),
+        ({"agent": "a", "run_id": "x" * 300}, "run_id"),
+        ({"agent": "a", "idempotency_key": "ü"}, "idempotency_key"),
+        ({"agent": "a", "input": object()}, "input for agent 'a'"),
+        ({"agent": "a", "delay_seconds": -1}, "delay_seconds"),
+        ({"agent": "a", "delay_seconds": float("nan")}, "delay_seconds"),
+    ],
+)
+async def test_bad_submissions_are_refused_by_name(system, submission, named):
+    with pytest.raises(InputError, match=named):
+        await system.queue.submit(Submission(**submission))
+    assert (await system.queue.depth()).depth == 0
+
+
+async def test_a_bad_submission_does_not_spoil_its_batch(system):
+    good, bad, also_good = await system.queue.submit_many(
+        [Submission(agent="a"), Submission(agent=""), Submission(agent="a")]
+    )
+    assert isinstance(bad, InputError)
+    assert good.fresh
+    assert also_good.fresh

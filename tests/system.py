@@ -1,0 +1,185 @@
+"""A whole small system for tests: settings, a sender, and workers that run in this process or in their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+
+from holdfast import App
+from holdfast.config import (
+    BackoffSettings,
+    LeaseSettings,
+    QueueSettings,
+    RedisSettings,
+    Settings,
+    WorkerSettings,
+)
+from holdfast.redis.client import DISCONNECTS
+from holdfast.runs.queue import RunQueue
+from holdfast.runs.run import Run, Status, Submission
+from holdfast.services.connections import Connections
+from holdfast.services.worker import WorkerProcess
+
+QUICK_BACKOFF = BackoffSettings(base_seconds=0.02, cap_seconds=0.1, jitter=0.0, forbidden_seconds=0.1)
+
+
+class RunningWorker:
+    """A worker process that runs as a task of the test."""
+
+    def __init__(self, settings: Settings, app: App) -> None:
+        self.process = WorkerProcess(settings, app)
+        self.task = asyncio.create_task(self.process.run())
+
+    async def ready(self) -> RunningWorker:
+        await until(lambda: self.process.ready or self.task.done())
+        if self.task.done():
+            self.task.result()
+        return self
+
+    async def stop(self) -> None:
+        self.process.request_stop()
+        await asyncio.wait_for(self.task, 30)
+
+    async def vanish(self) -> None:
+        """End without any goodbye, as kill -9 would, but for the process itself."""
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+
+class System:
+    """One queue on one Redis, with short times."""
+
+    def __init__(self, redis: RedisSettings, **queue: Any) -> None:
+        lease = LeaseSettings(ttl_seconds=queue.pop("ttl", 2.0))
+        worker = WorkerSettings(
+            drain_seconds=queue.pop("drain", 5.0), heartbeat_seconds=queue.pop("heartbeat", 1.0)
+        )
+        queue.setdefault("backoff", QUICK_BACKOFF)
+        queue.setdefault("block_ms", 1000)
+        self.settings = Settings(redis=redis, lease=lease, worker=worker, queue=QueueSettings(**queue))
+        self.settings = msgspec.structs.replace(
+            self.settings,
+            messaging=msgspec.structs.replace(self.settings.messaging, queue=self.settings.queue.name),
+        )
+        self._connections = Connections(self.settings)
+        self.queue: RunQueue = self._connections.sender(self.settings.queue)
+        self.workers: list[RunningWorker] = []
+
+    async def __aenter__(self) -> Self:
+        await self.queue.ensure()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for worker in self.workers:
+            if not worker.task.done():
+                worker.process.request_stop()
+                worker.process.request_stop()
+        for worker in self.workers:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait_for(worker.task, 30)
+        await self._connections.__aexit__(None, None, None)
+
+    async def worker(self, app: App, name: str = "", **changes: Any) -> RunningWorker:
+        named = msgspec.structs.replace(self.settings.worker, name=name, **changes)
+        running = RunningWorker(msgspec.structs.replace(self.settings, worker=named), app)
+        self.workers.append(running)
+        return await running.ready()
+
+    async def submit(self, agent: str, payload: Any = None, **options: Any) -> str:
+        return (await self.queue.submit(Submission(agent=agent, input=payload, **options))).run_id
+
+    async def ended(self, run_id: str, seconds: float = 15.0) -> Run:
+        """Wait until a run has ended and return it."""
+        async with asyncio.timeout(seconds):
+            while True:
+                with contextlib.suppress(*DISCONNECTS):
+                    if (run := await self.queue.get(run_id)).status.ended:
+                        return run
+                await asyncio.sleep(0.005)
+
+    async def reaches(self, run_id: str, status: Status, seconds: float = 15.0) -> Run:
+        async with asyncio.timeout(seconds):
+            while (run := await self.queue.get(run_id)).status is not status:
+                await asyncio.sleep(0.005)
+            return run
+
+    async def events(self, run_id: str) -> list[str]:
+        return [
+            fields[b"type"].decode()
+            for _, fields in await self.queue.redis.xrange(self.queue.keys.feed(run_id))
+        ]
+
+    async def nothing_left(self) -> None:
+        """Every lane is empty and nothing is pending or delayed."""
+        depth = await self.queue.depth()
+        assert (depth.undelivered, depth.pending, depth.delayed) == (0, 0, 0), depth
+
+
+async def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:
+    """Wait for a condition of this process."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class WorkerChild:
+    """A worker in a process of its own, which can be killed, stopped and told to go."""
+
+    def __init__(self, settings: Settings, app: str, name: str, **environ: str) -> None:
+        variables = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")},
+            "REDIS_URL": settings.redis.url,
+            "MESSAGING_QUEUE_NAME": settings.queue.name,
+            "WORKER_POD_NAME": name,
+            "HOLDFAST_LEASE_TTL_SECONDS": str(settings.lease.ttl_seconds),
+            "HOLDFAST_DRAIN_SECONDS": str(settings.worker.drain_seconds),
+            "HOLDFAST_LOG_FORMAT": "json",
+            **environ,
+        }
+        code = (
+            "import sys; from holdfast.config import load; from holdfast.agents.loader import load_app; "
+            "from holdfast.services.worker import run_worker; from holdfast.telemetry.logs import configure; "
+            "s = load().settings; configure(s.log); sys.exit(run_worker(s, load_app(sys.argv[1])))"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, app],
+            env=variables,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    async def exited(self, seconds: float = 20.0) -> int:
+        async with asyncio.timeout(seconds):
+            while self.process.poll() is None:
+                await asyncio.sleep(0.01)
+        return self.process.returncode
+
+    def close(self) -> str:
+        """End it whatever it does, and return what it logged."""
+        if self.process.poll() is None:
+            self.thaw()
+            self.process.kill()
+        _, stderr = self.process.communicate()
+        return stderr.decode()
