@@ -7,6 +7,7 @@ guard is a timeout that only a renewal moves, from the moment the renewal was *a
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections import defaultdict
@@ -32,34 +33,30 @@ _BATCH = 2000
 _log = get_logger(__name__)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Hold:
     """One lease being kept: ``async with hold`` guards a body, ``drop`` ends the keeping."""
 
-    __slots__ = ("_guard", "_keeper", "_on_stop", "_until", "lease", "lost", "stopped", "store")
+    keeper: Keeper
+    store: LeaseStore
+    lease: Lease
+    until: float
+    on_stop: Callable[[], None] | None
+    lost: bool = False
+    stopped: bool = False
+    _guard: asyncio.Timeout | None = None
 
-    def __init__(
-        self,
-        keeper: Keeper,
-        store: LeaseStore,
-        lease: Lease,
-        granted_at: float,
-        on_stop: Callable[[], None] | None,
-    ) -> None:
-        self._keeper = keeper
-        self._until = granted_at + keeper.trust_seconds
-        self._on_stop = on_stop
-        self._guard: asyncio.Timeout | None = None
-        self.store = store
-        self.lease = lease
-        self.lost = False
-        self.stopped = False
+    @property
+    def guarded(self) -> bool:
+        """Whether a body is running under it."""
+        return self._guard is not None
 
     def drop(self) -> None:
         """Stop renewing: the lease was settled, released or lost."""
-        self._keeper.forget(self)
+        self.keeper.forget(self)
 
     async def __aenter__(self) -> Self:
-        guard = asyncio.timeout_at(self._until)
+        guard = asyncio.timeout_at(self.until)
         await guard.__aenter__()
         self._guard = guard
         return self
@@ -75,32 +72,25 @@ class Hold:
             if not guard.expired():
                 raise
             self.lost = True
-            lease = self.lease
-            raise LeaseLost(
-                f"lease on {lease.key} (owner {lease.owner}, fence {lease.fence}) was not kept"
-            ) from timeout
+            raise LeaseLost(f"{self.lease} was not kept") from timeout
 
-    def kept(self, until: float) -> None:
-        """Trust the lease until ``until``."""
-        self._move(until)
+    def trust(self, until: float) -> None:
+        """Let the body go on until then; a time that has passed ends it."""
+        self.until = until
+        if self._guard is not None and not self._guard.expired():
+            self._guard.reschedule(until)  # raises while the body is already unwinding
 
     def lose(self) -> None:
         """Somebody else may hold it: end the body now."""
         self.lost = True
-        self._move(0.0)
+        self.trust(0.0)
         self.drop()
 
     def stop(self) -> None:
         """Tell the holder, once, that somebody asked it to stop."""
-        if not self.stopped and self._on_stop is not None:
+        if not self.stopped and self.on_stop is not None:
             self.stopped = True
-            self._on_stop()
-
-    def _move(self, when: float) -> None:
-        self._until = when
-        # reschedule() raises while the body is already unwinding.
-        if self._guard is not None and not self._guard.expired():
-            self._guard.reschedule(when)
+            self.on_stop()
 
 
 class Keeper:
@@ -112,6 +102,7 @@ class Keeper:
         self._connect = connect
         self._metrics = metrics
         self._holds: dict[int, Hold] = {}
+        self._by_store: dict[LeaseStore, list[Hold]] = defaultdict(list)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="holdfast-keeper", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -121,18 +112,13 @@ class Keeper:
         self, store: LeaseStore, lease: Lease, *, granted_at: float, on_stop: Callable[[], None] | None = None
     ) -> Hold:
         """Start keeping ``lease``; ``granted_at`` is the loop's time when the grant was asked."""
-        hold = Hold(self, store, lease, granted_at, on_stop)
+        hold = Hold(self, store, lease, granted_at + self.trust_seconds, on_stop)
         self._holds[id(hold)] = hold
         return hold
 
     def forget(self, hold: Hold) -> None:
         """Stop keeping ``hold``; harmless if it is not kept."""
         self._holds.pop(id(hold), None)
-
-    @property
-    def held(self) -> int:
-        """How many leases are being kept."""
-        return len(self._holds)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -153,8 +139,6 @@ class Keeper:
         try:
             asyncio.run(self._beat_until_stopped())
         except BaseException as exc:
-            assert self._loop is not None
-            assert self._died is not None
             self._call_loop(self._end_all, exc)
 
     def _end_all(self, exc: BaseException) -> None:
@@ -178,11 +162,12 @@ class Keeper:
 
     async def _beat(self, redis: Redis) -> bool:
         """Renew everything held now; False if some call failed."""
-        by_store: dict[LeaseStore, list[Hold]] = defaultdict(list)
+        for holds in self._by_store.values():
+            holds.clear()
         for hold in list(self._holds.values()):
-            by_store[hold.store].append(hold)
+            self._by_store[hold.store].append(hold)
         whole = True
-        for store, holds in by_store.items():
+        for store, holds in self._by_store.items():
             self._metrics.leases_held.labels(store.kind).set(len(holds))
             for start in range(0, len(holds), _BATCH):
                 whole &= await self._renew(redis, store, holds[start : start + _BATCH])
@@ -195,17 +180,14 @@ class Keeper:
                 standings = await store.renew(redis, [hold.lease for hold in holds])
         except (*DISCONNECTS, TimeoutError) as exc:
             self._metrics.lease_renewal_failures.labels(store.kind).inc()
-            _log.warning(
-                "leases could not be renewed", leases=len(holds), error=str(exc) or type(exc).__name__
-            )
+            _log.warning("leases could not be renewed", leases=len(holds), error=repr(exc))
             return False
         self._metrics.lease_renewal_seconds.labels(store.kind).observe(time.monotonic() - asked)
         self._call_loop(self._apply, holds, standings, asked)
         return True
 
     def _call_loop(self, callback: Callable[..., None], *args: object) -> None:
-        assert self._loop is not None
-        if not self._loop.is_closed():
+        if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *args)
 
     def _apply(self, holds: Sequence[Hold], standings: Sequence[Standing], asked: float) -> None:
@@ -214,14 +196,13 @@ class Keeper:
             if standing is Standing.LOST:
                 self._lose(hold)
                 continue
-            hold.kept(until)
+            hold.trust(until)
             if standing is Standing.STOP:
                 hold.stop()
 
     def _lose(self, hold: Hold) -> None:
-        # One that was settled between the asking and the answer is not lost, only done.
-        if self._holds.get(id(hold)) is not hold:
-            return
-        self._metrics.leases_lost.labels(hold.store.kind).inc()
-        _log.warning("lease lost", key=hold.lease.key, owner=hold.lease.owner, fence=hold.lease.fence)
+        # One whose body has ended was most likely settled between the asking and the answer.
+        if hold.guarded:
+            self._metrics.leases_lost.labels(hold.store.kind).inc()
+            _log.warning("lease lost", key=hold.lease.key, owner=hold.lease.owner, fence=hold.lease.fence)
         hold.lose()

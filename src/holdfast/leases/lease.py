@@ -30,12 +30,11 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Standing(enum.StrEnum):
-    """What a renewal found."""
+    """What a renewal found; ``STOP`` is kept, but somebody asked the holder to stop."""
 
     KEPT = "kept"
     LOST = "lost"
     STOP = "stop"
-    """Kept, and somebody asked the holder to stop."""
 
 
 class LeaseStore(Protocol):

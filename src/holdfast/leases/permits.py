@@ -1,7 +1,4 @@
-"""Permits: how much a process may do at once.
-
-They are taken before work is acquired and given back exactly once, however it ends.
-"""
+"""Permits: how much may be done at once. Taken before work is acquired, given back once, however it ends."""
 
 from __future__ import annotations
 

@@ -26,13 +26,11 @@ _EVICT = load(__package__, "stream_evict")
 
 
 class Eviction(enum.StrEnum):
-    """How the removal of a consumer ended."""
+    """How the removal of a consumer ended; a busy one renewed an entry lately, so nothing was changed."""
 
     GONE = "gone"
     BUSY = "busy"
-    """It renewed an entry lately, so it lives: nothing was changed."""
     WOULD = "would"
-    """Dry run: it would have been removed."""
 
 
 class Evicted(msgspec.Struct, frozen=True):
@@ -71,18 +69,13 @@ class StreamLeases:
         return [key.decode() for key in await _RECLAIM(redis, [*self._keys, self._turn], args)]
 
     async def evict(
-        self, redis: Redis, consumer: str, *, min_idle_ms: int, look_only: bool = False
+        self, redis: Redis, consumer: str, *, min_idle_ms: int, leaving: bool = False, look_only: bool = False
     ) -> Evicted:
         """Remove a consumer that holds nothing fresher than ``min_idle_ms``, once that is returned."""
-        return await self._evict(redis, consumer, min_idle_ms, leaving=False, look_only=look_only)
-
-    async def leave(self, redis: Redis) -> Evicted:
-        """Remove our own consumer; whatever was delivered to us and is not settled goes back unharmed."""
-        return await self._evict(redis, self._owner, 0, leaving=True, look_only=False)
-
-    async def _evict(
-        self, redis: Redis, consumer: str, min_idle_ms: int, *, leaving: bool, look_only: bool
-    ) -> Evicted:
         args = [self._group, consumer, min_idle_ms, int(leaving), int(look_only)]
         word, entries = await _EVICT(redis, self._keys, args)
         return Evicted(Eviction(word.decode()), entries)
+
+    async def leave(self, redis: Redis) -> Evicted:
+        """Remove our own consumer; whatever was delivered to us and is not settled goes back unharmed."""
+        return await self.evict(redis, self._owner, min_idle_ms=0, leaving=True)
