@@ -3,7 +3,7 @@
 -- ARGV  1 group, 2 owner, 3 deletes ('1' if acked entries are deleted), 4 retention ms,
 --       then per run: id, fence, status (succeeded | failed | timed_out | cancelled | delayed), value field (result | error),
 --       value (JSON), event data (JSON), delay ms (delayed) or reason (failed, timed_out)
--- returns, per run: settled | already (this fence settled before: a reply was lost) | stale
+-- returns, per run: settled | already (settled under this fence before: the reply was lost) | stale
 -- @include clock
 -- @include feed
 local delayed, deadletter, run_prefix = KEYS[5], KEYS[6], KEYS[7]
@@ -13,11 +13,29 @@ local EVENTS = { delayed = 'retrying' }
 
 local now = now_ms()
 
-local function bury(record, id, status, error, reason, have)
-  local entry = redis.call('XADD', deadletter, '*', 'run_id', id, 'agent_id', have[6] or '', 'status', status,
-    'reason', reason, 'attempts', have[7] or 0, 'error', error, 'message_data', have[8] or '',
-    -- for a replay after the record has expired: it must not begin again at fence 1
-    'fence', have[2], 'thread', have[9] or '')
+-- Entries are acked and deleted together at the end, one call for each lane.
+local acked, deleted = {}, {}
+
+local function put(lists, lane, entry)
+  local list = lists[lane]
+  if not list then
+    list = {}
+    lists[lane] = list
+  end
+  list[#list + 1] = entry
+end
+
+local function finish_entry(lane, entry, delete)
+  put(acked, lane, entry)
+  if delete then put(deleted, lane, entry) end
+end
+
+-- A letter has all that a replay needs after its record has expired: also the fence, which must go on growing.
+local function bury(record, id, status, error, reason)
+  local have = redis.call('HMGET', record, 'agent', 'attempt', 'message', 'fence', 'thread')
+  local entry = redis.call('XADD', deadletter, '*', 'run_id', id, 'agent_id', have[1] or '', 'status', status,
+    'reason', reason, 'attempts', have[2] or 0, 'error', error, 'message_data', have[3] or '', 'fence', have[4],
+    'thread', have[5] or '')
   redis.call('HSET', record, 'dead', entry)
 end
 
@@ -25,24 +43,21 @@ local function settle(at)
   local id, fence, status, field, value = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local data, extra = ARGV[at + 5], ARGV[at + 6]
   local record = run_prefix .. id
-  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'settled')
-  if have[5] == fence then return 'already' end
-  if have[1] ~= owner or have[2] ~= fence then return 'stale' end
+  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry')
+  if have[2] ~= fence then return 'stale' end
+  if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end
 
-  local lane, entry = have[3], have[4]
-  redis.call('XACK', lane, group, entry)
-  if deletes or status == 'delayed' then redis.call('XDEL', lane, entry) end
+  finish_entry(have[3], have[4], deletes or status == 'delayed')
   append_event(record, EVENTS[status] or status, data)
   if status == 'delayed' then
     local due = now + tonumber(extra)
-    redis.call('HSET', record, 'status', status, 'owner', '', 'settled', fence, field, value, 'due_at', due, 'entry', '')
+    redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'due_at', due, 'entry', '')
     redis.call('ZADD', delayed, due, id)
     return 'settled'
   end
-  redis.call('HSET', record, 'status', status, 'owner', '', 'settled', fence, field, value, 'finished_at', now)
+  redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'finished_at', now)
   if status == 'failed' or status == 'timed_out' then
-    bury(record, id, status, value, extra,
-      redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'settled', 'agent', 'attempt', 'message', 'thread'))
+    bury(record, id, status, value, extra)
   end
   redis.call('PEXPIRE', record, retention)
   redis.call('PEXPIRE', record .. ':events', retention)
@@ -51,4 +66,6 @@ end
 
 local words = {}
 for at = 5, #ARGV, STRIDE do words[#words + 1] = settle(at) end
+for lane, entries in pairs(acked) do redis.call('XACK', lane, group, unpack(entries)) end
+for lane, entries in pairs(deleted) do redis.call('XDEL', lane, unpack(entries)) end
 return words
