@@ -1,0 +1,236 @@
+"""Every guard against a race is shown to be needed: with the mistake put back, its test fails.
+
+Each row edits a copy of the source and runs one test against it. Slow, so ``make chaos`` runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A mistake (``old`` becomes ``new`` in ``file``) and the test that must notice it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+CONTRACT = "tests/contract/leases/test_lease_contract.py"
+KEEPER = "tests/integration/leases/test_keeper.py"
+FENCES = "tests/integration/runs/test_fences.py"
+REDIS = "tests/chaos/test_redis_fails.py"
+FOREIGN = "tests/integration/runs/test_foreign.py"
+WORKER = "tests/integration/runs/test_worker.py"
+DIE = "tests/chaos/test_workers_die.py"
+
+GUARDS = [
+    Guard(
+        "a stream lease is renewed without looking at its fence",
+        "redis/lua/held.lua",
+        "have[1] == owner and have[2] == fence",
+        "have[1] == owner",
+        f"{CONTRACT}::test_the_same_owner_under_an_old_fence_is_stale_too[streams]",
+    ),
+    Guard(
+        "a lease is renewed without looking at its owner",
+        "redis/lua/held.lua",
+        "have[1] == owner and have[2] == fence",
+        "true",
+        f"{CONTRACT}::test_a_stale_holders_renewal_is_refused_and_changes_nothing[sorted sets]",
+    ),
+    Guard(
+        "a lease is released by whoever asks",
+        "leases/lua/zset_release.lua",
+        "if held(prefix .. key, owner, ARGV[i + 1]) and",
+        "if",
+        f"{CONTRACT}::test_a_stale_holders_release_is_refused[sorted sets]",
+    ),
+    Guard(
+        "a leader's term is prolonged by its predecessor",
+        "leases/lua/lead_renew.lua",
+        "if not held(leader, owner, fence) then return 'lost' end",
+        "",
+        f"{CONTRACT}::test_a_stale_holders_renewal_is_refused_and_changes_nothing[leader]",
+    ),
+    Guard(
+        "a leader's term is ended by its predecessor",
+        "leases/lua/resign.lua",
+        "if not held(leader, owner, fence) then return 'stale' end",
+        "",
+        f"{CONTRACT}::test_a_stale_holders_release_is_refused[leader]",
+    ),
+    Guard(
+        "XCLAIM steals the entry back",
+        "leases/lua/stream_renew.lua",
+        "if #redis.call('XPENDING', lane, group, entry, entry, 1, owner) == 1 then",
+        "if true then",
+        f"{FENCES}::test_a_renewal_after_an_operators_xclaim_is_lost",
+    ),
+    Guard(
+        "a body has no trust window",
+        "leases/keeper.py",
+        "until = asked + self.trust_seconds",
+        "until = asked + 3600",
+        f"{KEEPER}::test_a_hung_redis_stops_the_body_before_the_lease_can_move",
+    ),
+    Guard(
+        "a renewal is trusted from its answer",
+        "leases/keeper.py",
+        "self._call_loop(self._apply, holds, standings, asked)",
+        "self._call_loop(self._apply, holds, standings, time.monotonic())",
+        f"{KEEPER}::test_a_renewal_is_trusted_from_when_it_was_asked",
+    ),
+    Guard(
+        "leases are renewed on the worker's own loop",
+        "leases/keeper.py",
+        "whole = await self._beat(redis)",
+        "asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(); whole = await self._beat(redis)",
+        f"{KEEPER}::test_a_blocked_event_loop_does_not_lose_its_lease",
+    ),
+    Guard(
+        "one lease is renewed per call",
+        "leases/keeper.py",
+        "_BATCH = 2000",
+        "_BATCH = 1",
+        f"{KEEPER}::test_a_thousand_leases_are_kept_by_one_call_per_beat",
+    ),
+    Guard(
+        "a zombie settles",
+        "runs/lua/settle.lua",
+        "if have[2] ~= fence then return 'stale' end",
+        "",
+        f"{FENCES}::test_a_stale_settlement_is_refused_and_changes_nothing",
+    ),
+    Guard(
+        "a zombie emits",
+        "runs/lua/emit.lua",
+        "if have[1] == owner and have[2] == ARGV[at + 1] then",
+        "if true then",
+        f"{FENCES}::test_a_stale_event_is_refused",
+    ),
+    Guard(
+        "a zombie hands back",
+        "leases/lua/stream_release.lua",
+        "if held(record, owner, ARGV[i + 1]) then",
+        "if true then",
+        f"{FENCES}::test_a_stale_hand_back_is_refused",
+    ),
+    Guard(
+        "a settlement sent again is called stale",
+        "runs/lua/settle.lua",
+        "have[1] == '' and 'already' or 'stale'",
+        "'stale'",
+        f"{FENCES}::test_a_settlement_sent_twice_says_already",
+    ),
+    Guard(
+        "a submission sent again is a second run",
+        "runs/lua/submit.lua",
+        "if redis.call('EXISTS', run_prefix .. id) == 1 then return id end",
+        "",
+        f"{REDIS}::test_a_submission_whose_reply_is_lost_is_one_run",
+    ),
+    Guard(
+        "an event sent again is in the feed twice",
+        "runs/lua/emit.lua",
+        "if number > (tonumber(have[3]) or 0) then",
+        "if true then",
+        f"{REDIS}::test_an_event_whose_reply_is_lost_is_in_the_feed_once",
+    ),
+    Guard(
+        "the second entry of a run is a second execution",
+        "runs/lua/claim.lua",
+        "if not same or (status",
+        "if (status",
+        f"{FOREIGN}::test_two_entries_with_one_correlation_id_are_one_execution",
+    ),
+    Guard(
+        "a cancelled run is started",
+        "runs/lua/claim.lua",
+        "(status ~= 'queued' and status ~= 'running')",
+        "false",
+        f"{WORKER}::test_a_queued_run_is_cancelled_and_never_started",
+    ),
+    Guard(
+        "a paused queue loses what woke its reader",
+        "runs/lua/claim.lua",
+        "if paused then return { 'paused', dropped } end",
+        "",
+        f"{WORKER}::test_pausing_a_queue_whose_worker_is_blocked_in_a_read_loses_nothing",
+    ),
+    Guard(
+        "a full queue takes more",
+        "runs/lua/submit.lua",
+        "if depth >= max_depth then return { 'full', id, '' } end",
+        "",
+        f"{WORKER}::test_a_full_queue_refuses_instead_of_trimming",
+    ),
+    Guard(
+        "attempts are counted only when they end",
+        "runs/lua/claim.lua",
+        "(tonumber(have[3]) or 0) + 1",
+        "(tonumber(have[3]) or 1)",
+        f"{DIE}::test_a_run_that_kills_its_workers_is_given_up_as_poison",
+    ),
+    Guard(
+        "a hand-back is a failed attempt",
+        "leases/lua/stream_release.lua",
+        "'handed_back', owner, 1)",
+        "'handed_back', owner, 0)",
+        f"{FENCES}::test_a_run_handed_back_keeps_its_attempt_and_gets_a_higher_fence",
+    ),
+    Guard(
+        "DELCONSUMER destroys what was delivered",
+        "leases/lua/stream_evict.lua",
+        "  redis.call('XGROUP', 'DELCONSUMER', lane, group, consumer)\nend",
+        "end",
+        f"{DIE}::test_sigterm_lets_runs_finish_and_exits_0",
+    ),
+    Guard(
+        "the low lane starves",
+        "runs/claim.py",
+        '"1432" if turn % _FAIR_TURN == 0 else "1234"',
+        '"1234"',
+        f"{WORKER}::test_a_flood_of_urgent_runs_does_not_starve_the_low_lane",
+    ),
+]
+
+
+def run_test(source: Path, test: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "--timeout=60", test]
+    environ = {**os.environ, "PYTHONPATH": str(source)}
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_without_its_guard_the_test_fails(guard: Guard, tmp_path: Path):
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src", source)
+    broken = source / "holdfast" / guard.file
+    text = broken.read_text()
+    assert text.count(guard.old) >= 1, f"{guard.file} no longer has the guarded line: {guard.old}"
+    broken.write_text(text.replace(guard.old, guard.new))
+    done = run_test(source, guard.test)
+    assert "1 failed" in done.stdout, f"{guard.test} does not notice: {guard.name}\n{done.stdout[-3000:]}"
+
+
+def test_with_all_guards_the_same_tests_pass(tmp_path: Path):
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", *sorted({guard.test for guard in GUARDS})]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]

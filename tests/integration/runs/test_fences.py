@@ -1,0 +1,157 @@
+"""Fences: whatever a former holder of a run still tries to write is refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.config import QueueSettings
+from holdfast.errors import LeaseLost
+from holdfast.leases.lease import Lease, Standing
+from holdfast.leases.streams import StreamLeases
+from holdfast.runs.claim import Claimer
+from holdfast.runs.emit import Emitter
+from holdfast.runs.queue import RunQueue
+from holdfast.runs.run import Status, Submission
+from holdfast.runs.settle import Settlement, Settler, Verdict
+from holdfast.telemetry.metrics import Metrics
+
+
+class Holder:
+    """One worker's hands on the queue, without its loops."""
+
+    def __init__(self, queue: RunQueue, owner: str) -> None:
+        self.owner = owner
+        self.queue = queue
+        self.leases = StreamLeases(queue.keys, group=queue.settings.group, owner=owner, ttl_ms=1, turn_ms=0)
+        self.claimer = Claimer(queue, owner, queue.redis)
+        self.settler = Settler(queue, self.leases, owner, Metrics())
+        self.emitter = Emitter(queue, owner, Metrics())
+        self.run = None
+
+    async def claim(self) -> bool:
+        claims = await self.claimer.claim(1, [])
+        self.run = claims.runs[0] if claims.runs else None
+        return self.run is not None
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.run.run_id, self.owner, self.run.fence)
+
+    async def settle(self, status: Status = Status.SUCCEEDED, value: bytes = b"1") -> Verdict:
+        field = "result" if status is Status.SUCCEEDED else "error"
+        (verdict,) = await self.settler._settle([Settlement(self.lease, status, field, value)])
+        return verdict
+
+
+@pytest.fixture
+async def queue(redis) -> RunQueue:
+    queue = RunQueue(QueueSettings(), redis)
+    await queue.ensure()
+    return queue
+
+
+@pytest.fixture
+async def taken_over(queue) -> tuple[Holder, Holder]:
+    """A run that was claimed by one worker, reclaimed and claimed by another."""
+    await queue.submit(Submission(agent="a", run_id="r"))
+    old, new = Holder(queue, "old"), Holder(queue, "new")
+    assert await old.claim()
+    async with asyncio.timeout(5):
+        while not await new.leases.reclaim(queue.redis):
+            await asyncio.sleep(0.002)
+    assert await new.claim()
+    return old, new
+
+
+async def test_a_stale_settlement_is_refused_and_changes_nothing(queue, taken_over):
+    old, new = taken_over
+    assert await old.settle(value=b'"old"') is Verdict.STALE
+    assert (await queue.get("r")).status is Status.RUNNING
+    assert (await queue.depth()).pending == 1, "a zombie's ack would have removed the new owner's entry"
+    assert await new.settle(value=b'"new"') is Verdict.SETTLED
+    assert await old.settle(value=b'"old"') is Verdict.STALE
+    assert (await queue.get("r")).result == "new"
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.TIMED_OUT, Status.CANCELLED, Status.DELAYED])
+async def test_no_kind_of_stale_settlement_is_taken(queue, taken_over, status):
+    old, _ = taken_over
+    verdict = (await old.settler._settle([Settlement(old.lease, status, value=b"{}", delay_ms=5)]))[0]
+    assert verdict is Verdict.STALE
+    depth = await queue.depth()
+    assert (depth.pending, depth.dead, depth.delayed) == (1, 0, 0)
+
+
+async def test_a_stale_event_is_refused(queue, taken_over):
+    old, new = taken_over
+    with pytest.raises(LeaseLost, match="moved on"):
+        await old.emitter.for_run(old.run)("late", 1)
+    await new.emitter.for_run(new.run)("fine", 1)
+    kinds = [fields[b"type"] for _, fields in await queue.redis.xrange(queue.keys.feed("r"))]
+    assert b"late" not in kinds
+    assert b"fine" in kinds
+
+
+async def test_a_stale_hand_back_is_refused(queue, taken_over):
+    old, _ = taken_over
+    assert await old.leases.release(queue.redis, [old.lease]) == [False]
+    assert (await queue.depth()).pending == 1
+
+
+async def test_a_renewal_after_an_operators_xclaim_is_lost(queue, redis):
+    """XCLAIM by a former owner silently steals the entry back: renewal must ask who owns the entry now."""
+    await queue.submit(Submission(agent="a", run_id="r"))
+    holder = Holder(queue, "me")
+    assert await holder.claim()
+    ((entry, *_),) = [
+        (p["message_id"],)
+        for p in await redis.xpending_range(queue.keys.stream, queue.settings.group, "-", "+", 1)
+    ]
+    await redis.xclaim(queue.keys.stream, queue.settings.group, "operator", 0, [entry])
+    assert await holder.leases.renew(redis, [holder.lease]) == [Standing.LOST]
+    (pending,) = await redis.xpending_range(queue.keys.stream, queue.settings.group, "-", "+", 1)
+    assert pending["consumer"] == b"operator"
+
+
+async def test_a_settlement_sent_twice_says_already(queue):
+    await queue.submit(Submission(agent="a", run_id="r"))
+    holder = Holder(queue, "me")
+    await holder.claim()
+    assert await holder.settle() is Verdict.SETTLED
+    assert await holder.settle() is Verdict.ALREADY
+    kinds = [fields[b"type"] for _, fields in await queue.redis.xrange(queue.keys.feed("r"))]
+    assert kinds == [b"submitted", b"started", b"succeeded"]
+
+
+async def test_a_run_handed_back_keeps_its_attempt_and_gets_a_higher_fence(queue):
+    await queue.submit(Submission(agent="a", run_id="r"))
+    first, second = Holder(queue, "one"), Holder(queue, "two")
+    await first.claim()
+    assert await first.leases.release(queue.redis, [first.lease]) == [True]
+    await second.claim()
+    assert (second.run.attempt, second.run.fence) == (1, 3)
+
+
+async def test_a_reclaimed_run_goes_before_what_waits(queue):
+    await queue.submit_many([Submission(agent="a", run_id=f"r{n}") for n in range(3)])
+    first, second = Holder(queue, "one"), Holder(queue, "two")
+    await first.claim()
+    async with asyncio.timeout(5):
+        while not await second.leases.reclaim(queue.redis):
+            await asyncio.sleep(0.002)
+    await second.claim()
+    assert second.run.run_id == "r0"
+
+
+async def test_leaving_returns_what_was_delivered_but_never_started(queue, redis):
+    """A blocking read cancelled in flight leaves an entry with our consumer that nobody knows of."""
+    await queue.submit(Submission(agent="a", run_id="r"))
+    holder = Holder(queue, "me")
+    await redis.xreadgroup(queue.settings.group, "me", {queue.keys.stream: ">"}, count=1)
+    evicted = await holder.leases.leave(redis)
+    assert evicted.entries == 1
+    other = Holder(queue, "other")
+    assert await other.claim()
+    assert other.run.attempt == 1
