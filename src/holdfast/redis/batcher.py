@@ -1,0 +1,73 @@
+"""Coalesces concurrent writes of one kind into batches.
+
+One batch is in flight at a time; whatever arrives meanwhile goes next, together, so batches grow with the
+load and an idle caller waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Batcher(Generic[T, R]):
+    """Hands lists of items to ``flush``, which answers with one result (or exception) per item."""
+
+    def __init__(
+        self, flush: Callable[[list[T]], Awaitable[Sequence[R | Exception]]], *, limit: int = 200
+    ) -> None:
+        self._flush = flush
+        self._limit = limit
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._drainer: asyncio.Task[None] | None = None
+
+    async def add(self, item: T) -> R:
+        """Send ``item`` with the next batch and return its own result."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._drainer is None:
+            self._drainer = asyncio.create_task(self._drain(), name="batcher")
+        return await future
+
+    async def aclose(self) -> None:
+        """Wait until everything that was added has been sent."""
+        while self._drainer is not None:
+            await asyncio.wait([self._drainer])
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
+                await self._send(batch)
+        finally:
+            self._drainer = None
+
+    async def _send(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
+        try:
+            results = await self._flush([item for item, _ in batch])
+        except BaseException as exc:
+            for _, future in batch:
+                _fail(future, exc)
+            if not isinstance(exc, Exception):
+                raise
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            if isinstance(result, Exception):
+                _fail(future, result)
+            elif not future.done():
+                future.set_result(result)
+
+
+def _fail(future: asyncio.Future[R], exc: BaseException) -> None:
+    if future.done():
+        return
+    if isinstance(exc, asyncio.CancelledError):
+        future.cancel()
+    else:
+        future.set_exception(exc)

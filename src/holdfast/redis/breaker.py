@@ -1,0 +1,136 @@
+"""A circuit breaker: while Redis is away, calls fail at once instead of each waiting for its timeout.
+
+Invariant: looking at the breaker changes nothing; only a call that is made uses up a probe, and a
+probe that ends without an answer is given back.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import enum
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.errors import RedisUnavailable
+from holdfast.redis.client import unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from holdfast.config import BreakerSettings
+
+
+class State(enum.StrEnum):
+    """Whether calls are made.
+
+    ::
+
+        closed --failure_threshold failures, in a row or within window_seconds--> open
+        open --cooldown_seconds--> half_open, which makes half_open_probes calls at a time
+        half_open --the first success--> closed
+        half_open --the first failure--> open
+    """
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Breaker:
+    """Counts the failures of one Redis; wrap every call in ``with breaker.guard():``."""
+
+    def __init__(
+        self,
+        settings: BreakerSettings,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_failure: Callable[[BaseException], bool] = unavailable,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._is_failure = is_failure
+        self._failures: collections.deque[float] = collections.deque(maxlen=settings.failure_threshold)
+        self._opened_at: float | None = None
+        self._in_a_row = 0
+        self._probing = 0
+        self._term = 0  # which closed, open or half-open period a call belongs to
+
+    @property
+    def state(self) -> State:
+        """The state now; asking changes nothing."""
+        if self._opened_at is None:
+            return State.CLOSED
+        return State.HALF_OPEN if self._cooldown_left() <= 0 else State.OPEN
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until a call may be made; 0 if one may be made now."""
+        if self.state is State.OPEN:
+            return self._cooldown_left()
+        return 0.0 if self._admits() else self._settings.cooldown_seconds
+
+    @contextlib.contextmanager
+    def guard(self) -> Generator[None]:
+        """Make one call, or raise RedisUnavailable if none may be made now."""
+        if not self._admits():
+            raise RedisUnavailable(
+                f"Redis has failed {self._settings.failure_threshold} times; the next try is "
+                f"in {self.retry_after:.1f} s (redis.breaker).",
+                retry_after=self.retry_after,
+            )
+        term, probe = self._term, self._opened_at is not None
+        self._probing += probe
+        try:
+            yield
+        except BaseException as exc:
+            self._settle(term, probe, answered=self._verdict(exc))
+            raise
+        self._settle(term, probe, answered=True)
+
+    def _verdict(self, exc: BaseException) -> bool | None:
+        """Whether Redis answered; None if nobody knows, as when the call was cancelled."""
+        if self._is_failure(exc):
+            return False
+        return True if isinstance(exc, Exception) else None
+
+    def _admits(self) -> bool:
+        match self.state:
+            case State.CLOSED:
+                return True
+            case State.OPEN:
+                return False
+            case State.HALF_OPEN:
+                return self._probing < self._settings.half_open_probes
+
+    def _settle(self, term: int, probe: bool, *, answered: bool | None) -> None:
+        if term != self._term:
+            return  # a call from before the last change says nothing about now
+        self._probing -= probe
+        if answered is False:
+            self._fail(probe)
+        elif answered:
+            self._in_a_row = 0
+            if probe:
+                self._change(None)
+
+    def _fail(self, probe: bool) -> None:
+        now, threshold = self._clock(), self._settings.failure_threshold
+        self._in_a_row += 1
+        self._failures.append(now)
+        crowded = (
+            len(self._failures) == threshold and now - self._failures[0] <= self._settings.window_seconds
+        )
+        # Calls that each wait for a timeout may never be crowded, so failures in a row count too.
+        if probe or crowded or self._in_a_row >= threshold:
+            self._change(now)
+
+    def _change(self, opened_at: float | None) -> None:
+        self._opened_at = opened_at
+        self._failures.clear()
+        self._in_a_row = self._probing = 0
+        self._term += 1
+
+    def _cooldown_left(self) -> float:
+        assert self._opened_at is not None
+        return self._opened_at + self._settings.cooldown_seconds - self._clock()

@@ -1,0 +1,277 @@
+"""redis-py's connections with the holes closed that it leaves open; ``client`` puts them together.
+
+Invariant: whatever the network does, a command has its reply, or raises redis-py's ConnectionError
+or TimeoutError; it is never sent twice.
+"""
+
+# redis-py types its internals loosely, and closing its holes means reaching into them.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingParameterType=false
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+from redis._parsers import _AsyncHiredisParser
+from redis.asyncio import (
+    BlockingConnectionPool,
+    Connection,
+    Redis,
+    SentinelConnectionPool,
+    UnixDomainSocketConnection,
+)
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.sentinel import SentinelManagedConnection
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisClusterException, SlotNotCoveredError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+class _Parser(_AsyncHiredisParser):
+    """Gives the errors that mean "not now" the type of one; redis-py leaves them plain ResponseErrors."""
+
+    EXCEPTION_CLASSES = {  # noqa: RUF012 - redis-py's own attribute
+        **_AsyncHiredisParser.EXCEPTION_CLASSES,
+        "BUSY": BusyLoadingError,  # a script runs too long
+        "MISCONF": BusyLoadingError,  # the disk is full or broken, so writes are refused
+        "NOREPLICAS": BusyLoadingError,
+    }
+
+
+class _Hardened(AbstractConnection):
+    """What every connection of ours does differently from redis-py's."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(parser_class=_Parser, **options)
+
+    async def send_packed_command(
+        self, command: bytes | str | Iterable[bytes], check_health: bool = True
+    ) -> None:
+        """Send a command, on a new connection if the peer has reset this one."""
+        del check_health  # health checks are off: the pool checks a connection when it hands it out
+        if self._writer is not None and self._writer.transport.is_closing():
+            await self.disconnect(nowait=True)
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        try:
+            async with asyncio.timeout(self.socket_timeout):
+                await self._write(command)
+        except TimeoutError:
+            await self.disconnect(nowait=True)
+            raise RedisTimeoutError(f"Timeout writing to {self._host_error()}") from None
+        except OSError as exc:
+            await self.disconnect(nowait=True)
+            raise RedisConnectionError(f"Error writing to {self._host_error()}: {exc}") from exc
+        except BaseException:
+            await self.disconnect(nowait=True)
+            raise
+
+    async def _write(self, command: bytes | str | Iterable[bytes]) -> None:
+        writer = self._writer
+        # After a reset Python 3.12 and 3.13.0 raise AttributeError from the write and uvloop
+        # RuntimeError: neither is an error that anybody expects from a lost connection.
+        if writer is None or writer.transport.is_closing():
+            raise ConnectionResetError(errno.ECONNRESET, "connection lost")
+        if isinstance(command, str):
+            command = command.encode()
+        if isinstance(command, bytes):
+            writer.write(command)
+        else:
+            writer.writelines(command)
+        await writer.drain()
+
+    async def disconnect(
+        self,
+        nowait: bool = False,
+        error: Exception | None = None,
+        failure_count: int | None = None,
+        health_check_failed: bool = False,
+    ) -> None:
+        """Disconnect; after a failure (``nowait``) what is still unsent is dropped."""
+        # Closing politely would go on sending: a command that was given up would be executed later.
+        if nowait and self._writer is not None:
+            self._writer.transport.abort()
+        await super().disconnect(nowait, error, failure_count, health_check_failed)
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        """Pack a command in C; redis-py's asyncio connections do it in Python, argument by argument."""
+        head = args[0]
+        words = head.split() if isinstance(head, str | bytes) else (head,)
+        try:
+            return [_pack((*words, *args[1:]))]
+        except TypeError:
+            return super().pack_command(*args)  # a memoryview, or the right DataError
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Introduce ourselves to the server; a refused password is a setting that is wrong."""
+        try:
+            await super().on_connect_check_health(check_health=check_health)
+        except AuthenticationError as exc:
+            await self.disconnect(nowait=True)
+            raise ConfigError(
+                f"Redis at {self._host_error()} refuses our password ({exc}): "
+                "check redis.password (REDIS_PASSWORD) and the user and password in redis.url."
+            ) from exc
+
+    def _error_message(self, exception: BaseException) -> str:
+        message = super()._error_message(exception)
+        if isinstance(exception, ssl.SSLError):
+            message += " Check redis.tls_ca_file, tls_cert_file, tls_key_file and tls_verify."
+        return message
+
+
+class _Tls(Connection):
+    """A TCP connection under a context that all connections share; redis-py loads the CAs anew for each."""
+
+    def __init__(self, *, ssl_context: ssl.SSLContext | None = None, **options: Any) -> None:
+        self._ssl_context = ssl_context
+        super().__init__(**options)
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        arguments = dict(super()._connection_arguments())
+        if self._ssl_context is not None:
+            arguments["ssl"] = self._ssl_context
+        return arguments
+
+
+class TcpConnection(_Hardened, _Tls):
+    """To a server whose address is known."""
+
+
+class MasterConnection(_Hardened, SentinelManagedConnection, _Tls):
+    """To whichever server the sentinels call the master."""
+
+
+class UnixConnection(_Hardened, UnixDomainSocketConnection):
+    """To a server on this machine."""
+
+    async def _connect(self) -> None:
+        # redis-py introduces itself here and again in its caller, which also hides a refused password.
+        async with asyncio.timeout(self.socket_connect_timeout):
+            self._reader, self._writer = await asyncio.open_unix_connection(path=self.path)
+
+
+class Client(Redis):
+    """A client of one server, which sends a command once: redis-py wraps every call into its retries."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command and return its reply; a connection that fails is closed by its own methods."""
+        pool = self.connection_pool
+        connection: Any = await pool.get_connection()
+        try:
+            await connection.send_packed_command(connection.pack_command(*args))
+            return await self.parse_response(connection, args[0], **options)
+        finally:
+            await pool.release(connection)
+
+
+class Pool(BlockingConnectionPool):
+    """Waits for a free connection at its limit, at half the cost per call of redis-py's own such pool."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._room = asyncio.Semaphore(self.max_connections)
+
+    async def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
+        """Hand out a connection that is connected and has no old reply in it."""
+        del command_name, keys, options  # redis-py's signature
+        await _take_turn(self._room, self.timeout)
+        connection = self.get_available_connection()
+        try:
+            await self.ensure_connection(connection)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
+
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        """Connect it, unless it is connected and clean already."""
+        if not connection.is_connected or await connection.can_read():
+            await super().ensure_connection(connection)
+
+    async def release(self, connection: AbstractConnection) -> None:
+        """Take a connection back."""
+        self._in_use_connections.remove(connection)
+        self._available_connections.append(connection)
+        self._room.release()
+
+
+class MasterPool(SentinelConnectionPool, Pool):
+    """Waits for a free connection, as redis-py's own sentinel pool does not, and closes its sentinels."""
+
+    async def aclose(self) -> None:
+        """Close the connections to the master and to the sentinels."""
+        await super().aclose()
+        await self.sentinel_manager.aclose()
+
+
+class Cluster(RedisCluster):
+    """A cluster client that waits for a free connection, and whose errors are those of a single server."""
+
+    def __init__(
+        self, *, room: int, wait_seconds: float, connection_options: Mapping[str, Any], **options: Any
+    ) -> None:
+        super().__init__(max_connections=room + _SPARE, **options)
+        self._room = asyncio.Semaphore(room)
+        self._wait_seconds = wait_seconds
+        # RedisCluster takes no connection class; all later nodes are built from these same options.
+        for kept in (self.connection_kwargs, *(node.connection_kwargs for node in self.startup_nodes)):
+            kept.update(connection_options)
+        self.connection_kwargs["connection_class"] = TcpConnection
+        for node in self.startup_nodes:
+            node.connection_class = TcpConnection
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command on the node that owns its keys."""
+        await _take_turn(self._room, self._wait_seconds)
+        try:
+            if not self.get_nodes():
+                await self.initialize()  # else redis-py sends the first command to any node
+            return await super().execute_command(*args, **options)
+        finally:
+            self._room.release()
+
+    async def initialize(self, *args: Any, **options: Any) -> Cluster:
+        """Learn which node owns which slot."""
+        try:
+            await super().initialize(*args, **options)
+        except SlotNotCoveredError:
+            raise
+        except RedisClusterException as exc:
+            if isinstance(exc.__cause__, ConfigError):
+                raise exc.__cause__ from exc
+            raise RedisConnectionError(str(exc)) from exc
+        return self
+
+    async def aclose(self) -> None:
+        """Close all connections, also those that redis-py forgets once a node has failed."""
+        await super().aclose()
+        await self.nodes_manager.aclose()
+        await self.nodes_manager.aclose("startup_nodes")
+
+
+async def _take_turn(room: asyncio.Semaphore, seconds: float | None) -> None:
+    if not room.locked():
+        await room.acquire()
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            await room.acquire()
+    except TimeoutError:
+        raise RedisConnectionError(
+            f"No connection was free for {seconds} s: raise redis.max_connections."
+        ) from None
+
+
+_pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # its stub knows only one argument
+_SPARE = 8  # connections per node for pipelines and for learning the layout, which take no turn

@@ -1,0 +1,36 @@
+"""The public edge: what redis-py raises becomes an error of ours, with what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from holdfast.config import redacted
+from holdfast.errors import HoldfastError, RedisUnavailable
+from holdfast.redis.client import DISCONNECTS
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_RETRY_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def answering(url: str) -> Generator[None]:
+    """Wrap calls to the Redis at ``url``: none of redis-py's errors gets through."""
+    try:
+        yield
+    except DISCONNECTS as exc:
+        raise RedisUnavailable(
+            f"Redis at {redacted(url)} does not answer ({_why(exc)}): "
+            "check that it runs and that redis.url (REDIS_URL) is right",
+            retry_after=_RETRY_SECONDS,
+        ) from exc
+    except RedisError as exc:
+        raise HoldfastError(f"Redis at {redacted(url)} refused a command: {_why(exc)}") from exc
+
+
+def _why(exc: Exception) -> str:
+    return redacted(" ".join(str(exc).split())).rstrip(".") or type(exc).__name__

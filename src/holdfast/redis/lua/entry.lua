@@ -1,0 +1,78 @@
+-- @include feed
+-- Stream entries as leased work: which record an entry stands for, and how it goes back to be served first.
+
+local function entry_fields(pairs_list)
+  local fields = {}
+  for i = 1, #pairs_list, 2 do fields[pairs_list[i]] = pairs_list[i + 1] end
+  return fields
+end
+
+-- The id an entry gives itself. Only a new record has to look whether it can be one: an existing one did.
+-- A name that ends as a feed's could be one: reading that stream as a record would fail the whole script.
+local function given_id(fields, entry)
+  local id = fields['correlation_id'] or fields['task_id']
+  if not id or id:sub(-7) == ':events' then return 'entry-' .. entry end
+  return id
+end
+
+-- Printable ASCII up to 256 bytes; an entry without such an id is known by its own stream id.
+local function valid_id(id, entry)
+  if #id > 0 and #id <= 256 and not id:find('[^\33-\126]') then return id end
+  return 'entry-' .. entry
+end
+
+local function drop_entry(lane, group, entry)
+  redis.call('XACK', lane, group, entry)
+  redis.call('XDEL', lane, entry)
+end
+
+-- Puts a delivered entry at the end of the lane that is served first; a blocked reader wakes up at once.
+local function move_entry(lane, group, entry, pairs_list, returned)
+  local moved = redis.call('XADD', returned, '*', unpack(pairs_list))
+  drop_entry(lane, group, entry)
+  return moved
+end
+
+-- unpack fails near 8,000 values: an entry of more fields than anybody needs is moved with those that we know.
+local FIELDS_MOST = 1000
+local function in_our_words(fields, id)
+  local pairs_list = { 'message_data', fields['message_data'] or cjson.encode(fields), 'correlation_id', id }
+  for _, name in ipairs({ 'agent_id', 'task_id', 'timestamp' }) do
+    if fields[name] then
+      pairs_list[#pairs_list + 1] = name
+      pairs_list[#pairs_list + 1] = fields[name]
+    end
+  end
+  return pairs_list
+end
+
+-- Takes a pending entry away from its consumer. Returns the record's id, or nil if nothing was left to return.
+-- attempt_back is 1 when the holder gives the work back unharmed: that is no failed attempt.
+local function return_entry(lane, group, entry, returned, run_prefix, event, consumer, attempt_back)
+  local found = redis.call('XRANGE', lane, entry, entry)
+  if #found == 0 then
+    redis.call('XACK', lane, group, entry)
+    return nil
+  end
+  local pairs_list = found[1][2]
+  local fields = entry_fields(pairs_list)
+  local id = valid_id(given_id(fields, entry), entry)
+  local record = run_prefix .. id
+  local have = redis.call('HMGET', record, 'status', 'lane', 'entry', 'fence', 'attempt')
+  if have[1] and (have[2] ~= lane or have[3] ~= entry) then
+    drop_entry(lane, group, entry)
+    return nil
+  end
+  -- One known by its stream id loses that by moving, and would come back as another run: it takes its name along.
+  if fields['correlation_id'] ~= id or #pairs_list > FIELDS_MOST then pairs_list = in_our_words(fields, id) end
+  local moved = move_entry(lane, group, entry, pairs_list, returned)
+  if not have[1] then return id end
+  redis.call('HSET', record, 'lane', returned, 'entry', moved)
+  if have[1] == 'running' then
+    local fence = (tonumber(have[4]) or 0) + 1
+    local attempt = math.max((tonumber(have[5]) or 0) - attempt_back, 0)
+    redis.call('HSET', record, 'status', 'queued', 'owner', '', 'fence', fence, 'attempt', attempt)
+    append_event(record, event, '{"owner":' .. cjson.encode(consumer) .. ',"fence":' .. fence .. '}')
+  end
+  return id
+end

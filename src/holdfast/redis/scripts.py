@@ -1,0 +1,102 @@
+"""Loads Lua scripts from the files beside their owners and calls them by their hash.
+
+Invariant: a server that has forgotten a script (restart, failover, SCRIPT FLUSH) is given it again
+once, however many calls find out together, and none of them fails for it.
+"""
+
+# redis-py types execute_command loosely.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import weakref
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import NoScriptError
+
+from holdfast.errors import ScriptError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.redis.client import Redis
+
+_SHARED = "holdfast.redis"
+_INCLUDE = re.compile(r"^[ \t]*--[ \t]*@include\b[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Script:
+    """A Lua script: its name, its source with all fragments, and the hash the server knows it by."""
+
+    __slots__ = ("_loads", "_turns", "name", "sha", "source")
+
+    def __init__(self, name: str, source: str) -> None:
+        self.name = name
+        self.source = source
+        self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        self._loads = 0
+        self._turns: weakref.WeakKeyDictionary[Redis, asyncio.Lock] = weakref.WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"Script({self.name!r}, sha={self.sha})"
+
+    async def __call__(self, redis: Redis, keys: Sequence[Any] = (), args: Sequence[Any] = ()) -> Any:
+        """Run the script; its keys must share one hash tag."""
+        loads = self._loads
+        try:
+            return await redis.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+        except NoScriptError:  # nothing was executed, so calling again is safe
+            return await self._heal(redis, keys, args, loads)
+
+    async def _heal(self, redis: Redis, keys: Sequence[Any], args: Sequence[Any], loads: int) -> Any:
+        await self._load(redis, loads)
+        try:
+            return await redis.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+        except NoScriptError:  # forgotten again already, or by the one node that was asked
+            return await redis.execute_command("EVAL", self.source, len(keys), *keys, *args)
+
+    async def _load(self, redis: Redis, loads: int) -> None:
+        """Load the script unless that has happened since the caller saw ``loads``."""
+        async with self._turns.setdefault(redis, asyncio.Lock()):
+            if self._loads == loads:
+                await redis.execute_command("SCRIPT LOAD", self.source)
+                self._loads += 1
+
+
+def load(package: str | None, name: str) -> Script:
+    """Read ``lua/<name>.lua`` of ``package``; fragments come from there or from ``holdfast/redis/lua``."""
+    if not package:
+        raise ScriptError(f"lua/{name}.lua was asked for without saying of which package.")
+    return Script(name, _assemble(package, name, (), set()))
+
+
+def _assemble(package: str, name: str, path: tuple[str, ...], seen: set[str]) -> str:
+    if name in path:
+        raise ScriptError(f"Lua fragments include each other: {' -> '.join((*path, name))} ({package}).")
+    seen.add(name)
+    path = (*path, name)
+
+    def fragment(line: re.Match[str]) -> str:
+        wanted = line[1]
+        if not _NAME.fullmatch(wanted):
+            raise ScriptError(f"{package} lua/{name}.lua: {line[0].strip()!r} names no fragment.")
+        if wanted in seen and wanted not in path:
+            return ""  # included above already: once is enough for a local function
+        return _assemble(package, wanted, path, seen)
+
+    return _INCLUDE.sub(fragment, _read(package, name, path))
+
+
+def _read(package: str, name: str, path: tuple[str, ...]) -> str:
+    for owner in (package, _SHARED) if len(path) > 1 else (package,):
+        try:
+            return resources.files(owner).joinpath("lua", f"{name}.lua").read_text("utf-8")
+        except (FileNotFoundError, ModuleNotFoundError, NotADirectoryError):
+            continue
+    where = f"{package} nor in {_SHARED}" if len(path) > 1 else package
+    raise ScriptError(f"There is no lua/{name}.lua in {where} (wanted by {' -> '.join(path)}).")

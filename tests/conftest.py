@@ -1,0 +1,115 @@
+"""What every test may ask for: a real Valkey, a clean client, and servers and networks that fail on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests can import the modules beside this file
+
+from faultproxy import FaultProxy
+from valkeyprocess import ValkeyProcess
+
+from holdfast.config import RedisSettings
+from holdfast.redis.client import Redis, connect
+from holdfast.redis.embedded import EmbeddedServer
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A directory whose path leaves room for the name of a socket, unlike tmp_path's."""
+    with tempfile.TemporaryDirectory(prefix="hf") as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[EmbeddedServer]:
+    """One server for all tests of this process; it keeps nothing and ends with it, however that ends."""
+    with tempfile.TemporaryDirectory(prefix="hf") as path:
+        server = EmbeddedServer(path, append_only=False, port=0)
+        server.start_sync()
+        yield server
+        server.stop_sync()
+
+
+@pytest.fixture
+def redis_url(valkey_server: EmbeddedServer) -> str:
+    return valkey_server.url
+
+
+@pytest.fixture
+def redis_settings(redis_url: str) -> RedisSettings:
+    return RedisSettings(url=redis_url)
+
+
+@pytest.fixture
+async def redis(redis_settings: RedisSettings) -> AsyncIterator[Redis]:
+    """A client of an empty server."""
+    client = connect(redis_settings)
+    await client.execute_command("FLUSHALL", "SYNC")
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def fault_proxy(valkey_server: EmbeddedServer) -> Iterator[FaultProxy]:
+    """A proxy in front of the shared server; see FaultProxy for what it can do."""
+    with FaultProxy(str(valkey_server.socket_path)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied_settings(redis_settings: RedisSettings, fault_proxy: FaultProxy) -> RedisSettings:
+    """Settings that lead through the proxy, with timeouts short enough to wait for."""
+    return msgspec.structs.replace(
+        redis_settings, url=fault_proxy.url, socket_timeout_seconds=1.0, connect_timeout_seconds=1.0
+    )
+
+
+StartValkey = Callable[..., ValkeyProcess]
+
+
+@contextlib.contextmanager
+def valkey_processes() -> Iterator[StartValkey]:
+    """Start servers by ``start(*options, append_only=True, sentinel=False)``; all are killed at the end."""
+    with tempfile.TemporaryDirectory(prefix="hf", ignore_cleanup_errors=True) as root:
+        started: list[ValkeyProcess] = []
+
+        def start(*options: str, append_only: bool = True, sentinel: bool = False) -> ValkeyProcess:
+            directory = Path(root) / str(len(started))
+            directory.mkdir()
+            server = ValkeyProcess(directory, *options, append_only=append_only, sentinel=sentinel)
+            started.append(server)
+            return server.start()
+
+        try:
+            yield start
+        finally:
+            for server in started:
+                server.kill()
+
+
+@pytest.fixture
+def start_valkey() -> Iterator[StartValkey]:
+    """Start servers of the test's own: ``start_valkey(*options, append_only=True, sentinel=False)``."""
+    with valkey_processes() as start:
+        yield start
+
+
+@pytest.fixture(scope="class")
+def start_valkey_for_class() -> Iterator[StartValkey]:
+    """The same for all tests of a class, where starting is the slow part."""
+    with valkey_processes() as start:
+        yield start
+
+
+@pytest.fixture
+def restartable_valkey(start_valkey: StartValkey) -> ValkeyProcess:
+    """A durable server that the test may kill, freeze and restart on the same socket and port."""
+    return start_valkey()

@@ -1,0 +1,124 @@
+"""A Valkey process of a test's own, which it may kill, freeze and restart on the same socket and port."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from holdfast.redis.embedded import find_server
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(1, signal.SIGKILL)
+
+
+class ValkeyProcess:
+    """``start``, ``kill`` (-9), ``freeze`` (SIGSTOP), ``thaw`` (SIGCONT), ``restart``; ``url``, ``tcp_url``."""
+
+    def __init__(
+        self, directory: Path, *options: str, append_only: bool = True, sentinel: bool = False
+    ) -> None:
+        self.directory = directory
+        self.socket_path = directory / "v.sock"
+        self.port = free_port()
+        self._options = ("--appendonly", "yes" if append_only else "no", *options)
+        self._sentinel = sentinel
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.socket_path}"
+
+    @property
+    def tcp_url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> ValkeyProcess:
+        """Start it and return when it answers."""
+        command = [str(find_server()), *self.arguments()]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it makes one system call and nothing else
+            )
+        self.wait_until_up()
+        return self
+
+    def arguments(self) -> list[str]:
+        if self._sentinel:
+            file = self.directory / "sentinel.conf"  # a sentinel writes what it learns into its file
+            file.write_text(f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\n")
+            return [str(file), "--sentinel"]
+        return [
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket_path)),
+            *("--dir", str(self.directory), "--save", "", "--appendfsync", "always"),
+            *self._options,
+        ]
+
+    def ask(self, command: str) -> str:
+        """Send one inline command over TCP and return the start of its raw reply."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            connection.sendall(command.encode() + b"\r\n")
+            return connection.recv(65536).decode()
+
+    def wait_until_up(self) -> None:
+        self.wait_for("PING", "+PONG")
+
+    def wait_for(self, command: str, wanted: str, seconds: float = 20.0) -> None:
+        """Ask until the reply contains ``wanted``."""
+        assert self._process is not None
+        deadline = time.monotonic() + seconds
+        reply = ""
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                reply = self.ask(command)
+            except OSError as exc:
+                reply = repr(exc)
+            if wanted in reply:
+                return
+            time.sleep(0.005)
+        raise AssertionError(
+            f"{command} never said {wanted}, but {reply}\n{(self.directory / 'log').read_text()}"
+        )
+
+    def kill(self) -> None:
+        """Kill it as ``kill -9`` does: no goodbye, no flush."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def freeze(self) -> None:
+        """Stop it without closing anything: connections hang."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Kill it and start it again on the same directory, socket and port."""
+        self.kill()
+        self.start()
