@@ -32,7 +32,7 @@ help: ## Show this list
 setup: $(SYNCED) ## Install everything into .venv (the other targets do this by themselves)
 
 demo: $(SYNCED) ## See the whole system at work, then a summary (KEEP=1 stays up)
-	@$(PY) -m holdfast.demo $(if $(KEEP),--keep) $(ARGS)
+	@$(PY) -m holdfast demo $(if $(KEEP),--keep) $(ARGS)
 
 test: $(SYNCED) ## Run all tests but the long ones (ARGS='-k name' picks some)
 	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "not long" $(ARGS)

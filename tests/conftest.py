@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # so that tests can import the modules beside this file
-
 from faultproxy import FaultProxy
 from valkeyprocess import ValkeyProcess
 

@@ -47,7 +47,7 @@ class BreakerSettings(Section, frozen=True, kw_only=True):
         about("How long an open breaker refuses calls before it lets probes through.", ge=0.001, le=_DAY),
     ] = 5.0
     half_open_probes: Annotated[
-        int, about("Probes that must succeed before the breaker closes.", ge=1, le=1000)
+        int, about("Calls let through at a time while the breaker is half open.", ge=1, le=1000)
     ] = 2
 
 

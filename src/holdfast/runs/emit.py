@@ -10,6 +10,7 @@ from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.scripts import load
 from holdfast.runs.message import encode_value
+from holdfast.runs.run import Status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,6 +22,21 @@ if TYPE_CHECKING:
 _EMIT = load(__package__, "emit")
 _RETRY_SECONDS = 0.2
 _PER_ATTEMPT = 1_000_000_000
+_LONGEST_TYPE = 200
+RESERVED = frozenset(
+    {
+        *(status.value for status in Status),
+        "submitted",
+        "adopted",
+        "started",
+        "retrying",
+        "handed_back",
+        "reclaimed",
+    }
+    | {"replayed", "restored"}
+)
+"""Event types of the system itself: an agent that used one would mislead whoever follows its run."""
+
 _Row = tuple[str, int, int, str, bytes]
 
 
@@ -47,8 +63,12 @@ class Emitter:
         return emit
 
     def _encode(self, run: Claimed, kind: str, data: Any) -> bytes:
-        if not kind or len(kind) > 200:
+        if not kind or len(kind) > _LONGEST_TYPE:
             raise InputError(f"the type of an event must have 1 to 200 characters, got {kind[:50]!r}")
+        if kind in RESERVED:
+            raise InputError(
+                f"an agent can't emit {kind!r}: that word tells what the system did; choose another"
+            )
         row = encode_value(data, f"event {kind!r} of agent {run.agent!r}")
         if len(row) > self._queue.settings.max_payload_bytes:
             raise InputError(

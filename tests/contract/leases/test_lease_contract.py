@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import msgspec
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from stores import HARNESSES
+from leasestores import HARNESSES
 
 from holdfast.leases.lease import Lease, Standing
 

@@ -76,6 +76,18 @@ async def test_what_an_agent_emits_is_in_the_feed_in_order(system, app):
     assert await system.events(run_id) == ["submitted", "started", *["word"] * 20, "chunk", "succeeded"]
 
 
+async def test_an_agent_cannot_emit_the_systems_own_words(system, app):
+    @app.agent(max_attempts=1)
+    async def liar(ctx):
+        await ctx.emit("succeeded", None)
+
+    run_id = await system.submit("liar")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert run.status is Status.FAILED
+    assert "'succeeded'" in run.error.message
+
+
 async def test_a_sync_agent_runs_in_a_thread(system, app):
     @app.agent
     def where(ctx, payload):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from system import System, WorkerChild
 
-AGENTS = str(Path(__file__).with_name("agents.py")) + ":app"
+AGENTS = str(Path(__file__).with_name("chaos") / "agents.py") + ":app"
 
 
 @dataclass(frozen=True)
