@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from holdfast.agents.app import App
 from holdfast.agents.context import Context, SyncContext
 from holdfast.errors import (
@@ -27,9 +30,13 @@ from holdfast.errors import (
     UnknownAgent,
 )
 
+if TYPE_CHECKING:
+    from holdfast.client import Client, RunHandle, SyncClient, SyncRunHandle
+
 __all__ = [
     "App",
     "AppError",
+    "Client",
     "ConfigError",
     "Conflict",
     "Context",
@@ -48,7 +55,19 @@ __all__ = [
     "RunCancelled",
     "RunError",
     "RunFailed",
+    "RunHandle",
     "RunTimedOut",
+    "SyncClient",
     "SyncContext",
+    "SyncRunHandle",
     "UnknownAgent",
 ]
+
+_CLIENT = frozenset({"Client", "RunHandle", "SyncClient", "SyncRunHandle"})
+
+
+def __getattr__(name: str) -> Any:
+    """Load the client when it is first asked for: agents and workers do without it."""
+    if name in _CLIENT:
+        return getattr(importlib.import_module("holdfast.client"), name)
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

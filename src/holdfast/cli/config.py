@@ -1,0 +1,68 @@
+"""``holdfast config``: what the settings are, and where each came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli import options, output
+from holdfast.cli.output import Column
+from holdfast.cli.root import COMMANDS, FAILED
+from holdfast.config import load
+from holdfast.errors import ConfigError
+from holdfast.redis.client import parse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.config import Loaded
+
+config_commands = options.group(COMMANDS["config"])
+
+_COLUMNS = (Column("SETTING"), Column("VALUE", free=True), Column("FROM"))
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(config_commands, name="config")
+
+
+@config_commands.command("show")
+def show_config(
+    changed: Annotated[bool, typer.Option("--changed", help="Only what differs from the defaults.")] = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Show every setting with its value and where that came from; secrets are hidden."""
+    rows = [shown for shown in load(config).shown() if not changed or shown.source != "default"]
+    if json:
+        output.document(rows)
+    else:
+        cells = [(shown.path, shown.value, shown.source) for shown in rows]
+        output.table(_COLUMNS, cells, empty="every setting has its default")
+
+
+@config_commands.command("check")
+def check_config(json: options.Json = False, config: options.Config = None) -> None:
+    """Check file and environment without starting anything; exit 1 if something is wrong."""
+    try:
+        loaded = _checked(config)
+    except ConfigError as exc:
+        if not json:
+            raise
+        output.document({"ok": False, "problem": str(exc)})
+        raise typer.Exit(FAILED) from exc
+    changed = sum(source != "default" for source in loaded.sources.values())
+    file = str(loaded.file) if loaded.file else None
+    if json:
+        output.document({"ok": True, "file": file, "changed": changed})
+    else:
+        output.line(f"the settings are fine: {file or 'no file'}, {changed} differ from the defaults")
+
+
+def _checked(config: Path | None) -> Loaded:
+    loaded = load(config)
+    if loaded.settings.redis.url:
+        parse(loaded.settings.redis.url)
+    return loaded

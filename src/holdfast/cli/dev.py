@@ -1,0 +1,36 @@
+"""``holdfast dev``: a whole system in one command."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.root import COMMANDS
+from holdfast.config.environment import CONFIG_VARIABLE
+from holdfast.services.dev import run_dev
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the command."""
+    root.command("dev", help=COMMANDS["dev"])(dev)
+
+
+def dev(
+    app: Annotated[str, typer.Argument(metavar="APP", help="package.module:app or path/to/file.py:app.")],
+    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Worker processes.")] = 2,
+    reload: Annotated[bool, typer.Option("--reload/--no-reload", help="Follow changes of the code.")] = True,
+    json: options.LogJson = False,
+    config: options.Config = None,
+) -> None:
+    """Run the server, workers and a janitor until Ctrl-C; a change of the code restarts the workers."""
+    settings = options.read_settings(config)
+    # The processes read the settings themselves, so they are told the same.
+    if config is not None:
+        os.environ[CONFIG_VARIABLE] = str(config.absolute())
+    if json:
+        os.environ["HOLDFAST_LOG_FORMAT"] = "json"
+        settings = options.read_settings(config)
+    raise typer.Exit(run_dev(settings, app, workers=workers, reload=reload))

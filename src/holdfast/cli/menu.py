@@ -1,0 +1,80 @@
+"""The parser of all commands but the services': the one asked for, and a line of help for each other."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+from typing import Annotated, Protocol, cast
+
+import typer
+
+from holdfast.cli.root import COMMANDS, INTERRUPTED, USAGE, say
+from holdfast.errors import InputError
+
+
+class Noun(Protocol):
+    """A module of this package that holds commands."""
+
+    def add_to(self, root: typer.Typer) -> None:
+        """Add the commands to ``root``."""
+
+
+def run(wanted: str, arguments: list[str]) -> int:
+    """Parse the arguments, call the command, and return the exit code."""
+    try:
+        code = _root(wanted)(arguments, prog_name="holdfast", standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except Exception as exc:
+        if not hasattr(exc, "format_message"):  # not the parser's
+            raise
+        _explain(cast("typer.BadParameter", exc))
+        return USAGE
+    return code if isinstance(code, int) else 0
+
+
+def _root(wanted: str) -> typer.Typer:
+    root = typer.Typer(
+        help="Holdfast runs AI agents that finish.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    root.callback()(_common)
+    for name, sentence in COMMANDS.items():
+        module = importlib.import_module(f"holdfast.cli.{name}") if name == wanted else None
+        if hasattr(module, "add_to"):
+            cast("Noun", module).add_to(root)
+        else:
+            root.command(name, help=sentence)(_elsewhere)
+    return root
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"holdfast {importlib.metadata.version('holdfast')}\n")
+        raise typer.Exit
+
+
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def _elsewhere() -> None:
+    """Stand for a command of another module, which is listed only."""
+    raise InputError("write the command first, its options after it")
+
+
+def _explain(exc: typer.BadParameter) -> None:
+    message = exc.format_message().strip()
+    if message.startswith("Usage:"):  # a command that only holds others was given none: this is its help
+        say(message)
+        return
+    path = exc.ctx.command_path if exc.ctx is not None else "holdfast"
+    say(f"holdfast: {message} (`{path} --help` tells more)")

@@ -1,0 +1,38 @@
+"""The options that commands share, so that the same word means the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.config import load
+
+if TYPE_CHECKING:
+    from holdfast.config import Settings
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Read the settings from FILE instead of ./holdfast.yaml."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+LogJson = Annotated[bool, typer.Option("--json", help="Log lines of JSON, also on a terminal.")]
+AnyQueue = Annotated[
+    str | None, typer.Option("--queue", metavar="QUEUE", help="Look in this queue only, not in all of them.")
+]
+OneQueue = Annotated[
+    str | None, typer.Option("--queue", metavar="QUEUE", help="The queue, if it is not the default one.")
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is shown to others.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many at most.")]
+
+
+def read_settings(config: Path | None) -> Settings:
+    """Return the settings, from the file that was named if one was."""
+    return load(config).settings
+
+
+def group(sentence: str) -> typer.Typer:
+    """Return a noun's command, which only holds others."""
+    return typer.Typer(help=sentence, no_args_is_help=True, rich_markup_mode=None)

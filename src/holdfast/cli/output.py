@@ -1,0 +1,158 @@
+"""What commands print: JSON for machines, tables and records for people.
+
+Colours are for terminals only, and never where NO_COLOR is set.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.cli.root import FAILED, say, silence_stdout
+from holdfast.cli.wording import clock, compact, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from holdfast.events.event import Event
+
+_GAP = 2
+_UNBOUND = 1_000_000_000  # what is piped is not cut: somebody may look for an id in it
+_STYLES: Final[Mapping[str, str]] = {
+    "succeeded": "green",
+    "open": "green",
+    "working": "green",
+    "running": "cyan",
+    "started": "cyan",
+    "queued": "blue",
+    "delayed": "yellow",
+    "retrying": "yellow",
+    "draining": "yellow",
+    "paused": "yellow",
+    "failed": "red",
+    "timed_out": "red",
+    "cancelled": "magenta",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; numbers stand right, and free text may be cut to fit."""
+
+    title: str
+    number: bool = False
+    free: bool = False
+
+
+def document(value: Any) -> None:
+    """Print one JSON document."""
+    _write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def json_line(value: Any) -> None:
+    """Print one line of JSON, at once."""
+    _write(compact(value) + "\n")
+
+
+def line(text: str) -> None:
+    """Print one line, at once."""
+    _write(printable(text) + "\n")
+
+
+def note(text: str) -> None:
+    """Say something beside the answer in a line, on stderr."""
+    say(f"holdfast: {printable(text)}")
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, empty: str) -> None:
+    """Print rows under their titles, or what there is to say if there are none."""
+    from rich.table import Table  # noqa: PLC0415 - rich is for people's tables only, and slow to load
+
+    cells = [[_styled(cell) for cell in row] for row in rows]
+    if not cells:
+        line(empty)
+        return
+    if sys.stdout.isatty():
+        _fit(columns, cells, shutil.get_terminal_size().columns)
+    shown = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        shown.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
+    for row in cells:
+        shown.add_row(*row)
+    _print(shown)
+
+
+def _fit(columns: Sequence[Column], rows: list[list[Text]], width: int) -> None:
+    """Cut free text so that the rest keeps its room: half an id is worth nothing."""
+    widths = [max(len(c.title), *(row[at].cell_len for row in rows)) for at, c in enumerate(columns)]
+    while sum(widths) + _GAP * (len(widths) - 1) > width:
+        longest = max((at for at, c in enumerate(columns) if c.free), key=lambda at: widths[at], default=None)
+        if longest is None or widths[longest] <= len(columns[longest].title):
+            return
+        widths[longest] -= 1
+    for row in rows:
+        for cell, room in zip(row, widths, strict=True):
+            cell.truncate(room, overflow="ellipsis")
+
+
+def record(fields: Iterable[tuple[str, str]]) -> None:
+    """Print one thing, a field a line; fields that are empty are left out."""
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    shown = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for name, value in fields:
+        if value:
+            shown.add_row(name, _styled(value, lines=True))
+    _print(shown)
+
+
+def event(happened: Event) -> None:
+    """Print an event of a feed on one line, at once."""
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    data = "" if happened.data in (None, {}) else compact(happened.data)
+    kind = printable(happened.type)
+    text = Text.assemble((clock(happened.at), "dim"), "  ", (f"{kind:<11}", _STYLES.get(kind, "")), " ", data)
+    text.no_wrap, text.overflow = True, "ellipsis"
+    _print(text)
+
+
+def _styled(value: str, *, lines: bool = False) -> Text:
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    return Text(printable(value, lines=lines), style=_STYLES.get(value.partition(" ")[0], ""))
+
+
+def _print(shown: RenderableType) -> None:
+    from rich.console import Console  # noqa: PLC0415 - as above
+
+    terminal = sys.stdout.isatty()
+    console = Console(
+        color_system="auto" if terminal and not os.environ.get("NO_COLOR") else None,
+        width=None if terminal else _UNBOUND,
+        highlight=False,
+    )
+    with console.capture() as captured:
+        console.print(shown)
+    text = captured.get()
+    _write(text if terminal else "".join(f"{each.rstrip()}\n" for each in text.splitlines()))
+
+
+def _write(text: str) -> None:
+    # A closed pipe is an OSError, which would be taken for a Redis that is away.
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+        raise SystemExit(FAILED) from None

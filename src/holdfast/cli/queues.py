@@ -1,0 +1,170 @@
+"""``holdfast queues``: how much work there is, and the gate in front of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from holdfast.cli import options, output
+from holdfast.cli.output import Column
+from holdfast.cli.root import COMMANDS
+from holdfast.cli.station import Station, at_station
+from holdfast.cli.wording import moment, span
+from holdfast.runs.queue import Depth, Gate, RunQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+queues = options.group(COMMANDS["queues"])
+
+QueueName = Annotated[
+    str | None, typer.Argument(metavar="[QUEUE]", help="The queue, if it is not the default one.")
+]
+
+_COLUMNS = (
+    Column("QUEUE", free=True),
+    Column("GATE"),
+    Column("DEPTH", number=True),
+    Column("WAITING", number=True),
+    Column("PENDING", number=True),
+    Column("DELAYED", number=True),
+    Column("DEAD", number=True),
+    Column("OLDEST", number=True),
+    Column("WORKERS", number=True),
+)
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(queues, name="queues")
+
+
+class QueueState(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it is now."""
+
+    name: str
+    gate: Gate
+    depth: int
+    undelivered: int
+    pending: int
+    delayed: int
+    dead: int
+    oldest_seconds: float
+    workers: int
+    settings: Any = None
+
+
+@queues.command("list")
+def list_queues(json: options.Json = False, config: options.Config = None) -> None:
+    """List the configured queues."""
+
+    async def work(station: Station) -> list[QueueState]:
+        return [await _state(queue) for queue in station.queues()]
+
+    states = at_station(options.read_settings(config), work)
+    if json:
+        output.document(states)
+    else:
+        output.table(_COLUMNS, [_row(state) for state in states], empty="no queues")
+
+
+@queues.command("show")
+def show_queue(name: QueueName = None, json: options.Json = False, config: options.Config = None) -> None:
+    """Show one queue: its work, its gate and its settings."""
+
+    async def work(station: Station) -> QueueState:
+        queue = await station.queue(name)
+        return msgspec.structs.replace(await _state(queue), settings=queue.settings)
+
+    state = at_station(options.read_settings(config), work)
+    if json:
+        output.document(state)
+    else:
+        output.record(_fields(state))
+
+
+async def _state(queue: RunQueue) -> QueueState:
+    depth: Depth = await queue.depth()
+    return QueueState(
+        name=queue.name,
+        gate=await queue.gate(),
+        depth=depth.depth,
+        undelivered=depth.undelivered,
+        pending=depth.pending,
+        delayed=depth.delayed,
+        dead=depth.dead,
+        oldest_seconds=depth.oldest_seconds,
+        workers=depth.workers,
+    )
+
+
+def _row(state: QueueState) -> tuple[str, ...]:
+    counts = (state.depth, state.undelivered, state.pending, state.delayed, state.dead)
+    oldest = span(state.oldest_seconds) if state.oldest_seconds else ""
+    return (state.name, state.gate.mode, *map(str, counts), oldest, str(state.workers))
+
+
+def _fields(state: QueueState) -> list[tuple[str, str]]:
+    gate, settings = state.gate, state.settings
+    since = f" since {moment(gate.since)}" if gate.since else ""
+    return [
+        ("queue", state.name),
+        ("gate", f"{gate.mode}{since}{': ' + gate.reason if gate.reason else ''}"),
+        ("depth", f"{state.depth} ({state.undelivered} waiting, {state.pending} pending)"),
+        ("delayed", str(state.delayed)),
+        ("dead", str(state.dead)),
+        ("oldest", span(state.oldest_seconds) if state.oldest_seconds else "nothing waits"),
+        ("workers", str(state.workers)),
+        ("group", settings.group),
+        ("slots", f"{settings.slots} per worker"),
+        ("timeout", span(settings.timeout_seconds)),
+        ("attempts", f"{settings.max_attempts} at most"),
+        ("max depth", str(settings.max_depth)),
+        ("retention", span(settings.retention_seconds)),
+    ]
+
+
+@queues.command("pause")
+def pause_queue(
+    name: QueueName = None,
+    reason: options.Reason = "",
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Take no new runs and start none; what runs goes on."""
+    _set_gate(name, lambda queue: queue.pause(reason), json=json, config=config)
+
+
+@queues.command("drain")
+def drain_queue(
+    name: QueueName = None,
+    reason: options.Reason = "",
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Take no new runs, but work off those that are there."""
+    _set_gate(name, lambda queue: queue.drain(reason), json=json, config=config)
+
+
+@queues.command("resume")
+def resume_queue(name: QueueName = None, json: options.Json = False, config: options.Config = None) -> None:
+    """Open a paused or draining queue again."""
+    _set_gate(name, lambda queue: queue.resume(), json=json, config=config)
+
+
+def _set_gate(
+    name: str | None, change: Callable[[RunQueue], Awaitable[None]], *, json: bool, config: Path | None
+) -> None:
+    async def work(station: Station) -> tuple[str, Gate]:
+        queue = await station.queue(name)
+        await change(queue)
+        return queue.name, await queue.gate()
+
+    queue_name, gate = at_station(options.read_settings(config), work)
+    if json:
+        output.document({"name": queue_name, "gate": gate})
+    else:
+        output.line(f"{queue_name} {gate.mode}")

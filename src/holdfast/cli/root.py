@@ -1,0 +1,88 @@
+"""The command itself: finds the module of the command that was asked for, and says every error in a sentence.
+
+Only that module is imported. Workers and janitors are many and live long, so theirs don't load typer either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from holdfast.cli.wording import printable
+from holdfast.errors import HoldfastError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+COMMANDS: Final = {
+    "dev": "Run a whole system here: server, workers, janitor, with reload.",
+    "worker": "Run a worker until it is told to stop.",
+    "janitor": "Run the janitor until it is told to stop.",
+    "submit": "Ask for a run, and follow it if wanted.",
+    "runs": "Look at runs, cancel them, queue them again.",
+    "queues": "Look at queues, pause, drain and resume them.",
+    "dead": "Look at runs that were given up, replay or drop them.",
+    "members": "List every live process.",
+    "cleanup": "Remove now what the janitor would remove.",
+    "config": "Show or check the settings.",
+}
+_SERVICES: Final = frozenset({"worker", "janitor"})
+
+
+class Service(Protocol):
+    """A module whose command runs for long."""
+
+    def run(self, arguments: list[str]) -> int:
+        """Parse the arguments, serve, and return the exit code."""
+        ...
+
+
+class Menu(Protocol):
+    """The module that knows all other commands."""
+
+    def run(self, wanted: str, arguments: list[str]) -> int:
+        """Parse the arguments, call the command, and return the exit code."""
+        ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = _call(given)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        silence_stdout()
+        return FAILED
+    except HoldfastError as exc:
+        say(f"holdfast: {exc}")
+        return USAGE if isinstance(exc, InputError) else FAILED
+    return code
+
+
+def _call(given: list[str]) -> int:
+    if given and given[0] in _SERVICES:
+        return cast("Service", importlib.import_module(f"holdfast.cli.{given[0]}")).run(given[1:])
+    wanted = next((word for word in given if not word.startswith("-")), "")
+    return cast("Menu", importlib.import_module("holdfast.cli.menu")).run(wanted, given)
+
+
+def say(text: str) -> None:
+    """Write to stderr, if anybody listens."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{printable(text, lines=True)}\n")
+
+
+def silence_stdout() -> None:
+    """Send what is still to be written nowhere: whoever read us has gone, and that is fine."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

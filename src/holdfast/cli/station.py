@@ -1,0 +1,92 @@
+"""A command's connection to the system. Names are checked here: a typo is an error, not an empty answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from holdfast.config.names import checked_queue
+from holdfast.errors import NotFound
+from holdfast.events.feed import Feed
+from holdfast.redis.edge import answering
+from holdfast.redis.members import Members
+from holdfast.redis.nearby import nearby
+from holdfast.services.connections import Connections
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.config import Settings
+    from holdfast.runs.queue import RunQueue
+
+T = TypeVar("T")
+
+
+class Station:
+    """The queues, runs and members that a command may ask for."""
+
+    def __init__(self, settings: Settings, connections: Connections) -> None:
+        self.settings = settings
+        self.redis = connections.redis
+        self._connections = connections
+
+    def queues(self) -> list[RunQueue]:
+        """Every configured queue, the default one first."""
+        return [self._connections.queue(self.settings.queue_named(n)) for n in self.settings.queue_names()]
+
+    async def queue(self, name: str | None = None) -> RunQueue:
+        """The queue of that name, or the default one; it is configured or in use, else NotFound."""
+        name = self.settings.messaging.queue if name is None else checked_queue(name)
+        queue = self._connections.queue(self.settings.queue_named(name))
+        if name not in self.settings.queue_names() and not await self._in_use(queue):
+            raise NotFound(
+                f"no queue {name!r} is configured or in use{_meant(name, self.settings.queue_names())}"
+            )
+        return queue
+
+    async def _in_use(self, queue: RunQueue) -> bool:
+        keys = queue.keys
+        return bool(await self.redis.exists(*keys.lanes, keys.runs, keys.gate, keys.delayed))
+
+    async def queue_of(self, run_id: str, name: str | None) -> RunQueue:
+        """The queue that holds this run: the one that was named, or whichever does."""
+        queues = [await self.queue(name)] if name is not None else self.queues()
+        for queue in queues:
+            if await self.redis.exists(queue.keys.run(run_id)):
+                return queue
+        where = " or ".join(repr(queue.name) for queue in queues)
+        raise NotFound(
+            f"no run {run_id!r} in queue {where}: ended runs are kept for a while only; "
+            "`holdfast runs list` shows what is there"
+        )
+
+    def feed(self, queue: RunQueue) -> Feed:
+        """The feeds of a queue's runs."""
+        return Feed(queue.keys, self.redis, self.settings.redis)
+
+    def members(self) -> Members:
+        """The live processes."""
+        heartbeat = self.settings.worker.heartbeat_seconds
+        return Members(prefix=self.settings.redis.key_prefix, heartbeat_seconds=heartbeat)
+
+
+def at_station(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:
+    """Do ``work`` with the Redis that is configured, or else with this directory's embedded server."""
+    found = msgspec.structs.replace(settings, redis=nearby(settings.redis))
+    return asyncio.run(_connected(found, work))
+
+
+async def _connected(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(answering(settings.redis.url))
+        connections = await stack.enter_async_context(Connections(settings))
+        return await work(Station(settings, connections))
+
+
+def _meant(name: str, known: tuple[str, ...]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f": did you mean {close[0]!r}?" if close else f": known are {', '.join(known)}"

@@ -1,0 +1,153 @@
+"""``holdfast submit``: ask for a run; with ``--follow``, show its events and end as it ends."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from holdfast.cli import options, output
+from holdfast.cli.root import COMMANDS, FAILED
+from holdfast.cli.station import Station, at_station
+from holdfast.client import Client
+from holdfast.client.handle import error_of
+from holdfast.errors import InputError
+from holdfast.runs.run import Priority, Status
+
+if TYPE_CHECKING:
+    from holdfast.client import RunHandle
+    from holdfast.client.request import SubmitOptions
+    from holdfast.runs.run import Run
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the command."""
+    root.command("submit", help=COMMANDS["submit"])(submit)
+
+
+def submit(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent that should run.")],
+    payload: Annotated[
+        str, typer.Argument(metavar="[JSON]", help="Its input; - reads it from stdin.", show_default=False)
+    ] = "null",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the events until it ends.")] = False,
+    queue: options.OneQueue = None,
+    priority: Annotated[
+        Priority, typer.Option("--priority", help="Which lane it waits in.")
+    ] = Priority.NORMAL,
+    delay: Annotated[str, typer.Option("--delay", metavar="TIME", help="Start it later: 30s, 5m.")] = "0",
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="How long one attempt may take.")
+    ] = None,
+    run_id: Annotated[
+        str, typer.Option("--run-id", metavar="ID", help="Its id, which is accepted once.")
+    ] = "",
+    thread_id: Annotated[str, typer.Option("--thread-id", metavar="ID", help="What it belongs to.")] = "",
+    idempotency_key: Annotated[
+        str, typer.Option("--idempotency-key", metavar="KEY", help="The same key gives the same run.")
+    ] = "",
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metadata", metavar="KEY=VALUE", help="For the agent to see; repeatable, or a JSON object."
+        ),
+    ] = None,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Queue a run of AGENT with the input JSON; with --follow, exit 1 unless it succeeds."""
+    settings = options.read_settings(config)
+    wanted: SubmitOptions = {
+        "queue": queue,
+        "priority": priority,
+        "delay": delay,
+        "timeout": timeout,
+        "run_id": run_id,
+        "thread_id": thread_id,
+        "idempotency_key": idempotency_key,
+        "metadata": _metadata(metadata or []),
+    }
+    value = _payload(payload)
+
+    async def work(station: Station) -> Run | None:
+        await station.queue(queue)
+        async with Client(settings=station.settings) as client:
+            handle = await client.submit(agent, value, **wanted)
+            await _accepted(station, handle, agent, json=json)
+            return await _follow(handle, json=json) if follow else None
+
+    run = at_station(settings, work)
+    if run is not None and run.status is not Status.SUCCEEDED:
+        raise typer.Exit(FAILED)
+
+
+async def _accepted(station: Station, handle: RunHandle, agent: str, *, json: bool) -> None:
+    status = await handle.status()
+    if json:
+        output.json_line(
+            {"run_id": handle.run_id, "queue": handle.queue, "status": status, "fresh": handle.fresh}
+        )
+        return
+    known = f"submitted to {handle.queue}" if handle.fresh else f"known before in {handle.queue}: {status}"
+    output.line(f"{handle.run_id} {known}")
+    if not status.ended:
+        await _warn(station, handle.queue, agent)
+
+
+async def _warn(station: Station, queue: str, agent: str) -> None:
+    """Say if nobody is there to do it: it waits, which may not be what was meant."""
+    members = await station.members().all(station.redis)
+    workers = [
+        m.fields for m in members if m.kind == "worker" and queue in m.fields.get("queues", "").split(",")
+    ]
+    if not workers:
+        output.note(f"no worker serves queue {queue!r} now: the run waits for one")
+    elif not any(agent in fields.get("agents", "").split(",") for fields in workers):
+        names = sorted({name for fields in workers for name in fields.get("agents", "").split(",") if name})
+        output.note(f"no worker of queue {queue!r} knows agent {agent!r} now; they know {', '.join(names)}")
+
+
+async def _follow(handle: RunHandle, *, json: bool) -> Run:
+    async with aclosing(handle.events()) as events:
+        async for happened in events:
+            (output.json_line if json else output.event)(happened)
+    run = await handle.run()
+    if json:
+        output.json_line(run)
+    elif run.status is Status.SUCCEEDED:
+        output.document(run.result)
+    else:
+        output.note(str(error_of(run)))
+    return run
+
+
+def _payload(text: str) -> Any:
+    data = sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        where = "stdin" if text == "-" else repr(text[:60])
+        raise InputError(f"""{where} is not JSON ({exc}): write it like '{{"id": 7}}' or '"text"'""") from exc
+
+
+def _metadata(given: list[str]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if text.startswith("{"):
+            metadata |= _object(text)
+        elif key and equals:
+            metadata[key] = value
+        else:
+            raise InputError(f"--metadata must be KEY=VALUE or a JSON object, got {text[:60]!r}")
+    return metadata
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as exc:
+        raise InputError(f"--metadata {text[:60]!r} is not a JSON object: {exc}") from exc

@@ -1,0 +1,62 @@
+"""How values look to people: times, spans and whatever others wrote. Pure."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+_SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"))
+
+
+def span(seconds: float) -> str:
+    """Write a length of time with two figures that matter: 0.25s, 12s, 3m 20s, 5h 2m."""
+    if seconds < 60:
+        return f"{seconds:.3g}s" if seconds < 10 else f"{seconds:.0f}s"
+    whole = round(seconds)
+    for (unit, name), (below, below_name) in zip(_SPANS, (*_SPANS[1:], (1.0, "s")), strict=True):
+        if whole >= unit:
+            rest = int(whole % unit // below)
+            return f"{int(whole // unit)}{name} {rest}{below_name}" if rest else f"{int(whole // unit)}{name}"
+    return f"{whole}s"
+
+
+def ago(at: float, now: float | None = None) -> str:
+    """Write how long ago something was, or when it will be; nothing if it has not been."""
+    if not at:
+        return ""
+    seconds = (time.time() if now is None else now) - at
+    if seconds < -0.5:
+        return f"in {_coarse(math.ceil(-seconds))}"
+    return "now" if seconds < 1 else f"{_coarse(int(seconds))} ago"
+
+
+def _coarse(seconds: int) -> str:
+    return next((f"{int(seconds // unit)}{name}" for unit, name in _SPANS if seconds >= unit), f"{seconds}s")
+
+
+def clock(at: float) -> str:
+    """Write a time of day to the millisecond, as it is here."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def moment(at: float) -> str:
+    """Write a date and time, and how long ago that was; nothing if it has not been."""
+    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S} ({ago(at)})" if at else ""
+
+
+def compact(value: Any) -> str:
+    """Write a value as JSON on one line."""
+    return msgspec.json.encode(value).decode()
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return text of others without what would move the cursor or change colours; ``lines`` may stay."""
+    kept = "\n\t" if lines else ""
+    return "".join(
+        c if c.isprintable() or c in kept else " " if c in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for c in text
+    )

@@ -1,0 +1,113 @@
+"""A run in the hands of whoever asked for it. A handle holds nothing: it can be dropped and made anew."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from holdfast.config import duration_seconds
+from holdfast.errors import RedisUnavailable, ResultTimeout, RunCancelled, RunError, RunFailed, RunTimedOut
+from holdfast.events.feed import NOW
+from holdfast.redis.edge import answering
+from holdfast.runs.run import Run, Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from holdfast.client.request import Duration
+    from holdfast.events.event import Event
+    from holdfast.events.feed import Feed
+    from holdfast.runs.queue import RunQueue
+
+
+class RunHandle:
+    """One run: look at it, wait for its result, follow its events, cancel it.
+
+    ``fresh`` is False if the run was there before it was asked for: same run id or idempotency key.
+    """
+
+    __slots__ = ("_feed", "_queue", "_url", "fresh", "run_id")
+
+    def __init__(self, run_id: str, queue: RunQueue, feed: Feed, *, url: str, fresh: bool) -> None:
+        self.run_id = run_id
+        self.fresh = fresh
+        self._queue = queue
+        self._feed = feed
+        self._url = url
+
+    def __repr__(self) -> str:
+        return f"RunHandle({self.run_id!r}, queue={self.queue!r})"
+
+    @property
+    def queue(self) -> str:
+        """The queue that the run belongs to."""
+        return self._queue.name
+
+    async def run(self) -> Run:
+        """Read everything that is known of the run."""
+        with answering(self._url):
+            return await self._queue.get(self.run_id)
+
+    async def status(self) -> Status:
+        """Read where the run is."""
+        return (await self.run()).status
+
+    async def result(self, timeout: Duration | None = None) -> Any:
+        """Wait until the run has ended and return its result.
+
+        RunFailed, RunTimedOut or RunCancelled say how it ended otherwise; ResultTimeout says that it
+        has not ended yet and goes on. A Redis that goes away meanwhile is waited for.
+        """
+        seconds = None if timeout is None else duration_seconds(timeout)
+        scope = asyncio.timeout(seconds)
+        try:
+            async with scope:
+                run = await self._ended()
+        except TimeoutError as exc:
+            if not scope.expired():
+                raise
+            raise ResultTimeout(f"run {self.run_id} has not ended after {seconds:g} s; it goes on") from exc
+        if run.status is Status.SUCCEEDED:
+            return run.result
+        raise error_of(run)
+
+    def events(self, after: str = "0") -> AsyncGenerator[Event]:
+        """Follow the run's events, all of them or those after an id, until it has ended."""
+        return self._feed.follow(self.run_id, after)
+
+    async def cancel(self, reason: str = "cancelled by request") -> str:
+        """Cancel the run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
+        with answering(self._url):
+            return await self._queue.cancel(self.run_id, reason)
+
+    async def retry(self) -> None:
+        """Queue the run again, if it failed, timed out or was cancelled."""
+        with answering(self._url):
+            await self._queue.replay(self.run_id)
+
+    async def _ended(self) -> Run:
+        run = await self.run()
+        while not run.status.ended:
+            try:
+                async with contextlib.aclosing(self._feed.follow(self.run_id, NOW)) as events:
+                    async for _ in events:
+                        pass
+                run = await self.run()
+            except RedisUnavailable as exc:
+                await asyncio.sleep(exc.retry_after)
+        return run
+
+
+def error_of(run: Run) -> RunError:
+    """Return the error that says how a run without a result ended."""
+    tries = f"{run.attempt} attempt{'' if run.attempt == 1 else 's'}"
+    why = f"{run.error.kind}: {run.error.message}" if run.error else "no reason is known"
+    what = f"run {run.id} of agent {run.agent!r}"
+    match run.status:
+        case Status.CANCELLED:
+            return RunCancelled(f"{what} was cancelled: {run.cancel or 'no reason is known'}", run_id=run.id)
+        case Status.TIMED_OUT:
+            return RunTimedOut(f"{what} passed its deadline: {why}", run_id=run.id)
+        case _:
+            return RunFailed(f"{what} failed after {tries}: {why}", run_id=run.id)

@@ -1,0 +1,103 @@
+"""What a caller may say about a run, in the caller's words; checked before anything is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from holdfast.config import duration_seconds
+from holdfast.errors import ConfigError, InputError
+from holdfast.runs.run import Priority, Submission
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+    Duration = float | str | timedelta
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The keywords of ``submit``; durations are seconds, ``"5m"`` or a timedelta."""
+
+    queue: str | None
+    run_id: str
+    correlation_id: str
+    thread_id: str
+    priority: str
+    delay: Duration
+    timeout: Duration | None
+    idempotency_key: str
+    metadata: Mapping[str, Any] | None
+    client_id: str
+    project_id: str
+    tenant: str
+    webhook: str
+
+
+class SubmitRequest(SubmitOptions):
+    """One item of ``submit_many``."""
+
+    agent: str
+    input: Any
+
+
+def submission(
+    agent: str,
+    input: Any = None,  # noqa: A002 - the public name of what an agent is given
+    *,
+    run_id: str = "",
+    correlation_id: str = "",
+    priority: str = "normal",
+    delay: Duration = 0,
+    timeout: Duration | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    **rest: Any,
+) -> Submission:
+    """Return what is sent for a request, or raise InputError that names what is wrong with it."""
+    _require_text(agent=agent, run_id=run_id, correlation_id=correlation_id, **rest)
+    if run_id and correlation_id and run_id != correlation_id:
+        raise InputError(f"run_id {run_id!r} and correlation_id {correlation_id!r} are two names of one id")
+    return Submission(
+        agent=agent,
+        input=input,
+        run_id=run_id or correlation_id,
+        priority=_priority(priority),
+        delay_seconds=_seconds("delay", delay),
+        timeout_seconds=None if timeout is None else _timeout(timeout),
+        metadata=_metadata(metadata),
+        **rest,
+    )
+
+
+def _require_text(**values: object) -> None:
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise InputError(f"{name} must be text, got {value!r}")
+
+
+def _priority(value: str) -> Priority:
+    try:
+        return Priority(value)
+    except ValueError:
+        raise InputError(f"priority must be one of {', '.join(Priority)}, got {value!r}") from None
+
+
+def _seconds(name: str, value: Duration) -> float:
+    try:
+        return duration_seconds(value)
+    except (ConfigError, TypeError) as exc:
+        raise InputError(f"{name}: {exc}") from exc
+
+
+def _timeout(value: Duration) -> float:
+    seconds = _seconds("timeout", value)
+    if not seconds:
+        raise InputError("timeout must be more than 0: leave it out for the agent's own, or the queue's")
+    return seconds
+
+
+def _metadata(value: Mapping[str, Any] | None) -> dict[str, Any]:
+    metadata = dict(value or {})
+    for key in metadata:
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
+            raise InputError(f"metadata must have text as its keys, got {key!r}")
+    return metadata

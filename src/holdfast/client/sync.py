@@ -1,0 +1,172 @@
+"""The client for code without an event loop: the same names, blocking. One Client on one thread does it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from holdfast.client.client import Client
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Iterable
+    from types import TracebackType
+    from typing import Unpack
+
+    from holdfast.client.handle import RunHandle
+    from holdfast.client.request import Duration, SubmitOptions, SubmitRequest
+    from holdfast.config import Settings
+    from holdfast.events.event import Event
+    from holdfast.runs.run import Run, Status
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-client", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do ``work`` on the loop and return its result; an interrupted caller stops it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+class SyncRunHandle:
+    """``RunHandle`` with blocking methods."""
+
+    __slots__ = ("_call", "_handle")
+
+    def __init__(self, handle: RunHandle, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._handle = handle
+        self._call = call
+
+    def __repr__(self) -> str:
+        return f"Sync{self._handle!r}"
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self._handle.run_id
+
+    @property
+    def queue(self) -> str:
+        """The queue that the run belongs to."""
+        return self._handle.queue
+
+    @property
+    def fresh(self) -> bool:
+        """False if the run was there before it was asked for."""
+        return self._handle.fresh
+
+    def run(self) -> Run:
+        """Read everything that is known of the run."""
+        return self._call(self._handle.run())
+
+    def status(self) -> Status:
+        """Read where the run is."""
+        return self._call(self._handle.status())
+
+    def result(self, timeout: Duration | None = None) -> Any:
+        """Wait until the run has ended and return its result, or raise as ``RunHandle.result`` does."""
+        return self._call(self._handle.result(timeout))
+
+    def events(self, after: str = "0") -> Generator[Event]:
+        """Follow the run's events until it has ended."""
+        events = self._handle.events(after)
+        try:
+            while True:
+                try:
+                    yield self._call(anext(events))  # pyright: ignore[reportArgumentType] - a generator's step is a coroutine
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._call(events.aclose())
+
+    def cancel(self, reason: str = "cancelled by request") -> str:
+        """Cancel the run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
+        return self._call(self._handle.cancel(reason))
+
+    def retry(self) -> None:
+        """Queue the run again, if it failed, timed out or was cancelled."""
+        self._call(self._handle.retry())
+
+
+class SyncClient:
+    """``Client`` for scripts, used as ``with SyncClient() as client``."""
+
+    def __init__(self, redis_url: str = "", *, settings: Settings | None = None) -> None:
+        self._client = Client(redis_url, settings=settings)
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = LoopThread()
+        try:
+            self._call(self._client.__aenter__())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end)
+            self._call(self._client.__aexit__(kind, exc, trace))
+
+    def submit(
+        self,
+        agent: str,
+        input: Any = None,  # noqa: A002 - the public name of what an agent is given
+        **options: Unpack[SubmitOptions],
+    ) -> SyncRunHandle:
+        """Ask for a run. The same run id or idempotency key again gives the same run."""
+        return self._sync(self._call(self._client.submit(agent, input, **options)))
+
+    def submit_many(self, requests: Iterable[SubmitRequest]) -> list[SyncRunHandle]:
+        """Ask for many runs at once; raise the first refusal, the others being accepted all the same."""
+        return [self._sync(handle) for handle in self._call(self._client.submit_many(requests))]
+
+    def handle(self, run_id: str, *, queue: str | None = None) -> SyncRunHandle:
+        """Return a handle on a run that was submitted before, here or elsewhere; it is not looked up yet."""
+        return self._sync(self._client.handle(run_id, queue=queue))
+
+    def cancel(self, run_id: str, *, queue: str | None = None, reason: str = "cancelled by request") -> str:
+        """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
+        return self._call(self._client.cancel(run_id, queue=queue, reason=reason))
+
+    def retry(self, run_id: str, *, queue: str | None = None) -> SyncRunHandle:
+        """Queue a run that failed, timed out or was cancelled again, from its first attempt."""
+        return self._sync(self._call(self._client.retry(run_id, queue=queue)))
+
+    def _sync(self, handle: RunHandle) -> SyncRunHandle:
+        return SyncRunHandle(handle, self._call)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._thread is None:
+            work.close()
+            raise HoldfastError("the client is not open: use it inside `with SyncClient(...) as client:`")
+        return self._thread.call(work)
+
+    def _end(self) -> None:
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None

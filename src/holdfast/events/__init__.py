@@ -1,0 +1,1 @@
+"""What happened, in order, for whoever listens."""

@@ -1,0 +1,128 @@
+"""The feed of a run: its events in order, as they are and as they come.
+
+Invariant: a follower sees every event after the one it starts at, once and in order, whatever Redis does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import InputError, NotFound, RedisUnavailable
+from holdfast.events.event import FINAL, Event
+from holdfast.redis.client import connect_blocking
+from holdfast.redis.edge import answering
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from holdfast.config import RedisSettings
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import QueueKeys
+
+NOW: Final = "$"
+"""Follow from here on: events that are already there are passed over."""
+
+_PAGE = 200
+_BLOCK_SECONDS = 10.0
+_RETRY_SECONDS = 0.2
+_ID = re.compile(r"\d{1,19}(-\d{1,19})?")
+
+_log = get_logger(__name__)
+
+
+class Feed:
+    """The feeds of one queue's runs.
+
+    Whoever waits has a connection of its own, and as many wait at once as ``redis.max_connections``
+    allows; the others wait for their turn, which costs them time but no event.
+    """
+
+    def __init__(self, keys: QueueKeys, redis: Redis, settings: RedisSettings) -> None:
+        self._keys = keys
+        self._redis: Any = redis
+        self._settings = settings
+        self._turns = asyncio.Semaphore(settings.max_connections)
+
+    async def read(self, run_id: str, after: str = "0", limit: int = _PAGE) -> list[Event]:
+        """Read events that are there now, after the given one; a run without a feed has none."""
+        start = f"({checked_event_id(after)}"
+        with answering(self._settings.url):
+            entries = await self._redis.xrange(self._keys.feed(run_id), start, "+", count=limit)
+        return _events(entries)
+
+    async def follow(self, run_id: str, after: str = "0") -> AsyncGenerator[Event]:
+        """Yield events after the given one as they come, and end when the run has.
+
+        A final event ends the following only while it is the newest and the run's status agrees, so
+        that neither an old end before a replay nor a word of the agent's own is taken for the end.
+        A run that is replayed later is followed again by asking again, after the last id seen.
+        """
+        if after == NOW:
+            after, events = await self._newest(run_id), list[Event]()
+        else:
+            events = await self.read(run_id, after)
+        async with contextlib.AsyncExitStack() as stack:
+            reader: Redis | None = None
+            while True:
+                for event in events:
+                    after = event.id
+                    yield event
+                if (not events or events[-1].final) and await self._over(run_id, after):
+                    return
+                reader = reader or await self._own_connection(stack)
+                events = await self._next(reader, run_id, after)
+
+    async def _newest(self, run_id: str) -> str:
+        with answering(self._settings.url):
+            found = await self._redis.xrevrange(self._keys.feed(run_id), "+", "-", count=1)
+        return found[0][0].decode() if found else "0"
+
+    async def _over(self, run_id: str, after: str) -> bool:
+        """Whether the run has ended and nothing came after; the order of the two questions matters."""
+        status = await self._patiently(lambda: self._redis.hget(self._keys.run(run_id), "status"))
+        if status is not None and status.decode() not in FINAL:
+            return False
+        feed = self._keys.feed(run_id)
+        if status is None and not await self._patiently(lambda: self._redis.exists(feed)):
+            raise NotFound(f"no run {run_id!r} in queue {self._keys.stream!r}, or it ended too long ago")
+        return not await self._patiently(lambda: self._redis.xrange(feed, f"({after}", "+", count=1))
+
+    async def _own_connection(self, stack: contextlib.AsyncExitStack) -> Redis:
+        await stack.enter_async_context(self._turns)
+        reader = connect_blocking(self._settings, _BLOCK_SECONDS)
+        stack.push_async_callback(reader.aclose)
+        return reader
+
+    async def _next(self, reader: Any, run_id: str, after: str) -> list[Event]:
+        """Wait for events; none after a while, so that a feed that has vanished is noticed."""
+        streams = {self._keys.feed(run_id): after}
+        block_ms = int(_BLOCK_SECONDS * 1000)
+        reply = await self._patiently(lambda: reader.xread(streams, count=_PAGE, block=block_ms))
+        return _events(reply[0][1]) if reply else []
+
+    async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask until Redis answers: reading after an id is the same however often it is done."""
+        while True:
+            try:
+                with answering(self._settings.url):
+                    return await call()
+            except RedisUnavailable as exc:
+                _log.info("feed waits for Redis", error=str(exc))
+                await asyncio.sleep(_RETRY_SECONDS)
+
+
+def checked_event_id(after: str) -> str:
+    """Return ``after`` if it can be the id of an event."""
+    if _ID.fullmatch(after):
+        return after
+    raise InputError(
+        f"after must be the id of an event like 1712345678901-0, or 0 for all, got {after[:80]!r}"
+    )
+
+
+def _events(entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Event]:
+    return [Event.of(entry, fields) for entry, fields in entries]

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import pytest
+import redis as redis_py
+
+from holdfast.redis.keys import QueueKeys
+
+
+@pytest.fixture
+def store(redis_url):
+    with redis_py.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def test_a_run_is_submitted_and_listed(cli):
+    said = cli("submit", "echo", '{"a": 1}', "--run-id", "first", "--metadata", "user=ada")
+    assert (said.code, said.out) == (0, "first submitted to agent-queue\n")
+    assert "no worker serves queue 'agent-queue' now" in said.err
+    listed = cli("runs", "list")
+    assert listed.out.splitlines()[1].split()[:5] == ["first", "queued", "echo", "agent-queue", "0"]
+    run = cli("runs", "show", "first", "--json").json
+    assert (run["input"], run["metadata"], run["status"]) == ({"a": 1}, {"user": "ada"}, "queued")
+
+
+def test_a_submission_says_if_it_was_known_before(cli):
+    cli("submit", "echo", "1", "--idempotency-key", "k", "--run-id", "a")
+    said = cli("submit", "echo", "2", "--idempotency-key", "k")
+    assert said.out == "a known before in agent-queue: queued\n"
+    assert cli("submit", "echo", "--run-id", "a", "--json").json == {
+        "run_id": "a",
+        "queue": "agent-queue",
+        "status": "queued",
+        "fresh": False,
+    }
+
+
+def test_metadata_may_be_json(cli):
+    said = cli("submit", "echo", "--run-id", "a", "--metadata", '{"n": 1}', "--metadata", "k=v=w")
+    assert said.code == 0
+    assert cli("runs", "show", "a", "--json").json["metadata"] == {"n": 1, "k": "v=w"}
+
+
+def test_a_delayed_run_of_low_priority(cli):
+    cli("submit", "echo", "--run-id", "a", "--delay", "5m", "--priority", "low")
+    run = cli("runs", "show", "a", "--json").json
+    assert (run["status"], run["lane"]) == ("delayed", "{agent-queue}:low")
+    assert "in 5m" in cli("runs", "show", "a").out
+
+
+def test_runs_are_filtered_and_paged(cli):
+    for number in range(5):
+        cli("submit", "even" if number % 2 == 0 else "odd", "--run-id", f"r{number}")
+    cli("runs", "cancel", "r1")
+    assert [run["id"] for run in cli("runs", "list", "--agent", "even", "--json").json["runs"]] == [
+        "r4",
+        "r2",
+        "r0",
+    ]
+    assert [run["id"] for run in cli("runs", "list", "--status", "cancelled", "--json").json["runs"]] == [
+        "r1"
+    ]
+    page = cli("runs", "list", "--limit", "3", "--json").json
+    rest = cli("runs", "list", "--cursor", page["cursor"], "--json").json
+    assert [run["id"] for run in page["runs"] + rest["runs"]] == ["r4", "r3", "r2", "r1", "r0"]
+    assert f"--cursor {page['cursor']}" in cli("runs", "list", "--limit", "3").err
+
+
+def test_runs_of_all_queues_are_listed_and_found(cli, place):
+    (place / "holdfast.yaml").write_text("queues: {media: {slots: 4}}")
+    cli("submit", "echo", "--run-id", "a")
+    cli("submit", "echo", "--run-id", "b", "--queue", "media")
+    assert [run["id"] for run in cli("runs", "list", "--json").json["runs"]] == ["b", "a"]
+    assert [run["id"] for run in cli("runs", "list", "--queue", "media", "--json").json["runs"]] == ["b"]
+    assert cli("runs", "show", "b", "--json").json["queue"] == "media"
+    assert cli("runs", "show", "b", "--queue", "agent-queue").code == 1
+    assert "--queue" in cli("runs", "list", "--cursor", "1.1").err
+
+
+def test_runs_are_cancelled_and_retried(cli):
+    for run_id in ("a", "b"):
+        cli("submit", "echo", "--run-id", run_id)
+    assert cli("runs", "cancel", "a", "b", "--reason", "enough").out == "a cancelled\nb cancelled\n"
+    assert "enough" in cli("runs", "show", "a").out
+    assert cli("runs", "retry", "a").out == "a queued\n"
+    again = cli("runs", "retry", "a", "b", "--json")
+    assert again.code == 1
+    assert again.lines[0]["run_id"] == "a"
+    assert "queued" in again.lines[0]["error"]
+    assert again.lines[1] == {"run_id": "b", "status": "queued"}
+
+
+def test_events_are_shown(cli):
+    cli("submit", "echo", "--run-id", "a")
+    cli("runs", "cancel", "a")
+    events = cli("runs", "events", "a", "--json").lines
+    assert [event["type"] for event in events] == ["submitted", "cancelled"]
+    assert cli("runs", "events", "a", "--after", events[0]["id"], "--json").lines == events[1:]
+    assert [line.split()[1] for line in cli("runs", "events", "a", "--follow").out.splitlines()] == [
+        "submitted",
+        "cancelled",
+    ]
+
+
+def test_queues_are_shown_paused_drained_and_resumed(cli):
+    cli("submit", "echo")
+    row = cli("queues", "list").out.splitlines()[1].split()
+    assert row[:7] == ["agent-queue", "open", "1", "1", "0", "0", "0"]
+    assert cli("queues", "pause", "--reason", "upgrade").out == "agent-queue paused\n"
+    refused = cli("submit", "echo")
+    assert refused.code == 1
+    assert "holdfast queues resume agent-queue" in refused.err
+    state = cli("queues", "show", "--json").json
+    assert (state["gate"]["mode"], state["gate"]["reason"], state["depth"]) == ("paused", "upgrade", 1)
+    assert state["settings"]["max_attempts"] == 5
+    assert "paused since" in cli("queues", "show").out
+    assert cli("queues", "drain", "agent-queue", "--json").json["gate"]["mode"] == "draining"
+    assert cli("queues", "resume").out == "agent-queue open\n"
+    assert cli("queues", "list", "--json").json[0]["gate"]["mode"] == "open"
+
+
+def test_a_queue_that_is_used_needs_no_settings(cli, store):
+    store.xadd("other", {"message_data": "1", "agent_id": "echo"})
+    assert cli("queues", "show", "other", "--json").json["undelivered"] == 1
+
+
+def bury(store, run_id, agent="echo", reason="invalid"):
+    keys = QueueKeys.of("agent-queue")
+    error = '{"kind":"invalid","message":"bad\\nnews"}'
+    letter = store.xadd(
+        keys.deadletter,
+        {"run_id": run_id, "agent_id": agent, "status": "failed", "reason": reason, "attempts": 2}
+        | {"error": error, "message_data": '{"input":7}'},
+    )
+    fields = {"status": "failed", "agent": agent, "message": '{"input":7}', "dead": letter, "error": error}
+    store.hset(keys.run(run_id), mapping=fields)
+    return letter.decode()
+
+
+def test_dead_letters_are_shown_replayed_and_dropped(cli, store):
+    first, second = bury(store, "a"), bury(store, "b", agent="other")
+    assert [letter["run_id"] for letter in cli("dead", "list", "--json").json["letters"]] == ["b", "a"]
+    rows = cli("dead", "list", "--agent", "echo").out.splitlines()
+    assert rows[1].split() == ["a", "echo", "invalid", "2", "now", "bad", "news"]
+    assert cli("dead", "show", "a", "--json").json["id"] == first
+    assert "bad\n" in cli("dead", "show", second).out
+    assert cli("dead", "replay", "a").out == "a queued\n"
+    assert cli("dead", "drop", second).out == "b dropped\n"
+    assert cli("dead", "list").out == "no dead letters\n"
+    assert cli("runs", "show", "a", "--json").json["status"] == "queued"
+
+
+def test_all_dead_letters_are_dealt_with_only_if_asked(cli, store):
+    for run_id in ("a", "b", "c"):
+        bury(store, run_id, reason="poison" if run_id == "c" else "invalid")
+    for words in (
+        ["dead", "drop"],
+        ["dead", "replay"],
+        ["dead", "drop", "a", "--all"],
+        ["dead", "drop", "a", "--agent", "x"],
+    ):
+        assert cli(*words).code == 2
+    assert cli("dead", "drop", "--all", "--reason", "poison").out == "c dropped\n"
+    replayed = cli("dead", "replay", "--all", "--json").json
+    assert sorted(each["run_id"] for each in replayed["queued"]) == ["a", "b"]
+    assert cli("dead", "replay", "--all").out == "no dead letters\n"
+
+
+def test_cleanup_says_what_it_does(cli, store):
+    store.xgroup_create("agent-queue", "agent-queue-group", id="0", mkstream=True)
+    store.xadd("agent-queue", {"message_data": "1", "agent_id": "echo", "correlation_id": "a"})
+    store.xreadgroup("agent-queue-group", "gone", {"agent-queue": ">"})
+    found = cli("cleanup", "--dry-run", "--json").json[0]
+    assert (found["dry_run"], found["ghosts"][0]["fate"]) == (True, "waiting")
+    said = cli("cleanup")
+    assert said.out.splitlines()[1].split()[:2] == ["agent-queue", "gone"]
+    assert "kept: not idle for long enough" in said.out
+    assert "0 expired runs forgotten" in said.out
+
+
+def test_nobody_is_alive(cli):
+    assert cli("members").out == "no process is alive\n"
+    assert cli("members", "--json").json == []
+
+
+def test_settings_are_shown_with_their_origin(cli, place, monkeypatch):
+    (place / "other.yaml").write_text("lease: {ttl_seconds: 10s}\nredis: {password: hush}")
+    monkeypatch.setenv("MAX_ATTEMPTS", "7")
+    said = cli("config", "show", "--changed", "--config", "other.yaml")
+    rows = {line.split()[0]: line.split()[1:] for line in said.out.splitlines()[1:]}
+    assert rows["lease.ttl_seconds"] == ["10", "other.yaml:1"]
+    assert rows["queue.max_attempts"] == ["7", "environment", "MAX_ATTEMPTS"]
+    assert "hush" not in said.out
+    shown = cli("config", "show", "--json").json
+    assert {"path": "worker.drain_seconds", "value": "25", "source": "default"} in shown
+
+
+def test_settings_are_checked(cli, place):
+    assert cli("config", "check").code == 0
+    assert cli("config", "check", "--json").json["ok"] is True
+    (place / "holdfast.yaml").write_text("lease: {ttl: 10s}")
+    said = cli("config", "check")
+    assert said.code == 1
+    assert "lease.ttl_seconds" in said.err
+    broken = cli("config", "check", "--json")
+    assert (broken.code, broken.json["ok"]) == (1, False)
+
+
+def test_the_version_and_the_help_are_printed(cli):
+    assert cli("--version").out.startswith("holdfast 0.")
+    for words in (["--help"], ["runs", "--help"], ["submit", "--help"]):
+        said = cli(*words)
+        assert said.code == 0
+        assert said.out.startswith("Usage: holdfast")
+    assert "janitor" in cli("--help").out
+    bare = cli()
+    assert (bare.code, bare.out) == (2, "")
+    assert "Commands:" in bare.err

@@ -1,0 +1,83 @@
+"""How ``holdfast dev`` finds an app's folder and sees its files change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import AppError
+from holdfast.services.dev import watch as watch_module
+from holdfast.services.dev.watch import Watch, app_folder, snapshot
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(watch_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(watch_module, "STILL_SECONDS", 0.05)
+
+
+async def changes(watch: Watch) -> list[str]:
+    return [path.name for path in await asyncio.wait_for(watch.changed(), 10)]
+
+
+async def test_a_changed_a_new_and_a_removed_file_are_seen(tmp_path: Path):
+    for name in ("a.py", "b.py", "same.py"):
+        (tmp_path / name).write_text("1")
+    watch = Watch(tmp_path)
+    (tmp_path / "a.py").write_text("12")
+    (tmp_path / "b.py").unlink()
+    (tmp_path / "c.py").write_text("1")
+    assert await changes(watch) == ["a.py", "b.py", "c.py"]
+
+
+async def test_a_change_of_the_same_length_is_seen_by_its_time(tmp_path: Path):
+    (tmp_path / "a.py").write_text("1")
+    watch = Watch(tmp_path)
+    os.utime(tmp_path / "a.py", ns=(1, 1))
+    assert await changes(watch) == ["a.py"]
+
+
+async def test_several_writes_in_a_row_are_one_change(tmp_path: Path):
+    (tmp_path / "a.py").write_text("")
+    watch = Watch(tmp_path)
+    seen = asyncio.create_task(changes(watch))
+    for step in range(1, 6):
+        (tmp_path / "a.py").write_text("x" * step)
+        await asyncio.sleep(0.02)  # an editor's own pace, quicker than the pause that ends a change
+    assert await seen == ["a.py"]
+    later = asyncio.create_task(changes(watch))
+    await asyncio.sleep(0.1)
+    assert not later.done()
+    later.cancel()
+
+
+def test_only_python_files_outside_of_environments_count(tmp_path: Path):
+    for name in ("a.py", "sub/b.py", ".venv/c.py", "__pycache__/d.py", "node_modules/e.py", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert sorted(Path(path).name for path in snapshot(tmp_path)) == ["a.py", "b.py"]
+
+
+def test_the_folder_of_a_file_is_where_it_is(tmp_path: Path):
+    (tmp_path / "desk.py").write_text("")
+    assert app_folder(f"{tmp_path}/desk.py:app") == tmp_path.resolve()
+
+
+def test_the_folder_of_a_module_is_its_whole_package(tmp_path: Path, monkeypatch):
+    package = tmp_path / "watched_package" / "agents"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").write_text("raise RuntimeError('must not be imported here')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert app_folder("watched_package.agents:app") == package.parent
+
+
+@pytest.mark.parametrize("reference", ["no_such_module_here:app", "no/such/file.py:app"])
+def test_an_app_that_is_not_there_is_an_error_that_names_it(reference, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AppError, match=r"no_such_module_here|no/such/file\.py"):
+        app_folder(reference)
