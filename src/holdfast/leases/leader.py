@@ -43,7 +43,6 @@ class Leadership:
         """Resign, if the term is still ours."""
         return [await _RESIGN(redis, [self._key], [self._owner, le.fence]) == b"released" for le in leases]
 
-    async def reclaim(self, redis: Redis, limit: int = 100) -> Sequence[str]:
+    async def reclaim(self, redis: Redis, limit: int = 100) -> Sequence[str]:  # noqa: ARG002
         """Nothing to do: Redis itself ends a term that is not renewed."""
-        del redis, limit
         return ()

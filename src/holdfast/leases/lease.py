@@ -58,10 +58,7 @@ class LeaseStore(Protocol):
 
 def renewal_args(leases: Iterable[Lease]) -> list[Any]:
     """Flatten leases to the (key, fence) pairs that the scripts take."""
-    args: list[Any] = []
-    for lease in leases:
-        args += (lease.key, lease.fence)
-    return args
+    return [part for lease in leases for part in (lease.key, lease.fence)]
 
 
 STANDINGS = {b"kept": Standing.KEPT, b"lost": Standing.LOST, b"stop": Standing.STOP}

@@ -47,11 +47,8 @@ class StreamLeases:
 
     def __init__(self, keys: QueueKeys, *, group: str, owner: str, ttl_ms: int, turn_ms: int = 1000) -> None:
         self._keys: list[Any] = [*keys.lanes, keys.run_prefix]
-        self._turn = keys.turn
-        self._group = group
-        self._owner = owner
-        self._ttl_ms = ttl_ms
-        self._turn_ms = turn_ms
+        self._turn, self._turn_ms = keys.turn, turn_ms
+        self._group, self._owner, self._ttl_ms = group, owner, ttl_ms
 
     async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
         """Reset the idle time of entries that this owner still holds under the same fence."""
@@ -64,9 +61,15 @@ class StreamLeases:
         return [word == b"released" for word in words]
 
     async def reclaim(self, redis: Redis, limit: int = 100) -> Sequence[str]:
-        """Queue again what owners that stopped renewing held; one process looks per turn."""
-        args = [self._group, self._ttl_ms, limit, self._turn_ms]
-        return [key.decode() for key in await _RECLAIM(redis, [*self._keys, self._turn], args)]
+        """Queue again all that owners which stopped renewing held; one process looks per turn."""
+        taken: list[str] = []
+        seen, turn_ms = limit, self._turn_ms
+        while seen == limit:
+            args = [self._group, self._ttl_ms, limit, turn_ms]
+            seen, *keys = await _RECLAIM(redis, [*self._keys, self._turn], args)
+            taken += [key.decode() for key in keys]
+            turn_ms = 0
+        return taken
 
     async def evict(
         self, redis: Redis, consumer: str, *, min_idle_ms: int, leaving: bool = False, look_only: bool = False

@@ -14,7 +14,7 @@ from holdfast.agents.invoke import Invocation
 from holdfast.agents.outcome import Cancelled, Failed, Lost, Outcome, Succeeded, TimedOut, Yielded
 from holdfast.errors import InputError, LeaseLost, MalformedMessage, UnknownAgent
 from holdfast.runs.message import decode_message, encode_value
-from holdfast.runs.run import RunFault, Status
+from holdfast.runs.run import LONGEST_TIMEOUT_SECONDS, RunFault, Status
 from holdfast.runs.settle import Settlement
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ def prepare(
     try:
         envelope = decode_message(run.message)
         spec = place.app.get(run.agent)
+        timeout = timeout_of(spec, envelope, place.settings)
     except MalformedMessage as exc:
         return Failed(Failure.because(FailureClass.MALFORMED, str(exc)))
     except UnknownAgent as exc:
         return Failed(Failure.because(FailureClass.UNKNOWN_AGENT, str(exc)))
     if run.attempt > attempts_of(spec, place.settings):
         return Failed(Failure.because(FailureClass.POISON, _poisonous(run)))
-    timeout = timeout_of(spec, envelope, place.settings)
     info = RunInfo(
         run_id=run.run_id,
         agent_id=run.agent,
@@ -168,10 +168,12 @@ def attempts_of(spec: AgentSpec | None, settings: QueueSettings) -> int:
 
 def timeout_of(spec: AgentSpec, envelope: Envelope, settings: QueueSettings) -> float:
     """The run's own timeout, else its agent's, else the queue's."""
-    for seconds in (envelope.timeout_seconds, spec.timeout_seconds):
-        if seconds is not None and seconds > 0:
-            return seconds
-    return settings.timeout_seconds
+    own = envelope.timeout_seconds
+    if own is None:
+        return settings.timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
+    if not 0 < own <= LONGEST_TIMEOUT_SECONDS:
+        raise MalformedMessage(f"timeout_seconds must be more than 0 and at most a year, got {own}")
+    return own
 
 
 def _poisonous(run: Claimed) -> str:

@@ -126,11 +126,18 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: RunFault | None = None
 
 
+LONGEST_TIMEOUT_SECONDS = 365 * 86400
 _ID = re.compile(r"[!-~]{1,256}\Z")
 
 
 def checked_id(value: str, what: str) -> str:
     """Return ``value`` if it can name a run; ids end up in keys, logs and URLs."""
-    if _ID.match(value):
-        return value
-    raise InputError(f"{what} must be 1 to 256 printable ASCII characters without spaces, got {value[:80]!r}")
+    if not _ID.match(value):
+        raise InputError(
+            f"{what} must be 1 to 256 printable ASCII characters without spaces, got {value[:80]!r}"
+        )
+    if value.endswith(":events"):
+        raise InputError(
+            f"{what} must not end in ':events', got {value[:80]!r}: that is the name of a run's feed"
+        )
+    return value

@@ -16,7 +16,7 @@ from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.keys import LANES
 from holdfast.redis.scripts import load
 from holdfast.runs.message import encode_message
-from holdfast.runs.run import Status, Submission, Ticket, checked_id
+from holdfast.runs.run import LONGEST_TIMEOUT_SECONDS, Status, Submission, Ticket, checked_id
 from holdfast.telemetry.traces import inject
 
 if TYPE_CHECKING:
@@ -105,6 +105,9 @@ class Submitter:
         delay, key = submission.delay_seconds, submission.idempotency_key
         if not 0 <= delay <= _LONGEST_DELAY_SECONDS:
             raise InputError(f"delay_seconds must be between 0 and ten years, got {delay}")
+        timeout = submission.timeout_seconds
+        if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT_SECONDS:
+            raise InputError(f"timeout_seconds must be more than 0 and at most a year, got {timeout}")
         return (
             checked_id(submission.run_id, "run_id") if submission.run_id else uuid7(),
             _LANE_NUMBERS[submission.priority.value],

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _CLAIM_BATCH = 100
 """A claim of 100 keeps Redis busy for about 2 ms; larger ones make everybody else wait."""
+_LEAVING = "the worker is shutting down"
 _PAUSE_POLL_SECONDS = 1.0
 _OUTAGE_FIRST_SECONDS = 0.05
 _OUTAGE_MOST_SECONDS = 1.0
@@ -70,6 +71,7 @@ class Worker:
         self.permits = Permits(min(settings.slots, settings.max_pending))
         self.running: dict[str, Invocation] = {}
         self._is_quiet = False
+        self._is_handing_back = False
         self._more = True
         self._waiting: asyncio.Timeout | None = None
         self._gate_moved = asyncio.Event()
@@ -97,8 +99,8 @@ class Worker:
 
     def hand_back(self) -> int:
         """Ask every run that still goes to stop, to be started elsewhere; return how many were asked."""
-        reason = "the worker is shutting down"
-        return sum([invocation.stop(StopReason.DRAIN, reason) for invocation in self.running.values()])
+        self._is_handing_back = True
+        return sum([invocation.stop(StopReason.DRAIN, _LEAVING) for invocation in self.running.values()])
 
     def cancel(self, run_id: str, reason: str) -> None:
         """Cancel a run, if it is one of ours."""
@@ -135,7 +137,7 @@ class Worker:
             await self._wait_for_gate()
 
     async def _claim(self, woken: Woken) -> Claims:
-        if self._is_quiet and not woken:
+        if self._is_quiet:  # what woke us goes back when we leave
             return Claims([], 0.0)
         taken = self.permits.take(_CLAIM_BATCH)
         kept = 0
@@ -193,6 +195,8 @@ class Worker:
             self._settle(run, hold, prepared, None, started)
             return
         self.running[run.run_id] = prepared
+        if self._is_handing_back:
+            prepared.stop(StopReason.DRAIN, _LEAVING)
         try:
             outcome = await perform(hold, prepared)
         finally:

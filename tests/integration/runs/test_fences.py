@@ -145,6 +145,16 @@ async def test_a_reclaimed_run_goes_before_what_waits(queue):
     assert second.run.run_id == "r0"
 
 
+async def test_all_of_a_dead_workers_runs_are_reclaimed_in_one_turn(queue):
+    await queue.submit_many([Submission(agent="a") for _ in range(350)])
+    dead, other = Holder(queue, "dead"), Holder(queue, "other")
+    await dead.claimer.claim(350, [])
+    async with asyncio.timeout(5):
+        while not (taken := await other.leases.reclaim(queue.redis)):
+            await asyncio.sleep(0.002)
+    assert len(taken) == 350
+
+
 async def test_leaving_returns_what_was_delivered_but_never_started(queue, redis):
     """A blocking read cancelled in flight leaves an entry with our consumer that nobody knows of."""
     await queue.submit(Submission(agent="a", run_id="r"))

@@ -89,6 +89,8 @@ async def test_a_pickle_is_dead_lettered_with_that_reason_and_never_read(system,
         (b"[" * 100_000, "not JSON"),
         (b'{"input": 1, "metadata": 5}', "metadata"),
         (b'{"input": 1, "timeout_seconds": "soon"}', "timeout_seconds"),
+        (b'{"input": 1, "timeout_seconds": 1e300}', "timeout_seconds"),
+        (b'{"input": 1, "timeout_seconds": -1}', "timeout_seconds"),
     ],
 )
 async def test_what_cannot_be_read_is_dead_lettered_and_the_worker_goes_on(
@@ -108,6 +110,14 @@ async def test_an_entry_with_no_field_we_know_is_dead_lettered(system, app, redi
     await system.worker(app)
     run = await adopted(system, f"entry-{entry_id}")
     assert run.status is Status.FAILED
+
+
+async def test_an_id_that_names_another_runs_feed_does_no_harm(system, app, redis):
+    first = await system.submit("echo", 1, run_id="r")
+    entry_id = (await redis.xadd(system.queue.keys.stream, entry('{"input":2}', run_id="r:events"))).decode()
+    await system.worker(app)
+    assert (await system.ended(first)).result == 1
+    assert (await adopted(system, f"entry-{entry_id}")).result == 2
 
 
 async def test_an_entry_without_an_agent_goes_to_the_queues_default_agent(redis, redis_settings, app):
