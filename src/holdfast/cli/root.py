@@ -23,6 +23,7 @@ INTERRUPTED: Final = 130
 
 COMMANDS: Final = {
     "dev": "Run a whole system here: server, workers, janitor, with reload.",
+    "demo": "See a whole system at work: agents, crashes, recovery, and a proof from Redis.",
     "worker": "Run a worker until it is told to stop.",
     "janitor": "Run the janitor until it is told to stop.",
     "submit": "Ask for a run, and follow it if wanted.",

@@ -185,15 +185,17 @@ def stage() -> Stage:
     return stage
 
 
-def test_the_picture_fits_a_terminal_of_100_by_30(stage: Stage):
-    console = Console(file=io.StringIO(), width=100, height=30, force_terminal=True, color_system=None)
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 60)])
+def test_the_picture_fits_the_terminal(stage: Stage, width: int, height: int):
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as capture:
-        console.print(picture(stage, 4))
+        console.print(picture(stage, width, height))
     lines = capture.get().splitlines()
-    assert len(lines) < 30
-    assert max(map(len, lines)) <= 100
-    for word in (*AGENTS, *ACTS, "worker-a"):
+    assert len(lines) < height
+    assert max(map(len, lines)) <= width
+    for word in (*AGENTS, *ACTS, "worker-a", "cancelled", "✓"):
         assert any(word in line for line in lines), word
+    assert sum("run-" in line for line in lines) == {24: 0, 30: 4, 60: 6}[height]
 
 
 def test_without_a_terminal_an_act_is_one_line(stage: Stage):

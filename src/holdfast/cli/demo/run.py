@@ -1,0 +1,119 @@
+"""Puts the demo together: system, client, stage, story, and the proof that decides the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from holdfast.cli.demo.books import Books
+from holdfast.cli.demo.proof import prove
+from holdfast.cli.demo.stage import Stage
+from holdfast.cli.demo.story import ACTS, WORKERS, Story
+from holdfast.cli.demo.summary import print_invitation, print_summary
+from holdfast.cli.demo.system import DemoFailed, System
+from holdfast.cli.demo.view import LivePicture, PlainLines
+from holdfast.client import Client
+from holdfast.redis.client import connect
+from holdfast.redis.keys import QueueKeys
+from holdfast.services.signals import on_signals
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+EXAMPLE = Path("examples/support_desk.py")
+INTERRUPTED = 130
+
+
+def run_demo(*, keep: bool = False) -> int:
+    """Run the demo and return its exit code: 0 only if every run is accounted for."""
+    demo = Demo(Console(highlight=False), find_example(), keep=keep)
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(demo.run())
+    return demo.code
+
+
+def find_example() -> Path:
+    """Return the example agents: they are in the repository, not in the installed package."""
+    for root in (Path.cwd(), *Path(__file__).resolve().parents):
+        if (root / EXAMPLE).is_file():
+            return root / EXAMPLE
+    raise DemoFailed(f"{EXAMPLE} is not here: the demo runs from a clone of the repository, by `make demo`")
+
+
+class Demo:
+    """One showing."""
+
+    def __init__(self, console: Console, app: Path, *, keep: bool) -> None:
+        self._console = console
+        self._app = app
+        self._keep = keep
+        self.code = INTERRUPTED
+        self._view = LivePicture(console) if console.is_terminal else PlainLines(console)
+
+    async def run(self) -> None:
+        """Play, prove, and keep the system up if that was asked for."""
+        _cancel_on_signals()
+        async with System(self._app) as system, _books(system) as books:
+            stage = Stage(system, books, self._view, ACTS)
+            async with Client(settings=system.settings) as client:
+                story = Story(stage, client)
+                failure = await self._play(stage, story)
+            submitted = {run_id: run.agent for run_id, run in stage.account.runs.items()}
+            proof = prove(submitted, story.figures.shaken, await books.audit(submitted))
+            print_summary(self._console, proof, story.figures, system.settings.lease.ttl_seconds)
+            if failure:
+                self._console.print(failure, style="red", markup=False, soft_wrap=True)
+            self.code = 0 if proof.holds and not failure else 1
+            if self._keep:
+                await self._stay(system)
+
+    async def _play(self, stage: Stage, story: Story) -> str:
+        """Play the story; return why it could not be played to its end."""
+        failures: list[str] = []
+        try:
+            with self._view.on():
+                async with asyncio.TaskGroup() as group:
+                    watching = group.create_task(stage.watch())
+                    await story.play()
+                    watching.cancel()
+        except* DemoFailed as group:
+            failures = [str(exc) for exc in _leaves(group)]
+        return "\n".join(failures)
+
+    async def _stay(self, system: System) -> None:
+        for name in WORKERS:
+            if not system.workers[name].lives:
+                system.start_worker(name)
+        print_invitation(self._console, system)
+        await asyncio.Event().wait()
+
+
+def _cancel_on_signals() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        task.cancel()
+
+    on_signals(stop)
+
+
+@contextlib.asynccontextmanager
+async def _books(system: System) -> AsyncGenerator[Books]:
+    queue = system.settings.queue
+    redis = connect(system.settings.redis)
+    try:
+        yield Books(redis, QueueKeys.of(queue.name), queue.group)
+    finally:
+        await redis.aclose()
+
+
+def _leaves(group: BaseExceptionGroup[DemoFailed]) -> list[DemoFailed]:
+    found: list[DemoFailed] = []
+    for exc in group.exceptions:
+        found += _leaves(exc) if isinstance(exc, BaseExceptionGroup) else [exc]
+    return found

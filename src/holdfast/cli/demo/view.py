@@ -1,0 +1,235 @@
+"""The two ways to watch the demo: a calm live picture in a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.demo.account import CANCELLED, DELAYED, FAILED, RUNNING, SUCCEEDED, TIMED_OUT, WAITING
+from holdfast.cli.demo.story import AGENTS, WORKERS, short
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Generator
+
+    from rich.console import RenderableType
+
+    from holdfast.cli.demo.account import Event, Told
+    from holdfast.cli.demo.stage import Act, Stage
+    from holdfast.cli.demo.system import WorkerProcess
+
+_WIDEST = 98
+_WIDE_ENOUGH_FOR_NATURES = 96
+_MOST_EVENTS = 6
+_OTHER_LINES = 26
+"""Lines of the picture that are not events: what is left of the terminal's height is theirs."""
+
+_COLUMNS = (
+    ("waiting", (WAITING,), "white"),
+    ("running", (RUNNING,), "cyan"),
+    ("delayed", (DELAYED,), "yellow"),
+    ("succeeded", (SUCCEEDED,), "green"),
+    ("dead", (FAILED, TIMED_OUT), "red"),
+    ("cancelled", (CANCELLED,), "magenta"),
+)
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_STYLES = {
+    "started": "cyan",
+    "retrying": "yellow",
+    "reclaimed": "bold yellow",
+    "handed_back": "bold yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+}
+
+
+class LivePicture:
+    """A picture that is redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False)
+
+    def show(self, stage: Stage) -> None:
+        """Draw the stage as it is now."""
+        size = self._console.size
+        self._live.update(picture(stage, size.width, size.height), refresh=True)
+
+    @contextlib.contextmanager
+    def on(self) -> Generator[None]:
+        """Draw in place for as long as this lasts; the last picture stays."""
+        with self._live:
+            yield
+
+
+class PlainLines:
+    """A line whenever an act has ended, and one every two seconds about the runs."""
+
+    EVERY_SECONDS = 2.0
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: set[str] = set()
+        self._next = 0.0
+
+    def show(self, stage: Stage) -> None:
+        """Print what is new."""
+        for act in stage.acts:
+            if act.ended and act.title not in self._said:
+                self._said.add(act.title)
+                self._print(f"{act.ended:5.1f} s  {act.title:<8} {act.told}")
+        if stage.seconds >= self._next and stage.account.runs:
+            self._next = stage.seconds + self.EVERY_SECONDS
+            states = stage.account.states()
+            counts = ", ".join(f"{_count(states, keys)} {name}" for name, keys, _ in _COLUMNS)
+            self._print(f"{stage.seconds:5.1f} s  {'runs':<8} {counts}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    @contextlib.contextmanager
+    def on(self) -> Generator[None]:
+        """Nothing to set up."""
+        yield
+
+
+def picture(stage: Stage, width: int, height: int) -> RenderableType:
+    """Draw everything that fits; the events are the first to go."""
+    width = min(width - 2, _WIDEST)
+    parts = [_title(stage, width), _agents(stage, width), _acts(stage, width), _workers(stage, width)]
+    events = min(_MOST_EVENTS, height - _OTHER_LINES)
+    if events > 0:
+        parts.append(_events(stage, width, events))
+    spaced = [line for part in parts for line in (part, "")][:-1]
+    return Padding(Group(*spaced), (0, 1), expand=False)
+
+
+def _title(stage: Stage, width: int) -> RenderableType:
+    row = Table.grid()
+    row.add_column(width=width // 2, no_wrap=True)
+    row.add_column(width=width // 2, justify="right", no_wrap=True)
+    row.add_row(
+        Text.assemble(("Holdfast", "bold"), ("  runs agents that finish", "dim")),
+        Text(f"{len(stage.account.runs)} runs   {stage.seconds:4.1f} s", style="dim"),
+    )
+    return row
+
+
+def _agents(stage: Stage, width: int) -> RenderableType:
+    table = _table()
+    table.add_column("agent", width=10)
+    natures = width >= _WIDE_ENOUGH_FOR_NATURES
+    if natures:
+        table.add_column("", width=25, style="dim")
+    for name, _, _ in _COLUMNS:
+        table.add_column(name, justify="right", width=9)
+    for agent, nature in AGENTS.items():
+        table.add_row(agent, *([nature] if natures else []), *_cells(stage.account.states(agent)))
+    table.add_row(Text("all", style="bold"), *([""] if natures else []), *_cells(stage.account.states()))
+    return table
+
+
+def _cells(states: Counter[str]) -> list[Text]:
+    cells: list[Text] = []
+    for _, keys, style in _COLUMNS:
+        count = _count(states, keys)
+        cells.append(Text(str(count), style=style) if count else Text("·", style="dim"))
+    return cells
+
+
+def _count(states: Counter[str], keys: tuple[str, ...]) -> int:
+    return sum(states[key] for key in keys)
+
+
+def _acts(stage: Stage, width: int) -> RenderableType:
+    table = _table(header=False)
+    table.add_column(width=1)
+    table.add_column(width=8)
+    table.add_column(width=width - 13, no_wrap=True, overflow="ellipsis")
+    for act in stage.acts:
+        table.add_row(
+            _mark(act, stage), Text(act.title, style=_act_style(act)), Text(act.told, style=_act_style(act))
+        )
+    return table
+
+
+def _mark(act: Act, stage: Stage) -> Text:
+    if act.ended:
+        return Text("✓", style="green")
+    if act.began or act.told:
+        return Text(_SPINNER[int(stage.seconds * 8) % len(_SPINNER)], style="cyan")
+    return Text("·", style="dim")
+
+
+def _act_style(act: Act) -> str:
+    return "default" if act.ended or act.told else "dim"
+
+
+def _workers(stage: Stage, width: int) -> RenderableType:
+    table = _table()
+    table.add_column("worker", width=10)
+    table.add_column("pid", width=8, justify="right")
+    table.add_column("state", width=12)
+    table.add_column("runs", width=width - 36, no_wrap=True, overflow="ellipsis")
+    for name in WORKERS:
+        worker = stage.system.workers.get(name)
+        if worker is None:
+            table.add_row(Text(name, style="dim"), "", "", "")
+            continue
+        state = _worker_state(worker)
+        table.add_row(name, Text(str(worker.process.pid), style="dim"), state, _held(stage, worker))
+    return table
+
+
+def _worker_state(worker: WorkerProcess) -> Text:
+    if worker.lives:
+        if worker.fate:
+            return Text("leaving", style="yellow")
+        return Text("working", style="green") if worker.ready else Text("starting", style="dim")
+    return Text("killed -9", style="red") if worker.fate == "kill -9" else Text("left", style="dim")
+
+
+def _held(stage: Stage, worker: WorkerProcess) -> Text:
+    held = stage.account.held_by(worker.name)
+    runs = "  ".join(agent if count == 1 else f"{agent} x{count}" for agent, count in sorted(held.items()))
+    return Text(
+        runs if worker.lives or not runs else f"leases run out: {runs}", style="" if worker.lives else "red"
+    )
+
+
+def _events(stage: Stage, width: int, count: int) -> RenderableType:
+    table = _table()
+    table.add_column("run", width=10, style="dim", no_wrap=True)
+    table.add_column("agent", width=10)
+    table.add_column("last events", width=12)
+    table.add_column("", width=width - 36, style="dim", no_wrap=True, overflow="ellipsis")
+    shown = list(stage.account.recent)[-count:]
+    for event in shown:
+        table.add_row(*_event(event, stage.account.runs[event.run_id]))
+    for _ in range(count - len(shown)):
+        table.add_row("")
+    return table
+
+
+def _event(event: Event, run: Told) -> tuple[RenderableType, ...]:
+    return (
+        short(event.run_id),
+        run.agent,
+        Text(event.type, style=_STYLES.get(event.type, "default")),
+        _detail(event.data),
+    )
+
+
+def _detail(data: dict[str, object]) -> str:
+    return " ".join(f"{key} {value}" for key, value in data.items() if not isinstance(value, dict))
+
+
+def _table(*, header: bool = True) -> Table:
+    return Table(box=None, show_header=header, header_style="dim", padding=(0, 1, 0, 0), pad_edge=False)

@@ -1,0 +1,44 @@
+"""Tells whether an app can be loaded, by loading it in a process of its own: nothing of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from dataclasses import dataclass
+
+from holdfast.services.dev.leash import leashed
+
+PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The agents of an app that can be loaded, or why it can't."""
+
+    agents: tuple[str, ...] = ()
+    problem: str = ""
+
+
+async def check_app(reference: str) -> Verdict:
+    """Load the app elsewhere and say how that went."""
+    command = [sys.executable, "-m", "holdfast.services.dev.probe", reference]
+    process = await asyncio.create_subprocess_exec(
+        *leashed(command),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            printed, problem = await process.communicate()
+    except TimeoutError:
+        return Verdict(problem=f"{reference} was still being imported after {PATIENCE_SECONDS:g} s")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    if process.returncode:
+        return Verdict(problem=problem.decode(errors="replace").strip() or f"{reference} can't be loaded")
+    # The app may print, too: the agents are in the last line.
+    return Verdict(tuple(printed.decode(errors="replace").splitlines()[-1].split()))

@@ -1,0 +1,182 @@
+"""One process that is kept up: started, started again when it dies, replaced or stopped when asked.
+
+Its own session keeps a Ctrl-C in the terminal away from it, so it hears of a stop from us and in our order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.services.dev.leash import leashed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.services.dev.console import Console
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 15.0
+STEADY_SECONDS = 10.0
+"""A process that lived this long has earned a quick restart."""
+HURRY_SECONDS = 7.0
+"""How long a process that was asked twice may take before it is killed."""
+_ASK_AGAIN_SECONDS = 0.25
+_LAST_WORDS_SECONDS = 0.5
+_LONGEST_LINE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to start a child; its environment is asked for anew at every start."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Callable[[], Mapping[str, str]]
+
+
+def pause_seconds(failures: int) -> float:
+    """How long to wait before the next start after so many deaths in a row."""
+    return min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE_SECONDS)
+
+
+class Child:
+    """Keeps one process up until it is stopped."""
+
+    def __init__(self, recipe: Recipe, console: Console) -> None:
+        self.name = recipe.name
+        self._recipe = recipe
+        self._console = console
+        self._process: asyncio.subprocess.Process | None = None
+        self._asked = False
+        self._stopping = False
+        self._wake = asyncio.Event()
+        console.introduce(self.name)
+
+    @property
+    def pid(self) -> int:
+        """The process that lives now, else 0."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else 0
+
+    async def run(self) -> None:
+        """Keep the process up; returns once it has been stopped."""
+        failures = 0
+        while not self._stopping:
+            started = time.monotonic()
+            code = await self._live()
+            if self._asked:
+                self._asked, failures = False, 0
+                continue
+            failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
+            await self._wait_to_restart(code, pause_seconds(failures))
+
+    async def replace(self, grace_seconds: float, hurry: asyncio.Event) -> None:
+        """End the present process, so that ``run`` starts the next; a pause before a restart ends, too."""
+        self._wake.set()
+        await self._end(grace_seconds, hurry)
+
+    async def stop(self, grace_seconds: float, hurry: asyncio.Event) -> None:
+        """End the process for good."""
+        self._stopping = True
+        await self.replace(grace_seconds, hurry)
+
+    # -- living
+
+    async def _live(self) -> int:
+        """Start the process, pass its lines on, and return its exit code."""
+        self._wake.clear()
+        self._process = process = await asyncio.create_subprocess_exec(
+            *leashed(self._recipe.command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **self._recipe.environment()},
+            start_new_session=True,
+            limit=_LONGEST_LINE,
+        )
+        if self._stopping:  # asked while it was being started
+            self._asked = True
+            self._signal(signal.SIGTERM)
+        pump = asyncio.create_task(self._pass_on(process))
+        try:
+            code = await process.wait()
+            # What the process started may hold its output open for ever.
+            await asyncio.wait([pump], timeout=_LAST_WORDS_SECONDS)
+        finally:
+            pump.cancel()
+        return code
+
+    async def _pass_on(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:
+                line = f"(a line of more than {_LONGEST_LINE} bytes was left out)\n".encode()
+            if not line:
+                return
+            self._console.line(self.name, line.decode(errors="replace").rstrip("\r\n"))
+
+    async def _wait_to_restart(self, code: int, seconds: float) -> None:
+        if self._stopping:
+            return
+        self._console.warn(f"{self.name} {_ended(code)}; starting it again in {seconds:g} s")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    # -- ending
+
+    async def _end(self, grace_seconds: float, hurry: asyncio.Event) -> None:
+        """Ask the process to end; after the grace, or in a hurry, ask again; then kill all its session."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self._asked = True
+        self._signal(signal.SIGTERM)
+        if await _exited(process, grace_seconds, unless=hurry):
+            return
+        deadline = time.monotonic() + HURRY_SECONDS
+        while time.monotonic() < deadline:
+            # More than once: a signal that comes before the first one was noticed is lost in it.
+            self._signal(signal.SIGTERM)
+            if await _exited(process, _ASK_AGAIN_SECONDS):
+                return
+        self._console.warn(f"{self.name} ignores its stop: killed")
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            assert self._process is not None
+            self._process.send_signal(number)
+
+
+async def _exited(
+    process: asyncio.subprocess.Process, seconds: float, unless: asyncio.Event | None = None
+) -> bool:
+    """Wait for the process, but no longer than that, nor once the event is set."""
+    waits: list[asyncio.Task[Any]] = [asyncio.create_task(process.wait())]
+    if unless is not None:
+        waits.append(asyncio.create_task(unless.wait()))
+    try:
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return process.returncode is not None
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -1,0 +1,53 @@
+"""What a person sees of several processes at once: whole lines, each with a short coloured name in front."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TextIO
+
+_COLOURS = (36, 35, 34, 33, 32, 96, 95, 94)
+_PLAIN, _DIM, _BOLD, _RED = "0", "2", "1", "31"
+OURSELVES = "dev"
+
+
+class Console:
+    """Writes lines under a name; a terminal that is gone loses lines, not processes."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._colourful = self._stream.isatty() and not os.environ.get("NO_COLOR")
+        self._colours: dict[str, int] = {}
+        self._width = len(OURSELVES)
+
+    def introduce(self, name: str) -> None:
+        """Give a name its colour, and all names the width of the longest."""
+        self._colours.setdefault(name, _COLOURS[len(self._colours) % len(_COLOURS)])
+        self._width = max(self._width, len(name))
+
+    def line(self, name: str, text: str) -> None:
+        """Write a line of a child's as it is."""
+        colour = str(self._colours.get(name, _DIM))
+        self._write(f"{self._paint(f'{name:<{self._width}} │', colour)} {text}")
+
+    def say(self, text: str) -> None:
+        """Write something of our own."""
+        for line in text.splitlines() or [""]:
+            self._write(f"{self._paint(f'{OURSELVES:<{self._width}} │', _BOLD)} {line}".rstrip())
+
+    def warn(self, text: str) -> None:
+        """Write something of our own that needs attention."""
+        self.say("\n".join(self._paint(line, _RED) for line in text.splitlines()))
+
+    def bold(self, text: str) -> str:
+        """Return text that stands out."""
+        return self._paint(text, _BOLD)
+
+    def _paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[{_PLAIN}m" if self._colourful and text else text
+
+    def _write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
+            self._stream.flush()

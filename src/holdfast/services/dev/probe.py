@@ -1,0 +1,33 @@
+"""``python -m holdfast.services.dev.probe APP`` prints an app's agents, or what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from holdfast.agents.loader import load_app
+from holdfast.errors import AppError
+
+
+def main(reference: str) -> int:
+    """Load the app and print its agents."""
+    try:
+        app = load_app(reference)
+    except AppError as exc:
+        sys.stderr.write(f"{exc}\n{_where(exc)}")
+        return 1
+    sys.stdout.write("\n" + " ".join(sorted(app.agents)) + "\n")
+    return 0
+
+
+def _where(exc: AppError) -> str:
+    """The last place in the app's own code that the import came to."""
+    cause = exc.__cause__
+    if cause is None or isinstance(cause, SyntaxError):
+        return "" if cause is None else "".join(traceback.format_exception_only(cause))
+    frames = [f for f in traceback.extract_tb(cause.__traceback__) if "importlib" not in f.filename]
+    return "".join(traceback.format_list(frames[-1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

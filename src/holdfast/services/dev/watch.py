@@ -1,0 +1,82 @@
+"""Sees when Python files change, by asking for their times, which works on every file system and mount."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from holdfast.agents.reference import split
+from holdfast.errors import AppError
+
+POLL_SECONDS = 0.4
+STILL_SECONDS = 0.2
+"""Editors write a file in several steps: only when nothing moved for this long is a change complete."""
+
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
+
+Snapshot = dict[str, tuple[int, int]]
+
+
+def app_folder(reference: str) -> Path:
+    """Return the folder of the app that a reference names: the file's, or that of its whole package."""
+    source, _ = split(reference)
+    if source.endswith(".py") or "/" in source:
+        path = Path(source).expanduser().resolve()
+        if not path.is_file():
+            raise AppError(f"there is no file {path}: give a path to a .py file, or package.module:name")
+        return path.parent
+    return _module_folder(source.partition(".")[0])
+
+
+def _module_folder(name: str) -> Path:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        raise AppError(
+            f"there is no module {name!r} (looked in {Path.cwd()} and the installed packages): "
+            "start from the folder that holds it, or give the path to its file"
+        )
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin or ".").resolve().parent
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """Return time and size of every Python file under a folder."""
+    seen: Snapshot = {}
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _SKIPPED]
+        for name in files:
+            if name.endswith(".py"):
+                path = os.path.join(place, name)  # noqa: PTH118 - a walk of thousands, many times a minute
+                try:
+                    found = os.stat(path)  # noqa: PTH116
+                except OSError:
+                    continue  # gone since the walk saw it
+                seen[path] = (found.st_mtime_ns, found.st_size)
+    return seen
+
+
+class Watch:
+    """Remembers the files of a folder as they were last seen."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._seen = snapshot(folder)
+
+    async def changed(self) -> list[Path]:
+        """Wait until files have changed and are still; return which."""
+        while (now := await self._look(POLL_SECONDS)) == self._seen:
+            pass
+        while (later := await self._look(STILL_SECONDS)) != now:
+            now = later
+        before, self._seen = self._seen, now
+        return sorted(Path(path) for path in {*before, *now} if before.get(path) != now.get(path))
+
+    async def _look(self, after_seconds: float) -> Snapshot:
+        await asyncio.sleep(after_seconds)
+        return await asyncio.to_thread(snapshot, self.folder)

@@ -1,0 +1,290 @@
+"""``holdfast dev`` as a person uses it: a real command, real children, files that change, signals, and kill -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.client import Client
+from holdfast.config import RedisSettings, Settings, setting_rows
+from holdfast.redis.client import connect
+
+APP = """
+import asyncio
+from holdfast import App, Context
+
+app = App("desk")
+
+@app.agent
+async def greet(name):
+    return f"{GREETING} {name}"
+
+@app.agent
+async def slow(ctx: Context, seconds):
+    await ctx.emit("working", {})
+    await asyncio.sleep(seconds)
+"""
+
+
+def version(greeting: str) -> str:
+    return APP + f"\nGREETING = {greeting!r}\n"
+
+
+def eventually(true: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+class Dev:
+    """The command in a process of its own, and what it prints."""
+
+    def __init__(self, folder: Path, *options: str, **environ: str) -> None:
+        ours = {name for row in setting_rows() for name in row.env}
+        clean = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("HOLDFAST_")}
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "dev", "desk.py:app", "--workers", "1", *options],
+            cwd=folder,
+            env={**clean, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def says(self, text: str, times: int = 1) -> None:
+        """Wait until a text has been printed so many times."""
+        eventually(lambda: self.text.count(text) >= times, f"{text!r} was not said x{times}:\n{self.text}")
+
+    def ready(self, times: int = 1) -> Dev:
+        self.says("worker ready", times)
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.folder}/.holdfast/redis/redis.sock"
+
+    def settings(self) -> Settings:
+        return Settings(redis=RedisSettings(url=self.url))
+
+    def family(self) -> list[int]:
+        """Every process that dev has started, and the server that runs for it."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        server = [p.pid for p in psutil.process_iter(["cmdline"]) if str(self.folder) in _command(p)]
+        return sorted({*(child.pid for child in children), *server})
+
+    def worker(self) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return next(child for child in children if " worker " in _command(child))
+
+    def exited(self, seconds: float = 30.0) -> int:
+        code = self.process.wait(seconds)
+        self._reader.join(10)
+        return code
+
+    def close(self) -> None:
+        family = self.family() if self.process.poll() is None else []
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        eventually(lambda: all(map(gone, family)), f"orphans of {family}")
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
+
+
+StartDev = Callable[..., Dev]
+
+
+@pytest.fixture
+def start_dev(short_dir: Path) -> Iterator[StartDev]:
+    started: list[Dev] = []
+    (short_dir / "desk.py").write_text(version("Hello"))
+
+    def start(*options: str, **environ: str) -> Dev:
+        started.append(Dev(short_dir, *options, **environ))
+        return started[-1]
+
+    yield start
+    for dev in started:
+        dev.close()
+
+
+async def greeting(dev: Dev) -> str:
+    async with Client(settings=dev.settings()) as client:
+        return await (await client.submit("greet", "Ada")).result(timeout=20)
+
+
+async def test_one_command_runs_agents_and_says_where_redis_is(start_dev: StartDev):
+    dev = start_dev().ready()
+    assert await greeting(dev) == "Hello Ada"
+    dev.says("janitor ready")
+    assert f"Redis    {dev.url}" in dev.text
+    assert "agents   greet, slow" in dev.text
+    assert "holdfast submit greet" in dev.text
+    dev.says("run settled")
+    assert any(line.startswith("worker-1 │ ") and "run settled" in line for line in dev.lines)
+
+
+async def test_a_changed_file_is_picked_up(start_dev: StartDev, short_dir: Path):
+    dev = start_dev().ready()
+    assert await greeting(dev) == "Hello Ada"
+    (short_dir / "desk.py").write_text(version("Good morning"))
+    dev.says("desk.py changed")
+    dev.ready(2)
+    assert await greeting(dev) == "Good morning Ada"
+
+
+async def test_a_broken_file_leaves_the_old_code_running_until_it_is_mended(
+    start_dev: StartDev, short_dir: Path
+):
+    dev = start_dev().ready()
+    (short_dir / "desk.py").write_text(version("Good morning") + "\ndef broken(:\n")
+    dev.says("SyntaxError")
+    dev.says("the old code goes on")
+    assert await greeting(dev) == "Hello Ada"
+    (short_dir / "desk.py").write_text(version("Good evening"))
+    dev.ready(2)
+    assert await greeting(dev) == "Good evening Ada"
+
+
+async def test_an_app_that_is_broken_at_first_is_waited_for(start_dev: StartDev, short_dir: Path):
+    (short_dir / "desk.py").write_text("import nothing_of_that_name\n")
+    dev = start_dev()
+    dev.says("needs the module 'nothing_of_that_name'")
+    dev.says("waiting for a change")
+    (short_dir / "desk.py").write_text(version("Hello"))
+    dev.ready()
+    assert await greeting(dev) == "Hello Ada"
+
+
+def test_without_reload_a_broken_app_ends_the_command(start_dev: StartDev, short_dir: Path):
+    (short_dir / "desk.py").write_text("app = 1 / 0\n")
+    dev = start_dev("--no-reload")
+    assert dev.exited() == 1
+    assert "ZeroDivisionError" in dev.text
+    assert "Traceback" not in dev.text
+
+
+async def test_a_given_redis_is_used_instead_of_the_embedded_one(
+    start_dev: StartDev, redis, redis_url: str, short_dir: Path
+):
+    dev = start_dev(REDIS_URL=redis_url).ready()
+    async with Client(redis_url, settings=Settings()) as client:
+        assert await (await client.submit("greet", "Ada")).result(timeout=20) == "Hello Ada"
+    assert not (short_dir / ".holdfast").exists()
+    dev.process.send_signal(signal.SIGTERM)
+    assert dev.exited() == 0
+
+
+def test_a_worker_that_dies_is_started_again_and_that_is_said(start_dev: StartDev):
+    dev = start_dev().ready()
+    dev.worker().kill()
+    dev.says("worker-1 was ended by SIGKILL; starting it again in 0.5 s")
+    dev.ready(2)
+
+
+async def test_a_server_that_dies_is_started_again_with_its_data(start_dev: StartDev):
+    dev = start_dev().ready()
+    async with Client(settings=dev.settings()) as client:
+        run = await client.submit("greet", "Ada")
+        assert await run.result(timeout=20) == "Hello Ada"
+    redis = connect(dev.settings().redis)
+    server = psutil.Process((await redis.info("server"))["process_id"])
+    await redis.aclose()
+    # The append-only file is written to disk every second, but is with the kernel at once: a kill loses nothing.
+    server.kill()
+    dev.says("the embedded server died; starting it again")
+    dev.says("the embedded server is back")
+    async with Client(settings=dev.settings()) as client:
+        assert await client.handle(run.run_id).result(timeout=20) == "Hello Ada"
+    assert await greeting(dev) == "Hello Ada"
+
+
+def test_sigterm_ends_everything_in_order(start_dev: StartDev):
+    dev = start_dev().ready()
+    dev.says("janitor ready")
+    family = dev.family()
+    assert len(family) >= 4  # worker, janitor, server and the server's warden
+    dev.process.send_signal(signal.SIGTERM)
+    assert dev.exited() == 0
+    assert all(map(gone, family))
+    assert dev.lines[-1].endswith("stopped")
+    assert "shutdown phase 3 complete" in dev.text
+
+
+def test_ctrl_c_in_a_terminal_reaches_only_dev_itself(start_dev: StartDev):
+    dev = start_dev().ready()
+    sessions = {os.getsid(pid) for pid in dev.family()}
+    assert os.getsid(dev.process.pid) not in sessions
+
+
+async def test_a_second_signal_hands_runs_back_at_once(start_dev: StartDev):
+    dev = start_dev().ready()
+    async with Client(settings=dev.settings()) as client:
+        run = await client.submit("slow", 60)
+        async for event in run.events():
+            if event.type == "working":
+                break
+    dev.process.send_signal(signal.SIGTERM)
+    dev.says("shutdown phase 1 complete")
+    asked = time.monotonic()
+    dev.process.send_signal(signal.SIGTERM)
+    assert dev.exited() == 0
+    assert time.monotonic() - asked < 10  # the drain would have taken 25 s
+    assert "handing back what did not finish" in dev.text
+
+
+def test_kill_9_of_dev_leaves_no_orphans(start_dev: StartDev):
+    dev = start_dev().ready()
+    dev.says("janitor ready")
+    family = dev.family()
+    assert len(family) >= 4
+    dev.process.kill()
+    eventually(lambda: all(map(gone, family)), f"orphans of {family}")
+
+
+def test_a_file_that_is_not_there_is_an_error_that_names_it(short_dir: Path):
+    dev = Dev(short_dir)
+    try:
+        assert dev.exited() == 1
+        assert f"there is no file {short_dir.resolve()}/desk.py" in dev.text
+    finally:
+        dev.close()

@@ -1,0 +1,120 @@
+"""A child of ``holdfast dev`` by itself, with commands that behave badly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+
+import psutil
+import pytest
+
+from holdfast.services.dev import child as child_module
+from holdfast.services.dev.child import Child, Recipe, pause_seconds
+from holdfast.services.dev.console import Console
+
+
+async def until(true: Callable[[], object], seconds: float = 15.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def living(code: str) -> AsyncIterator[tuple[Child, io.StringIO]]:
+    printed = io.StringIO()
+    recipe = Recipe("c", (sys.executable, "-u", "-c", code), lambda: {"GIVEN": "yes"})
+    child = Child(recipe, Console(printed))
+    task = asyncio.create_task(child.run())
+    try:
+        yield child, printed
+    finally:
+        await child.stop(0.1, asyncio.Event())
+        await asyncio.wait_for(task, 15)
+
+
+async def test_lines_are_passed_on_under_the_childs_name():
+    async with living("import os, time; print('a', os.environ['GIVEN']); time.sleep(60)") as (_, printed):
+        await until(lambda: "c   │ a yes\n" in printed.getvalue())
+
+
+async def test_a_line_without_an_end_and_one_that_is_too_long_do_no_harm():
+    code = "import sys, time; print('x' * 3_000_000); print('after'); time.sleep(60)"
+    async with living(code) as (_, printed):
+        await until(lambda: "c   │ after" in printed.getvalue())
+        assert "was left out" in printed.getvalue()
+
+
+async def test_a_child_that_ends_is_started_again_each_time_later(monkeypatch):
+    monkeypatch.setattr(child_module, "FIRST_PAUSE_SECONDS", 0.02)
+    async with living("import sys; sys.exit(3)") as (_, printed):
+        await until(lambda: printed.getvalue().count("ended with exit code 3") >= 3)
+    assert "again in 0.02 s" in printed.getvalue()
+    assert "again in 0.04 s" in printed.getvalue()
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 0.5), (2, 1.0), (4, 4.0), (6, 15.0), (10_000, 15.0)])
+def test_the_pause_grows_up_to_a_limit(failures, seconds):
+    assert pause_seconds(failures) == seconds
+
+
+async def test_replacing_ends_the_process_and_starts_another_without_a_pause():
+    async with living("import time; print('up'); time.sleep(60)") as (child, printed):
+        await until(lambda: child.pid and "up" in printed.getvalue())
+        first = child.pid
+        await child.replace(5.0, asyncio.Event())
+        await until(lambda: child.pid not in {0, first})
+        assert "starting it again" not in printed.getvalue()
+
+
+async def test_a_child_that_ignores_its_stop_is_killed_with_all_it_started(monkeypatch):
+    monkeypatch.setattr(child_module, "HURRY_SECONDS", 0.1)
+    code = (
+        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+        "print('grandchild', p.pid); time.sleep(60)"
+    )
+    async with living(code) as (child, printed):
+        await until(lambda: "grandchild" in printed.getvalue() and printed.getvalue().endswith("\n"))
+        grandchild = int(printed.getvalue().split()[-1])
+    assert "ignores its stop: killed" in printed.getvalue()
+    assert child.pid == 0
+    await until(lambda: not _lives(grandchild))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_a_hurry_asks_again_without_waiting_for_the_grace():
+    code = (
+        "import signal, sys, time; asked = []\n"
+        "def term(*_):\n    asked.append(1)\n    len(asked) == 2 and sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, term); print('up')\nwhile True: time.sleep(0.01)"
+    )
+    async with living(code) as (child, printed):
+        await until(lambda: "up" in printed.getvalue())
+        hurry = asyncio.Event()
+        ending = asyncio.create_task(child.stop(60.0, hurry))
+        await asyncio.sleep(0)
+        assert not ending.done()
+        hurry.set()
+        await asyncio.wait_for(ending, 10)
+    assert child.pid == 0
+    assert "killed" not in printed.getvalue()
+
+
+async def test_a_leashed_command_is_not_run_for_a_parent_that_is_gone():
+    from holdfast.services.dev.leash import leashed
+
+    command = leashed([sys.executable, "-c", "print('ran')"])
+    command[command.index(str(os.getpid()))] = "1"  # as if our process had ended and we were adopted
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await process.communicate()
+    assert (process.returncode, printed) == (1, b"")
