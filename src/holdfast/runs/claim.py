@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.runs.queue import RunQueue
 
 _CLAIM = load(__package__, "claim")
-_FIELDS = 6
+_HEAD, _FIELDS = 3, 6
 _FAIR_TURN = 10
 """Every so many claims the low lane goes first, so that a stream of urgent runs can't starve it."""
 
@@ -30,7 +30,7 @@ class Claimed(msgspec.Struct, frozen=True):
     run_id: str
     fence: int
     attempt: int
-    submitted_ms: int
+    entry_ms: int
     agent: str
     message: bytes
 
@@ -41,6 +41,7 @@ class Claims(msgspec.Struct, frozen=True):
     runs: list[Claimed]
     asked_at: float
     dropped: int = 0
+    adopted: int = 0
     paused: bool = False
 
 
@@ -91,7 +92,8 @@ class Claimer:
                 raise
             await self.join()
             return Claims([], asked_at)
-        return Claims(_claimed(reply), asked_at, dropped=reply[1], paused=reply[0] == b"paused")
+        mode, dropped, adopted = reply[:_HEAD]
+        return Claims(_claimed(reply), asked_at, dropped, adopted, paused=mode == b"paused")
 
 
 def lane_order(turn: int) -> str:
@@ -105,9 +107,9 @@ def _claimed(reply: list[Any]) -> list[Claimed]:
             reply[at].decode(),
             reply[at + 1],
             reply[at + 2],
-            int(reply[at + 3]),
+            int(reply[at + 3].partition(b"-")[0]),
             reply[at + 4].decode(errors="replace"),
             reply[at + 5],
         )
-        for at in range(2, len(reply), _FIELDS)
+        for at in range(_HEAD, len(reply), _FIELDS)
     ]

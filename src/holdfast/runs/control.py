@@ -38,6 +38,7 @@ class Control:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _listen(self) -> None:
+        await self._redis.initialize()  # a cluster's client must know the nodes before it can choose one
         async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(self._channel)
             while True:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.redis.breaker import Breaker
     from holdfast.redis.client import Redis
     from holdfast.runs.run import Submission, Ticket
+    from holdfast.telemetry.metrics import Metrics
 
 _CANCEL = load(__package__, "cancel")
 _REPLAY = load(__package__, "replay")
@@ -75,11 +76,14 @@ class RunQueue:
         prefix: str = "",
         sender: SenderSettings | None = None,
         breaker: Breaker | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
         self.keys = QueueKeys.of(settings.name, prefix=prefix, deadletter=settings.deadletter)
         self.redis = redis
-        self._submitter = Submitter(settings, self.keys, redis, sender=sender, breaker=breaker)
+        self._submitter = Submitter(
+            settings, self.keys, redis, sender=sender, breaker=breaker, metrics=metrics
+        )
 
     @property
     def name(self) -> str:

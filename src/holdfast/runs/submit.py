@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InputError, QueueFull, QueuePaused, RedisUnavailable
+from holdfast.errors import InputError, PayloadTooLarge, QueueFull, QueuePaused, RedisUnavailable
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.keys import LANES
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.redis.breaker import Breaker
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import QueueKeys
+    from holdfast.telemetry.metrics import Metrics
 
 _SUBMIT = load(__package__, "submit")
 _BATCH = 200
@@ -33,6 +34,11 @@ _LONGEST_DELAY_SECONDS = 10 * 365 * 86400
 _FULL_RETRY_SECONDS = 5.0
 _PAUSED_RETRY_SECONDS = 30.0
 
+_REASONS: dict[type[Exception], str] = {
+    QueueFull: "full",
+    QueuePaused: "paused",
+    PayloadTooLarge: "too_large",
+}
 _LANE_NUMBERS = {name: number for number, name in enumerate(LANES, 1)}
 
 
@@ -47,11 +53,13 @@ class Submitter:
         *,
         sender: SenderSettings | None,
         breaker: Breaker | None,
+        metrics: Metrics | None,
     ) -> None:
         self._settings = settings
         self._redis = redis
         self._sender = sender
         self._breaker = breaker
+        self._metrics = metrics
         self._keys = [
             *keys.lanes,
             keys.delayed,
@@ -97,7 +105,21 @@ class Submitter:
             replies, tries = await self._call(args)
             for at, reply in zip(sent, replies, strict=True):
                 answers[at] = self._ticket(batch[at], reply, resent=tries > 1)
+        if self._metrics is not None:
+            self._count(self._metrics, batch, answers)
         return [answers[at] for at in range(len(batch))]
+
+    def _count(
+        self, metrics: Metrics, batch: Sequence[Submission], answers: dict[int, Ticket | Exception]
+    ) -> None:
+        queue = self._settings.name
+        for at, answer in answers.items():
+            if isinstance(answer, Exception):
+                metrics.runs_refused.labels(queue, _REASONS.get(type(answer), "invalid")).inc()
+            elif answer.fresh:
+                metrics.runs(queue, batch[at].agent).submitted()
+            else:
+                metrics.run_duplicates.labels(queue).inc()
 
     def _row(self, submission: Submission, trace: dict[str, str]) -> tuple[Any, ...]:
         if not submission.agent:

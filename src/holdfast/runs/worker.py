@@ -76,6 +76,8 @@ class Worker:
         self._waiting: asyncio.Timeout | None = None
         self._gate_moved = asyncio.Event()
         self._outage = 0.0
+        self._dropped = metrics.entries_dropped.labels(settings.name)
+        self._adopted = metrics.runs_adopted.labels(settings.name)
         metrics.slots.labels(settings.name).set(self.permits.limit)
         metrics.runs_running.labels(settings.name).set_function(lambda: len(self.running))
 
@@ -144,6 +146,8 @@ class Worker:
         try:
             claims = await self._claimer.claim(taken, woken)
             kept = len(claims.runs)
+            self._dropped.inc(claims.dropped)
+            self._adopted.inc(claims.adopted)
             self._more = claims.paused or kept + claims.dropped >= taken
             return claims
         finally:
@@ -180,9 +184,7 @@ class Worker:
     async def _attend(self, run: Claimed, asked_at: float) -> None:
         """See one attempt through: prepare it, perform it under its lease, settle it."""
         started = time.monotonic()
-        self._metrics.runs(self._place.settings.name, run.agent).claimed(
-            time.time() - run.submitted_ms / 1000
-        )
+        self._metrics.runs(self._place.settings.name, run.agent).claimed(time.time() - run.entry_ms / 1000)
         lease = Lease(run.run_id, self._owner, run.fence)
         hold = self._keeper.hold(
             self._leases,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.redis.breaker import Breaker
+from holdfast.redis.breaker import Breaker, State
 from holdfast.redis.client import Redis, connect, connect_blocking
 from holdfast.runs.queue import RunQueue
 
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.config import QueueSettings, Settings
+    from holdfast.telemetry.metrics import Metrics
+
+_STATES = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
 
 
 class Connections:
     """Opens clients and closes every one of them at the end."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics | None = None) -> None:
         self.settings = settings
+        self._metrics = metrics
         self.redis = connect(settings.redis)
         self._stack = contextlib.AsyncExitStack()
         self._stack.push_async_callback(self.redis.aclose)
@@ -61,12 +65,16 @@ class Connections:
         """A queue on a client of its own, with retries and breaker: a flood of reads can't delay a submit."""
         client = connect(self.settings.redis)
         self._stack.push_async_callback(client.aclose)
+        breaker = Breaker(self.settings.redis.breaker)
+        if self._metrics is not None:
+            self._metrics.redis_breaker_state.set_function(lambda: _STATES[breaker.state])
         queue = RunQueue(
             settings,
             client,
             prefix=self.settings.redis.key_prefix,
             sender=self.settings.sender,
-            breaker=Breaker(self.settings.redis.breaker),
+            breaker=breaker,
+            metrics=self._metrics,
         )
         self._stack.push_async_callback(queue.aclose)
         return queue

@@ -138,7 +138,7 @@ class WorkerProcess:
         """Work until stopped."""
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
-            connections = await stack.enter_async_context(Connections(settings))
+            connections = await stack.enter_async_context(Connections(settings, self.metrics))
             stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
             # The keeper is entered before the work, so that leases are kept until the last run is settled.
             keeper = await stack.enter_async_context(

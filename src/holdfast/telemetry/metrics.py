@@ -151,6 +151,11 @@ class Metrics:
         self.runs_adopted = declare.counter(
             "runs_adopted", "Stream entries written by other producers and taken over as runs.", "queue"
         )
+        self.entries_dropped = declare.counter(
+            "entries_dropped",
+            "Entries dropped at the claim: of cancelled runs, or second ones of a run.",
+            "queue",
+        )
         self.runs_claimed = declare.counts(
             "runs_claimed", "Attempts started by this worker.", "queue", "agent"
         )
@@ -211,7 +216,7 @@ class Metrics:
 
     def _declare_redis(self, declare: Declarations) -> None:
         self.redis_breaker_state = declare.gauge(
-            "redis_breaker_state", "Circuit breaker of Redis: 0 closed, 1 half open, 2 open."
+            "redis_breaker_state", "Circuit breaker of the sender: 0 closed, 1 half open, 2 open."
         )
         self.redis_errors = declare.counter(
             "redis_errors", "Calls to Redis that failed, by kind of error.", "kind"

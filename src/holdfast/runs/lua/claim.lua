@@ -5,19 +5,19 @@
 -- KEYS  1-4 lanes (streams; the first is served first), 5 gate (hash), 6 runs (zset), 7 run prefix
 -- ARGV  1 group, 2 owner, 3 how many, 4 lane numbers in the order to read ('1234'), 5 retention ms,
 --       6 default agent, then per entry that a blocking read has already delivered to us: lane number, entry id
--- returns { open | paused, dropped, per run: id, fence, attempt, submitted ms, agent, message }
+-- returns { open | paused, dropped, adopted, per run: id, fence, attempt, entry id, agent, message }
 -- @include clock
 -- @include entry
 local returned, gate, index, run_prefix = KEYS[1], KEYS[5], KEYS[6], KEYS[7]
 local group, owner, room, order, retention, default_agent = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 local FIRST_WOKEN = 7
 
-local now = now_ms()
+local now = string.format('%d', now_ms())
 local quoted_owner = cjson.encode(owner)
-local claimed, dropped = { 'open', 0 }, 0
+local claimed, dropped, adopted = { 'open', 0, 0 }, 0, 0
 
 local function look_up(record)
-  return redis.call('HMGET', record, 'status', 'fence', 'attempt', 'lane', 'entry', 'cancel', 'submitted_at', 'agent')
+  return redis.call('HMGET', record, 'status', 'fence', 'attempt', 'lane', 'entry', 'cancel')
 end
 
 local function adopt(record, id, lane, entry, fields)
@@ -27,7 +27,8 @@ local function adopt(record, id, lane, entry, fields)
     'submitted_at', submitted, 'message', fields['message_data'] or cjson.encode(fields))
   redis.call('ZADD', index, submitted, id)
   append_event(record, 'adopted', '{}')
-  return { 'queued', false, false, lane, entry, false, tostring(submitted), agent }
+  adopted = adopted + 1
+  return { 'queued', false, false, lane, entry, false }
 end
 
 local function end_cancelled(record, reason)
@@ -69,7 +70,7 @@ local function claim(lane, entry, pairs_list)
   append_event(record, 'started', '{"attempt":' .. attempt .. ',"fence":' .. fence .. ',"owner":' .. quoted_owner .. '}')
   local n = #claimed
   claimed[n + 1], claimed[n + 2], claimed[n + 3] = id, fence, attempt
-  claimed[n + 4], claimed[n + 5] = have[7], have[8]
+  claimed[n + 4], claimed[n + 5] = entry, fields['agent_id'] or default_agent
   claimed[n + 6] = fields['message_data'] or cjson.encode(fields)
   room = room - 1
 end
@@ -84,7 +85,7 @@ for i = FIRST_WOKEN, #ARGV, 2 do
     if found[1] then claim(lane, entry, found[1][2]) end
   end
 end
-if paused then return { 'paused', dropped } end
+if paused then return { 'paused', dropped, adopted } end
 
 for i = 1, #order do
   if room > 0 then
@@ -95,5 +96,5 @@ for i = 1, #order do
     end
   end
 end
-claimed[2] = dropped
+claimed[2], claimed[3] = dropped, adopted
 return claimed

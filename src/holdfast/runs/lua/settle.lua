@@ -12,6 +12,7 @@ local STRIDE = 7
 local EVENTS = { delayed = 'retrying' }
 
 local now = now_ms()
+local finished_at = string.format('%d', now)
 
 -- Entries are acked and deleted together at the end, one call for each lane.
 local acked, deleted = {}, {}
@@ -55,7 +56,7 @@ local function settle(at)
     redis.call('ZADD', delayed, due, id)
     return 'settled'
   end
-  redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'finished_at', now)
+  redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'finished_at', finished_at)
   if status == 'failed' or status == 'timed_out' then
     bury(record, id, status, value, extra)
   end

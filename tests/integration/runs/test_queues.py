@@ -1,0 +1,114 @@
+"""Several queues, counting, and a queue on a Redis Cluster."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from system import System, until
+
+from holdfast import App
+from holdfast.config import QueueSettings, RedisSettings, Settings, WorkerSettings
+from holdfast.runs.run import Status, Submission
+from holdfast.services.connections import Connections
+from holdfast.services.worker import WorkerProcess
+from holdfast.telemetry.metrics import Metrics
+
+
+async def test_a_worker_serves_several_queues_each_with_its_own_settings(redis, redis_settings):
+    app, going, most = App("test"), {}, {}
+
+    @app.agent
+    async def note(queue: str) -> None:
+        going[queue] = going.get(queue, 0) + 1
+        most[queue] = max(most.get(queue, 0), going[queue])
+        await asyncio.sleep(0.02)
+        going[queue] -= 1
+
+    queues = {
+        "browser:jobs": QueueSettings(name="browser:jobs", slots=1, max_depth=10),
+        "tankpit:jobs": QueueSettings(name="tankpit:jobs", slots=3, group="tanks"),
+    }
+    settings = Settings(redis=redis_settings, queues=queues, worker=WorkerSettings(queues=tuple(queues)))
+    async with Connections(settings) as connections:
+        senders = {name: connections.sender(queue) for name, queue in queues.items()}
+        for name, sender in senders.items():
+            await sender.submit_many([Submission(agent="note", input=name) for _ in range(9)])
+        process = WorkerProcess(settings, app)
+        task = asyncio.create_task(process.run())
+        await until(lambda: sum(most.values()) and not task.done())
+        for sender in senders.values():
+            async with asyncio.timeout(10):
+                while (await sender.depth()).depth:
+                    await asyncio.sleep(0.01)
+        process.request_stop()
+        await task
+    assert most == {"browser:jobs": 1, "tankpit:jobs": 3}
+    assert [group["name"] for group in await redis.xinfo_groups("tankpit:jobs")] == [b"tanks"]
+
+
+async def test_what_is_submitted_refused_and_known_before_is_counted(redis, redis_settings):
+    metrics = Metrics(["echo"])
+    settings = Settings(redis=redis_settings, queue=QueueSettings(max_depth=2))
+    async with Connections(settings, metrics) as connections:
+        sender = connections.sender(settings.queue)
+        await sender.submit_many([Submission(agent="echo", run_id="a"), Submission(agent="echo", run_id="a")])
+        await sender.submit_many([Submission(agent="echo"), Submission(agent="echo"), Submission(agent="")])
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"holdfast_{name}_total", {"queue": "agent-queue", **labels})
+
+    assert value("runs_submitted", agent="echo") == 2
+    assert value("run_duplicates") == 1
+    assert value("runs_refused", reason="full") == 1
+    assert value("runs_refused", reason="invalid") == 1
+
+
+async def test_a_queue_lives_in_one_slot_of_a_cluster(start_valkey):
+    """Every script, the blocking read and the control channel, on a real cluster."""
+    server = start_valkey("--cluster-enabled", "yes", append_only=False)
+    server.ask("CLUSTER ADDSLOTSRANGE 0 16383")
+    server.wait_for("CLUSTER INFO", "cluster_state:ok")
+    app = App("test")
+
+    @app.agent
+    async def flaky(ctx, payload):
+        await ctx.emit("hello", payload)
+        if ctx.attempt == 1:
+            raise ConnectionError("once")
+        return payload
+
+    @app.agent
+    async def endless(payload):
+        await asyncio.Event().wait()
+
+    async with System(RedisSettings(url=f"redis+cluster://127.0.0.1:{server.port}"), slots=3) as system:
+        worker = await system.worker(app)
+        run = await system.ended(await system.submit("flaky", 5))
+        assert (run.status, run.result, run.attempt) == (Status.SUCCEEDED, 5, 2)
+        run_id = await system.submit("endless")
+        await system.reaches(run_id, Status.RUNNING)
+        await system.queue.cancel(run_id)
+        assert (await system.ended(run_id)).status is Status.CANCELLED
+        run_id = await system.submit("endless")
+        await system.reaches(run_id, Status.RUNNING)
+        worker.process.request_stop()
+        worker.process.request_stop()
+        await worker.task
+        assert (await system.queue.get(run_id)).status is Status.QUEUED
+
+
+async def test_a_prefix_goes_before_every_key(redis, redis_settings):
+    app = App("test")
+
+    @app.agent
+    async def echo(payload):
+        return payload
+
+    prefixed = msgspec.structs.replace(redis_settings, key_prefix="team:")
+    async with System(prefixed) as system:
+        await system.worker(app, "w")
+        await system.ended(await system.submit("echo", 1))
+        keys = [key.decode() for key in await redis.keys("*")]
+    assert keys
+    assert all(key.startswith(("team:", "{team:")) for key in keys), keys
