@@ -172,6 +172,11 @@ class Metrics:
         self.runs_handed_back = declare.counter(
             "runs_handed_back", "Runs given back unfinished by a worker that shuts down.", "queue"
         )
+        self.runs_restored = declare.counter(
+            "runs_restored",
+            "Runs that were nowhere (their entry was deleted) and were queued again.",
+            "queue",
+        )
         self.runs_reclaimed = declare.counter(
             "runs_reclaimed", "Runs taken back from workers that died.", "queue"
         )

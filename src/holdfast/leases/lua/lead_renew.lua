@@ -7,5 +7,5 @@ local leader = KEYS[1]
 local owner, fence, ttl = ARGV[1], ARGV[2], ARGV[3]
 
 if not held(leader, owner, fence) then return 'lost' end
-
+redis.call('PEXPIRE', leader, ttl)
 return 'kept'

@@ -1,0 +1,190 @@
+"""Ghost consumers: members of the group whose process died without deregistering.
+
+One is removed only if no process of its name has a heartbeat, it was idle for long, and nothing it holds was
+renewed within the lease's ttl; what it holds goes back to the queue first, in the same script call.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.leases.streams import Eviction, StreamLeases
+from holdfast.redis.groups import group_is_missing
+from holdfast.redis.scripts import load
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from holdfast.config import JanitorSettings
+    from holdfast.redis.members import Members
+    from holdfast.runs.queue import RunQueue
+    from holdfast.telemetry.metrics import Metrics
+
+_CONSUMERS = load(__package__, "consumers")
+_FIELDS = 3
+_KIND = "worker"
+
+_log = get_logger(__name__)
+
+
+class Fate(enum.StrEnum):
+    """What became of a consumer without a heartbeat."""
+
+    REMOVED = "removed"
+    WOULD_REMOVE = "would_remove"
+    """Dry run: it would have been removed."""
+    BUSY = "busy"
+    """Something it holds was renewed lately: its process lives, whatever its heartbeat says."""
+    WAITING = "waiting"
+    """Not idle for long enough yet."""
+
+
+class Consumer(msgspec.Struct, frozen=True):
+    """A consumer as Redis knows it, over all lanes."""
+
+    name: str
+    idle_seconds: float
+    entries: int
+
+
+class Ghost(msgspec.Struct, frozen=True):
+    """A consumer without a heartbeat, what became of it, and how many entries it gave back."""
+
+    consumer: Consumer
+    fate: Fate
+    released: int = 0
+
+
+class Cleaned(msgspec.Struct, frozen=True):
+    """What one pass found and did."""
+
+    ghosts: list[Ghost]
+    dry_run: bool = False
+
+    @property
+    def found(self) -> list[str]:
+        """Consumers that were dead for long enough."""
+        return [ghost.consumer.name for ghost in self.ghosts if ghost.fate is not Fate.WAITING]
+
+    @property
+    def removed(self) -> list[str]:
+        """Consumers that were removed, or would have been."""
+        return self._with(Fate.REMOVED, Fate.WOULD_REMOVE)
+
+    @property
+    def busy(self) -> list[str]:
+        """Consumers whose leases are still renewed."""
+        return self._with(Fate.BUSY)
+
+    @property
+    def waiting(self) -> list[str]:
+        """Consumers that have not been idle for long enough."""
+        return self._with(Fate.WAITING)
+
+    @property
+    def released(self) -> int:
+        """Entries that went back to the queue, or would have."""
+        return sum(ghost.released for ghost in self.ghosts)
+
+    def _with(self, *fates: Fate) -> list[str]:
+        return [ghost.consumer.name for ghost in self.ghosts if ghost.fate in fates]
+
+
+class Cleanup:
+    """Finds and removes the ghost consumers of one queue."""
+
+    def __init__(
+        self,
+        queue: RunQueue,
+        members: Members,
+        settings: JanitorSettings,
+        metrics: Metrics,
+        *,
+        ttl_seconds: float,
+    ) -> None:
+        self._queue = queue
+        self._members = members
+        self._threshold = settings.idle_threshold_seconds
+        self._metrics = metrics
+        self._ttl_ms = int(ttl_seconds * 1000)
+        self._leases = StreamLeases(queue.keys, group=queue.settings.group, owner="", ttl_ms=self._ttl_ms)
+
+    async def run_once(self, *, dry_run: bool = False) -> Cleaned:
+        """Look at every consumer once; ``dry_run`` changes nothing and says what would be done."""
+        ghosts = [
+            await self._judge(consumer, dry_run=dry_run)
+            for consumer in await self.consumers()
+            if not await self._alive(consumer)
+        ]
+        cleaned = Cleaned(ghosts, dry_run)
+        self._report(cleaned)
+        return cleaned
+
+    async def consumers(self) -> list[Consumer]:
+        """Every consumer of the group, over all lanes; none where the queue does not exist yet."""
+        keys, group = self._queue.keys, self._queue.settings.group
+        listed = await _CONSUMERS(self._queue.redis, keys.lanes, [group])
+        rows = (listed[at : at + _FIELDS] for at in range(0, len(listed), _FIELDS))
+        return [Consumer(name.decode(errors="replace"), idle / 1000, entries) for name, idle, entries in rows]
+
+    async def _alive(self, consumer: Consumer) -> bool:
+        return await self._members.alive(self._queue.redis, _KIND, consumer.name)
+
+    async def _judge(self, consumer: Consumer, *, dry_run: bool) -> Ghost:
+        if consumer.idle_seconds < self._threshold:
+            _log.debug(
+                "consumer without a heartbeat is kept: not idle for long enough",
+                queue=self._queue.name,
+                consumer=consumer.name,
+                idle_seconds=round(consumer.idle_seconds),
+            )
+            return Ghost(consumer, Fate.WAITING)
+        ghost = await self._evict(consumer, dry_run=dry_run)
+        _log.info(
+            _SAID[ghost.fate],
+            queue=self._queue.name,
+            consumer=consumer.name,
+            idle_seconds=round(consumer.idle_seconds),
+            entries=ghost.released,
+        )
+        return ghost
+
+    async def _evict(self, consumer: Consumer, *, dry_run: bool) -> Ghost:
+        redis: Any = self._queue.redis
+        try:
+            if not dry_run:
+                await self._queue.ensure()
+            evicted = await self._leases.evict(
+                redis, consumer.name, min_idle_ms=self._ttl_ms, look_only=dry_run
+            )
+        except Exception as exc:
+            if not (dry_run and group_is_missing(exc)):
+                raise
+            return Ghost(consumer, Fate.WOULD_REMOVE, consumer.entries)
+        return Ghost(consumer, _FATES[evicted.how], evicted.entries)
+
+    def _report(self, cleaned: Cleaned) -> None:
+        name, metrics = self._queue.name, self._metrics
+        metrics.ghost_consumers_found.labels(name).inc(len(cleaned.found))
+        if not cleaned.dry_run:
+            metrics.ghost_consumers_removed.labels(name).inc(len(cleaned.removed))
+            metrics.entries_released.labels(name).inc(cleaned.released)
+        _log.info(
+            "consumer cleanup complete (dry run)" if cleaned.dry_run else "consumer cleanup complete",
+            queue=name,
+            found=len(cleaned.found),
+            removed=len(cleaned.removed),
+            busy=len(cleaned.busy),
+            waiting=len(cleaned.waiting),
+            released=cleaned.released,
+        )
+
+
+_FATES = {Eviction.GONE: Fate.REMOVED, Eviction.BUSY: Fate.BUSY, Eviction.WOULD: Fate.WOULD_REMOVE}
+_SAID = {
+    Fate.REMOVED: "dead consumer removed, its pending entries released",
+    Fate.WOULD_REMOVE: "dry run: dead consumer would be removed, its pending entries released",
+    Fate.BUSY: "consumer without a heartbeat is kept: its leases are renewed",
+}

@@ -1,0 +1,211 @@
+"""The dead letters of a queue: runs that were given up, and why, until somebody replays or drops them.
+
+A letter is replayed once: it leaves in the same script call that queues its run again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import Conflict, InputError, NotFound
+from holdfast.redis.scripts import load
+from holdfast.runs.message import decode_message
+from holdfast.runs.run import RunFault
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from holdfast.runs.queue import RunQueue
+
+_DROP = load(__package__, "drop")
+_PAGE = 200
+_LETTER_ID = re.compile(r"\d{1,20}-\d{1,20}\Z")
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """One dead letter; ``at`` is when the run was given up, in seconds since the epoch."""
+
+    id: str
+    run_id: str
+    agent: str
+    status: str
+    reason: str
+    attempts: int
+    error: RunFault
+    input: Any
+    at: float
+
+
+class Letters(msgspec.Struct, frozen=True):
+    """Dead letters, newest first, and where to go on; an empty cursor means that was all."""
+
+    letters: list[Letter]
+    cursor: str = ""
+
+
+class Dealt(msgspec.Struct, frozen=True):
+    """What became of many letters: those that were replayed or dropped, and why the others were not."""
+
+    done: list[Letter]
+    refused: dict[str, str]
+
+
+class DeadLetters:
+    """Reads, replays and drops the dead letters of one queue; a letter is named by its id or by its run's."""
+
+    def __init__(self, queue: RunQueue) -> None:
+        self._queue = queue
+        self._redis: Any = queue.redis
+        self._stream = queue.keys.deadletter
+
+    async def list(self, *, limit: int = 50, cursor: str = "", agent: str = "", reason: str = "") -> Letters:
+        """Read letters, newest first; ``cursor`` is where the last page ended."""
+        found: list[Letter] = []
+        async for letter in self._newest_first(_read_cursor(cursor)):
+            if not _matches(letter, agent, reason):
+                continue
+            if len(found) == limit:
+                return Letters(found, found[-1].id if found else cursor)
+            found.append(letter)
+        return Letters(found)
+
+    async def show(self, ref: str) -> Letter:
+        """Read one letter."""
+        letter = await self._by_id(ref) if _LETTER_ID.match(ref) else None
+        letter = letter or await self._of_run(ref)
+        if letter is None:
+            raise NotFound(
+                f"no dead letter {ref!r} in queue {self._queue.name!r}, neither by its id nor by its run's"
+            )
+        return letter
+
+    async def replay(self, ref: str) -> Letter:
+        """Queue a letter's run again, from its first attempt; return the letter that this answers."""
+        letter = await self.show(ref)
+        await self._replay(letter)
+        return letter
+
+    async def replay_all(self, *, agent: str = "", reason: str = "") -> Dealt:
+        """Replay every letter there is now; a run that fails again meanwhile is not replayed again."""
+        return await self._deal(self._replay, agent, reason)
+
+    async def drop(self, ref: str) -> Letter:
+        """Throw a letter away; its run can't be replayed by it any more."""
+        letter = await self.show(ref)
+        await self._drop(letter)
+        return letter
+
+    async def drop_all(self, *, agent: str = "", reason: str = "") -> Dealt:
+        """Throw away every letter there is now."""
+        return await self._deal(self._drop, agent, reason)
+
+    # -- one and many
+
+    async def _replay(self, letter: Letter) -> None:
+        await self._queue.replay(letter.run_id, letter=letter.id)
+
+    async def _drop(self, letter: Letter) -> None:
+        keys = [self._stream, self._queue.keys.run(letter.run_id)]
+        if await _DROP(self._redis, keys, [letter.id]) == b"missing":
+            raise NotFound(f"dead letter {letter.id} has just been replayed or dropped by somebody else")
+
+    async def _deal(self, deal: Callable[[Letter], Awaitable[None]], agent: str, reason: str) -> Dealt:
+        done: list[Letter] = []
+        refused: dict[str, str] = {}
+        async for letter in self._there_now():
+            if not _matches(letter, agent, reason):
+                continue
+            try:
+                await deal(letter)
+                done.append(letter)
+            except (Conflict, NotFound) as exc:
+                refused[letter.id] = str(exc)
+        return Dealt(done, refused)
+
+    # -- looking
+
+    async def _newest_first(self, top: str) -> AsyncIterator[Letter]:
+        while True:
+            page = await self._redis.xrevrange(self._stream, top, "-", count=_PAGE)
+            for entry, fields in page:
+                yield _letter(entry, fields)
+            if len(page) < _PAGE:
+                return
+            top = f"({page[-1][0].decode()}"
+
+    async def _there_now(self) -> AsyncIterator[Letter]:
+        """Oldest first, up to the newest one of this moment: what fails again while we replay is not met."""
+        newest = await self._redis.xrevrange(self._stream, count=1)
+        start, page = "-", newest
+        while page:
+            page = await self._redis.xrange(self._stream, start, newest[0][0], count=_PAGE)
+            for entry, fields in page:
+                yield _letter(entry, fields)
+                start = f"({entry.decode()}"
+
+    async def _by_id(self, letter_id: str) -> Letter | None:
+        try:
+            page = await self._redis.xrange(self._stream, letter_id, letter_id)
+        except Exception as exc:
+            if "Invalid stream ID" in str(exc):  # digits, but more than an id can have: perhaps a run's name
+                return None
+            raise
+        return _letter(*page[0]) if page else None
+
+    async def _of_run(self, run_id: str) -> Letter | None:
+        """By the run's own record; once that has expired, by looking through all letters."""
+        dead: bytes | None = await self._redis.hget(self._queue.keys.run(run_id), "dead")
+        if dead and (letter := await self._by_id(dead.decode())):
+            return letter
+        async for letter in self._newest_first("+"):
+            if letter.run_id == run_id:
+                return letter
+        return None
+
+
+def _letter(entry: bytes, fields: dict[bytes, bytes]) -> Letter:
+    def text(name: bytes) -> str:
+        return fields.get(name, b"").decode(errors="replace")
+
+    attempts = text(b"attempts")
+    return Letter(
+        id=entry.decode(),
+        run_id=text(b"run_id"),
+        agent=text(b"agent_id"),
+        status=text(b"status"),
+        reason=text(b"reason"),
+        attempts=int(attempts) if attempts.isdecimal() else 0,
+        error=_fault(fields.get(b"error", b"")),
+        input=_input(fields.get(b"message_data", b"")),
+        at=int(entry.partition(b"-")[0]) / 1000,
+    )
+
+
+def _fault(error: bytes) -> RunFault:
+    try:
+        return msgspec.json.decode(error, type=RunFault)
+    except msgspec.MsgspecError:
+        return RunFault(message=error.decode(errors="replace"))
+
+
+def _input(message: bytes) -> Any:
+    """What the run was given; None where it can't be read, which may be why it is here."""
+    try:
+        return decode_message(message).input
+    except InputError:
+        return None
+
+
+def _matches(letter: Letter, agent: str, reason: str) -> bool:
+    return (not agent or letter.agent == agent) and (not reason or letter.reason == reason)
+
+
+def _read_cursor(cursor: str) -> str:
+    if not cursor:
+        return "+"
+    if not _LETTER_ID.match(cursor):
+        raise InputError(f"cursor {cursor!r} was not given out by a previous page")
+    return f"({cursor}"

@@ -1,0 +1,10 @@
+-- Throw a dead letter away; its run, if its record is still there, stays as it ended.
+-- KEYS  1 dead letters (stream), 2 run (hash)
+-- ARGV  1 dead letter id
+-- returns dropped | missing
+local deadletter, record = KEYS[1], KEYS[2]
+local letter = ARGV[1]
+
+if redis.call('XDEL', deadletter, letter) == 0 then return 'missing' end
+if redis.call('HGET', record, 'dead') == letter then redis.call('HDEL', record, 'dead') end
+return 'dropped'

@@ -1,0 +1,20 @@
+-- What Redis knows of a stream's groups, as tables; no stream, no groups.
+local function named(flat)
+  local fields = {}
+  for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
+  return fields
+end
+
+local function groups_of(lane)
+  local groups = {}
+  if redis.call('EXISTS', lane) == 0 then return groups end
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', lane)) do groups[#groups + 1] = named(info) end
+  return groups
+end
+
+local function group_of(lane, group)
+  for _, info in ipairs(groups_of(lane)) do
+    if info['name'] == group then return info end
+  end
+  return nil
+end

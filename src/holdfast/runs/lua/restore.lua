@@ -1,0 +1,94 @@
+-- Put runs back that are nowhere: their record says queued, running or delayed, but nothing would ever bring them to a worker,
+-- because somebody deleted or acked their entry, or deleted the consumer that held it, or a failover lost it.
+-- A run that some worker may still be doing is taken from it (fence + 1) and becomes due only when that worker has let go.
+-- KEYS  1-4 lanes (streams; the first is served first), 5 delayed (zset), 6 run prefix
+-- ARGV  1 group, 2 lease ttl ms, 3 retention ms, 4 '1' to look only, then run ids
+-- returns, per run: fine | young (its entry is too fresh to judge) | restored | expiring (it ended, and has a ttl now)
+-- @include clock
+-- @include feed
+-- @include group
+-- @include ids
+local returned, delayed, run_prefix = KEYS[1], KEYS[5], KEYS[6]
+local group, ttl, retention, look_only = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+local LIVE = { queued = true, running = true }
+local ENDED = { succeeded = true, failed = true, timed_out = true, cancelled = true }
+
+local now = now_ms()
+local stamp = string.format('%d.%03d', math.floor(now / 1000), now % 1000)
+local infos = {}
+for i = 1, 4 do infos[KEYS[i]] = group_of(KEYS[i], group) end
+
+-- Whether the entry will come to a worker or is with one; an entry behind the group's reading that nobody holds is neither.
+local function in_place(lane, entry)
+  if not lane or not entry or entry == '' then return false end
+  local there = #redis.call('XRANGE', lane, entry, entry) == 1
+  local info = infos[lane]
+  if not info then return there end
+  local pending = redis.call('XPENDING', lane, group, entry, entry, 1)[1]
+  if there then return pending ~= nil or id_before(info['last-delivered-id'], entry) end
+  return pending ~= nil and pending[3] < ttl
+end
+
+local function drop(lane, entry)
+  if not lane or not entry or entry == '' then return end
+  if infos[lane] then redis.call('XACK', lane, group, entry) end
+  redis.call('XDEL', lane, entry)
+end
+
+local function told(record, was, fence)
+  append_event(record, 'restored', '{"was":"' .. was .. '","fence":' .. fence .. '}')
+end
+
+local function queue_again(id, record, run)
+  local fence = run.fence + 1
+  drop(run.lane, run.entry)
+  local entry = redis.call('XADD', returned, '*', 'message_data', run.message, 'agent_id', run.agent, 'task_id', id,
+    'timestamp', stamp, 'correlation_id', id)
+  redis.call('HSET', record, 'lane', returned, 'entry', entry, 'fence', fence, 'owner', '')
+  told(record, run.status, fence)
+end
+
+-- Whoever ran it trusts its lease for less than the ttl, so nobody starts it before that has passed.
+local function take_away(id, record, run)
+  local fence, due = run.fence + 1, now + ttl
+  drop(run.lane, run.entry)
+  redis.call('HSET', record, 'status', 'delayed', 'entry', '', 'fence', fence, 'owner', '', 'due_at', due)
+  redis.call('ZADD', delayed, due, id)
+  told(record, run.status, fence)
+end
+
+local function wait_again(id, record, run)
+  redis.call('ZADD', delayed, run.due, id)
+  told(record, run.status, run.fence)
+end
+
+local function expire(record, run)
+  drop(run.lane, run.entry)
+  redis.call('PEXPIRE', record, retention)
+  redis.call('PEXPIRE', record .. ':events', retention)
+end
+
+local function restore(id)
+  local record = run_prefix .. id
+  local have = redis.call('HMGET', record, 'status', 'lane', 'entry', 'fence', 'agent', 'message', 'due_at')
+  local run = { status = have[1], lane = have[2], entry = have[3], fence = tonumber(have[4]) or 0, agent = have[5] or '',
+    message = have[6] or '', due = tonumber(have[7]) or now }
+  if not run.status or redis.call('PTTL', record) ~= -1 then return 'fine' end
+  if run.status == 'delayed' then
+    if redis.call('ZSCORE', delayed, id) then return 'fine' end
+    if not look_only then wait_again(id, record, run) end
+    return 'restored'
+  end
+  if not (LIVE[run.status] or ENDED[run.status]) or in_place(run.lane, run.entry) then return 'fine' end
+  if tonumber((run.entry or ''):match('^%d+') or 0) > now - 2 * ttl then return 'young' end
+  if ENDED[run.status] then
+    if not look_only then expire(record, run) end
+    return 'expiring'
+  end
+  if not look_only then (run.status == 'running' and take_away or queue_again)(id, record, run) end
+  return 'restored'
+end
+
+local words = {}
+for i = 5, #ARGV do words[#words + 1] = restore(ARGV[i]) end
+return words

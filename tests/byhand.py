@@ -1,0 +1,118 @@
+"""A queue worked by hand: each step of a worker is one call, so that a test decides what comes between two of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast.config import QueueSettings
+from holdfast.leases.lease import Lease
+from holdfast.leases.streams import Evicted, StreamLeases
+from holdfast.redis.client import Redis
+from holdfast.runs.claim import Claimed, Claimer, Woken
+from holdfast.runs.promoter import Promoter
+from holdfast.runs.queue import RunQueue
+from holdfast.runs.run import Status, Submission
+from holdfast.runs.settle import Settlement, Settler, Verdict
+from holdfast.telemetry.metrics import Metrics
+
+TTL_SECONDS = 0.2
+
+
+class Hand:
+    """One worker's hand: wake, claim, settle, hand back, leave; nothing happens by itself."""
+
+    def __init__(self, queue: RunQueue, name: str) -> None:
+        self.name = name
+        self.queue = queue
+        self.leases = StreamLeases(
+            queue.keys, group=queue.settings.group, owner=name, ttl_ms=int(TTL_SECONDS * 1000), turn_ms=0
+        )
+        self._claimer = Claimer(queue, name, queue.redis)
+        self._settler = Settler(queue, self.leases, name, Metrics())
+
+    async def join(self) -> Hand:
+        await self._claimer.join()
+        return self
+
+    async def wake(self) -> Woken:
+        """What a blocking read would have delivered: one entry, pending, not yet claimed."""
+        return await self._claimer.wait(1)
+
+    async def claim(self, count: int = 1, woken: Woken | None = None) -> list[Claimed]:
+        return (await self._claimer.claim(count, woken or [])).runs
+
+    async def claim_one(self) -> Lease:
+        (run,) = await self.claim()
+        return self.lease(run)
+
+    def lease(self, run: Claimed) -> Lease:
+        return Lease(run.run_id, self.name, run.fence)
+
+    async def settle(self, lease: Lease, status: Status = Status.SUCCEEDED, extra: str | int = "") -> Verdict:
+        field, value = ("result", b"1") if status is Status.SUCCEEDED else ("error", b'{"kind":"server"}')
+        if status in {Status.FAILED, Status.TIMED_OUT}:
+            extra = extra or "server"
+        (verdict,) = await self._settler._settle([Settlement(lease, status, field, value, b"{}", extra or 0)])
+        return verdict
+
+    async def hand_back(self, lease: Lease) -> bool:
+        (released,) = await self.leases.release(self.queue.redis, [lease])
+        return released
+
+    async def renew(self, lease: Lease) -> str:
+        (standing,) = await self.leases.renew(self.queue.redis, [lease])
+        return standing.value
+
+    async def evict(self, consumer: str, min_idle_ms: int = 0) -> Evicted:
+        return await self.leases.evict(self.queue.redis, consumer, min_idle_ms=min_idle_ms)
+
+    async def reclaim_all(self) -> list[str]:
+        """Take back whatever anybody holds, as if every lease had ended."""
+        leases = StreamLeases(
+            self.queue.keys, group=self.queue.settings.group, owner=self.name, ttl_ms=0, turn_ms=0
+        )
+        return list(await leases.reclaim(self.queue.redis))
+
+    async def promote(self) -> int:
+        return (await Promoter(self.queue).run_once())[0]
+
+
+async def open_queue(redis: Redis, **settings: Any) -> RunQueue:
+    queue = RunQueue(QueueSettings(**settings), redis)
+    await queue.ensure()
+    return queue
+
+
+async def submit(queue: RunQueue, run_id: str = "", agent: str = "echo", **options: Any) -> str:
+    return (await queue.submit(Submission(agent=agent, input={"n": 1}, run_id=run_id, **options))).run_id
+
+
+async def bury(hand: Hand, run_id: str, agent: str = "echo", reason: str = "server") -> None:
+    """Submit a run and let it fail for good."""
+    await submit(hand.queue, run_id, agent)
+    assert await hand.settle(await hand.claim_one(), Status.FAILED, reason) is Verdict.SETTLED
+
+
+async def events(queue: RunQueue, run_id: str) -> list[str]:
+    return [fields[b"type"].decode() for _, fields in await queue.redis.xrange(queue.keys.feed(run_id))]
+
+
+async def lane_of(queue: RunQueue, lane: str) -> list[str]:
+    """The run ids in a lane, in order."""
+    return [fields[b"correlation_id"].decode() for _, fields in await queue.redis.xrange(lane)]
+
+
+async def leases_end(queue: RunQueue) -> None:
+    """Wait until nothing that is held was renewed within the ttl, by the server's clock."""
+    group, ttl_ms = queue.settings.group, int(TTL_SECONDS * 1000) + 10
+    async with asyncio.timeout(10):
+        for lane in queue.keys.lanes:
+            while await _pending(queue, lane) > len(
+                await queue.redis.xpending_range(lane, group, "-", "+", 10_000, idle=ttl_ms)
+            ):
+                await asyncio.sleep(0.005)
+
+
+async def _pending(queue: RunQueue, lane: str) -> int:
+    return (await queue.redis.xpending(lane, queue.settings.group))["pending"]

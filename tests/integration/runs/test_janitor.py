@@ -1,0 +1,316 @@
+"""The janitor: its passes under a lease, one at a time; what fails is tried again; it runs alone or inside others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from byhand import Hand, bury, open_queue, submit
+from system import until
+
+from holdfast.config import JanitorSettings, LeaseSettings, QueueSettings, Settings, WorkerSettings
+from holdfast.errors import LeaseLost
+from holdfast.leases.keeper import Keeper
+from holdfast.redis.client import connect
+from holdfast.redis.members import Members
+from holdfast.services.connections import Connections
+from holdfast.services.janitor import Janitor, Office
+from holdfast.telemetry.metrics import Metrics
+
+LOCK_SECONDS = 1.0
+
+
+def settings_of(redis, **janitor: Any) -> Settings:
+    janitor = {
+        "consumer_interval_seconds": 0.02,
+        "stream_interval_minutes": 0.0005,
+        "idle_threshold_seconds": 0,
+        **janitor,
+    }
+    return Settings(
+        redis=redis,
+        lease=LeaseSettings(ttl_seconds=1.0),
+        worker=WorkerSettings(heartbeat_seconds=0.1),
+        janitor=JanitorSettings(lock_ttl_seconds=LOCK_SECONDS, **janitor),
+    )
+
+
+@contextlib.asynccontextmanager
+async def a_janitor(settings: Settings, metrics: Metrics | None = None):
+    """A janitor that runs as a task of the test, inside a process that has more to do."""
+    async with Connections(settings) as connections:
+        janitor = Janitor(connections, metrics or Metrics())
+        task = asyncio.create_task(janitor.run())
+        yield janitor
+        janitor.request_stop()
+        await asyncio.wait_for(task, 10)
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float:
+    labels = {"queue": "agent-queue", **labels}
+    return metrics.registry.get_sample_value(f"holdfast_{name}", labels) or 0.0
+
+
+async def test_it_removes_ghosts_and_sweeps_by_itself(redis, redis_settings):
+    queue = await open_queue(redis)
+    await (await Hand(queue, "ghost").join()).claim()
+    await submit(queue, "r1")
+    await redis.delete(queue.keys.run("r1"))
+    metrics = Metrics()
+    async with a_janitor(settings_of(redis_settings), metrics):
+        await until(lambda: sample(metrics, "ghost_consumers_removed_total") == 1)
+        await until(lambda: sample(metrics, "retention_removed_total", kind="index") == 1)
+    assert await redis.xinfo_consumers(queue.keys.stream, queue.settings.group) == []
+    assert not await redis.exists(queue.keys.cleanup)
+
+
+async def test_it_refreshes_the_gauges_of_every_queue(redis, redis_settings):
+    hand = await Hand(await open_queue(redis), "w").join()
+    await bury(hand, "r1")
+    await submit(hand.queue, "r2")
+    await submit(hand.queue, "r3")
+    await submit(hand.queue, "r4", delay_seconds=60)
+    await hand.claim()
+    settings = msgspec.structs.replace(
+        settings_of(redis_settings, enabled=False), queues={"other": QueueSettings(name="other")}
+    )
+    metrics = Metrics()
+    async with a_janitor(settings, metrics):
+        await until(lambda: sample(metrics, "queue_depth") == 2)
+        await until(
+            lambda: metrics.registry.get_sample_value("holdfast_queue_depth", {"queue": "other"}) == 0
+        )
+    seen = [sample(metrics, f"queue_{name}") for name in ("undelivered", "pending", "delayed", "dead")]
+    assert seen == [1, 1, 1, 1]
+
+
+async def test_it_is_a_member_while_it_runs(redis, redis_settings):
+    members = Members(prefix="", heartbeat_seconds=0.1)
+    async with a_janitor(settings_of(redis_settings)) as janitor:
+        async with asyncio.timeout(5):
+            while not await members.alive(redis, "janitor", janitor.name):
+                await asyncio.sleep(0.005)
+    assert not await members.alive(redis, "janitor", janitor.name)
+
+
+async def test_a_disabled_janitor_changes_nothing(redis, redis_settings):
+    queue = await open_queue(redis)
+    await Hand(queue, "ghost").join()
+    metrics = Metrics()
+    async with a_janitor(settings_of(redis_settings, enabled=False), metrics):
+        await until(
+            lambda: metrics.registry.get_sample_value("holdfast_queue_depth", {"queue": queue.name}) == 0
+        )
+    assert len(await redis.xinfo_consumers(queue.keys.stream, queue.settings.group)) == 1
+
+
+async def test_a_dry_janitor_only_says_what_it_would_do(redis, redis_settings):
+    queue = await open_queue(redis)
+    await Hand(queue, "ghost").join()
+    metrics = Metrics()
+    async with a_janitor(settings_of(redis_settings, dry_run=True), metrics):
+        await until(lambda: sample(metrics, "ghost_consumers_found_total") > 2)
+    assert sample(metrics, "ghost_consumers_removed_total") == 0
+    assert len(await redis.xinfo_consumers(queue.keys.stream, queue.settings.group)) == 1
+
+
+async def test_a_pass_that_fails_is_counted_and_tried_again(redis, redis_settings):
+    queue = await open_queue(redis)
+    await redis.set(queue.keys.runs, "not an index")
+    metrics = Metrics()
+    async with a_janitor(settings_of(redis_settings), metrics):
+        await until(lambda: sample(metrics, "cleanup_errors_total") >= 2)
+        await redis.delete(queue.keys.runs)
+        await submit(queue, "r1")
+        await redis.delete(queue.keys.run("r1"))
+        await until(lambda: sample(metrics, "retention_removed_total", kind="index") == 1)
+
+
+async def test_it_outlives_an_absence_of_redis(restartable_valkey):
+    settings = settings_of(msgspec.structs.replace(Settings().redis, url=restartable_valkey.url))
+    metrics = Metrics()
+    async with a_janitor(settings, metrics):
+        await until(
+            lambda: metrics.registry.get_sample_value("holdfast_queue_depth", {"queue": "agent-queue"}) == 0
+        )
+        restartable_valkey.kill()
+        await until(lambda: sample(metrics, "cleanup_errors_total") > 0)
+        restartable_valkey.start()
+        client = connect(settings.redis)
+        queue = await open_queue(client)
+        await Hand(queue, "ghost").join()
+        await until(lambda: sample(metrics, "ghost_consumers_removed_total") == 1)
+        await client.aclose()
+
+
+# -- once, by hand
+
+
+async def test_one_round_by_hand_does_everything_and_reports(redis, redis_settings):
+    queue = await open_queue(redis)
+    await Hand(queue, "ghost").join()
+    await submit(queue, "r1")
+    await redis.delete(queue.keys.run("r1"))
+    async with Connections(settings_of(redis_settings)) as connections:
+        janitor = Janitor(connections, Metrics())
+        (dry,) = await janitor.run_once(dry_run=True)
+        assert (dry.cleaned.removed, dry.swept.forgotten) == (["ghost"], 1)
+        (done,) = await janitor.run_once()
+        assert (done.cleaned.removed, done.swept.forgotten) == (["ghost"], 1)
+        (again,) = await janitor.run_once()
+        assert (again.cleaned.removed, again.swept.forgotten) == ([], 0)
+    assert not await redis.exists(queue.keys.cleanup)
+
+
+async def test_one_round_by_hand_waits_for_nobody_but_says_that_another_is_at_it(redis, redis_settings):
+    queue = await open_queue(redis)
+    async with Connections(settings_of(redis_settings)) as connections:
+        janitor = Janitor(connections, Metrics())
+        await redis.hset(queue.keys.cleanup, mapping={"owner": "another", "fence": 1})
+        (upkeep,) = await janitor.run_once()
+        assert (upkeep.cleaned, upkeep.swept) == (None, None)
+        (dry,) = await janitor.run_once(dry_run=True)
+        assert dry.cleaned is not None
+
+
+# -- the office
+
+
+class Floor:
+    """Where passes go on: it sees whether two do at once."""
+
+    def __init__(self) -> None:
+        self.here = 0
+        self.passes = 0
+        self.crowded = False
+
+    async def duty(self, seconds: float = 0.003) -> str:
+        self.here += 1
+        self.crowded |= self.here > 1
+        self.passes += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.here -= 1
+        return "done"
+
+
+@contextlib.asynccontextmanager
+async def offices(redis_settings, *names: str):
+    settings = settings_of(redis_settings)
+    lease = LeaseSettings(ttl_seconds=LOCK_SECONDS)
+    async with (
+        Connections(settings) as connections,
+        Keeper(lease, connections.for_keeper, Metrics()) as keeper,
+    ):
+        queue = connections.queue(settings.queue)
+        yield keeper, [Office(queue, owner=name, ttl_seconds=LOCK_SECONDS) for name in names]
+
+
+async def test_two_janitors_never_run_a_pass_at_once(redis, redis_settings):
+    """Fails if lead.lua does not look whether somebody leads."""
+    floor = Floor()
+
+    async def serve(keeper: Keeper, office: Office) -> None:
+        while floor.passes < 60:
+            await office.perform(keeper, floor.duty)
+
+    async with offices(redis_settings, "a", "b", "c") as (keeper, all_of_them):
+        await asyncio.gather(*(serve(keeper, office) for office in all_of_them))
+    assert not floor.crowded
+
+
+async def test_two_duties_of_one_janitor_wait_for_each_other(redis, redis_settings):
+    """Fails without the office's own turn: the second duty is skipped, as if somebody else did it."""
+    floor = Floor()
+    async with offices(redis_settings, "a") as (keeper, (office,)):
+        done = await asyncio.gather(*(office.perform(keeper, floor.duty) for _ in range(5)))
+    assert done == ["done"] * 5
+    assert not floor.crowded
+
+
+async def test_a_long_pass_keeps_its_office(redis, redis_settings):
+    """Fails without the keeper: the lease ends after its ttl, and the second janitor begins beside the first."""
+    floor = Floor()
+    async with offices(redis_settings, "a", "b") as (keeper, (first, second)):
+        first._longest_seconds = 10
+        long_pass = asyncio.create_task(first.perform(keeper, lambda: floor.duty(LOCK_SECONDS * 2)))
+        await until(lambda: floor.here)
+        while not long_pass.done():
+            await second.perform(keeper, floor.duty)
+            await asyncio.sleep(0.02)
+    assert long_pass.result() == "done"
+    assert not floor.crowded
+
+
+async def test_a_janitor_that_is_late_does_not_end_anothers_term(redis, redis_settings):
+    """Fails if resign.lua does not ask whose term it is."""
+    async with offices(redis_settings, "a", "b") as (keeper, (first, second)):
+        key = second._leadership._key
+
+        async def lose_the_office() -> None:
+            await redis.delete(key)
+            assert await second._leadership.campaign(redis)
+
+        await first.perform(keeper, lose_the_office)
+    assert await redis.hget(key, "owner") == b"b"
+
+
+async def test_a_hung_pass_is_cancelled_and_the_office_is_free(redis, redis_settings):
+    """Its lease is kept by the keeper all the time. Fails without a limit on the pass itself."""
+    async with offices(redis_settings, "a", "b") as (keeper, (first, second)):
+        async with asyncio.timeout(5):
+            with pytest.raises(TimeoutError):
+                await first.perform(keeper, asyncio.Event().wait)
+        assert await second.perform(keeper, Floor().duty) == "done"
+
+
+async def test_a_janitor_that_loses_redis_stops_before_another_can_begin(
+    redis, redis_settings, proxied_settings, fault_proxy
+):
+    """Fails without the trust window: the pass goes on while the second janitor has the office."""
+    floor = Floor()
+    queue = await open_queue(redis)
+    async with offices(proxied_settings, "cut off") as (keeper, (first,)):
+        first._longest_seconds = 60
+        lonely = asyncio.create_task(first.perform(keeper, lambda: floor.duty(30)))
+        await until(lambda: floor.here)
+        fault_proxy.stall()
+        async with offices(redis_settings, "next") as (other_keeper, (second,)):
+            while await second.perform(other_keeper, floor.duty) is None:
+                await asyncio.sleep(0.01)
+        with pytest.raises(LeaseLost):
+            await lonely
+        fault_proxy.heal()
+    assert not floor.crowded
+    assert not await redis.exists(queue.keys.cleanup)
+
+
+# -- as a process
+
+
+def test_the_process_leaves_on_sigterm_with_exit_0(redis_settings, valkey_server):
+    code = (
+        "import sys; from holdfast.config import load; from holdfast.services.janitor import run_janitor; "
+        "from holdfast.telemetry.logs import configure; s = load().settings; configure(s.log); sys.exit(run_janitor(s))"
+    )
+    environ = {"PATH": os.environ["PATH"], "REDIS_URL": redis_settings.url, "HOLDFAST_LOG_FORMAT": "json"}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environ, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        assert b"janitor ready" in process.stderr.readline()
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert time.monotonic() - started < 5
+    finally:
+        process.kill()
+        process.communicate()
