@@ -116,7 +116,7 @@ class ResultTimeout(HoldfastError):
 
 
 class RetryLater(HoldfastError):
-    """Raised by an agent: run this again, ``after`` exactly so long (seconds or ``"5m"``) if it names that.
+    """Raised by an agent: run this again, ``after`` so long (seconds or ``"5m"``) if it names that.
 
     The attempt counts, so a run that always asks for another ends at ``max_attempts``.
     """

@@ -82,6 +82,20 @@ GUARDS = [
         f"{FENCES}::test_a_renewal_after_an_operators_xclaim_is_lost",
     ),
     Guard(
+        "what woke a worker is trusted longer than its lease",
+        "runs/lua/claim.lua",
+        "redis.call('XCLAIM', lane, group, owner, 0, entry, 'IDLE', 0, 'JUSTID')",
+        "",
+        f"{FENCES}::test_an_entry_that_woke_us_is_fresh_from_its_claim_on",
+    ),
+    Guard(
+        "what woke a worker is claimed though another has it",
+        "runs/lua/claim.lua",
+        "if found[1] and #redis.call('XPENDING', lane, group, entry, entry, 1, owner) == 1 then",
+        "if found[1] then",
+        f"{FENCES}::test_an_entry_that_woke_us_and_was_taken_away_is_not_claimed",
+    ),
+    Guard(
         "a body has no trust window",
         "leases/keeper.py",
         "until = asked + self.trust_seconds",

@@ -282,7 +282,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
             ge=0,
             le=_DAY,
         ),
-    ] = 25.0
+    ] = 20.0
     progress_seconds: Annotated[
         float, about("How often a long run reports that it is still going.", ge=0.01, le=_DAY)
     ] = 30.0

@@ -168,6 +168,8 @@ class EmbeddedServer:
             "700",
         ]
         server += ["--appendonly", "yes" if self.append_only else "no", "--appendfsync", "everysec"]
+        # Every run has a small stream of its own: nodes of the default 4 KB would be mostly air.
+        server += ["--stream-node-max-bytes", "1024"]
         warden = str(Path(__file__).with_name("warden.py"))
         return [sys.executable, "-I", "-S", warden, str(self.directory / "users.lock"), str(lock), *server]
 

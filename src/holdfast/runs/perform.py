@@ -48,7 +48,7 @@ def prepare(
 ) -> Invocation | Failed:
     """Turn a claimed run into an invocation, or into the failure that it can't be one."""
     try:
-        envelope = decode_message(run.message)
+        envelope = _read(run, place.settings)
         spec = place.app.get(run.agent)
         timeout = timeout_of(spec, envelope, place.settings)
     except MalformedMessage as exc:
@@ -176,8 +176,16 @@ def timeout_of(spec: AgentSpec, envelope: Envelope, settings: QueueSettings) -> 
     return own
 
 
+def _read(run: Claimed, settings: QueueSettings) -> Envelope:
+    """Read the message; what other producers wrote was not checked by anybody before."""
+    if not run.agent:
+        raise MalformedMessage("the entry names no agent (agent_id), and the queue has no default_agent")
+    size, most = len(run.message), settings.max_payload_bytes
+    if size > most:
+        raise MalformedMessage(f"message_data has {size} bytes, more than max_payload_bytes = {most}")
+    return decode_message(run.message)
+
+
 def _poisonous(run: Claimed) -> str:
     lost = run.attempt - 1
-    return (
-        f"{lost} attempts ended without an answer: it may be killing its workers, so it is not started again"
-    )
+    return f"it was started {lost} times without an answer: it may be killing its workers, so it is given up"

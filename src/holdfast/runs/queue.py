@@ -5,7 +5,7 @@ Every change is one script call, and calling it again after a lost reply changes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +15,7 @@ from holdfast.redis.groups import ensure_group
 from holdfast.redis.keys import QueueKeys
 from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message, decode_value
-from holdfast.runs.run import Run, RunFault, Status
+from holdfast.runs.run import Envelope, Run, RunFault, Status
 from holdfast.runs.submit import Submitter
 
 if TYPE_CHECKING:
@@ -217,14 +217,14 @@ def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> R
     def seconds(name: bytes) -> float:
         return float(fields.get(name) or 0) / 1000
 
-    payload, metadata = _input_of(fields.get(b"message", b""))
+    envelope = _envelope_of(fields.get(b"message", b""))
     error = fields.get(b"error")
     return Run(
         id=run_id,
         queue=queue,
         status=Status(text(b"status")),
         agent=text(b"agent"),
-        thread_id=text(b"thread"),
+        thread_id=text(b"thread") or envelope.thread_id,
         lane=text(b"lane"),
         entry=text(b"entry"),
         attempt=int(fields.get(b"attempt") or 0),
@@ -235,19 +235,18 @@ def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> R
         finished_at=seconds(b"finished_at"),
         due_at=seconds(b"due_at"),
         cancel=text(b"cancel"),
-        input=payload,
-        metadata=metadata,
+        input=envelope.input,
+        metadata=envelope.metadata,
         result=decode_value(fields.get(b"result")),
         error=msgspec.json.decode(error, type=RunFault) if error else None,
     )
 
 
-def _input_of(message: bytes) -> tuple[Any, dict[str, Any]]:
+def _envelope_of(message: bytes) -> Envelope:
     try:
-        envelope = decode_message(message)
+        return decode_message(message)
     except InputError:
-        return None, {}
-    return envelope.input, envelope.metadata
+        return Envelope(input=None)
 
 
 def _read_cursor(cursor: str) -> tuple[str, int]:

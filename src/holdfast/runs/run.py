@@ -61,10 +61,10 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     project_id: str = ""
     tenant: str = ""
     timeout_seconds: float | None = None
-    metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = {}
     webhook: str = ""
-    trace: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    logger_context: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    trace: dict[str, str] = {}
+    logger_context: dict[str, Any] = {}
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):

@@ -211,7 +211,9 @@ class Worker:
         if isinstance(outcome, Lost):
             hold.drop()
             self._free(invocation)
-            _log.warning("run lost to another worker", run_id=run.run_id, agent=run.agent, fence=run.fence)
+            _log.warning(
+                "run lost: its lease was not kept", run_id=run.run_id, agent=run.agent, fence=run.fence
+            )
             return
         seconds = time.monotonic() - started
         outcome = decide(self._place, run, outcome)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.runs.queue import RunQueue
 
 _RECOVERY_LONGEST_SECONDS = 1.0
-_STOP_MARGIN_SECONDS = 5.0
+_STOP_MARGIN_SECONDS = 3.0
 """How long agents may take to unwind once asked to hand back, before the process leaves without them."""
 _ENVOY_SECONDS = 2.0
 _THREADS = "holdfast-agent"

@@ -155,6 +155,32 @@ async def test_all_of_a_dead_workers_runs_are_reclaimed_in_one_turn(queue):
     assert len(taken) == 350
 
 
+async def test_an_entry_that_woke_us_is_fresh_from_its_claim_on(queue, redis):
+    """Delivered by the blocking read, claimed later: counted from the delivery, the lease would end too soon."""
+    await queue.submit(Submission(agent="a", run_id="r"))
+    holder = Holder(queue, "me")
+    woken = await holder.claimer.wait(100)
+    await asyncio.sleep(0.3)
+    claims = await holder.claimer.claim(1, woken)
+    assert [run.run_id for run in claims.runs] == ["r"]
+    (pending,) = await redis.xpending_range(queue.keys.stream, queue.settings.group, "-", "+", 1)
+    assert pending["time_since_delivered"] < 200
+
+
+async def test_an_entry_that_woke_us_and_was_taken_away_is_not_claimed(queue, redis):
+    await queue.submit(Submission(agent="a", run_id="r"))
+    slow, quick = Holder(queue, "slow"), Holder(queue, "quick")
+    woken = await slow.claimer.wait(100)
+    (entry,) = [entry for _, entry in woken]
+    await redis.xclaim(queue.keys.stream, queue.settings.group, "operator", 0, [entry])
+    assert (await slow.claimer.claim(1, woken)).runs == []
+    async with asyncio.timeout(5):
+        while not await quick.leases.reclaim(redis):
+            await asyncio.sleep(0.002)
+    assert await quick.claim()
+    assert (await slow.claimer.claim(1, woken)).runs == []
+
+
 async def test_leaving_returns_what_was_delivered_but_never_started(queue, redis):
     """A blocking read cancelled in flight leaves an entry with our consumer that nobody knows of."""
     await queue.submit(Submission(agent="a", run_id="r"))

@@ -109,7 +109,17 @@ async def test_an_entry_with_no_field_we_know_is_dead_lettered(system, app, redi
     entry_id = (await redis.xadd(system.queue.keys.stream, {"foo": "bar"})).decode()
     await system.worker(app)
     run = await adopted(system, f"entry-{entry_id}")
-    assert run.status is Status.FAILED
+    assert (run.status, run.attempt) == (Status.FAILED, 1)
+    assert "agent_id" in run.error.message
+
+
+async def test_a_foreign_message_over_the_limit_is_dead_lettered(redis, redis_settings, app):
+    async with System(redis_settings, max_payload_bytes=1000) as system:
+        await redis.xadd(system.queue.keys.stream, entry('"' + "x" * 2000 + '"'))
+        await system.worker(app)
+        run = await adopted(system, "f1")
+        assert (run.status, run.error.kind) == (Status.FAILED, "malformed")
+        assert "max_payload_bytes = 1000" in run.error.message
 
 
 async def test_an_id_that_names_another_runs_feed_does_no_harm(system, app, redis):

@@ -81,8 +81,12 @@ for i = FIRST_WOKEN, #ARGV, 2 do
   if paused or room <= 0 then
     return_entry(lane, group, entry, returned, run_prefix, 'handed_back', owner, 0)
   else
+    -- It was delivered a while ago, and the lease counts from then: it may be another's by now, and it is not fresh.
     local found = redis.call('XRANGE', lane, entry, entry)
-    if found[1] then claim(lane, entry, found[1][2]) end
+    if found[1] and #redis.call('XPENDING', lane, group, entry, entry, 1, owner) == 1 then
+      redis.call('XCLAIM', lane, group, owner, 0, entry, 'IDLE', 0, 'JUSTID')
+      claim(lane, entry, found[1][2])
+    end
   end
 end
 if paused then return { 'paused', dropped, adopted } end
