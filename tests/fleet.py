@@ -58,6 +58,8 @@ class Fleet:
         child = WorkerChild(
             self.system.settings, AGENTS, name, CHAOS_LEDGER=str(self.ledger.path), **self.environ | environ
         )
+        if name in self.children:
+            self.children[name].close()
         self.children[name] = child
         await self.joined(name)
         return child

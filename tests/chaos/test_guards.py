@@ -182,7 +182,7 @@ GUARDS = [
     Guard(
         "a paused queue loses what woke its reader",
         "runs/lua/claim.lua",
-        "if paused then return { 'paused', dropped } end",
+        "if paused then return { 'paused', dropped, adopted } end",
         "",
         f"{WORKER}::test_pausing_a_queue_whose_worker_is_blocked_in_a_read_loses_nothing",
     ),

@@ -153,16 +153,18 @@ async def test_an_event_whose_reply_is_lost_is_in_the_feed_once(
         ]
 
 
-async def test_a_claim_whose_reply_is_lost_comes_back_with_the_lease(
+async def test_a_claim_whose_reply_is_lost_comes_back_at_once(
     redis, fault_proxy, proxied_settings, redis_settings
 ):
     seen = Seen()
-    async with System(redis_settings) as direct, System(proxied_settings, slots=2, ttl=2.0) as system:
+    async with System(redis_settings) as direct, System(proxied_settings, slots=2, ttl=8.0) as system:
         await system.worker(seen.app)
         await direct.ended(await direct.submit("work", 0))
         fault_proxy.drop_replies(command="EVALSHA", times=1)
         run_id = await direct.submit("work", 0)
-        assert (await direct.ended(run_id)).status is Status.SUCCEEDED
+        run = await direct.ended(run_id)
+        assert (run.status, run.attempt) == (Status.SUCCEEDED, 1), "a claim nobody heard of is no attempt"
+        assert run.finished_at - run.submitted_at < 1.9, "it waited for its lease to end"
         seen.check()
 
 
@@ -176,6 +178,55 @@ async def test_redis_away_is_said_to_the_submitter_with_a_time_to_retry(restarta
         assert refused.value.retry_after > 0
         restartable_valkey.start()
         assert (await system.queue.submit(Submission(agent="work"))).fresh
+
+
+async def test_a_run_that_comes_back_to_a_worker_still_unwinding_it_does_no_harm(restartable_valkey):
+    """Keyed by run id alone, the old attempt's end would remove the new one's entry and kill the worker."""
+    app, fences = App("test"), []
+
+    @app.agent
+    async def slow_to_end(ctx):
+        fences.append(ctx.fence)
+        try:
+            await asyncio.sleep(0.2 if len(fences) > 1 else 60)
+        finally:
+            await asyncio.sleep(3)
+
+    async with System(at(restartable_valkey), slots=3, ttl=2.0) as system:
+        worker = await system.worker(app)
+        run_id = await system.submit("slow_to_end")
+        await until(lambda: fences)
+        restartable_valkey.freeze()
+        await asyncio.sleep(2.5)
+        restartable_valkey.thaw()
+        run = await system.ended(run_id, 20)
+        assert (run.status, len(fences)) == (Status.SUCCEEDED, 2)
+        assert not worker.task.done()
+
+
+async def test_a_group_that_is_destroyed_under_load_comes_back(redis, redis_settings):
+    seen = Seen()
+    async with System(redis_settings, slots=4, ttl=1.0, max_attempts=50) as system:
+        tickets = await system.queue.submit_many([Submission(agent="work", input=0.05) for _ in range(60)])
+        workers = [await system.worker(seen.app, name) for name in ("a", "b")]
+        for _ in range(15):
+            await asyncio.sleep(0.05)
+            await redis.xgroup_destroy(system.queue.keys.stream, system.queue.settings.group)
+        assert not any(worker.task.done() for worker in workers)
+        for ticket in tickets:
+            async with asyncio.timeout(20):
+                while not (await system.queue.get(ticket.run_id)).status.ended:
+                    await asyncio.sleep(0.02)
+        seen.check()
+
+
+async def test_a_worker_of_a_flushed_redis_leaves_in_order(redis, redis_settings):
+    seen = Seen()
+    async with System(redis_settings, slots=2, ttl=2.0) as system:
+        worker = await system.worker(seen.app)
+        await system.ended(await system.submit("work", 0))
+        await redis.flushall()
+        await worker.stop()
 
 
 async def test_a_flushed_redis_does_not_end_its_workers(redis, redis_settings):

@@ -7,8 +7,8 @@ import random
 import time
 
 import pytest
-from fleet import fleet_of
-from system import System
+from fleet import AGENTS, fleet_of
+from system import System, WorkerChild
 
 from holdfast.runs.run import Status, Submission
 
@@ -153,6 +153,29 @@ async def test_agents_that_ignore_their_stop_do_not_keep_the_worker(redis, redis
         assert await worker.exited(15) == 0
         run = await system.queue.get(run_id)
         assert (run.status, run.attempt) == (Status.QUEUED, 0)
+
+
+async def test_a_second_worker_of_the_same_name_waits_until_the_first_is_gone(system, fleet, ledger):
+    """Two of one name would return each other's runs when they leave."""
+    first = await fleet.start("twin")
+    run_id = await system.submit("work", 1.5)
+    await begun(ledger, run_id)
+    second = WorkerChild(system.settings, AGENTS, "twin", CHAOS_LEDGER=str(ledger.path))
+    try:
+        assert (await system.ended(run_id)).attempt == 1
+        assert second.process.poll() is None
+        first.terminate()
+        assert await first.exited() == 0
+        run_id = await system.submit("work", 0)
+        assert (await system.ended(run_id)).status is Status.SUCCEEDED
+    finally:
+        assert "another worker has this name" in second.close()
+
+
+async def test_a_worker_takes_over_the_name_of_its_dead_predecessor(system, fleet, ledger):
+    (await fleet.start("pod-0")).kill()
+    await fleet.start("pod-0")
+    assert (await system.ended(await system.submit("work", 0), 5)).status is Status.SUCCEEDED
 
 
 async def test_many_runs_survive_workers_that_are_killed_at_random(redis, redis_settings, ledger):

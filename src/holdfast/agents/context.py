@@ -28,7 +28,7 @@ _CHECK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The facts of one attempt at a run; ``trace`` carries the submitter's trace headers."""
+    """The facts of one attempt at a run; ``trace`` and ``log_fields`` come from the submitter."""
 
     run_id: str
     agent_id: str
@@ -38,6 +38,7 @@ class RunInfo:
     deadline: datetime
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
+    log_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class Signals:

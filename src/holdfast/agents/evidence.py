@@ -70,7 +70,7 @@ def retry_after(exc: BaseException, now: float) -> float | None:
     """Return how many seconds an exception, or the response it carries, asks to wait."""
     own = _seconds(_peek(exc, "retry_after"), now)
     if own is not None:
-        return own
+        return min(own, LONGEST_RETRY_AFTER)
     response = _peek(exc, "response")
     sources = (
         _peek(response, "headers"),

@@ -202,10 +202,13 @@ def _verdict(exc: BaseException, now: float) -> _Verdict:
     return _Verdict(_match(exc), evidence.retry_after(exc, now))
 
 
+LONGEST_WISH_SECONDS = 365 * 86400
+
+
 def _own_wish(exc: RetryLater) -> float | None:
     """Return the delay that an agent names; one that can't be read leaves it to the backoff."""
     try:
-        return None if exc.after is None else duration_seconds(exc.after)
+        return None if exc.after is None else min(duration_seconds(exc.after), LONGEST_WISH_SECONDS)
     except (ConfigError, TypeError, ValueError):
         return None
 

@@ -111,9 +111,8 @@ class Invocation:
     async def _observed(self) -> Outcome:
         """Run the agent with its log fields and its span; both end with this task."""
         info = self._ctx.info
-        run_context.set(
-            {"run_id": info.run_id, "agent": info.agent_id, "attempt": info.attempt, "fence": info.fence}
-        )
+        ours = {"run_id": info.run_id, "agent": info.agent_id, "attempt": info.attempt, "fence": info.fence}
+        run_context.set({**info.log_fields, **ours} if info.log_fields else ours)
         with run_span(f"run {info.agent_id}", info.trace, {"holdfast.run_id": info.run_id}) as span:
             outcome = await self._outcome()
             if isinstance(outcome, Failed) and self._stopped is None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Isolation: TypeAlias = Literal["loop", "thread"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+LONGEST_TIMEOUT_SECONDS = 365 * 86400
 _SHAPES = "an agent takes (ctx, input), (input), (ctx) or nothing"
 
 
@@ -144,8 +145,8 @@ def _timeout(name: str, timeout: float | str | timedelta | None) -> float | None
         seconds = duration_seconds(timeout)
     except (ConfigError, ValueError, TypeError) as exc:
         raise AppError(f"agent {name!r}: timeout {timeout!r}: {exc}") from exc
-    if seconds <= 0:
-        raise AppError(f"agent {name!r}: timeout {timeout!r} must be more than 0")
+    if not 0 < seconds <= LONGEST_TIMEOUT_SECONDS:
+        raise AppError(f"agent {name!r}: timeout {timeout!r} must be more than 0 and at most a year")
     return seconds
 
 

@@ -47,7 +47,7 @@ def list_members(json: options.Json = False, config: options.Config = None) -> N
 
 def _row(member: Member) -> tuple[str, ...]:
     fields = member.fields
-    running = f"{fields['running']}/{fields['slots']}" if "running" in fields and "slots" in fields else ""
+    running = f"{fields['load']}/{fields['capacity']}" if "load" in fields and "capacity" in fields else ""
     return (
         member.kind,
         member.name,

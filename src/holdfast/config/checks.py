@@ -24,7 +24,6 @@ _COMPANIONS: Final = (
     "control",
     "cleanup-leader",
     "turn",
-    "recovery",
 )
 _FAMILIES: Final = ("run:", "idempotency:")
 _TAG = re.compile(r"\{([^}]+)\}")

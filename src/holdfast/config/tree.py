@@ -284,8 +284,8 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 20.0
     progress_seconds: Annotated[
-        float, about("How often a long run reports that it is still going.", ge=0.01, le=_DAY)
-    ] = 30.0
+        float, about("How often a draining worker says what it still waits for.", ge=0.01, le=_DAY)
+    ] = 5.0
     envoy_quit_url: Annotated[
         str,
         about(

@@ -19,7 +19,7 @@ from holdfast.redis.client import DISCONNECTS
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -166,12 +166,12 @@ class Keeper:
             holds.clear()
         for hold in list(self._holds.values()):
             self._by_store[hold.store].append(hold)
-        whole = True
+        calls: list[Awaitable[bool]] = []
         for store, holds in self._by_store.items():
             self._metrics.leases_held.labels(store.kind).set(len(holds))
-            for start in range(0, len(holds), _BATCH):
-                whole &= await self._renew(redis, store, holds[start : start + _BATCH])
-        return whole
+            batches = [holds[start : start + _BATCH] for start in range(0, len(holds), _BATCH)]
+            calls += [self._renew(redis, store, batch) for batch in batches]
+        return all(await asyncio.gather(*calls))  # side by side: a store that hangs costs only its own leases
 
     async def _renew(self, redis: Redis, store: LeaseStore, holds: list[Hold]) -> bool:
         asked = time.monotonic()

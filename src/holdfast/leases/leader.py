@@ -42,7 +42,3 @@ class Leadership:
     async def release(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[bool]:
         """Resign, if the term is still ours."""
         return [await _RESIGN(redis, [self._key], [self._owner, le.fence]) == b"released" for le in leases]
-
-    async def reclaim(self, redis: Redis, limit: int = 100) -> Sequence[str]:  # noqa: ARG002
-        """Nothing to do: Redis itself ends a term that is not renewed."""
-        return ()

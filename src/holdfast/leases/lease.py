@@ -51,10 +51,6 @@ class LeaseStore(Protocol):
         """Give leases back; False where somebody else holds it by now."""
         ...
 
-    async def reclaim(self, redis: Redis, limit: int = 100) -> Sequence[str]:
-        """Free what dead owners held; return the keys."""
-        ...
-
 
 def renewal_args(leases: Iterable[Lease]) -> list[Any]:
     """Flatten leases to the (key, fence) pairs that the scripts take."""

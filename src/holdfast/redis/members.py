@@ -11,11 +11,13 @@ import msgspec
 
 from holdfast.redis.command import command
 from holdfast.redis.keys import member_key, members_key
+from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
     from holdfast.redis.client import Redis
 
 
+_ANNOUNCE = load(__package__, "announce")
 _LINGER_SECONDS = 60
 """How long the index remembers a process that is gone."""
 
@@ -41,15 +43,20 @@ class Members:
         """Write or refresh a record."""
         key = member_key(member.kind, member.name, prefix=self._prefix)
         fields = {"kind": member.kind, "name": member.name, **member.fields}
-        expiry = await _seconds(redis) + self._ttl_ms / 1000
-        await command(redis, "HSET", key, *(part for pair in fields.items() for part in pair))
-        await command(redis, "PEXPIRE", key, self._ttl_ms)
+        args = [self._ttl_ms, *(part for pair in fields.items() for part in pair)]
+        expiry = (await _ANNOUNCE(redis, [key], args) + self._ttl_ms) / 1000
         await command(redis, "ZADD", self._index, expiry, f"{member.kind}:{member.name}")
 
     async def leave(self, redis: Redis, kind: str, name: str) -> None:
         """Remove a record at once."""
         await command(redis, "DEL", member_key(kind, name, prefix=self._prefix))
         await command(redis, "ZREM", self._index, f"{kind}:{name}")
+
+    async def find(self, redis: Redis, kind: str, name: str) -> Member | None:
+        """The record of one process, if it has one now."""
+        key = member_key(kind, name, prefix=self._prefix)
+        fields: dict[bytes, bytes] = await command(redis, "HGETALL", key)
+        return _member(kind, name, fields) if fields else None
 
     async def alive(self, redis: Redis, kind: str, name: str) -> bool:
         """Whether a process of that name has a record now."""
@@ -62,12 +69,14 @@ class Members:
         found: list[Member] = []
         for raw in names:
             kind, _, name = raw.decode(errors="replace").partition(":")
-            key = member_key(kind, name, prefix=self._prefix)
-            fields: dict[bytes, bytes] = await command(redis, "HGETALL", key)
-            if fields:
-                text = {k.decode(): v.decode(errors="replace") for k, v in fields.items()}
-                found.append(Member(kind, name, text))
+            member = await self.find(redis, kind, name)
+            if member is not None:
+                found.append(member)
         return sorted(found, key=lambda member: (member.kind, member.name))
+
+
+def _member(kind: str, name: str, fields: dict[bytes, bytes]) -> Member:
+    return Member(kind, name, {key.decode(): value.decode(errors="replace") for key, value in fields.items()})
 
 
 async def _seconds(redis: Redis) -> int:

@@ -12,13 +12,16 @@ from holdfast.redis.groups import ensure_consumer, group_is_missing
 from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.redis.client import Redis
     from holdfast.runs.queue import RunQueue
 
 _CLAIM = load(__package__, "claim")
+_TIDY = load(__package__, "tidy")
 _HEAD, _FIELDS = 3, 6
-_FAIR_TURN = 10
-"""Every so many claims the low lane goes first, so that a stream of urgent runs can't starve it."""
+_ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
+"""By priority, but of ten claims one begins with the normal and one with the low lane: nobody starves."""
 
 Woken = list[tuple[int, bytes]]
 """Entries that a blocking read delivered: lane number and entry id."""
@@ -85,20 +88,22 @@ class Claimer:
         args: list[Any] = [self._group, self._owner, count, lane_order(self._turn), *self._tail]
         for number, entry in woken:
             args += (number, entry)
-        try:
-            reply = await _CLAIM(self._queue.redis, self._keys, args)
-        except Exception as exc:
-            if not group_is_missing(exc):
-                raise
+        reply = await _CLAIM(self._queue.redis, self._keys, args)
+        if reply[0] == b"regroup":
             await self.join()
-            return Claims([], asked_at)
         mode, dropped, adopted = reply[:_HEAD]
         return Claims(_claimed(reply), asked_at, dropped, adopted, paused=mode == b"paused")
 
+    async def tidy(self, attended: Iterable[str]) -> int:
+        """Hand back what Redis thinks we hold and we do not attend; return how many."""
+        keys = self._queue.keys
+        args = [self._group, self._owner, *attended]
+        return await _TIDY(self._queue.redis, [*keys.lanes, keys.run_prefix], args)
+
 
 def lane_order(turn: int) -> str:
-    """The order in which a claim reads the lanes: by priority, but every tenth time the low lane earlier."""
-    return "1432" if turn % _FAIR_TURN == 0 else "1234"
+    """The order in which a claim reads the lanes."""
+    return _ORDERS[turn % len(_ORDERS)]
 
 
 def _claimed(reply: list[Any]) -> list[Claimed]:

@@ -12,9 +12,10 @@ from holdfast.agents.context import Context, RunInfo, Signals
 from holdfast.agents.failures import Failure, FailureClass, retry_delay
 from holdfast.agents.invoke import Invocation
 from holdfast.agents.outcome import Cancelled, Failed, Lost, Outcome, Succeeded, TimedOut, Yielded
+from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import InputError, LeaseLost, MalformedMessage, UnknownAgent
 from holdfast.runs.message import decode_message, encode_value
-from holdfast.runs.run import LONGEST_TIMEOUT_SECONDS, RunFault, Status
+from holdfast.runs.run import RunFault, Status
 from holdfast.runs.settle import Settlement
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def prepare(
         deadline=datetime.now(UTC) + timedelta(seconds=timeout),
         metadata=envelope.metadata,
         trace=envelope.trace,
+        log_fields=envelope.logger_context,
     )
     ctx = Context(info, emit, Signals(place.draining))
     return Invocation(spec, ctx, envelope.input, timeout, place.executor)
@@ -183,7 +185,10 @@ def _read(run: Claimed, settings: QueueSettings) -> Envelope:
     size, most = len(run.message), settings.max_payload_bytes
     if size > most:
         raise MalformedMessage(f"message_data has {size} bytes, more than max_payload_bytes = {most}")
-    return decode_message(run.message)
+    envelope = decode_message(run.message)
+    if envelope.action != "START":
+        raise MalformedMessage(f"action {envelope.action[:40]!r} is not known here: only START is")
+    return envelope
 
 
 def _poisonous(run: Claimed) -> str:

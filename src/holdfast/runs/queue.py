@@ -31,6 +31,15 @@ _CANCEL = load(__package__, "cancel")
 _REPLAY = load(__package__, "replay")
 _DEPTH = load(__package__, "depths")
 _GATE = load(__package__, "gate")
+_ROWS = load(__package__, "rows")
+
+_LIST_PAGE = 200
+_LIST_LOOKS = 10
+_ROW = (
+    *(b"status", b"agent", b"thread", b"lane", b"entry", b"attempt", b"fence", b"owner", b"submitted_at"),
+    *(b"started_at", b"finished_at", b"due_at", b"cancel", b"error"),
+)
+"""The fields of rows.lua, in its order."""
 
 
 class Gate(msgspec.Struct, frozen=True):
@@ -120,30 +129,48 @@ class RunQueue:
     async def list(
         self, *, status: Status | None = None, agent: str = "", limit: int = 50, cursor: str = ""
     ) -> Page:
-        """Read runs, newest first; ``cursor`` is where the last page ended."""
+        """Read runs without input and result, newest first; ``cursor`` is where the last page ended.
+
+        One call looks at a bounded number of runs, so a page may be short, or empty, and yet not the last.
+        """
         top, skip = _read_cursor(cursor)
         runs: list[Run] = []
-        while len(runs) < limit:
-            newest_first = ("ZRANGE", self.keys.runs, top, "-inf", "BYSCORE", "REV", "LIMIT", skip, 200)
+        for _ in range(_LIST_LOOKS):
+            newest_first = (
+                "ZRANGE",
+                self.keys.runs,
+                top,
+                "-inf",
+                "BYSCORE",
+                "REV",
+                "LIMIT",
+                skip,
+                _LIST_PAGE,
+            )
             found: list[bytes] = await command(self.redis, *newest_first, "WITHSCORES")
-            if not found:
-                return Page(runs)
-            for raw, score in zip(found[::2], found[1::2], strict=True):
+            ids = [raw.decode(errors="replace") for raw in found[::2]]
+            for score, row in zip(found[1::2], await self._rows(ids), strict=True):
                 at = f"{float(score):.0f}"
                 top, skip = at, skip + 1 if at == top else 1
-                run = await self._maybe(raw.decode(), status, agent)
-                if run is not None:
-                    runs.append(run)
+                if row is not None and status in {None, row.status} and agent in {"", row.agent}:
+                    runs.append(row)
                 if len(runs) == limit:
-                    break
+                    return Page(runs, f"{top}.{skip}")
+            if len(ids) < _LIST_PAGE:
+                return Page(runs)
         return Page(runs, f"{top}.{skip}")
 
-    async def _maybe(self, run_id: str, status: Status | None, agent: str) -> Run | None:
-        try:
-            run = await self.get(run_id)
-        except NotFound:
-            return None
-        return run if (status is None or run.status is status) and (not agent or run.agent == agent) else None
+    async def _rows(self, ids: Sequence[str]) -> Sequence[Run | None]:
+        if not ids:
+            return ()
+        rows: list[list[bytes | None]] = await _ROWS(self.redis, [self.keys.run_prefix], ids)
+        fields = [
+            {name: value for name, value in zip(_ROW, row, strict=True) if value is not None} for row in rows
+        ]
+        pairs = zip(ids, fields, strict=True)
+        return [
+            run_from_fields(run_id, self.name, row) if b"status" in row else None for run_id, row in pairs
+        ]
 
     async def depth(self) -> Depth:
         """How much work there is, in one call."""

@@ -126,7 +126,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: RunFault | None = None
 
 
-LONGEST_TIMEOUT_SECONDS = 365 * 86400
 _ID = re.compile(r"[!-~]{1,256}\Z")
 
 

@@ -35,9 +35,10 @@ _log = get_logger(__name__)
 
 
 class Verdict(enum.StrEnum):
-    """What became of a settlement."""
+    """What became of a settlement; a retry of a run that somebody cancelled meanwhile ends as cancelled."""
 
     SETTLED = "settled"
+    CANCELLED = "cancelled"
     ALREADY = "already"
     STALE = "stale"
 

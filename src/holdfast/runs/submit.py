@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import InputError, PayloadTooLarge, QueueFull, QueuePaused, RedisUnavailable
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.keys import LANES
 from holdfast.redis.scripts import load
 from holdfast.runs.message import encode_message
-from holdfast.runs.run import LONGEST_TIMEOUT_SECONDS, Status, Submission, Ticket, checked_id
+from holdfast.runs.run import Status, Submission, Ticket, checked_id
 from holdfast.telemetry.traces import inject
 
 if TYPE_CHECKING:
@@ -39,7 +41,20 @@ _REASONS: dict[type[Exception], str] = {
     QueuePaused: "paused",
     PayloadTooLarge: "too_large",
 }
+_AGENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _LANE_NUMBERS = {name: number for number, name in enumerate(LANES, 1)}
+
+
+_Item: TypeAlias = tuple[Submission, dict[str, str]]
+"""A submission and the trace of whoever made it."""
+
+
+class _Written(NamedTuple):
+    """A batch as the script takes it, and what was refused before."""
+
+    batch: list[Submission]
+    args: list[Any]
+    refused: dict[int, Exception]
 
 
 class Submitter:
@@ -74,56 +89,74 @@ class Submitter:
             settings.max_depth,
             int(settings.idempotency_ttl_seconds * 1000),
         ]
-        self._batches: Batcher[Submission, Ticket] = Batcher(self._send_batch, limit=_BATCH)
+        self._batches: Batcher[_Item, Ticket] = Batcher(self._send_batch, limit=_BATCH)
 
     async def submit(self, submission: Submission) -> Ticket:
         """Queue one run; concurrent calls travel together."""
-        return await self._batches.add(submission)
+        # The trace is taken here: the batch is sent by a task that belongs to whoever came first.
+        return await self._batches.add((submission, inject()))
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:
         """Queue many runs in as few calls as possible; a refused one stands in the list as its error."""
+        trace = inject()
+        batches = [submissions[start : start + _BATCH] for start in range(0, len(submissions), _BATCH)]
         tickets: list[Ticket | Exception] = []
-        for start in range(0, len(submissions), _BATCH):
-            tickets += await self._send_batch(submissions[start : start + _BATCH])
+        sending: asyncio.Task[list[Ticket | Exception]] | None = None
+        for batch in batches:
+            # While Redis works on one batch the next is written; they are sent one after the other, in order.
+            written = self._write([(submission, trace) for submission in batch])
+            if sending is not None:
+                tickets += await sending
+            sending = asyncio.create_task(self._send(written))
+            await asyncio.sleep(0)
+        if sending is not None:
+            tickets += await sending
         return tickets
 
     async def aclose(self) -> None:
         """Wait until what was submitted has been sent."""
         await self._batches.aclose()
 
-    async def _send_batch(self, batch: Sequence[Submission]) -> list[Ticket | Exception]:
-        answers: dict[int, Ticket | Exception] = {}
-        args = self._head.copy()
-        trace = inject()
-        for at, submission in enumerate(batch):
+    async def _send_batch(self, batch: Sequence[_Item]) -> list[Ticket | Exception]:
+        return await self._send(self._write(batch))
+
+    def _write(self, batch: Sequence[_Item]) -> _Written:
+        """Turn submissions into the script's arguments; what can't be one has its error already."""
+        args, refused = self._head.copy(), dict[int, Exception]()
+        for at, (submission, trace) in enumerate(batch):
             try:
                 args += self._row(submission, trace)
             except InputError as exc:
-                answers[at] = exc
-        sent = [at for at in range(len(batch)) if at not in answers]
-        if sent:
-            replies, tries = await self._call(args)
-            for at, reply in zip(sent, replies, strict=True):
-                answers[at] = self._ticket(batch[at], reply, resent=tries > 1)
+                refused[at] = exc
+        return _Written([submission for submission, _ in batch], args, refused)
+
+    async def _send(self, written: _Written) -> list[Ticket | Exception]:
+        batch, args, refused = written
+        sent = [submission for at, submission in enumerate(batch) if at not in refused]
+        replies, tries = await self._call(args) if sent else ([], 0)
+        pairs = zip(sent, replies, strict=True)
+        tickets = iter([self._ticket(submission, reply, resent=tries > 1) for submission, reply in pairs])
+        answers = [refused.get(at) or next(tickets) for at in range(len(batch))]
         if self._metrics is not None:
             self._count(self._metrics, batch, answers)
-        return [answers[at] for at in range(len(batch))]
+        return answers
 
     def _count(
-        self, metrics: Metrics, batch: Sequence[Submission], answers: dict[int, Ticket | Exception]
+        self, metrics: Metrics, batch: Sequence[Submission], answers: Sequence[Ticket | Exception]
     ) -> None:
         queue = self._settings.name
-        for at, answer in answers.items():
+        for submission, answer in zip(batch, answers, strict=True):
             if isinstance(answer, Exception):
                 metrics.runs_refused.labels(queue, _REASONS.get(type(answer), "invalid")).inc()
             elif answer.fresh:
-                metrics.runs(queue, batch[at].agent).submitted()
+                metrics.runs(queue, submission.agent).submitted()
             else:
                 metrics.run_duplicates.labels(queue).inc()
 
     def _row(self, submission: Submission, trace: dict[str, str]) -> tuple[Any, ...]:
-        if not submission.agent:
-            raise InputError("agent must not be empty: name the agent that should run")
+        if not _AGENT.fullmatch(submission.agent):
+            shown = f"{submission.agent[:80]!r}"
+            raise InputError(f"agent must be a name of 1 to 200 letters, digits and _ . : / -, got {shown}")
         delay, key = submission.delay_seconds, submission.idempotency_key
         if not 0 <= delay <= _LONGEST_DELAY_SECONDS:
             raise InputError(f"delay_seconds must be between 0 and ten years, got {delay}")
@@ -162,12 +195,12 @@ class Submitter:
             return await _SUBMIT(self._redis, self._keys, args)
 
     def _ticket(self, submission: Submission, reply: list[bytes], *, resent: bool) -> Ticket | Exception:
-        word, run_id, entry = (part.decode() for part in reply)
+        word, run_id, entry, *status = (part.decode() for part in reply)
         name = self._settings.name
         if word == "exists":
             # After a lost reply, our own first try is what exists.
             fresh = resent and not submission.run_id and not submission.idempotency_key
-            return Ticket(run_id, Status.QUEUED, entry, fresh=fresh)
+            return Ticket(run_id, Status(status[0] or "queued"), entry, fresh=fresh)
         if word == "full":
             told = f"queue {name!r} holds {self._settings.max_depth} runs, its max_depth (STREAM_MAXLEN)"
             return QueueFull(f"{told}; add workers, or try again later", retry_after=_FULL_RETRY_SECONDS)

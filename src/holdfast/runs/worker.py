@@ -10,6 +10,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason
 from holdfast.leases.lease import Lease
 from holdfast.leases.permits import Permits
@@ -21,7 +22,7 @@ from holdfast.runs.settle import Verdict
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from holdfast.agents.invoke import Invocation
     from holdfast.leases.keeper import Hold, Keeper
@@ -69,10 +70,13 @@ class Worker:
         self._owner = owner
         self._block_ms = settings.block_ms
         self.permits = Permits(min(settings.slots, settings.max_pending))
-        self.running: dict[str, Invocation] = {}
+        self.running: dict[tuple[str, int], Invocation] = {}
+        self._attended: dict[tuple[str, int], Hold] = {}
+        self._unsure = False
         self._is_quiet = False
         self._is_handing_back = False
         self._more = True
+        self._log = _log.bind(queue=settings.name)
         self._waiting: asyncio.Timeout | None = None
         self._gate_moved = asyncio.Event()
         self._outage = 0.0
@@ -106,9 +110,9 @@ class Worker:
 
     def cancel(self, run_id: str, reason: str) -> None:
         """Cancel a run, if it is one of ours."""
-        invocation = self.running.get(run_id)
-        if invocation is not None:
-            invocation.stop(StopReason.CANCEL, reason)
+        for (running, _), invocation in list(self.running.items()):
+            if running == run_id:
+                invocation.stop(StopReason.CANCEL, reason)
 
     def gate_moved(self) -> None:
         """The queue was paused or resumed: look at once."""
@@ -141,17 +145,30 @@ class Worker:
     async def _claim(self, woken: Woken) -> Claims:
         if self._is_quiet:  # what woke us goes back when we leave
             return Claims([], 0.0)
+        if self._unsure:
+            await self._return_unknown()
         taken = self.permits.take(_CLAIM_BATCH)
         kept = 0
         try:
+            self._unsure = True
             claims = await self._claimer.claim(taken, woken)
             kept = len(claims.runs)
             self._dropped.inc(claims.dropped)
             self._adopted.inc(claims.adopted)
+            self._unsure = False
             self._more = claims.paused or kept + claims.dropped >= taken
             return claims
         finally:
             self.permits.give(taken - kept)
+
+    async def _return_unknown(self) -> None:
+        """A claim without an answer may have made runs ours that we know nothing of: give those back."""
+        returned = await self._claimer.tidy({run_id for run_id, _ in self._attended})
+        self._unsure = False
+        if returned:
+            _log.warning(
+                "returned runs whose claim got no answer", runs=returned, queue=self._place.settings.name
+            )
 
     async def _wait_for_gate(self) -> None:
         self._gate_moved.clear()
@@ -185,47 +202,67 @@ class Worker:
         """See one attempt through: prepare it, perform it under its lease, settle it."""
         started = time.monotonic()
         self._metrics.runs(self._place.settings.name, run.agent).claimed(time.time() - run.entry_ms / 1000)
-        lease = Lease(run.run_id, self._owner, run.fence)
         hold = self._keeper.hold(
             self._leases,
-            lease,
+            Lease(run.run_id, self._owner, run.fence),
             granted_at=asked_at,
             on_stop=lambda: self.cancel(run.run_id, "cancelled by request"),
         )
-        prepared = prepare(self._place, run, self._emitter.for_run(run))
+        self._attended[run.run_id, run.fence] = hold
+        try:
+            prepared = prepare(self._place, run, self._emitter.for_run(run))
+        except Exception as exc:
+            # Whatever a run brings along, it ends as an outcome of that run and not of its worker.
+            prepared = Failed(classify(exc))
         if isinstance(prepared, Failed):
             self._settle(run, hold, prepared, None, started)
-            return
-        self.running[run.run_id] = prepared
+        else:
+            self._settle(run, hold, await self._perform(run, hold, prepared), prepared, started)
+
+    async def _perform(self, run: Claimed, hold: Hold, invocation: Invocation) -> Outcome:
+        # Keyed by the fence too: a run can come back to us while its lost attempt still unwinds.
+        key = (run.run_id, run.fence)
+        self.running[key] = invocation
         if self._is_handing_back:
-            prepared.stop(StopReason.DRAIN, _LEAVING)
+            invocation.stop(StopReason.DRAIN, _LEAVING)
         try:
-            outcome = await perform(hold, prepared)
+            return await perform(hold, invocation)
         finally:
-            del self.running[run.run_id]
-        self._settle(run, hold, outcome, prepared, started)
+            del self.running[key]
 
     def _settle(
         self, run: Claimed, hold: Hold, outcome: Outcome, invocation: Invocation | None, started: float
     ) -> None:
         if isinstance(outcome, Lost):
-            hold.drop()
-            self._free(invocation)
+            self._let_go(run, hold, invocation)
             _log.warning(
                 "run lost: its lease was not kept", run_id=run.run_id, agent=run.agent, fence=run.fence
             )
             return
         seconds = time.monotonic() - started
-        outcome = decide(self._place, run, outcome)
 
         def done(verdict: Verdict) -> None:
-            hold.drop()
-            self._free(invocation)
+            self._let_go(run, hold, invocation)
             if verdict is not Verdict.STALE:
-                self._report(run, settled, seconds)
+                status = Status.CANCELLED if verdict is Verdict.CANCELLED else settled.status
+                self._report(run, status, settled.reason, seconds)
 
-        settled = settlement(hold, run, outcome, self._place.settings, done)
+        settled = self._settlement(run, hold, outcome, done)
         self._settler.add(settled)
+
+    def _settlement(
+        self, run: Claimed, hold: Hold, outcome: Outcome, done: Callable[[Verdict], None]
+    ) -> Settlement:
+        settings = self._place.settings
+        try:
+            return settlement(hold, run, decide(self._place, run, outcome), settings, done)
+        except Exception as exc:
+            return settlement(hold, run, Failed(classify(exc)), settings, done)
+
+    def _let_go(self, run: Claimed, hold: Hold, invocation: Invocation | None) -> None:
+        hold.drop()
+        self._attended.pop((run.run_id, run.fence), None)
+        self._free(invocation)
 
     def _free(self, invocation: Invocation | None) -> None:
         """Give the slot back, but not before a thread that ignored its stop has really ended."""
@@ -236,16 +273,16 @@ class Worker:
         loop = asyncio.get_running_loop()
         thread.add_done_callback(lambda _: loop.call_soon_threadsafe(self.permits.give))
 
-    def _report(self, run: Claimed, settled: Settlement, seconds: float) -> None:
-        queue, status = self._place.settings.name, settled.status
+    def _report(self, run: Claimed, status: Status | None, reason: str, seconds: float) -> None:
+        queue = self._place.settings.name
         meter = self._metrics.runs(queue, run.agent)
         if status is Status.DELAYED:
-            meter.retried(settled.reason)
+            meter.retried(reason)
         elif status is not None:
             meter.finished(status, seconds)
             if status in {Status.FAILED, Status.TIMED_OUT}:
-                self._metrics.runs_dead_lettered.labels(queue, settled.reason).inc()
-        _log.info(
+                self._metrics.runs_dead_lettered.labels(queue, reason).inc()
+        self._log.info(
             "run settled",
             run_id=run.run_id,
             agent=run.agent,

@@ -67,7 +67,8 @@ class Connections:
         self._stack.push_async_callback(client.aclose)
         breaker = Breaker(self.settings.redis.breaker)
         if self._metrics is not None:
-            self._metrics.redis_breaker_state.set_function(lambda: _STATES[breaker.state])
+            gauge = self._metrics.redis_breaker_state.labels(settings.name)
+            gauge.set_function(lambda: _STATES[breaker.state])
         queue = RunQueue(
             settings,
             client,

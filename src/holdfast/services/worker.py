@@ -12,9 +12,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
+import importlib.metadata
 import logging
 import os
 import platform
+import sys
 import threading
 import time
 import urllib.request
@@ -51,6 +54,8 @@ _STOP_MARGIN_SECONDS = 3.0
 """How long agents may take to unwind once asked to hand back, before the process leaves without them."""
 _ENVOY_SECONDS = 2.0
 _THREADS = "holdfast-agent"
+_GC_THRESHOLDS = (50_000, 20, 100)
+"""The default of 700 spends a quarter of a busy worker's time looking through live tasks."""
 
 _log = get_logger(__name__)
 
@@ -81,12 +86,11 @@ class Desk:
             turn_ms=int(every * 900),
         )
         self.claimer = Claimer(queue, owner, connections.blocking(queue_settings.block_ms / 1000))
-        self.emitter = Emitter(queue, owner, metrics)
         self.worker = Worker(
             Workplace(app, queue_settings, executor, asyncio.Event()),
             claimer=self.claimer,
             settler=Settler(queue, self.leases, owner, metrics),
-            emitter=self.emitter,
+            emitter=Emitter(queue, owner, metrics),
             leases=self.leases,
             keeper=keeper,
             metrics=metrics,
@@ -126,7 +130,7 @@ class WorkerProcess:
 
     def running(self) -> list[str]:
         """The runs that are being performed now."""
-        return [run_id for desk in self._desks for run_id in desk.worker.running]
+        return [run_id for desk in self._desks for run_id, _ in desk.worker.running]
 
     def request_stop(self) -> None:
         """Begin the shutdown; asked again, hand everything back now."""
@@ -178,15 +182,28 @@ class WorkerProcess:
         """Enter the groups; a Redis that is not there yet is waited for."""
         while not self._stop.is_set():
             try:
-                for desk in desks:
-                    await desk.claimer.join()
-                await self._announce(connections, desks)
+                if not await self._name_is_taken(connections):
+                    for desk in desks:
+                        await desk.claimer.join()
+                    await self._announce(connections, desks)
+                    return
             except DISCONNECTS as exc:
                 _log.warning("waiting for Redis", error=str(exc) or type(exc).__name__)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), 1.0)
-            else:
-                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), 1.0)
+
+    async def _name_is_taken(self, connections: Connections) -> bool:
+        """Whether another live process has our name: two would settle and return each other's runs."""
+        other = await self._members.find(connections.redis, "worker", self.name)
+        if other is None or not _lives(other):
+            return False
+        _log.warning(
+            "another worker has this name: waiting for it to go (WORKER_POD_NAME must be unique)",
+            name=self.name,
+            host=other.fields.get("host"),
+            pid=other.fields.get("pid"),
+        )
+        return True
 
     async def _heartbeat(self, connections: Connections, desks: list[Desk]) -> None:
         while True:
@@ -196,13 +213,14 @@ class WorkerProcess:
 
     async def _announce(self, connections: Connections, desks: list[Desk]) -> None:
         fields = {
+            "version": importlib.metadata.version("holdfast"),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",
             "queues": ",".join(desk.queue.name for desk in desks),
             "agents": ",".join(sorted(self._app.agents)),
-            "slots": str(sum(desk.worker.permits.limit for desk in desks)),
-            "running": str(sum(len(desk.worker.running) for desk in desks)),
+            "capacity": str(sum(desk.worker.permits.limit for desk in desks)),
+            "load": str(sum(len(desk.worker.running) for desk in desks)),
             "state": "draining" if self._stop.is_set() else "working",
         }
         await self._members.announce(connections.redis, Member("worker", self.name, fields))
@@ -242,7 +260,8 @@ class WorkerProcess:
         try:
             while (left := deadline - time.monotonic()) > 0 and (hurried or not self._hurry.is_set()):
                 pause = min(left, self._settings.worker.progress_seconds)
-                watched = workers if hurried else [*workers, hurry]
+                going = [task for task in workers if not task.done()]
+                watched = going if hurried else [*going, hurry]
                 await asyncio.wait(watched, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 if all(task.done() for task in workers):
                     return True
@@ -289,6 +308,7 @@ class WorkerProcess:
 
 def run_worker(settings: Settings, app: App) -> int:
     """Run a worker until SIGTERM or SIGINT; return its exit code."""
+    calm_collector()
     asyncio.run(_until_signal(settings, app))
     ignore_signals()
     return 0
@@ -300,10 +320,35 @@ async def _until_signal(settings: Settings, app: App) -> None:
     await process.run()
 
 
+def calm_collector() -> None:
+    """Collect garbage less often: what start-up made stays, and a run's objects end without the collector."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
 def leave_at_once() -> None:
     """Exit 0 past tasks and threads that ignore everything; the runs they had are with others by now."""
     logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     os._exit(0)
+
+
+def _lives(member: Member) -> bool:
+    """Whether a record is that of another process which may live; our own predecessor's is not."""
+    host, pid = member.fields.get("host"), member.fields.get("pid", "")
+    if host != platform.node() or not pid.isdigit():
+        return True
+    if int(pid) == os.getpid():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _threads_left() -> bool:

@@ -221,7 +221,7 @@ class Metrics:
 
     def _declare_redis(self, declare: Declarations) -> None:
         self.redis_breaker_state = declare.gauge(
-            "redis_breaker_state", "Circuit breaker of the sender: 0 closed, 1 half open, 2 open."
+            "redis_breaker_state", "Circuit breaker of the sender: 0 closed, 1 half open, 2 open.", "queue"
         )
         self.redis_errors = declare.counter(
             "redis_errors", "Calls to Redis that failed, by kind of error.", "kind"

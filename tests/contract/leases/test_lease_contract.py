@@ -24,8 +24,13 @@ async def expired(redis, harness, lease) -> None:
     other = harness("other", SHORT_MS)
     async with asyncio.timeout(5):
         while (await redis.hget(await other.record(redis), "owner")) == lease.owner.encode():
-            await other.store.reclaim(redis)
+            await reclaim(redis, other)
             await asyncio.sleep(0.01)
+
+
+async def reclaim(redis, harness):
+    """A leader's term ends by itself; the other stores' owners are asked to look."""
+    return await harness.store.reclaim(redis) if hasattr(harness.store, "reclaim") else []
 
 
 async def test_a_free_thing_is_granted(redis, harness):
@@ -53,7 +58,7 @@ async def test_renewing_keeps_a_lease_from_being_reclaimed(redis, harness):
     end = loop.time() + 0.9
     while loop.time() < end:
         assert await mine.store.renew(redis, [lease]) == [Standing.KEPT]
-        assert await harness("other", 300).store.reclaim(redis) in ([], ())
+        assert await reclaim(redis, harness("other", 300)) == []
         await asyncio.sleep(0.03)
 
 

@@ -191,7 +191,7 @@ def test_settings_are_shown_with_their_origin(cli, place, monkeypatch):
     assert rows["queue.max_attempts"] == ["7", "environment", "MAX_ATTEMPTS"]
     assert "hush" not in said.out
     shown = cli("config", "show", "--json").json
-    assert {"path": "worker.drain_seconds", "value": "25", "source": "default"} in shown
+    assert {"path": "worker.drain_seconds", "value": "20", "source": "default"} in shown
 
 
 def test_settings_are_checked(cli, place):

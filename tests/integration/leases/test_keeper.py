@@ -143,6 +143,23 @@ async def test_a_slow_loser_does_not_hurt_the_other_leases(redis, redis_settings
         await asyncio.gather(lose(), win())
 
 
+async def test_a_store_that_hangs_costs_only_its_own_leases(redis, redis_settings, settings):
+    """Renewed one after the other, four hung stores would use up the trust of a healthy one."""
+
+    class Hung(SortedSetLeases):
+        async def renew(self, redis, held):
+            await asyncio.Event().wait()
+
+    async with keeper_on(settings, redis_settings) as keeper:
+        for number in range(4):
+            lease, asked = await granted(redis, key=f"hung-{number}")
+            store = Hung("{t}:leases", "{t}:record:", kind="thing", owner="me", ttl_ms=int(TTL * 1000))
+            keeper.hold(store, lease, granted_at=asked)
+        lease, asked = await granted(redis)
+        async with keeper.hold(leases("me"), lease, granted_at=asked):
+            await asyncio.sleep(2.5 * TTL)
+
+
 async def test_a_lease_lost_before_its_body_starts_ends_it_at_once(redis, redis_settings, settings):
     async with keeper_on(settings, redis_settings) as keeper:
         lease, asked = await granted(redis)

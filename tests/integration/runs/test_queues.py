@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
 from system import System, until
@@ -45,6 +46,68 @@ async def test_a_worker_serves_several_queues_each_with_its_own_settings(redis, 
         await task
     assert most == {"browser:jobs": 1, "tankpit:jobs": 3}
     assert [group["name"] for group in await redis.xinfo_groups("tankpit:jobs")] == [b"tanks"]
+
+
+async def test_draining_one_of_two_queues_waits_quietly(redis, redis_settings, caplog):
+    """With the finished worker still among the watched, the drain would spin and log without end."""
+    app, gate = App("test"), asyncio.Event()
+
+    @app.agent
+    async def wait():
+        await gate.wait()
+
+    queues = {name: QueueSettings(name=name) for name in ("one", "two")}
+    worker = WorkerSettings(queues=tuple(queues), drain_seconds=1.0, progress_seconds=0.2)
+    settings = Settings(redis=redis_settings, queues=queues, worker=worker)
+    async with Connections(settings) as connections:
+        await connections.sender(queues["one"]).submit(Submission(agent="wait"))
+        process = WorkerProcess(settings, app)
+        task = asyncio.create_task(process.run())
+        await until(process.running)
+        cpu = time.process_time()
+        process.request_stop()
+        await task
+        assert time.process_time() - cpu < 0.5
+
+
+async def test_each_of_many_submissions_carries_its_own_trace(redis, redis_settings):
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    tracer = TracerProvider().get_tracer("test")
+    settings = Settings(redis=redis_settings)
+    async with Connections(settings) as connections:
+        sender = connections.sender(settings.queue)
+
+        async def submit(number: int) -> tuple[str, str]:
+            with tracer.start_as_current_span(f"request {number}") as span:
+                ticket = await sender.submit(Submission(agent="a"))
+                return ticket.run_id, trace.format_trace_id(span.get_span_context().trace_id)
+
+        for run_id, trace_id in await asyncio.gather(*(submit(number) for number in range(8))):
+            message = await redis.hget(sender.keys.run(run_id), "message")
+            assert trace_id.encode() in message
+
+
+async def test_a_list_is_paged_filtered_and_bounded(redis, redis_settings):
+    async with System(redis_settings) as system:
+        await system.queue.submit_many(
+            [Submission(agent=f"a{n % 3}", run_id=f"r{n:04}") for n in range(2500)]
+        )
+        await system.queue.cancel("r0007")
+        seen, cursor = [], ""
+        while True:
+            page = await system.queue.list(limit=400, cursor=cursor)
+            seen += [run.id for run in page.runs]
+            cursor = page.cursor
+            if not cursor:
+                break
+        assert sorted(seen) == [f"r{n:04}" for n in range(2500)]
+        first = await system.queue.list(status=Status.CANCELLED)
+        assert (first.runs, bool(first.cursor)) == ([], True)
+        second = await system.queue.list(status=Status.CANCELLED, cursor=first.cursor)
+        assert [run.id for run in second.runs] == ["r0007"]
+        assert {run.agent for run in (await system.queue.list(agent="a1")).runs} == {"a1"}
 
 
 async def test_what_is_submitted_refused_and_known_before_is_counted(redis, redis_settings):

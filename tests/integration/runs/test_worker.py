@@ -226,6 +226,13 @@ async def test_the_same_run_id_is_the_same_run(system, app):
     assert (await system.queue.depth()).undelivered == 1
 
 
+async def test_a_run_that_has_ended_is_known_with_its_status(system, app):
+    await system.worker(app)
+    await system.ended(await system.submit("echo", run_id="done"))
+    ticket = await system.queue.submit(Submission(agent="echo", run_id="done"))
+    assert (ticket.fresh, ticket.status) == (False, Status.SUCCEEDED)
+
+
 async def test_the_same_idempotency_key_is_the_same_run(system, app):
     first = await system.queue.submit(Submission(agent="echo", idempotency_key="k"))
     second = await system.queue.submit(Submission(agent="echo", idempotency_key="k"))
@@ -254,6 +261,25 @@ async def test_urgent_runs_go_first(redis, redis_settings, app):
         await system.worker(app)
         await until(lambda: len(order) == 3)
         assert order == ["h", "n", "l"]
+
+
+async def test_no_lane_starves_beside_the_others(redis, redis_settings, app):
+    async with System(redis_settings, slots=1) as system:
+        order: list[str] = []
+
+        @app.agent
+        async def note(payload):
+            order.append(payload)
+
+        for lane in ("low", "normal", "high"):
+            await system.queue.submit_many(
+                [Submission(agent="note", input=lane, priority=Priority(lane)) for _ in range(80)]
+            )
+        await system.worker(app)
+        await until(lambda: len(order) >= 80)
+        early = order[:80]
+        assert early.count("high") > early.count("normal") > 0
+        assert early.count("low") > 0
 
 
 async def test_a_flood_of_urgent_runs_does_not_starve_the_low_lane(redis, redis_settings, app):
@@ -338,6 +364,25 @@ async def test_what_has_ended_cannot_be_cancelled(system, app):
         await system.queue.cancel(run_id)
     with pytest.raises(NotFound):
         await system.queue.cancel("nothing")
+
+
+async def test_a_cancel_that_meets_a_failing_attempt_ends_the_run(system, app):
+    """Without a look at the cancel in settle, the run would wait for its backoff and then be cancelled."""
+    asked = asyncio.Event()
+
+    @app.agent
+    async def failing(ctx):
+        await asked.wait()
+        raise RetryLater("busy", after=600)
+
+    run_id = await system.submit("failing")
+    await system.worker(app)
+    await system.reaches(run_id, Status.RUNNING)
+    await system.queue.redis.hset(system.queue.keys.run(run_id), "cancel", "never mind")
+    asked.set()
+    run = await system.ended(run_id)
+    assert (run.status, run.attempt) == (Status.CANCELLED, 1)
+    await system.nothing_left()
 
 
 # -- gate and limits
@@ -448,6 +493,9 @@ async def test_too_large_a_message_is_refused_by_name(redis, redis_settings):
     ("submission", "named"),
     [
         ({"agent": ""}, "agent"),
+        ({"agent": "\udcff"}, "agent"),
+        ({"agent": "x" * 300}, "agent"),
+        ({"agent": "two words"}, "agent"),
         ({"agent": "a", "run_id": "has space"}, "run_id"),
         ({"agent": "a", "run_id": "x" * 300}, "run_id"),
         ({"agent": "a", "idempotency_key": "ü"}, "idempotency_key"),
@@ -467,7 +515,7 @@ async def test_bad_submissions_are_refused_by_name(system, submission, named):
 
 async def test_a_bad_submission_does_not_spoil_its_batch(system):
     good, bad, also_good = await system.queue.submit_many(
-        [Submission(agent="a"), Submission(agent=""), Submission(agent="a")]
+        [Submission(agent="a"), Submission(agent="\udcff"), Submission(agent="a")]
     )
     assert isinstance(bad, InputError)
     assert good.fresh

@@ -2,12 +2,12 @@
 -- KEYS  1 leader (hash with ttl)
 -- ARGV  1 owner, 2 ttl ms
 -- returns the fence of the new term, or 0 if somebody else leads
--- @include clock
 local leader = KEYS[1]
 local owner, ttl = ARGV[1], tonumber(ARGV[2])
 
 if redis.call('EXISTS', leader) == 1 then return 0 end
-local fence = now_ms()
-redis.call('HSET', leader, 'owner', owner, 'fence', fence)
+local time = redis.call('TIME')
+local fence = time[1] * 1000000 + time[2]
+redis.call('HSET', leader, 'owner', owner, 'fence', string.format('%.0f', fence))
 redis.call('PEXPIRE', leader, ttl)
 return fence

@@ -14,7 +14,7 @@ local count = 0
 for i = 1, 4 do
   local from = '-'
   repeat
-    local page = redis.call('XPENDING', KEYS[i], group, from, '+', PAGE, consumer)
+    local page = pending_page(KEYS[i], group, from, PAGE, consumer)
     for _, pending in ipairs(page) do
       if pending[3] < min_idle then return { 'busy', 0 } end
       from = '(' .. pending[1]
@@ -28,11 +28,11 @@ for i = 1, 4 do
   local lane = KEYS[i]
   local page
   repeat
-    page = redis.call('XPENDING', lane, group, '-', '+', PAGE, consumer)
+    page = pending_page(lane, group, '-', PAGE, consumer)
     for _, pending in ipairs(page) do
       return_entry(lane, group, pending[1], returned, run_prefix, leaving and 'handed_back' or 'reclaimed', consumer, leaving and 1 or 0)
     end
   until #page == 0
-  redis.call('XGROUP', 'DELCONSUMER', lane, group, consumer)
+  redis.pcall('XGROUP', 'DELCONSUMER', lane, group, consumer)
 end
 return { 'gone', count }

@@ -2,19 +2,16 @@
 -- KEYS  1-4 lanes (streams; the first is served first), 5 run prefix
 -- ARGV  1 group, 2 owner, then per lease: run id, fence
 -- returns, per lease: released | stale
--- @include held
 -- @include entry
 local returned, run_prefix = KEYS[1], KEYS[5]
 local group, owner = ARGV[1], ARGV[2]
 
-local words = {}
-for i = 3, #ARGV, 2 do
-  local record = run_prefix .. ARGV[i]
-  local word = 'stale'
-  if held(record, owner, ARGV[i + 1]) then
-    local have = redis.call('HMGET', record, 'lane', 'entry')
-    if return_entry(have[1], group, have[2], returned, run_prefix, 'handed_back', owner, 1) then word = 'released' end
-  end
-  words[#words + 1] = word
+local function release(record, fence)
+  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry')
+  if have[1] ~= owner or have[2] ~= fence then return 'stale' end
+  return return_entry(have[3], group, have[4], returned, run_prefix, 'handed_back', owner, 1) and 'released' or 'stale'
 end
+
+local words = {}
+for i = 3, #ARGV, 2 do words[#words + 1] = release(run_prefix .. ARGV[i], ARGV[i + 1]) end
 return words

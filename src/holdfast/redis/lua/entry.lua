@@ -46,6 +46,12 @@ local function in_our_words(fields, id)
   return pairs_list
 end
 
+-- What a consumer holds of a lane, a page at a time; a lane whose group is gone holds nothing.
+local function pending_page(lane, group, from, count, consumer)
+  local page = redis.pcall('XPENDING', lane, group, from, '+', count, consumer)
+  return page.err and {} or page
+end
+
 -- Takes a pending entry away from its consumer. Returns the record's id, or nil if nothing was left to return.
 -- attempt_back is 1 when the holder gives the work back unharmed: that is no failed attempt.
 local function return_entry(lane, group, entry, returned, run_prefix, event, consumer, attempt_back)

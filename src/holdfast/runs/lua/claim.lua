@@ -5,7 +5,7 @@
 -- KEYS  1-4 lanes (streams; the first is served first), 5 gate (hash), 6 runs (zset), 7 run prefix
 -- ARGV  1 group, 2 owner, 3 how many, 4 lane numbers in the order to read ('1234'), 5 retention ms,
 --       6 default agent, then per entry that a blocking read has already delivered to us: lane number, entry id
--- returns { open | paused, dropped, adopted, per run: id, fence, attempt, entry id, agent, message }
+-- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, per run: id, fence, attempt, entry id, agent, message }
 -- @include clock
 -- @include entry
 local returned, gate, index, run_prefix = KEYS[1], KEYS[5], KEYS[6], KEYS[7]
@@ -83,7 +83,7 @@ for i = FIRST_WOKEN, #ARGV, 2 do
   else
     -- It was delivered a while ago, and the lease counts from then: it may be another's by now, and it is not fresh.
     local found = redis.call('XRANGE', lane, entry, entry)
-    if found[1] and #redis.call('XPENDING', lane, group, entry, entry, 1, owner) == 1 then
+    if found[1] and #redis.pcall('XPENDING', lane, group, entry, entry, 1, owner) == 1 then
       redis.call('XCLAIM', lane, group, owner, 0, entry, 'IDLE', 0, 'JUSTID')
       claim(lane, entry, found[1][2])
     end
@@ -94,8 +94,11 @@ if paused then return { 'paused', dropped, adopted } end
 for i = 1, #order do
   if room > 0 then
     local lane = KEYS[tonumber(order:sub(i, i))]
-    local read = redis.call('XREADGROUP', 'GROUP', group, owner, 'COUNT', room, 'STREAMS', lane, '>')
-    if read then
+    -- A missing group must not cost us what was claimed from the lanes before.
+    local read = redis.pcall('XREADGROUP', 'GROUP', group, owner, 'COUNT', room, 'STREAMS', lane, '>')
+    if read and read.err then
+      claimed[1] = 'regroup'
+    elseif read then
       for _, item in ipairs(read[1][2]) do claim(lane, item[1], item[2]) end
     end
   end

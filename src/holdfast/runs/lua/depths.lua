@@ -10,25 +10,22 @@ local group, deletes = ARGV[1], ARGV[2] == '1'
 local now = now_ms()
 local total, pending, oldest, names, workers = 0, 0, 0, {}, 0
 
+local function note_oldest(lane, after)
+  local first = redis.call('XRANGE', lane, after, '+', 'COUNT', 1)[1]
+  if first then oldest = math.max(oldest, now - tonumber(first[1]:match('^%d+'))) end
+end
+
 local function look(lane)
-  for _, info in ipairs(redis.call('XINFO', 'GROUPS', lane)) do
-    local fields = {}
-    for i = 1, #info, 2 do fields[info[i]] = info[i + 1] end
-    if fields['name'] == group then
-      pending = pending + fields['pending']
-      local first = redis.call('XRANGE', lane, '(' .. fields['last-delivered-id'], '+', 'COUNT', 1)[1]
-      if first then oldest = math.max(oldest, now - tonumber(first[1]:match('^%d+'))) end
-      for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', lane, group)) do
-        if not names[consumer[2]] then
-          names[consumer[2]] = true
-          workers = workers + 1
-        end
-      end
-      return
+  local info = group_of(lane, group)
+  if not info then return note_oldest(lane, '-') end
+  pending = pending + info['pending']
+  note_oldest(lane, '(' .. info['last-delivered-id'])
+  for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', lane, group)) do
+    if not names[consumer[2]] then
+      names[consumer[2]] = true
+      workers = workers + 1
     end
   end
-  local first = redis.call('XRANGE', lane, '-', '+', 'COUNT', 1)[1]
-  if first then oldest = math.max(oldest, now - tonumber(first[1]:match('^%d+'))) end
 end
 
 for i = 1, 4 do

@@ -4,18 +4,18 @@
 -- returns { moved, ms until the next is due or -1 }
 -- @include clock
 -- @include feed
+-- @include queued
 local returned, delayed, run_prefix = KEYS[1], KEYS[5], KEYS[6]
 local limit = tonumber(ARGV[1])
 
 local now, moved = now_ms(), 0
-local stamp = string.format('%d.%03d', math.floor(now / 1000), now % 1000)
+local stamp = stamp_of(now)
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, limit)) do
   local record = run_prefix .. id
   local have = redis.call('HMGET', record, 'status', 'lane', 'agent', 'message', 'attempt')
   if have[1] == 'delayed' then
     local lane = (tonumber(have[5]) or 0) > 0 and returned or have[2]
-    local entry = redis.call('XADD', lane, '*', 'message_data', have[4], 'agent_id', have[3], 'task_id', id,
-      'timestamp', stamp, 'correlation_id', id)
+    local entry = queue_entry(lane, id, have[3], have[4], stamp)
     redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry)
     append_event(record, 'queued', '{}')
     moved = moved + 1

@@ -4,6 +4,7 @@
 -- returns replayed | missing | the status that can't be replayed
 -- @include clock
 -- @include feed
+-- @include queued
 local lane, deadletter, record, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, letter = ARGV[1], ARGV[2]
 
@@ -33,9 +34,7 @@ elseif status ~= 'failed' and status ~= 'timed_out' and status ~= 'cancelled' th
   return status
 end
 -- A cancelled run's old entry may still be in its lane: the record points to the new entry, so the old one is dropped.
-local stamp = string.format('%d.%03d', math.floor(now / 1000), now % 1000)
-local entry = redis.call('XADD', lane, '*', 'message_data', message, 'agent_id', agent, 'task_id', id,
-  'timestamp', stamp, 'correlation_id', id)
+local entry = queue_entry(lane, id, agent, message, stamp_of(now))
 redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry, 'attempt', 0, 'owner', '')
 redis.call('HDEL', record, 'cancel', 'error', 'result', 'finished_at', 'dead', 'due_at')
 redis.call('PERSIST', record)

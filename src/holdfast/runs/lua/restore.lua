@@ -7,6 +7,7 @@
 -- @include clock
 -- @include feed
 -- @include group
+-- @include queued
 -- @include ids
 local returned, delayed, run_prefix = KEYS[1], KEYS[5], KEYS[6]
 local group, ttl, retention, look_only = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
@@ -14,7 +15,6 @@ local LIVE = { queued = true, running = true }
 local ENDED = { succeeded = true, failed = true, timed_out = true, cancelled = true }
 
 local now = now_ms()
-local stamp = string.format('%d.%03d', math.floor(now / 1000), now % 1000)
 local infos = {}
 for i = 1, 4 do infos[KEYS[i]] = group_of(KEYS[i], group) end
 
@@ -42,8 +42,7 @@ end
 local function queue_again(id, record, run)
   local fence = run.fence + 1
   drop(run.lane, run.entry)
-  local entry = redis.call('XADD', returned, '*', 'message_data', run.message, 'agent_id', run.agent, 'task_id', id,
-    'timestamp', stamp, 'correlation_id', id)
+  local entry = queue_entry(returned, id, run.agent, run.message, stamp_of(now))
   redis.call('HSET', record, 'lane', returned, 'entry', entry, 'fence', fence, 'owner', '')
   told(record, run.status, fence)
 end

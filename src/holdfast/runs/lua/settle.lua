@@ -3,7 +3,7 @@
 -- ARGV  1 group, 2 owner, 3 deletes ('1' if acked entries are deleted), 4 retention ms,
 --       then per run: id, fence, status (succeeded | failed | timed_out | cancelled | delayed), value field (result | error),
 --       value (JSON), event data (JSON), delay ms (delayed) or reason (failed, timed_out)
--- returns, per run: settled | already (settled under this fence before: the reply was lost) | stale
+-- returns, per run: settled | cancelled (instead of delayed) | already (this fence settled before: a reply was lost) | stale
 -- @include clock
 -- @include feed
 local delayed, deadletter, run_prefix = KEYS[5], KEYS[6], KEYS[7]
@@ -48,6 +48,11 @@ local function settle(at)
   if have[2] ~= fence then return 'stale' end
   if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end
 
+  local reason = status == 'delayed' and redis.call('HGET', record, 'cancel')
+  if reason then
+    -- Nobody wants it tried again: the cancel came while this attempt failed.
+    status, data = 'cancelled', cjson.encode({ reason = reason })
+  end
   finish_entry(have[3], have[4], deletes or status == 'delayed')
   append_event(record, EVENTS[status] or status, data)
   if status == 'delayed' then
@@ -62,7 +67,7 @@ local function settle(at)
   end
   redis.call('PEXPIRE', record, retention)
   redis.call('PEXPIRE', record .. ':events', retention)
-  return 'settled'
+  return reason and 'cancelled' or 'settled'
 end
 
 local words = {}

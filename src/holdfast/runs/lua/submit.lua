@@ -2,16 +2,17 @@
 -- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 gate (hash), 7 runs (zset), 8 run prefix, 9 idempotency prefix
 -- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 max depth, 4 idempotency ttl ms,
 --       then per run: id, lane number, delay ms, agent, thread, idempotency key or '', message
--- returns, per run: { queued | delayed | exists | full | paused | draining, run id, entry id }
+-- returns, per run: { queued | delayed | exists | full | paused | draining, run id, entry id, status of one that exists }
 -- @include clock
 -- @include feed
 -- @include depth
+-- @include queued
 local delayed, gate, index, run_prefix, idempotency_prefix = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local group, deletes, max_depth, idempotency_ttl = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[4]
 local STRIDE = 7
 
 local now = now_ms()
-local stamp = string.format('%d.%03d', math.floor(now / 1000), now % 1000)
+local stamp = stamp_of(now)
 local mode = redis.call('HGET', gate, 'mode')
 local depth = redis.call('ZCARD', delayed)
 for i = 1, 4 do depth = depth + lane_depth(KEYS[i], group, deletes) end
@@ -29,7 +30,10 @@ local function accept(at)
   local id, lane, delay = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
   local agent, thread, key, message = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
   local run = known(id, key)
-  if run then return { 'exists', run, redis.call('HGET', run_prefix .. run, 'entry') or '' } end
+  if run then
+    local have = redis.call('HMGET', run_prefix .. run, 'entry', 'status')
+    return { 'exists', run, have[1] or '', have[2] or '' }
+  end
   if mode then return { mode, id, '' } end
   if depth >= max_depth then return { 'full', id, '' } end
 
@@ -40,8 +44,7 @@ local function accept(at)
     redis.call('HSET', record, 'status', word, 'agent', agent, 'thread', thread, 'lane', lane, 'entry', '',
       'submitted_at', now, 'due_at', now + delay, 'message', message)
   else
-    entry = redis.call('XADD', lane, '*', 'message_data', message, 'agent_id', agent, 'task_id', id,
-      'timestamp', stamp, 'correlation_id', id)
+    entry = queue_entry(lane, id, agent, message, stamp)
     redis.call('HSET', record, 'status', word, 'agent', agent, 'thread', thread, 'lane', lane, 'entry', entry,
       'submitted_at', now, 'message', message)
   end

@@ -1,0 +1,21 @@
+"""The benchmarks can be run; what they find is no matter of a test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_part_of_the_benchmarks_runs_and_prints_its_table(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    command = [sys.executable, "-m", "bench", "--quick", "--results", str(results), "submit"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "| submit_many" in done.stdout
+    figures = json.loads(results.read_text())["parts"]["submit"]
+    assert all(figure["value"] > 0 for figure in figures)
