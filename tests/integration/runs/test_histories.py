@@ -203,11 +203,13 @@ class World:
                 if b"anonymous" in b"".join(entries[e].values())
             }
         await self._check_runs(waiting, held)
-        adopted = [
-            await self.queue.get(run_id) for run_id in await self.run_ids() if run_id.startswith("entry-")
-        ]
+        there = [run_id for run_id in await self.run_ids() if run_id.startswith("entry-")]
+        adopted = [await self.queue.get(run_id) for run_id in there]
+        gone = [run_id for run_id in self.expired if run_id.startswith("entry-") and run_id not in there]
         unnamed -= {(run.lane, run.entry.encode()) for run in adopted}
-        assert len(adopted) + len(unnamed) == self.anonymous, "an entry without a name was lost or doubled"
+        assert len(adopted) + len(unnamed) + len(gone) == self.anonymous, (
+            "an entry without a name was lost or doubled"
+        )
         assert all(count == 1 for count in self.settled.values()), "settled twice under one fence"
         assert all(count == 1 for count in self.claimed.values()), "claimed twice under one fence"
 
@@ -312,6 +314,10 @@ quick = settings(
 @given(steps=histories(LAWFUL))
 # Each of these found a fault once.
 @example(steps=[("anonymous_entry", 0, 0), ("claim", 0, 0), ("reclaim", 0, 0), ("claim", 0, 0)])
+@example(
+    steps=[("submit", 0, 0), ("anonymous_entry", 0, 0), ("claim", 0, 1), ("settle", 0, 1), ("expire", 0, 0)]
+)
+@example(steps=[("anonymous_entry", 0, 0), ("claim", 0, 1), ("settle", 0, 1), ("expire", 0, 0)])
 @example(steps=[("submit", 0, 0), ("anonymous_entry", 0, 2), ("claim", 0, 1)])
 @example(
     steps=[("submit", 0, 0), ("claim", 0, 0), ("settle", 0, 1), ("expire", 0, 0), ("replay_letter", 0, 0)]

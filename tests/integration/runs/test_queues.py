@@ -7,6 +7,7 @@ import time
 
 import msgspec
 from system import System, until
+from valkeyprocess import free_port
 
 from holdfast import App
 from holdfast.config import QueueSettings, RedisSettings, Settings, WorkerSettings
@@ -129,7 +130,8 @@ async def test_what_is_submitted_refused_and_known_before_is_counted(redis, redi
 
 async def test_a_queue_lives_in_one_slot_of_a_cluster(start_valkey):
     """Every script, the blocking read and the control channel, on a real cluster."""
-    server = start_valkey("--cluster-enabled", "yes", append_only=False)
+    bus = str(free_port())  # the default, the port + 10000, may be none
+    server = start_valkey("--cluster-enabled", "yes", "--cluster-port", bus, append_only=False)
     server.ask("CLUSTER ADDSLOTSRANGE 0 16383")
     server.wait_for("CLUSTER INFO", "cluster_state:ok")
     app = App("test")
