@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import msgspec
+from keycheck import check_keys
+from redis.asyncio.cluster import RedisCluster
 
 from holdfast import App
 from holdfast.config import (
@@ -86,6 +88,9 @@ class System:
         for worker in self.workers:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait_for(worker.task, 30)
+        with contextlib.suppress(*DISCONNECTS):  # a test may have ended its server
+            if not isinstance(self.queue.redis, RedisCluster):
+                await check_keys(self.queue.redis)
         await self._connections.__aexit__(None, None, None)
 
     async def worker(self, app: App, name: str = "", **changes: Any) -> RunningWorker:
