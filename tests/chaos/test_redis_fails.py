@@ -12,6 +12,7 @@ from system import System, until
 from holdfast import App
 from holdfast.config import RedisSettings
 from holdfast.errors import RedisUnavailable
+from holdfast.leases.streams import StreamLeases
 from holdfast.runs.run import Status, Submission
 
 pytestmark = pytest.mark.chaos
@@ -180,7 +181,7 @@ async def test_redis_away_is_said_to_the_submitter_with_a_time_to_retry(restarta
         assert (await system.queue.submit(Submission(agent="work"))).fresh
 
 
-async def test_a_run_that_comes_back_to_a_worker_still_unwinding_it_does_no_harm(restartable_valkey):
+async def test_a_run_that_comes_back_to_a_worker_still_unwinding_it_does_no_harm(redis, redis_settings):
     """Keyed by run id alone, the old attempt's end would remove the new one's entry and kill the worker."""
     app, fences = App("test"), []
 
@@ -188,20 +189,37 @@ async def test_a_run_that_comes_back_to_a_worker_still_unwinding_it_does_no_harm
     async def slow_to_end(ctx):
         fences.append(ctx.fence)
         try:
-            await asyncio.sleep(0.2 if len(fences) > 1 else 60)
+            await asyncio.sleep(0.5 if len(fences) > 1 else 60)
         finally:
-            await asyncio.sleep(3)
+            await asyncio.sleep(1)
 
-    async with System(at(restartable_valkey), slots=3, ttl=2.0) as system:
+    async with System(redis_settings, slots=3, ttl=1.0) as system:
         worker = await system.worker(app)
         run_id = await system.submit("slow_to_end")
         await until(lambda: fences)
-        restartable_valkey.freeze()
-        await asyncio.sleep(2.5)
-        restartable_valkey.thaw()
+        keys, group = system.queue.keys, system.queue.settings.group
+        impatient = StreamLeases(keys, group=group, owner="other", ttl_ms=1, turn_ms=0)
+        async with asyncio.timeout(5):
+            while not await impatient.reclaim(redis):
+                await asyncio.sleep(0.002)
         run = await system.ended(run_id, 20)
         assert (run.status, len(fences)) == (Status.SUCCEEDED, 2)
         assert not worker.task.done()
+
+
+async def test_a_run_whose_lease_lapsed_with_redis_away_starts_again_at_once(restartable_valkey):
+    """Its body ended by the trust window; nobody else took it, so it goes back as soon as Redis answers."""
+    seen = Seen()
+    async with System(at(restartable_valkey), slots=1, ttl=3.0) as system:
+        await system.worker(seen.app)
+        run_id = await system.submit("work", 2.8)
+        await until(lambda: seen.going)
+        restartable_valkey.kill()
+        await until(lambda: not seen.going)
+        restartable_valkey.start()
+        run = await system.ended(run_id)
+        assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
+        seen.check()
 
 
 async def test_a_group_that_is_destroyed_under_load_comes_back(redis, redis_settings):

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.agents.failures import classify
-from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason
+from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
 from holdfast.leases.lease import Lease
 from holdfast.leases.permits import Permits
 from holdfast.redis.client import DISCONNECTS
@@ -234,11 +234,11 @@ class Worker:
         self, run: Claimed, hold: Hold, outcome: Outcome, invocation: Invocation | None, started: float
     ) -> None:
         if isinstance(outcome, Lost):
-            self._let_go(run, hold, invocation)
-            _log.warning(
+            self._log.warning(
                 "run lost: its lease was not kept", run_id=run.run_id, agent=run.agent, fence=run.fence
             )
-            return
+            # Perhaps only Redis was away and nobody has it yet: then it goes back at once, else this is refused.
+            outcome = Yielded("its lease was not kept")
         seconds = time.monotonic() - started
 
         def done(verdict: Verdict) -> None:
