@@ -237,7 +237,7 @@ class Worker:
             self._log.warning(
                 "run lost: its lease was not kept", run_id=run.run_id, agent=run.agent, fence=run.fence
             )
-            # Perhaps only Redis was away and nobody has it yet: then it goes back at once, else it is refused.
+            # Perhaps only Redis was away and nobody has it yet: then it goes back at once; else refused.
             outcome = Yielded("its lease was not kept")
         seconds = time.monotonic() - started
 
