@@ -222,6 +222,36 @@ async def test_a_run_whose_lease_lapsed_with_redis_away_starts_again_at_once(res
         seen.check()
 
 
+async def test_a_record_of_another_type_does_not_stop_the_queue(redis, redis_settings):
+    """Somebody SETs a run's key: its entry goes by its own name, and neither claim nor recovery dies of it."""
+    seen = Seen()
+    async with System(redis_settings, slots=4, ttl=1.0, max_attempts=2) as system:
+        fields = {"message_data": '{"input":0}', "agent_id": "work", "correlation_id": "abc"}
+        await redis.set(system.queue.keys.run("abc"), "x")
+        entry = (await redis.xadd(system.queue.keys.stream, fields)).decode()
+        worker = await system.worker(seen.app)
+        assert (await system.ended(f"entry-{entry}")).status is Status.SUCCEEDED
+        assert (await system.ended(await system.submit("work", 0))).status is Status.SUCCEEDED
+        assert not worker.task.done()
+        await redis.delete(system.queue.keys.run("abc"))
+
+
+@pytest.mark.parametrize("key", ["delayed", "gate", "high", "returned"])
+async def test_a_key_of_another_type_is_said_and_outlived(redis, redis_settings, key, capfd):
+    seen = Seen()
+    async with System(redis_settings, slots=4, ttl=1.0) as system:
+        worker = await system.worker(seen.app)
+        await system.ended(await system.submit("work", 0))
+        name = getattr(system.queue.keys, key)
+        await redis.delete(name)
+        await redis.set(name, "x")
+        await system.queue.redis.xadd(system.queue.keys.stream, {"agent_id": "work", "message_data": "0"})
+        await asyncio.sleep(1.5)
+        assert not worker.task.done()
+        await redis.delete(name)
+        assert (await system.ended(await system.submit("work", 0), 20)).status is Status.SUCCEEDED
+
+
 async def test_a_group_that_is_destroyed_under_load_comes_back(redis, redis_settings):
     seen = Seen()
     async with System(redis_settings, slots=4, ttl=1.0, max_attempts=50) as system:

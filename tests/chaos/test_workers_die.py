@@ -155,6 +155,14 @@ async def test_agents_that_ignore_their_stop_do_not_keep_the_worker(redis, redis
         assert (run.status, run.attempt) == (Status.QUEUED, 0)
 
 
+async def test_an_idle_worker_leaves_at_once(system, fleet):
+    worker = await fleet.start("idle")
+    asked = time.monotonic()
+    worker.terminate()
+    assert await worker.exited() == 0
+    assert time.monotonic() - asked < 2.0  # of 5 s that runs would have
+
+
 async def test_a_second_worker_of_the_same_name_waits_until_the_first_is_gone(system, fleet, ledger):
     """Two of one name would return each other's runs when they leave."""
     first = await fleet.start("twin")

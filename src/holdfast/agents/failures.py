@@ -139,8 +139,11 @@ _BUILTINS: tuple[tuple[type[BaseException], FailureClass], ...] = (
 
 
 def classify(exc: BaseException, *, now: Callable[[], float] = time.time) -> Failure:
-    """Turn what an agent raised into a Failure of bounded size."""
-    verdict = _judge(exc, now())
+    """Turn what an agent raised into a Failure of bounded size; whatever it raised, this does not raise."""
+    try:
+        verdict = _judge(exc, now())
+    except Exception:  # an attribute of the exception that raises when it is looked at
+        verdict = _Verdict(FailureClass.UNKNOWN, None)
     message, traceback = evidence.message_of(exc), evidence.traceback_of(exc)
     return Failure(verdict.kind, message, verdict.wait, traceback, verdict.exact)
 

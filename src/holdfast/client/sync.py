@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.client.client import Client
-from holdfast.errors import HoldfastError
+from holdfast.errors import Conflict, HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -28,12 +29,16 @@ class LoopThread:
     """An event loop on a thread of its own."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-client", daemon=True)
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` on the loop and return its result; an interrupted caller stops it."""
+        if os.getpid() != self._pid:
+            work.close()
+            raise Conflict("this SyncClient was opened before a fork: open another one in the child process")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

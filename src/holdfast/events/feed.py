@@ -28,6 +28,7 @@ NOW: Final = "$"
 
 _PAGE = 200
 _BLOCK_SECONDS = 10.0
+_TURN_SECONDS = 1.0
 _RETRY_SECONDS = 0.2
 _ID = re.compile(r"\d{1,19}(-\d{1,19})?")
 
@@ -74,7 +75,8 @@ class Feed:
                 if (not events or events[-1].final) and await self._over(run_id, after):
                     return
                 reader = reader or await self._own_connection(stack)
-                events = await self._next(reader, run_id, after)
+                # Without a connection of our own yet we look now and then: the run may end before our turn.
+                events = await (self._next(reader, run_id, after) if reader else self.read(run_id, after))
 
     async def _newest(self, run_id: str) -> str:
         with answering(self._settings.url):
@@ -91,8 +93,13 @@ class Feed:
             raise NotFound(f"no run {run_id!r} in queue {self._keys.stream!r}, or it ended too long ago")
         return not await self._patiently(lambda: self._redis.xrange(feed, f"({after}", "+", count=1))
 
-    async def _own_connection(self, stack: contextlib.AsyncExitStack) -> Redis:
-        await stack.enter_async_context(self._turns)
+    async def _own_connection(self, stack: contextlib.AsyncExitStack) -> Redis | None:
+        """A connection to block on, or None if all that may be open are taken for now."""
+        try:
+            async with asyncio.timeout(_TURN_SECONDS):
+                await stack.enter_async_context(self._turns)
+        except TimeoutError:
+            return None
         reader = connect_blocking(self._settings, _BLOCK_SECONDS)
         stack.push_async_callback(reader.aclose)
         return reader

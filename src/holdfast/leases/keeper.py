@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import LeaseLost
 from holdfast.leases.lease import Lease, LeaseStore, Standing
-from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.client import TROUBLE
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Keeper:
         try:
             async with asyncio.timeout(self._every):
                 standings = await store.renew(redis, [hold.lease for hold in holds])
-        except (*DISCONNECTS, TimeoutError) as exc:
+        except TROUBLE as exc:
             self._metrics.lease_renewal_failures.labels(store.kind).inc()
             _log.warning("leases could not be renewed", leases=len(holds), error=repr(exc))
             return False

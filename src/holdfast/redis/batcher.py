@@ -16,6 +16,20 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+_BATCH_BYTES = 4 * 1024 * 1024
+"""A larger script call would hold everybody up, and on a slow link not arrive within its timeout."""
+
+
+def fitting(items: Sequence[T], size: Callable[[T], int], *, most: int) -> int:
+    """How many of the first items go into one call: at least one, at most ``most``, about 4 MB."""
+    total = 0
+    for count, item in enumerate(items[:most]):
+        total += size(item)
+        if total > _BATCH_BYTES and count:
+            return count
+    return min(len(items), most)
+
+
 class Batcher(Generic[T, R]):
     """Hands lists of items to ``flush``, which answers with one result (or exception) per item."""
 

@@ -18,7 +18,14 @@ from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import ClusterError, OutOfMemoryError, ReadOnlyError, SlotNotCoveredError, TryAgainError
+from redis.exceptions import (
+    ClusterError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    SlotNotCoveredError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -49,6 +56,14 @@ DISCONNECTS: tuple[type[Exception], ...] = (
     OSError,
 )
 """What a client raises while Redis is away or refuses work: the same command may succeed later."""
+
+
+REFUSALS: tuple[type[Exception], ...] = (ResponseError,)
+"""What a client raises when Redis answers that a command is wrong, as for a key of another type."""
+
+
+TROUBLE = (*DISCONNECTS, *REFUSALS)
+"""Both: for what is done again soon and must not end its process."""
 
 
 def unavailable(exc: BaseException) -> bool:

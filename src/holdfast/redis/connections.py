@@ -45,6 +45,7 @@ class _Parser(_AsyncHiredisParser):
         "BUSY": BusyLoadingError,  # a script runs too long
         "MISCONF": BusyLoadingError,  # the disk is full or broken, so writes are refused
         "NOREPLICAS": BusyLoadingError,
+        "UNBLOCKED": BusyLoadingError,  # a blocked reader's server was demoted, or its stream deleted
     }
 
 

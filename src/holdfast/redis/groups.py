@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
 
 
-# A blocked reader whose stream is deleted is told so by Redis 7.0, and by later servers with NOGROUP.
-_MISSING = ("NOGROUP", "UNBLOCKED")
-
-
 async def ensure_group(redis: Redis, stream: str, group: str) -> None:
     """Create the stream and its group where they are missing."""
     try:
@@ -30,4 +26,4 @@ async def ensure_consumer(redis: Redis, stream: str, group: str, consumer: str) 
 
 def group_is_missing(exc: BaseException) -> bool:
     """Whether somebody deleted the stream or its group under us (a flush, a failover to an empty replica)."""
-    return isinstance(exc, ResponseError) and str(exc).startswith(_MISSING)
+    return isinstance(exc, ResponseError) and str(exc).startswith("NOGROUP")

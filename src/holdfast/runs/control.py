@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.client import TROUBLE
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Control:
         while True:
             try:
                 await self._listen()
-            except DISCONNECTS as exc:
+            except TROUBLE as exc:
                 _log.info("control channel waits for Redis", error=str(exc) or type(exc).__name__)
             await asyncio.sleep(_RETRY_SECONDS)
 

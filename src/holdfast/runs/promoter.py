@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.client import DISCONNECTS, REFUSALS
 from holdfast.redis.scripts import load
 from holdfast.telemetry.logs import get_logger
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _PROMOTE = load(__package__, "promote")
 _BATCH = 100
 _LONGEST_SLEEP_SECONDS = 0.5
+_DAMAGED_SECONDS = 5.0
 
 _log = get_logger(__name__)
 
@@ -35,6 +36,10 @@ class Promoter:
             except DISCONNECTS as exc:
                 _log.info("promoter waits for Redis", error=str(exc) or type(exc).__name__)
                 moved, next_ms = 0, -1
+            except REFUSALS as exc:
+                _log.error("delayed runs can't be queued: is a key of this queue damaged?", error=str(exc))
+                moved, next_ms = 0, -1
+                await asyncio.sleep(_DAMAGED_SECONDS)
             if moved < _BATCH:
                 due = next_ms / 1000 if next_ms >= 0 else _LONGEST_SLEEP_SECONDS
                 await asyncio.sleep(min(due, _LONGEST_SLEEP_SECONDS))

@@ -214,7 +214,7 @@ class RunQueue:
         if not fields:
             return Gate()
         return Gate(
-            fields[b"mode"].decode(),
+            fields.get(b"mode", b"paused").decode(),
             fields.get(b"reason", b"").decode(),
             float(fields.get(b"since", 0)) / 1000,
         )
@@ -280,6 +280,6 @@ def _read_cursor(cursor: str) -> tuple[str, int]:
     if not cursor:
         return "+inf", 0
     top, _, skip = cursor.partition(".")
-    if not (top.isdigit() and skip.isdigit()):
+    if not (cursor.isascii() and top.isdigit() and skip.isdigit()):
         raise InputError(f"cursor {cursor!r} was not given out by a previous page")
     return top, int(skip)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.client import DISCONNECTS, REFUSALS
 from holdfast.redis.groups import group_is_missing
 from holdfast.telemetry.logs import get_logger
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from holdfast.leases.streams import StreamLeases
     from holdfast.runs.queue import RunQueue
     from holdfast.telemetry.metrics import Metrics
+
+_DAMAGED_SECONDS = 5.0
 
 _log = get_logger(__name__)
 
@@ -41,6 +43,11 @@ class Recovery:
                 await self.run_once()
             except DISCONNECTS as exc:
                 _log.info("recovery waits for Redis", error=str(exc) or type(exc).__name__)
+            except REFUSALS as exc:
+                _log.error(
+                    "dead workers' runs can't be reclaimed: is a key of this queue damaged?", error=str(exc)
+                )
+                await asyncio.sleep(_DAMAGED_SECONDS)
 
     async def run_once(self) -> Sequence[str]:
         """Reclaim what can be reclaimed now; return the runs."""

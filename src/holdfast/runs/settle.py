@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.leases.lease import Lease
-from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.batcher import fitting
+from holdfast.redis.client import DISCONNECTS, REFUSALS
 from holdfast.redis.scripts import load
 from holdfast.runs.run import Status
 from holdfast.telemetry.logs import get_logger
@@ -93,7 +94,8 @@ class Settler:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
-                batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+                size = fitting(self._waiting, lambda s: len(s.value) + len(s.data), most=_BATCH)
+                batch, self._waiting = self._waiting[:size], self._waiting[size:]
                 await self._send([s for s in batch if s.status is not None], self._settle)
                 await self._send([s for s in batch if s.status is None], self._hand_back)
             self._idle.set()
@@ -121,6 +123,19 @@ class Settler:
                 )
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _RETRY_MOST_SECONDS)
+            except REFUSALS as exc:
+                return await self._one_by_one(batch, call, exc)
+
+    async def _one_by_one(
+        self, batch: list[Settlement], call: Callable[[list[Settlement]], Any], exc: Exception
+    ) -> list[Verdict]:
+        """Redis refuses the batch for a run whose record is damaged: the others must not wait for it."""
+        if len(batch) == 1:
+            _log.error(
+                "a run can't be settled: is its record damaged?", run_id=batch[0].lease.key, error=str(exc)
+            )
+            return [Verdict.STALE]
+        return [(await self._until_answered([settlement], call))[0] for settlement in batch]
 
     async def _settle(self, batch: list[Settlement]) -> Sequence[Verdict]:
         args = self._head.copy()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import InputError, PayloadTooLarge, QueueFull, QueuePaused, RedisUnavailable
-from holdfast.redis.batcher import Batcher
+from holdfast.redis.batcher import Batcher, fitting
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.keys import LANES
 from holdfast.redis.scripts import load
@@ -49,11 +49,15 @@ _Item: TypeAlias = tuple[Submission, dict[str, str]]
 """A submission and the trace of whoever made it."""
 
 
+_Row: TypeAlias = tuple[str, int, int, str, str, str, bytes]
+"""The script's arguments for one run; the last is its message."""
+
+
 class _Written(NamedTuple):
     """A batch as the script takes it, and what was refused before."""
 
     batch: list[Submission]
-    args: list[Any]
+    rows: list[_Row]
     refused: dict[int, Exception]
 
 
@@ -87,7 +91,8 @@ class Submitter:
             settings.group,
             int(settings.delete_after_ack),
             settings.max_depth,
-            int(settings.idempotency_ttl_seconds * 1000),
+            # A key must not outlive its run: it would name one that nobody can find.
+            int(min(settings.idempotency_ttl_seconds, settings.retention_seconds) * 1000),
         ]
         self._batches: Batcher[_Item, Ticket] = Batcher(self._send_batch, limit=_BATCH)
 
@@ -122,18 +127,18 @@ class Submitter:
 
     def _write(self, batch: Sequence[_Item]) -> _Written:
         """Turn submissions into the script's arguments; what can't be one has its error already."""
-        args, refused = self._head.copy(), dict[int, Exception]()
+        rows, refused = list[_Row](), dict[int, Exception]()
         for at, (submission, trace) in enumerate(batch):
             try:
-                args += self._row(submission, trace)
+                rows.append(self._row(submission, trace))
             except InputError as exc:
                 refused[at] = exc
-        return _Written([submission for submission, _ in batch], args, refused)
+        return _Written([submission for submission, _ in batch], rows, refused)
 
     async def _send(self, written: _Written) -> list[Ticket | Exception]:
-        batch, args, refused = written
+        batch, rows, refused = written
         sent = [submission for at, submission in enumerate(batch) if at not in refused]
-        replies, tries = await self._call(args) if sent else ([], 0)
+        replies, tries = await self._call_all(rows)
         pairs = zip(sent, replies, strict=True)
         tickets = iter([self._ticket(submission, reply, resent=tries > 1) for submission, reply in pairs])
         answers = [refused.get(at) or next(tickets) for at in range(len(batch))]
@@ -153,7 +158,7 @@ class Submitter:
             else:
                 metrics.run_duplicates.labels(queue).inc()
 
-    def _row(self, submission: Submission, trace: dict[str, str]) -> tuple[Any, ...]:
+    def _row(self, submission: Submission, trace: dict[str, str]) -> _Row:
         if not _AGENT.fullmatch(submission.agent):
             shown = f"{submission.agent[:80]!r}"
             raise InputError(f"agent must be a name of 1 to 200 letters, digits and _ . : / -, got {shown}")
@@ -172,6 +177,16 @@ class Submitter:
             checked_id(key, "idempotency_key") if key else "",
             encode_message(submission, trace, max_bytes=self._settings.max_payload_bytes),
         )
+
+    async def _call_all(self, rows: list[_Row]) -> tuple[list[list[bytes]], int]:
+        """Call the script, several times if the messages are large; return the replies and the most tries."""
+        replies, most = list[list[bytes]](), 0
+        while rows:
+            size = fitting(rows, lambda row: len(row[-1]), most=len(rows))
+            page, rows = rows[:size], rows[size:]
+            answered, tries = await self._call([*self._head, *(part for row in page for part in row)])
+            replies, most = replies + answered, max(most, tries)
+        return replies, most
 
     async def _call(self, args: list[Any]) -> tuple[list[list[bytes]], int]:
         """Call the script until it answers or the sender's tries are used up; return how many it took."""
@@ -204,7 +219,7 @@ class Submitter:
         if word == "full":
             told = f"queue {name!r} holds {self._settings.max_depth} runs, its max_depth (STREAM_MAXLEN)"
             return QueueFull(f"{told}; add workers, or try again later", retry_after=_FULL_RETRY_SECONDS)
-        if word in {"paused", "draining"}:
+        if word not in {"queued", "delayed"}:  # paused, draining, or what somebody wrote into the gate
             told = f"queue {name!r} is {word}; `holdfast queues resume {name}` opens it"
             return QueuePaused(told, retry_after=_PAUSED_RETRY_SECONDS)
         return Ticket(run_id, Status(word), entry)

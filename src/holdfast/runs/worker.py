@@ -14,7 +14,7 @@ from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
 from holdfast.leases.lease import Lease
 from holdfast.leases.permits import Permits
-from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.runs.claim import Claims
 from holdfast.runs.perform import decide, perform, prepare, settlement
 from holdfast.runs.run import Status
@@ -126,7 +126,7 @@ class Worker:
                 await self._unless_quiet(self.permits.wait_free())
                 await self._turn(runs)
                 self._outage = 0.0
-            except DISCONNECTS as exc:
+            except TROUBLE as exc:
                 await self._wait_out(exc)
 
     async def _turn(self, runs: asyncio.TaskGroup) -> None:
@@ -176,8 +176,10 @@ class Worker:
             await self._unless_quiet(asyncio.wait_for(self._gate_moved.wait(), _PAUSE_POLL_SECONDS))
 
     async def _wait_out(self, exc: Exception) -> None:
-        if not self._outage:
-            _log.warning("Redis is away: waiting for it", error=str(exc) or type(exc).__name__)
+        if isinstance(exc, REFUSALS):
+            self._log.error("Redis refuses to give out runs: is a key of this queue damaged?", error=str(exc))
+        elif not self._outage:
+            self._log.warning("Redis is away: waiting for it", error=str(exc) or type(exc).__name__)
         self._metrics.redis_errors.labels(type(exc).__name__).inc()
         self._outage = min(max(self._outage * 2, _OUTAGE_FIRST_SECONDS), _OUTAGE_MOST_SECONDS)
         self._more = True
@@ -270,6 +272,10 @@ class Worker:
         if thread is None:
             self.permits.give()
             return
+        self._log.warning(
+            "an agent's thread goes on after its run: its slot is taken until it ends",
+            slots=self.permits.limit,
+        )
         loop = asyncio.get_running_loop()
         thread.add_done_callback(lambda _: loop.call_soon_threadsafe(self.permits.give))
 

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.leader import Leadership
-from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.members import Member, Members
 from holdfast.runs.cleanup import Cleaned, Cleanup
 from holdfast.runs.retention import Retention, Swept
@@ -228,7 +228,7 @@ class Janitor:
         """What is done again in seconds may fail while Redis is away."""
         try:
             yield
-        except (*DISCONNECTS, TimeoutError) as exc:
+        except TROUBLE as exc:
             self._metrics.redis_errors.labels(type(exc).__name__).inc()
 
 

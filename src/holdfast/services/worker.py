@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.streams import StreamLeases
-from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.members import Member, Members
 from holdfast.runs.claim import Claimer
 from holdfast.runs.control import Control
@@ -208,7 +208,7 @@ class WorkerProcess:
     async def _heartbeat(self, connections: Connections, desks: list[Desk]) -> None:
         while True:
             await asyncio.sleep(self._settings.worker.heartbeat_seconds)
-            with contextlib.suppress(*DISCONNECTS):  # the next beat tries again; leases do not depend on it
+            with contextlib.suppress(*TROUBLE):  # the next beat tries again; no lease needs it
                 await self._announce(connections, desks)
 
     async def _announce(self, connections: Connections, desks: list[Desk]) -> None:
@@ -258,15 +258,18 @@ class WorkerProcess:
         deadline = time.monotonic() + seconds
         hurry = asyncio.create_task(self._hurry.wait())
         try:
-            while (left := deadline - time.monotonic()) > 0 and (hurried or not self._hurry.is_set()):
+            while going := [task for task in workers if not task.done()]:
+                left = deadline - time.monotonic()
+                if left <= 0 or (self._hurry.is_set() and not hurried):
+                    return False
                 pause = min(left, self._settings.worker.progress_seconds)
-                going = [task for task in workers if not task.done()]
                 watched = going if hurried else [*going, hurry]
-                await asyncio.wait(watched, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-                if all(task.done() for task in workers):
-                    return True
-                _log.info("waiting for runs to finish", running=len(self.running()), seconds_left=round(left))
-            return all(task.done() for task in workers)
+                done, _ = await asyncio.wait(watched, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    _log.info(
+                        "waiting for runs", running=len(self.running()), seconds_left=round(left - pause)
+                    )
+            return True
         finally:
             hurry.cancel()
 
@@ -277,7 +280,7 @@ class WorkerProcess:
                     for desk in desks:
                         await desk.leave()
                     await self._members.leave(connections.redis, "worker", self.name)
-            except (*DISCONNECTS, TimeoutError) as exc:
+            except TROUBLE as exc:
                 # What we could not return, another worker reclaims when our leases end.
                 _log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
             await self._quit_envoy()

@@ -18,6 +18,21 @@ class Unprintable(Exception):
         raise RuntimeError("no words")
 
 
+class Trap(dict):
+    def __getitem__(self, key):
+        raise RuntimeError("a trap")
+
+    def get(self, key, default=None):
+        raise RuntimeError("a trap")
+
+
+class OddNumber(int):
+    def __le__(self, other):
+        raise RuntimeError("not comparable")
+
+    __lt__ = __ge__ = __gt__ = __le__
+
+
 def with_attributes(**attributes) -> Exception:
     exc = Exception("odd")
     for name, value in attributes.items():
@@ -41,6 +56,9 @@ RAISED = [
     lambda: with_attributes(retry_after=float("nan")),
     lambda: with_attributes(retry_after=-5),
     lambda: with_attributes(status_code="x", response=object()),
+    lambda: with_attributes(retry_after=10**5000),
+    lambda: with_attributes(response=Trap()),
+    lambda: with_attributes(status_code=OddNumber(500)),
     lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "\udcff"),
 ]
 NUMBERS = st.one_of(st.floats(), st.integers(), st.text(max_size=5), st.none(), st.binary(max_size=3))
@@ -102,6 +120,22 @@ def test_odd_errors_and_results_end_as_outcomes(
             assert not worker.task.done()
 
     asyncio.run(check())
+
+
+async def test_results_of_many_megabytes_are_settled_in_calls_of_bounded_size(redis, redis_settings):
+    app = App("test")
+
+    @app.agent
+    async def large(_):
+        return "x" * 900_000
+
+    async with System(redis_settings, slots=30) as system:
+        run_ids = [await system.submit("large", number) for number in range(30)]
+        await redis.config_resetstat()
+        await system.worker(app)
+        for run_id in run_ids:
+            assert (await system.ended(run_id)).status is Status.SUCCEEDED
+        assert (await redis.info("commandstats"))["cmdstat_xack"]["calls"] >= 10
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e12, float("nan"), "99999999d"])

@@ -63,8 +63,13 @@ local function return_entry(lane, group, entry, returned, run_prefix, event, con
   local pairs_list = found[1][2]
   local fields = entry_fields(pairs_list)
   local id = valid_id(given_id(fields, entry), entry)
+  local have = redis.pcall('HMGET', run_prefix .. id, 'status', 'lane', 'entry', 'fence', 'attempt')
+  if have.err then
+    -- Somebody keeps something else under that name: the entry goes by its own.
+    id = 'entry-' .. entry
+    have = redis.call('HMGET', run_prefix .. id, 'status', 'lane', 'entry', 'fence', 'attempt')
+  end
   local record = run_prefix .. id
-  local have = redis.call('HMGET', record, 'status', 'lane', 'entry', 'fence', 'attempt')
   if have[1] and (have[2] ~= lane or have[3] ~= entry) then
     drop_entry(lane, group, entry)
     return nil

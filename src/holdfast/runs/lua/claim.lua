@@ -17,7 +17,7 @@ local quoted_owner = cjson.encode(owner)
 local claimed, dropped, adopted = { 'open', 0, 0 }, 0, 0
 
 local function look_up(record)
-  return redis.call('HMGET', record, 'status', 'fence', 'attempt', 'lane', 'entry', 'cancel')
+  return redis.pcall('HMGET', record, 'status', 'fence', 'attempt', 'lane', 'entry', 'cancel')
 end
 
 local function adopt(record, id, lane, entry, fields)
@@ -51,7 +51,8 @@ local function claim(lane, entry, pairs_list)
   local record = run_prefix .. id
   local have = look_up(record)
   if not have[1] then
-    id = valid_id(id, entry)
+    -- Also if somebody keeps something else under that name: then the entry goes by its own.
+    id = have.err and 'entry-' .. entry or valid_id(id, entry)
     record = run_prefix .. id
     have = look_up(record)
     if not have[1] then have = adopt(record, id, lane, entry, fields) end
