@@ -209,7 +209,8 @@ class QueueSettings(Section, frozen=True, kw_only=True):
         float, about("How long finished runs and their events are kept.", ge=1, le=10 * _YEAR)
     ] = 86400.0
     idempotency_ttl_seconds: Annotated[
-        float, about("How long an idempotency key is remembered.", ge=1, le=10 * _YEAR)
+        float,
+        about("How long an idempotency key is remembered, at most as long as its run.", ge=1, le=10 * _YEAR),
     ] = 86400.0
     deadletter: Annotated[
         str,

@@ -312,7 +312,12 @@ class WorkerProcess:
 def run_worker(settings: Settings, app: App) -> int:
     """Run a worker until SIGTERM or SIGINT; return its exit code."""
     calm_collector()
-    asyncio.run(_until_signal(settings, app))
+    try:
+        asyncio.run(_until_signal(settings, app))
+    except BaseException as exc:
+        # Also SystemExit from a task that an agent started: asyncio lets it end the process without a word.
+        _log.critical("the worker dies; its runs go to others when their leases end", error=repr(exc))
+        raise
     ignore_signals()
     return 0
 
