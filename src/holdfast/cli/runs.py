@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from holdfast.cli import options, output
@@ -69,7 +70,7 @@ def list_runs(
 
     page = at_station(settings, work)
     if json:
-        output.document(page)
+        output.document({"runs": [_listed(run) for run in page.runs], "cursor": page.cursor})
         return
     output.table(_COLUMNS, [_row(run) for run in page.runs], empty="no runs")
     if page.cursor and len(page.runs) == limit:
@@ -79,6 +80,12 @@ def list_runs(
 def _merged(pages: list[Page], limit: int) -> Page:
     newest = sorted((run for page in pages for run in page.runs), key=lambda run: -run.submitted_at)
     return Page(newest[:limit])
+
+
+def _listed(run: Run) -> dict[str, Any]:
+    """What a list knows of a run: not its input and result, which `runs show` reads."""
+    fields: dict[str, Any] = msgspec.to_builtins(run)
+    return {name: value for name, value in fields.items() if name not in {"input", "result", "metadata"}}
 
 
 def _row(run: Run) -> tuple[str, ...]:

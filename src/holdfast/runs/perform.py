@@ -147,6 +147,7 @@ def _failed(
         data=data,
         reason=fault.kind,
         delay_ms=delay_ms,
+        fault=fault,
         done=done,
     )
 
@@ -155,7 +156,9 @@ def _ended_badly(
     hold: Hold, status: Status, fault: RunFault, reason: str, done: Callable[[Verdict], None]
 ) -> Settlement:
     data = _encode({"error": _told(fault)})
-    return Settlement(hold.lease, status, value=_encode(fault), data=data, reason=reason, done=done)
+    return Settlement(
+        hold.lease, status, value=_encode(fault), data=data, reason=reason, fault=fault, done=done
+    )
 
 
 def _told(fault: RunFault) -> RunFault:

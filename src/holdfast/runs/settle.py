@@ -17,7 +17,7 @@ from holdfast.leases.lease import Lease
 from holdfast.redis.batcher import fitting
 from holdfast.redis.client import DISCONNECTS, REFUSALS
 from holdfast.redis.scripts import load
-from holdfast.runs.run import Status
+from holdfast.runs.run import RunFault, Status
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Settlement(msgspec.Struct, frozen=True):
     data: bytes = b"{}"
     reason: str = ""
     delay_ms: int = 0
+    fault: RunFault | None = None
     done: Callable[[Verdict], None] | None = None
 
 

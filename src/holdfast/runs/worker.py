@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
@@ -247,7 +247,7 @@ class Worker:
             self._let_go(run, hold, invocation)
             if verdict is not Verdict.STALE:
                 status = Status.CANCELLED if verdict is Verdict.CANCELLED else settled.status
-                self._report(run, status, settled.reason, seconds)
+                self._report(run, status, settled, seconds)
 
         settled = self._settlement(run, hold, outcome, done)
         self._settler.add(settled)
@@ -279,8 +279,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         thread.add_done_callback(lambda _: loop.call_soon_threadsafe(self.permits.give))
 
-    def _report(self, run: Claimed, status: Status | None, reason: str, seconds: float) -> None:
-        queue = self._place.settings.name
+    def _report(self, run: Claimed, status: Status | None, settled: Settlement, seconds: float) -> None:
+        queue, reason, fault = self._place.settings.name, settled.reason, settled.fault
         meter = self._metrics.runs(queue, run.agent)
         if status is Status.DELAYED:
             meter.retried(reason)
@@ -288,12 +288,15 @@ class Worker:
             meter.finished(status, seconds)
             if status in {Status.FAILED, Status.TIMED_OUT}:
                 self._metrics.runs_dead_lettered.labels(queue, reason).inc()
-        self._log.info(
-            "run settled",
-            run_id=run.run_id,
-            agent=run.agent,
-            attempt=run.attempt,
-            fence=run.fence,
-            status=status or "handed_back",
-            seconds=round(seconds, 4),
-        )
+        fields: dict[str, Any] = {
+            "run_id": run.run_id,
+            "agent": run.agent,
+            "attempt": run.attempt,
+            "fence": run.fence,
+            "status": status or "handed_back",
+            "seconds": round(seconds, 4),
+        }
+        if fault is None or status is Status.CANCELLED:
+            self._log.info("run settled", **fields)
+        else:
+            self._log.warning("run failed", **fields, error=fault.message, traceback=fault.traceback)

@@ -158,7 +158,8 @@ def _arranger(now: Callable[[], str]) -> Processor:
         exc_info = event.pop("exc_info", None)
         for key, value in {**(run_context.get() or {}), **event}.items():
             line[f"{key}_" if key in _RESERVED else key] = plain(value)
-        if text := exception_text(exc_info):
+        # A traceback that was written down before is shown as the exception that it tells of.
+        if text := exception_text(exc_info) or line.pop("traceback", ""):
             line["exception"] = text
         return line
 

@@ -172,7 +172,7 @@ class Dev:
 
     def _welcome(self, url: str, verdict: Verdict) -> None:
         console, agents = self._console, verdict.agents
-        submit = console.bold(f"holdfast submit {agents[0] if agents else 'AGENT'} '{{}}' --follow")
+        submit = console.bold(f"holdfast submit {agents[0] if agents else 'AGENT'} JSON --follow")
         here = "" if self._settings.redis.url else f" (in {Path.cwd()}, or with REDIS_URL set)"
         console.say(
             f"Redis    {redacted(url)}\n"
