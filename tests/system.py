@@ -88,10 +88,12 @@ class System:
         for worker in self.workers:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait_for(worker.task, 30)
-        with contextlib.suppress(*DISCONNECTS):  # a test may have ended its server
-            if not isinstance(self.queue.redis, RedisCluster):
-                await check_keys(self.queue.redis)
-        await self._connections.__aexit__(None, None, None)
+        try:
+            with contextlib.suppress(*DISCONNECTS):  # a test may have ended its server
+                if not isinstance(self.queue.redis, RedisCluster):
+                    await check_keys(self.queue.redis)
+        finally:
+            await self._connections.__aexit__(None, None, None)
 
     async def worker(self, app: App, name: str = "", **changes: Any) -> RunningWorker:
         named = msgspec.structs.replace(self.settings.worker, name=name, **changes)
@@ -110,6 +112,13 @@ class System:
                     if (run := await self.queue.get(run_id)).status.ended:
                         return run
                 await asyncio.sleep(0.005)
+
+    async def adopted(self, run_id: str) -> Run:
+        """Wait until a worker has met a foreign entry, and its run has ended."""
+        async with asyncio.timeout(10):
+            while not await self.queue.redis.exists(self.queue.keys.run(run_id)):
+                await asyncio.sleep(0.005)
+        return await self.ended(run_id)
 
     async def reaches(self, run_id: str, status: Status, seconds: float = 15.0) -> Run:
         async with asyncio.timeout(seconds):

@@ -230,7 +230,7 @@ async def test_a_record_of_another_type_does_not_stop_the_queue(redis, redis_set
         await redis.set(system.queue.keys.run("abc"), "x")
         entry = (await redis.xadd(system.queue.keys.stream, fields)).decode()
         worker = await system.worker(seen.app)
-        assert (await system.ended(f"entry-{entry}")).status is Status.SUCCEEDED
+        assert (await system.adopted(f"entry-{entry}")).status is Status.SUCCEEDED
         assert (await system.ended(await system.submit("work", 0))).status is Status.SUCCEEDED
         assert not worker.task.done()
         await redis.delete(system.queue.keys.run("abc"))

@@ -42,13 +42,6 @@ def entry(message: bytes | str, run_id: str = "f1", agent: str = "echo") -> dict
     }
 
 
-async def adopted(system: System, run_id: str):
-    async with asyncio.timeout(10):
-        while not await system.queue.redis.exists(system.queue.keys.run(run_id)):
-            await asyncio.sleep(0.005)
-    return await system.ended(run_id)
-
-
 @pytest.mark.parametrize(
     ("message", "seen"),
     [
@@ -62,7 +55,7 @@ async def adopted(system: System, run_id: str):
 async def test_a_foreign_entry_is_adopted(system, app, message, seen):
     await system.queue.redis.xadd(system.queue.keys.stream, entry(message))
     await system.worker(app)
-    run = await adopted(system, "f1")
+    run = await system.adopted("f1")
     assert (run.status, run.result) == (Status.SUCCEEDED, seen)
     assert (await system.events("f1"))[0] == "adopted"
     await system.nothing_left()
@@ -75,7 +68,7 @@ async def test_a_pickle_is_dead_lettered_with_that_reason_and_never_read(system,
 
     await system.queue.redis.xadd(system.queue.keys.stream, entry(base64.b64encode(pickle.dumps(Bomb()))))
     await system.worker(app)
-    run = await adopted(system, "f1")
+    run = await system.adopted("f1")
     assert (run.status, run.error.kind, run.attempt) == (Status.FAILED, "malformed", 1)
     assert "pickle" in run.error.message
 
@@ -98,7 +91,7 @@ async def test_what_cannot_be_read_is_dead_lettered_and_the_worker_goes_on(
 ):
     await redis.xadd(system.queue.keys.stream, entry(message))
     await system.worker(app)
-    run = await adopted(system, "f1")
+    run = await system.adopted("f1")
     assert (run.status, run.error.kind) == (Status.FAILED, "malformed")
     assert named in run.error.message
     assert await redis.xlen(system.queue.keys.deadletter) == 1
@@ -108,7 +101,7 @@ async def test_what_cannot_be_read_is_dead_lettered_and_the_worker_goes_on(
 async def test_an_entry_with_no_field_we_know_is_dead_lettered(system, app, redis):
     entry_id = (await redis.xadd(system.queue.keys.stream, {"foo": "bar"})).decode()
     await system.worker(app)
-    run = await adopted(system, f"entry-{entry_id}")
+    run = await system.adopted(f"entry-{entry_id}")
     assert (run.status, run.attempt) == (Status.FAILED, 1)
     assert "agent_id" in run.error.message
 
@@ -117,7 +110,7 @@ async def test_a_foreign_message_over_the_limit_is_dead_lettered(redis, redis_se
     async with System(redis_settings, max_payload_bytes=1000) as system:
         await redis.xadd(system.queue.keys.stream, entry('"' + "x" * 2000 + '"'))
         await system.worker(app)
-        run = await adopted(system, "f1")
+        run = await system.adopted("f1")
         assert (run.status, run.error.kind) == (Status.FAILED, "malformed")
         assert "max_payload_bytes = 1000" in run.error.message
 
@@ -127,14 +120,14 @@ async def test_an_id_that_names_another_runs_feed_does_no_harm(system, app, redi
     entry_id = (await redis.xadd(system.queue.keys.stream, entry('{"input":2}', run_id="r:events"))).decode()
     await system.worker(app)
     assert (await system.ended(first)).result == 1
-    assert (await adopted(system, f"entry-{entry_id}")).result == 2
+    assert (await system.adopted(f"entry-{entry_id}")).result == 2
 
 
 async def test_an_entry_without_an_agent_goes_to_the_queues_default_agent(redis, redis_settings, app):
     async with System(redis_settings, default_agent="echo") as system:
         entry_id = (await redis.xadd(system.queue.keys.stream, {"job_id": "j1", "reason": "new"})).decode()
         await system.worker(app)
-        run = await adopted(system, f"entry-{entry_id}")
+        run = await system.adopted(f"entry-{entry_id}")
         assert run.result == {"job_id": "j1", "reason": "new"}
 
 
