@@ -72,7 +72,11 @@ def list_runs(
     if json:
         output.document({"runs": [_listed(run) for run in page.runs], "cursor": page.cursor})
         return
-    output.table(_COLUMNS, [_row(run) for run in page.runs], empty="no runs")
+    # A narrow terminal has no room for what is the same in every row.
+    several = queue is None and len(settings.queue_names()) > 1
+    shown = [at for at, column in enumerate(_COLUMNS) if several or column.title != "QUEUE"]
+    rows = [tuple(_row(run)[at] for at in shown) for run in page.runs]
+    output.table([_COLUMNS[at] for at in shown], rows, empty="no runs")
     if page.cursor and len(page.runs) == limit:
         output.note(f"more: --cursor {page.cursor}")
 

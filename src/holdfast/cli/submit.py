@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,16 +112,21 @@ async def _warn(station: Station, queue: str, agent: str) -> None:
 
 
 async def _follow(handle: RunHandle, *, json: bool) -> Run:
-    async with aclosing(handle.events()) as events:
-        async for happened in events:
-            (output.json_line if json else output.event)(happened)
+    try:
+        async with aclosing(handle.events()) as events:
+            async for happened in events:
+                (output.json_line if json else output.event)(happened)
+    except asyncio.CancelledError:  # Ctrl-C: it ends the looking, not the run
+        again = f"holdfast runs events {handle.run_id} --follow"
+        output.note(f"the run goes on: {again} shows it, holdfast runs cancel {handle.run_id} ends it")
+        raise
     run = await handle.run()
     if json:
         output.json_line(run)
     elif run.status is Status.SUCCEEDED:
         output.document(run.result)
     else:
-        output.note(str(error_of(run)))
+        output.note(f"{error_of(run)} (holdfast runs show {run.id} tells more)")
     return run
 
 

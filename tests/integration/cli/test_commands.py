@@ -17,7 +17,7 @@ def test_a_run_is_submitted_and_listed(cli):
     assert (said.code, said.out) == (0, "first submitted to agent-queue\n")
     assert "no worker serves queue 'agent-queue' now" in said.err
     listed = cli("runs", "list")
-    assert listed.out.splitlines()[1].split()[:5] == ["first", "queued", "echo", "agent-queue", "0"]
+    assert listed.out.splitlines()[1].split()[:4] == ["first", "queued", "echo", "0"]
     run = cli("runs", "show", "first", "--json").json
     assert (run["input"], run["metadata"], run["status"]) == ({"a": 1}, {"user": "ada"}, "queued")
 
