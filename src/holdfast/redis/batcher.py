@@ -40,19 +40,34 @@ class Batcher(Generic[T, R]):
         self._limit = limit
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._drainer: asyncio.Task[None] | None = None
+        self._alone: asyncio.Future[None] | None = None
 
     async def add(self, item: T) -> R:
         """Send ``item`` with the next batch and return its own result."""
+        if self._drainer is None and self._alone is None:
+            return await self._send_alone(item)
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if self._drainer is None:
-            self._drainer = asyncio.create_task(self._drain(), name="batcher")
         return await future
+
+    async def _send_alone(self, item: T) -> R:
+        """Nobody is being waited for: send at once, without a task; what comes meanwhile goes next."""
+        self._alone = asyncio.get_running_loop().create_future()
+        try:
+            (result,) = await self._flush([item])
+        finally:
+            self._alone.set_result(None)
+            self._alone = None
+            if self._waiting:
+                self._drainer = asyncio.create_task(self._drain(), name="batcher")
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     async def aclose(self) -> None:
         """Wait until everything that was added has been sent."""
-        while self._drainer is not None:
-            await asyncio.wait([self._drainer])
+        while (sending := self._drainer or self._alone) is not None:
+            await asyncio.wait([sending])
 
     async def _drain(self) -> None:
         try:
