@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import drain, emit, latency, leases, memory, recovery, report, submit
+from bench import drain, emit, http, latency, leases, memory, outside, recovery, report, steps, submit
 from bench.harness import Plan
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ PARTS = {
     "recovery": recovery,
     "leases": leases,
     "emit": emit,
+    "http": http,
+    "steps": steps,
+    "relay": outside,
 }
 
 

@@ -22,11 +22,16 @@ _FILL = 500
 class Setting:
     name: str
     aof: bool = True
-    uvloop: bool = False
+    uvloop: bool = True
+    bare_uvloop: bool = False
 
 
 MAIN = Setting("AOF everysec")
-EXTRAS = (Setting("no AOF", aof=False), Setting("AOF everysec, uvloop", uvloop=True))
+EXTRAS = (
+    Setting("no AOF", aof=False),
+    Setting("both on uvloop", bare_uvloop=True),
+    Setting("both on asyncio", uvloop=False),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ async def bare_side(setting: Setting, count: int) -> Side:
     async with harness.server(aof=setting.aof) as on:
         await bare.fill(on.redis, count, _FILL)
         await bare.join(on.redis)
-        async with harness.bare(on.url, "drain", count, uvloop=setting.uvloop) as child:
+        async with harness.bare(on.url, "drain", count, uvloop=setting.bare_uvloop) as child:
             async with harness.metered(on, child) as cost:
                 await child.go()
                 await harness.emptied(on, bare.STREAM)

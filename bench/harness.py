@@ -31,7 +31,6 @@ HERE = Path(__file__).parent
 QUEUE = "agent-queue"
 SLOTS = 500
 _KEPT = ("PATH", "HOME", "TMPDIR", "LANG")
-_UVLOOP = "import sys, uvloop; uvloop.install(); from holdfast.cli import main; sys.exit(main())"
 _POLL_SECONDS = 0.002
 _numbers = itertools.count(1)
 T = TypeVar("T")
@@ -151,22 +150,22 @@ async def bare(url: str, *command: object, uvloop: bool = False) -> AsyncIterato
 
 @contextlib.asynccontextmanager
 async def worker(
-    on: Server, *, slots: int = SLOTS, uvloop: bool = False, **environ: str
+    on: Server, *, slots: int = SLOTS, uvloop: bool = True, **environ: str
 ) -> AsyncIterator[Child]:
     """A worker process by the real command line, which has joined its queue."""
     name = f"bench-{next(_numbers)}"
-    command = ("-c", _UVLOOP) if uvloop else ("-m", "holdfast")
     settings = {
         "REDIS_URL": on.url,
         "WORKER_POD_NAME": name,
         "WORKER_POD_MESSAGES_BATCH_SIZE": str(slots),
         "MAX_PENDING_PER_WORKER": str(max(slots, 256)),
         "LOG_LEVEL": "WARNING",
+        "HOLDFAST_WORKER_EVENT_LOOP": "uvloop" if uvloop else "asyncio",
     }
     app = f"{HERE / 'agents.py'}:app"
     # In an empty directory, so that no holdfast.yaml is found.
     with tempfile.TemporaryDirectory(prefix="hfbench") as cwd:
-        async with Child.of(*command, "worker", "--app", app, cwd=cwd, **settings | environ) as child:
+        async with Child.of("-m", "holdfast", "worker", "--app", app, cwd=cwd, **settings | environ) as child:
 
             async def joined() -> bool:
                 if child.process.returncode is not None:

@@ -22,21 +22,30 @@ _SHARES = (0.5, 0.95, 0.99)
 
 async def measure(plan: Plan) -> list[Figure]:
     count = RATE * plan.pick(8, 2) + _WARM_UP
-    loops, ours = [], []
+    loops: list[list[float]] = []
+    ours: dict[bool, list[list[float]]] = {True: [], False: []}
     for _ in range(plan.pick(5, 1)):
         loops.append(await _bare_side(count))
-        ours.append(await _our_side(count))
-        plan.say(f"latency p50: bare {_ms(loops[-1], 0.5):.2f} ms, holdfast {_ms(ours[-1], 0.5):.2f} ms")
-    return [
-        median_of(
-            f"enqueue to start at {RATE} runs/s, p{share * 100:.0f}",
-            "ms",
-            [_ms(ages, share) for ages in ours],
-            [_ms(ages, share) for ages in loops],
-            Goal("<=", 2.5, "ratio"),
+        for uvloop, rounds in ours.items():
+            rounds.append(await _our_side(count, uvloop=uvloop))
+        plan.say(
+            f"latency p50: bare {_ms(loops[-1], 0.5):.2f} ms, holdfast {_ms(ours[True][-1], 0.5):.2f} ms"
         )
-        for share in _SHARES
+    return [_figure(share, ours[True], loops, Goal("<=", 2.5, "ratio")) for share in _SHARES] + [
+        _figure(share, ours[False], loops, None, ", both on asyncio") for share in _SHARES
     ]
+
+
+def _figure(
+    share: float, ours: list[list[float]], loops: list[list[float]], goal: Goal | None, on: str = ""
+) -> Figure:
+    return median_of(
+        f"enqueue to start at {RATE} runs/s, p{share * 100:.0f}{on}",
+        "ms",
+        [_ms(ages, share) for ages in ours],
+        [_ms(ages, share) for ages in loops],
+        goal,
+    )
 
 
 def _ms(ages: list[float], share: float) -> float:
@@ -66,8 +75,8 @@ async def _bare_side(count: int) -> list[float]:
             return await child.result()
 
 
-async def _our_side(count: int) -> list[float]:
-    async with harness.server() as on, on.queue() as queue, harness.worker(on):
+async def _our_side(count: int, *, uvloop: bool) -> list[float]:
+    async with harness.server() as on, on.queue() as queue, harness.worker(on, uvloop=uvloop):
         runs = [""] * count
 
         async def send(number: int) -> None:

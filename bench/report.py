@@ -28,7 +28,8 @@ ABOUT = f"""\
 Written by `make bench`. Every figure is the median of its rounds, which alternate with those of the bare
 redis-py calls on the same machine in the same run; a ratio is the median of the rounds' ratios. Every side of
 every round has a fresh Valkey of its own on a unix socket. Workers are started by `python -m holdfast worker`
-in processes of their own, with {harness.SLOTS} slots and log level WARNING where it is about speed.
+in processes of their own (on uvloop, their default; the bare calls are on asyncio unless a row says
+otherwise), with {harness.SLOTS} slots and log level WARNING where it is about speed.
 
 - drain: a no-op async agent, queued before the clock starts; bare = XREADGROUP COUNT 500, a task per entry,
   pipelined XACK + XDEL. CPU is that of the server (INFO cpu) and of the worker process, for each run.
@@ -39,6 +40,8 @@ in processes of their own, with {harness.SLOTS} slots and log level WARNING wher
   may finish is not handed back.
 - leases: what the renewal script takes in Redis, for one worker that holds them all.
 - emit: every event is awaited before the next; bare = as many tasks, each awaiting its own XADD.
+- http: bare = an empty FastAPI POST route under uvicorn, asked by the same client over 16 connections.
+- steps: one after the other, each committed. relay: one relay process, a receiver in this one.
 """
 
 

@@ -1,4 +1,4 @@
-"""A support desk: seven small agents, each showing one thing that Holdfast does for it.
+"""A support desk: eight small agents, each showing one thing that Holdfast does for it.
 
 holdfast dev examples/support_desk.py
 holdfast submit greet '{"name": "Ada"}' --follow
@@ -51,6 +51,7 @@ async def refund(claim: dict[str, Any]) -> dict[str, Any]:
 async def draft(ctx: Context, letter: dict[str, Any]) -> str:
     """Streams its answer word by word, for whoever follows the run."""
     words = f"Dear {letter['name']}, thank you for your patience. It is on its way.".split()
+    words *= int(letter.get("times", 1))
     for word in words:
         await ctx.stream(word + " ")
         await asyncio.sleep(0.03)
@@ -65,12 +66,25 @@ def invoice(ctx: SyncContext, order: dict[str, Any]) -> dict[str, Any]:
     return {"order": order["number"], "pages": 1 + order["number"] % 3}
 
 
+@app.agent
+async def approve(ctx: Context, claim: dict[str, Any]) -> dict[str, Any]:
+    """Asks: it leaves its worker until a person answers, in a second or in a month."""
+    answer = await ctx.interrupt({"question": f"Pay {claim['amount']} EUR to {claim['name']}?"})
+    return {"paid": claim["amount"] if answer == "yes" else 0}
+
+
 @app.agent(timeout="10m")
 async def survivor(ctx: Context, task: dict[str, Any]) -> dict[str, Any]:
-    """Long enough to be caught mid-run: kill its worker, and it finishes on another, under a higher fence."""
+    """Works in steps: kill its worker, and it goes on elsewhere after the last step that was finished."""
     seconds = float(task.get("seconds", 4.0))
     steps = max(1, round(seconds / 0.25))
-    for step in range(steps):
-        await ctx.emit("progress", {"step": step + 1, "of": steps})
+
+    async def work(step: int) -> int:
+        await ctx.emit("working", {"step": step})
         await asyncio.sleep(seconds / steps)
+        return step
+
+    for step in range(1, steps + 1):
+        done = await ctx.step(f"part-{step}", work, step)
+        await ctx.emit("progress", {"step": done, "of": steps})
     return {"steps": steps, "attempt": ctx.attempt, "fence": ctx.fence}

@@ -22,13 +22,13 @@ TTL_SECONDS = 0.2
 class Hand:
     """One worker's hand: wake, claim, settle, hand back, leave; nothing happens by itself."""
 
-    def __init__(self, queue: RunQueue, name: str) -> None:
+    def __init__(self, queue: RunQueue, name: str, limits: dict[str, int] | None = None) -> None:
         self.name = name
         self.queue = queue
         self.leases = StreamLeases(
             queue.keys, group=queue.settings.group, owner=name, ttl_ms=int(TTL_SECONDS * 1000), turn_ms=0
         )
-        self._claimer = Claimer(queue, name, queue.redis)
+        self._claimer = Claimer(queue, name, queue.redis, limits)
         self._settler = Settler(queue, self.leases, name, Metrics())
 
     async def join(self) -> Hand:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from faultproxy import FaultProxy
+from postgres import postgres_server, postgres_url, start_postgres  # noqa: F401 - fixtures
 from valkeyprocess import ValkeyProcess
 
 from holdfast.config import RedisSettings

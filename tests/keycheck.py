@@ -8,6 +8,9 @@ from holdfast.redis.client import Redis
 from holdfast.redis.keys import DATA_MODEL
 from holdfast.runs.run import ENDED
 
+_SCHEDULES_TAG = re.compile(r"(?<=\w)\{[^{}]+\}")
+"""A queue's tag comes first in a name; that of the schedules comes after the base, if there is one."""
+
 _FREE = {"<id>": r".+", "<key>": r".+", "<kind>": r"[a-z]+", "<name>": r".+"}
 
 
@@ -33,19 +36,25 @@ async def check_keys(redis: Redis) -> None:
     """Fail for a key that nobody documented, or that should have a ttl and has none."""
     for raw in await redis.keys("*"):
         key = raw.decode(errors="replace")
-        doc = next((doc for pattern, doc in MODEL if pattern.match(key)), None)
+        plain = _SCHEDULES_TAG.sub("", key, count=1)
+        doc = next((doc for pattern, doc in MODEL if pattern.match(key) or pattern.match(plain)), None)
         assert doc is not None, f"{key} is not in DATA_MODEL"
         kind = (await redis.type(raw)).decode()
         assert doc.type == kind or kind == "none", f"{key} is a {kind}, the data model says {doc.type}"
-        if await _must_expire(redis, key, doc.stays):
+        if doc.stays in {"permanent", "until resumed"}:
+            continue
+        if ":run:" in key:
+            await _check_run(redis, key.removesuffix(":events"))
+        else:
             assert await redis.pttl(raw) != -1, f"{key} has no ttl, but stays {doc.stays}"
 
 
-async def _must_expire(redis: Redis, key: str, stays: str) -> bool:
-    if stays in {"permanent", "until resumed"}:
-        return False
-    if ":run:" not in key:
-        return True
-    status = await redis.hget(key.removesuffix(":events"), "status")
-    cancelled_before_its_turn = status == b"cancelled"  # its entry is a tombstone until a worker meets it
-    return status is not None and status.decode() in ENDED and not cancelled_before_its_turn
+async def _check_run(redis: Redis, key: str) -> None:
+    """An ended run has its time to leave; what belongs to no run at all would stay for ever."""
+    status = await redis.hget(key, "status")
+    assert status is not None, f"{key} is a feed without a run"
+    tag, _, run_id = key.partition(":run:")
+    noted = await redis.zscore(f"{tag}:ended", run_id) is not None
+    if status == b"cancelled":  # while its entry is a tombstone, it is not noted: a worker has yet to meet it
+        return
+    assert noted == (status.decode() in ENDED), f"{key} is {status.decode()}, noted as ended: {noted}"

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -18,6 +19,8 @@ from redis.asyncio.cluster import RedisCluster
 from holdfast import App
 from holdfast.config import (
     BackoffSettings,
+    DatabaseSettings,
+    EventApiSettings,
     LeaseSettings,
     QueueSettings,
     RedisSettings,
@@ -65,9 +68,21 @@ class System:
         worker = WorkerSettings(
             drain_seconds=queue.pop("drain", 5.0), heartbeat_seconds=queue.pop("heartbeat", 1.0)
         )
+        self._folder = tempfile.TemporaryDirectory(prefix="hf")
+        database = queue.pop("database", None) or DatabaseSettings(
+            path=f"{self._folder.name}/holdfast.sqlite"
+        )
+        event_api = queue.pop("event_api", EventApiSettings())
         queue.setdefault("backoff", QUICK_BACKOFF)
         queue.setdefault("block_ms", 1000)
-        self.settings = Settings(redis=redis, lease=lease, worker=worker, queue=QueueSettings(**queue))
+        self.settings = Settings(
+            redis=redis,
+            lease=lease,
+            worker=worker,
+            queue=QueueSettings(**queue),
+            database=database,
+            event_api=event_api,
+        )
         self.settings = msgspec.structs.replace(
             self.settings,
             messaging=msgspec.structs.replace(self.settings.messaging, queue=self.settings.queue.name),
@@ -93,6 +108,7 @@ class System:
                 if not isinstance(self.queue.redis, RedisCluster):
                     await check_keys(self.queue.redis)
         finally:
+            self._folder.cleanup()
             await self._connections.__aexit__(None, None, None)
 
     async def worker(self, app: App, name: str = "", **changes: Any) -> RunningWorker:
@@ -148,6 +164,8 @@ async def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:
 class WorkerChild:
     """A worker in a process of its own, which can be killed, stopped and told to go."""
 
+    service = "worker"
+
     def __init__(self, settings: Settings, app: str, name: str, **environ: str) -> None:
         variables = {
             **{k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")},
@@ -157,12 +175,15 @@ class WorkerChild:
             "HOLDFAST_LEASE_TTL_SECONDS": str(settings.lease.ttl_seconds),
             "HOLDFAST_DRAIN_SECONDS": str(settings.worker.drain_seconds),
             "HOLDFAST_LOG_FORMAT": "json",
+            "HOLDFAST_DATABASE_PATH": settings.database.path,
+            "DATABASE_URL": settings.database.url,
             **environ,
         }
         code = (
             "import sys; from holdfast.config import load; from holdfast.agents.loader import load_app; "
-            "from holdfast.services.worker import run_worker; from holdfast.telemetry.logs import configure; "
-            "s = load().settings; configure(s.log); sys.exit(run_worker(s, load_app(sys.argv[1])))"
+            f"from holdfast.services.{self.service} import run_{self.service} as run; "
+            "from holdfast.telemetry.logs import configure; "
+            "s = load().settings; configure(s.log); sys.exit(run(s, load_app(sys.argv[1])))"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, app],

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agents.app import App
 from holdfast.agents.context import Context, SyncContext
 from holdfast.errors import (
+    AccessDenied,
+    ApiUnavailable,
     AppError,
     ConfigError,
     Conflict,
     GiveUp,
+    HandBack,
     HoldfastError,
     InputError,
     LeaseLost,
@@ -27,6 +30,8 @@ from holdfast.errors import (
     RunError,
     RunFailed,
     RunTimedOut,
+    StepMismatch,
+    StoreUnavailable,
     UnknownAgent,
 )
 
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
     from holdfast.client import Client, RunHandle, SyncClient, SyncRunHandle
 
 __all__ = [
+    "AccessDenied",
+    "ApiUnavailable",
     "App",
     "AppError",
     "Client",
@@ -41,6 +48,7 @@ __all__ = [
     "Conflict",
     "Context",
     "GiveUp",
+    "HandBack",
     "HoldfastError",
     "InputError",
     "LeaseLost",
@@ -57,6 +65,8 @@ __all__ = [
     "RunFailed",
     "RunHandle",
     "RunTimedOut",
+    "StepMismatch",
+    "StoreUnavailable",
     "SyncClient",
     "SyncContext",
     "SyncRunHandle",

@@ -12,7 +12,10 @@
     ├── Refused                     not now: try again after ``retry_after`` seconds
     │   ├── QueueFull
     │   ├── QueuePaused
-    │   └── RedisUnavailable        Redis can't be reached, or the breaker is open
+    │   ├── RedisUnavailable        Redis can't be reached, or the breaker is open
+    │   ├── ApiUnavailable          the HTTP API can't be reached, or fails to answer
+    │   └── StoreUnavailable        the database can't be reached, is locked, full or damaged
+    ├── AccessDenied                the HTTP API does not know the key, or the key may not do this
     ├── NotFound                    no such run, queue, dead letter
     ├── Conflict                    the thing is not in a state that allows this
     ├── RunError                    a run that was waited for ended without a result
@@ -22,6 +25,8 @@
     ├── ResultTimeout               the run is still going; only the waiting ended
     ├── RetryLater                  raised by an agent: run this again later
     ├── GiveUp                      raised by an agent: running this again won't help
+    ├── HandBack                    raised by an agent: let another worker go on with this
+    ├── StepMismatch                a step was done with a value that the code can't read any more
     ├── LeaseLost                   somebody else may hold this now: stop at once
     ├── EmbeddedServerError         no embedded server could be found or started
     └── ScriptError                 a Lua script is missing, or includes a missing fragment
@@ -83,6 +88,18 @@ class RedisUnavailable(Refused):
     """Redis can't be reached, or the circuit breaker is open."""
 
 
+class ApiUnavailable(Refused):
+    """The HTTP API can't be reached, or fails to answer; the message names it and its setting."""
+
+
+class StoreUnavailable(Refused):
+    """The database can't be reached, is locked, full or damaged; the message names it and its setting."""
+
+
+class AccessDenied(HoldfastError):
+    """The HTTP API does not know the key, or the key may not do this."""
+
+
 class NotFound(HoldfastError):
     """There is no run, queue or dead letter of that name."""
 
@@ -130,6 +147,14 @@ class RetryLater(HoldfastError):
 
 class GiveUp(HoldfastError):
     """Raised by an agent: running this again won't help, so fail the run now."""
+
+
+class HandBack(HoldfastError):
+    """Raised by an agent whose worker is leaving: run this elsewhere, at once; the attempt does not count."""
+
+
+class StepMismatch(HoldfastError):
+    """A step was done with a value that the code can't read any more."""
 
 
 class LeaseLost(HoldfastError):

@@ -63,3 +63,19 @@ def threaded(ctx, seconds: float) -> None:
     note(ctx, "begin")
     time.sleep(seconds)
     note(ctx, "end")
+
+
+@app.agent
+async def stepper(ctx: Context, steps: int) -> list[int]:
+    """Do some steps, each of which is noted when it is really done."""
+    note(ctx, "begin")
+    done = []
+    for number in range(steps):
+
+        async def do(number: int = number) -> int:
+            note(ctx, f"step-{number}")
+            await asyncio.sleep(0.1)
+            return number
+
+        done.append(await ctx.step("do", do))
+    return done

@@ -35,6 +35,10 @@ REDIS = "tests/chaos/test_redis_fails.py"
 FOREIGN = "tests/integration/runs/test_foreign.py"
 WORKER = "tests/integration/runs/test_worker.py"
 DIE = "tests/chaos/test_workers_die.py"
+LIMITS = "tests/integration/runs/test_limits.py"
+ASKS = "tests/integration/runs/test_interrupts.py"
+STEPS = "tests/integration/runs/test_steps.py"
+KEPT = "tests/integration/runs/test_retention.py"
 
 GUARDS = [
     Guard(
@@ -96,15 +100,15 @@ GUARDS = [
     Guard(
         "a body has no trust window",
         "leases/keeper.py",
-        "until = asked + self.trust_seconds",
-        "until = asked + 3600",
+        "hold.until = asked + self.trust_seconds",
+        "hold.until = asked + 3600",
         f"{KEEPER}::test_a_hung_redis_stops_the_body_before_the_lease_can_move",
     ),
     Guard(
         "a renewal is trusted from its answer",
         "leases/keeper.py",
-        "self._call_loop(self._apply, holds, standings, asked)",
-        "self._call_loop(self._apply, holds, standings, time.monotonic())",
+        "hold.until = asked + self.trust_seconds",
+        "hold.until = time.monotonic() + self.trust_seconds",
         f"{KEEPER}::test_a_renewal_is_trusted_from_when_it_was_asked",
     ),
     Guard(
@@ -260,6 +264,69 @@ GUARDS = [
         "return _ORDERS[turn % len(_ORDERS)]",
         'return "1234"',
         f"{WORKER}::test_no_lane_starves_beside_the_others",
+    ),
+    Guard(
+        "a newcomer overtakes those that wait for a limit",
+        "runs/lua/limits.lua",
+        " or redis.call('EXISTS', parked_of(limits, name)) == 1",
+        "",
+        f"{LIMITS}::test_a_raised_limit_lets_the_parked_ones_go_on",
+    ),
+    Guard(
+        "a retried run lets its thread go",
+        "runs/lua/limits.lua",
+        "if pauses and is_thread(name) then",
+        "if false then",
+        f"{LIMITS}::test_a_retried_run_keeps_its_thread",
+    ),
+    Guard(
+        "a cancelled run keeps its permits",
+        "runs/lua/stopping.lua",
+        "release_permits(at.limits, record, id, have[4], at.returned, at.run_prefix, now)",
+        "",
+        f"{LIMITS}::test_a_cancelled_run_lets_the_next_one_go_on[queued]",
+    ),
+    Guard(
+        "a parked run is taken for a lost one",
+        "runs/lua/restore.lua",
+        "if have[8] and have[8] ~= '' and redis.call('ZSCORE', parked_of(limits, have[8]), id) then return 'fine' end",
+        "",
+        f"{LIMITS}::test_a_parked_run_is_not_taken_for_a_lost_one",
+    ),
+    Guard(
+        "a question is swallowed by `except Exception`",
+        "agents/outcome.py",
+        "class Asking(BaseException):",
+        "class Asking(Exception):",
+        f"{ASKS}::test_every_kind_of_agent_can_ask[careless]",
+    ),
+    Guard(
+        "asking uses up attempts",
+        "runs/lua/resuming.lua",
+        ", 'attempt', 0)",
+        ")",
+        f"{ASKS}::test_asking_does_not_use_up_attempts",
+    ),
+    Guard(
+        "a zombie writes a step",
+        "store/fences.py",
+        "WHERE run = :run AND fence = :fence AND owner = :owner {share}",
+        "WHERE run = :run {share}",
+        f"{STEPS}::test_what_a_paused_worker_writes_after_its_run_moved_on_is_refused",
+    ),
+    Guard(
+        "a run expires before its events have left",
+        "runs/lua/expire.lua",
+        "if goes_outside(id) or waits_for_archive(id) then",
+        "if waits_for_archive(id) then",
+        f"{KEPT}::test_an_ended_run_stays_until_its_events_have_reached_the_outside[outbox]",
+    ),
+    Guard(
+        "a note of an end removes a live run",
+        "runs/lua/expire.lua",
+        "if not LIVE[redis.call('HGET', record, 'status')] then",
+        "if true then",
+        f"{KEPT}::test_a_live_run_under_the_id_of_an_ended_one_does_not_leave",
     ),
 ]
 

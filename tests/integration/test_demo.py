@@ -43,13 +43,63 @@ def test_the_demo_plays_to_its_end_and_proves_that_nothing_was_lost(short_dir: P
             r"(\d+) submitted = (\d+) succeeded \+ (\d+) in the dead letters \+ (\d+) cancelled", printed
         ).groups(),
     )
-    assert submitted == succeeded + dead + cancelled == 41
+    assert submitted == succeeded + dead + cancelled == 43
     assert (dead, cancelled) == (4, 1)
     assert re.search(r"recovery +\d\.\d+ s from kill -9", printed)
     assert re.search(r"duplicates +0\n", printed)
     assert re.search(r"worker-\w hands \w{6} back, exit 0", printed)
+    check_steps(printed)
+    check_answer(printed)
+    check_stream(printed)
+    check_outage(printed)
     assert "\x1b" not in printed  # no terminal, no colours
     assert list(short_dir.iterdir()) == []
+
+
+def check_steps(printed: str) -> None:
+    told = re.search(
+        r"kill -9  worker-\w dies; \w{6} goes on with step (\d+) on worker-\w \d\.\d s later", printed
+    )
+    assert told is not None
+    assert int(told[1]) > 3  # it was killed after three of them
+    proved = re.search(
+        r"✓ (\d+) steps of 2 runs were finished when their workers went: none was done", printed
+    )
+    assert proved is not None
+    assert int(proved[1]) >= 5
+
+
+def check_answer(printed: str) -> None:
+    assert re.search(r'ask +"Pay 40 EUR to Ada\?" holds no worker; "yes" ends it in', printed)
+    assert '✓ asked "Pay 40 EUR to Ada?", answered "yes": {"paid":40}' in printed
+    assert re.search(r"answer  .* waited [1-9]\.\d s without a worker", printed)
+
+
+def check_stream(printed: str) -> None:
+    told = re.search(
+        r"stream   api-a dies after (\d+) events of draft \w{6}; api-b sends (\d+) to (\d+)", printed
+    )
+    proved = re.search(
+        r"✓ (\d+) \+ (\d+) events followed over two replicas: none missed, none seen twice", printed
+    )
+    assert told is not None
+    assert proved is not None
+    before, after, last = map(int, told.groups())
+    assert 20 <= before < after == before + 1 < last
+    assert (before, last - before) == tuple(map(int, proved.groups()))
+    assert last >= 4 * 12  # the words of the letter
+
+
+def check_outage(printed: str) -> None:
+    told = re.search(
+        r"outage   down, then 500, for ([\d.]+) s; the (\d+) waiting events came in [\d.]+ s", printed
+    )
+    proved = re.search(r"✓ (\d+) events reached the Event API(, \d+ of them twice)?: all, in order", printed)
+    assert told is not None
+    assert proved is not None
+    assert float(told[1]) >= 3
+    assert 0 < int(told[2]) < int(proved[1])
+    assert re.search(r"outage  .* [1-9]\d* runs ended, [1-9]\d* deliveries refused meanwhile", printed)
 
 
 @pytest.mark.timeout(60)

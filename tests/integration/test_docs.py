@@ -14,12 +14,16 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import msgspec
 import pytest
+from apiserver import RunningApi
 from system import System
 
 from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.cli import main
+from holdfast.runs.run import Status
+from holdfast.services.api import ApiProcess
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -35,7 +39,7 @@ HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
 VARIABLE = re.compile(r"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=.*|_?\*)?")
 DOTTED = re.compile(
-    r"(?:redis|messaging|lease|queues?|sender|worker|janitor|log|metrics|event_api|hosts)(?:\.[a-z_]+)+"
+    r"(?:redis|messaging|lease|queues?|sender|worker|janitor|log|metrics|event_api|relay|database|api|client|hosts)(?:\.[a-z_]+)+"
 )
 WITH_UNIT = re.compile(r"(?!holdfast_)[a-z_]+_(?:seconds|ms|minutes|bytes)")
 METRIC = re.compile(r"holdfast_[a-z_]+")
@@ -82,8 +86,22 @@ async def test_the_readmes_first_agent_runs(system, tmp_path):
 async def test_every_python_block_runs(page, system, tmp_path, redis_url):
     await system.worker(readme_app(tmp_path))
     shared: dict[str, Any] = {"__name__": "docs"}
+    serving = msgspec.structs.replace(system.settings.api, port=0, linger_seconds=0.0)
+    process = ApiProcess(msgspec.structs.replace(system.settings, api=serving))
+    api = await RunningApi(process).ready()
+    try:
+        await run_blocks(
+            page, shared, {"redis://localhost:6379/0": redis_url, "http://localhost:8080": api.url}
+        )
+    finally:
+        await api.close()
+
+
+async def run_blocks(page: Path, shared: dict[str, Any], places: dict[str, str]) -> None:
     for number, body in enumerate(blocks(page, "python"), 1):
-        here = body.replace("redis://localhost:6379/0", redis_url)
+        here = body
+        for written, real in places.items():
+            here = here.replace(written, real)
         code = compile(here, f"{name(page)}:{number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         async with asyncio.timeout(20):
             await asyncio.to_thread(execute, code, shared)
@@ -108,12 +126,18 @@ async def test_the_guides_agents_do_what_the_guide_says(system):
         "book": ({"passenger": "Ada"}, "booked"),
         "research": ({"sources": 2}, {"read": 2, "complete": True}),
     }
-    assert set(names["app"].agents) == {*asked, "charge"}
+    asked["solve"] = ({"id": 7}, {"done": {"restart": 7}})
+    asked["chat"] = ("hello", 1)
+    assert set(names["app"].agents) == {*asked, "charge", "refund"}
     ids = {agent: await system.submit(agent, given) for agent, (given, _) in asked.items()}
     for agent, (_, expected) in asked.items():
         assert (await system.ended(ids[agent])).result == expected
     charge = await system.submit("charge", {"amount": 5})
     assert (await system.ended(charge)).result == f"{charge}:charge"
+    refund = await system.submit("refund", {"amount": 5})
+    await system.reaches(refund, Status.INTERRUPTED)
+    await system.queue.resume_run(refund, "yes")
+    assert (await system.ended(refund)).result == "refunded"
     nobody = await system.ended(await system.submit("book", {}))
     assert (nobody.status, nobody.attempt, nobody.error.kind) == ("failed", 1, "invalid")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ async def system(redis, redis_settings):
 
 
 def test_every_agent_is_described(app):
-    assert set(app.agents) == {"greet", "research", "lookup", "refund", "draft", "invoice", "survivor"}
+    assert set(app.agents) == {
+        "greet", "research", "lookup", "refund", "draft", "invoice", "approve", "survivor",
+    }  # fmt: skip
     assert all(spec.description for spec in app.agents.values())
 
 
@@ -95,7 +98,19 @@ async def test_invoice_runs_in_a_thread_beside_the_others(system, app):
     assert greeting.finished_at <= run.finished_at
 
 
-async def test_a_survivor_finishes_on_another_worker_under_a_higher_fence(system, app):
+@pytest.mark.parametrize(("answer", "paid"), [("yes", 40), ("no", 0)])
+async def test_approve_waits_without_a_worker_until_it_is_answered(system, app, answer, paid):
+    worker = await system.worker(app)
+    run_id = await system.submit("approve", {"name": "Ada", "amount": 40})
+    run = await system.reaches(run_id, Status.INTERRUPTED)
+    assert run.interrupt == {"question": "Pay 40 EUR to Ada?"}
+    await worker.stop()
+    await system.queue.resume_run(run_id, answer)
+    await system.worker(app)
+    assert (await system.ended(run_id)).result == {"paid": paid}
+
+
+async def test_a_survivor_finishes_on_another_worker_and_repeats_no_finished_step(system, app):
     first = await system.worker(app, "first")
     run_id = await system.submit("survivor", {"seconds": 1.0})
     async with asyncio.timeout(10):
@@ -105,3 +120,7 @@ async def test_a_survivor_finishes_on_another_worker_under_a_higher_fence(system
     await system.worker(app, "second")
     run = await system.ended(run_id)
     assert run.result["fence"] == run.fence > 1
+    feed = await system.queue.redis.xrange(system.queue.keys.feed(run_id))
+    done = [json.loads(fields[b"data"])["step"] for _, fields in feed if fields[b"type"] == b"working"]
+    assert set(done) == {1, 2, 3, 4}
+    assert done.count(1) == 1

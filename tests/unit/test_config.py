@@ -58,6 +58,10 @@ NAMES = [
     ("HOLDFAST_METRICS_HOST", "0.0.0.0", "metrics.host", "0.0.0.0"),
     ("EVENT_API_URL", "https://events.example/v1", "event_api.url", "https://events.example/v1"),
     ("INTERSERVICES_SHARED_SECRET", "s3cret", "event_api.secret", "s3cret"),
+    ("DATABASE_URL", "postgresql://u@h/n", "database.url", "postgresql://u@h/n"),
+    ("HOLDFAST_API_URL", "http://api:8080", "client.url", "http://api:8080"),
+    ("HOLDFAST_API_KEY", "hf_k", "client.key", "hf_k"),
+    ("HOLDFAST_WEBHOOK_SECRET", "whsec_x", "relay.webhook_secret", "whsec_x"),
     ("MAX_PROCESSES", "10", "hosts.max_processes", 10),
     ("GRPC_PORT", "50052", "hosts.grpc_port", 50052),
     ("AGENT_HOST_SERVICE_NAME", "hosts", "hosts.service_name", "hosts"),
@@ -80,9 +84,13 @@ def file(tmp_path, monkeypatch):
 
 def at(loaded: Loaded, path: str) -> object:
     value: object = loaded.settings
-    for name in path.split("."):
+    for name in path.replace("-", "_").split("."):
         value = getattr(value, name)
     return value
+
+
+def generated_name(leaf) -> str:
+    return f"HOLDFAST_{leaf.path.upper().replace('.', '_').replace('-', '_')}"
 
 
 def sample(leaf) -> tuple[str, object]:
@@ -90,13 +98,18 @@ def sample(leaf) -> tuple[str, object]:
     match leaf.kind:
         case "true or false":
             return str(not leaf.default).lower(), not leaf.default
+        case "list of names" if leaf.path == "api.keys":
+            lines = (f"one:acme:read+submit:{'0' * 64}", f"two:*:operate:{'f' * 64}")
+            return ",".join(lines), lines
         case "list of names":
             return "a,b", ("a", "b")
         case "choice":
             return leaf.choices[-1], leaf.choices[-1]
         case "text":
             text = "https://example.com" if leaf.url else "something"
-            text = "redis://example" if leaf.path == "redis.url" else text
+            text = {"redis.url": "redis://example", "database.url": "postgresql://example/name"}.get(
+                leaf.path, text
+            )
             return text, text
     number = 1 if leaf.default != 1 else 2
     return str(number), number
@@ -111,7 +124,7 @@ def test_every_short_name_reaches_its_setting(name, text, path, value):
 
 
 def test_the_table_of_names_is_complete():
-    generated = {f"HOLDFAST_{leaf.path.upper().replace('.', '_')}" for leaf in leaves()}
+    generated = {generated_name(leaf) for leaf in leaves()}
     declared = {name for leaf in leaves() for name in leaf.env}
     assert declared - generated == {row[0] for row in NAMES} - generated
 
@@ -119,13 +132,16 @@ def test_the_table_of_names_is_complete():
 @pytest.mark.parametrize("leaf", leaves(), ids=lambda leaf: leaf.path)
 def test_every_setting_has_a_name_made_of_its_path(leaf):
     text, value = sample(leaf)
-    name = f"HOLDFAST_{leaf.path.upper().replace('.', '_')}"
+    name = generated_name(leaf)
     extra = {
         # what the checks demand beside it
         "redis.tls_cert_file": {"HOLDFAST_REDIS_TLS_KEY_FILE": "k"},
         "redis.tls_key_file": {"HOLDFAST_REDIS_TLS_CERT_FILE": "c"},
         "janitor.stream_interval_minutes": {"STREAM_CLEANUP_LOCK_TTL_SECONDS": "1"},
         "queue.backoff.cap_seconds": {"HOLDFAST_QUEUE_BACKOFF_BASE_SECONDS": "1"},
+        "redis.scheduler.failure-backoff.throttled.cap-ms": {
+            "HOLDFAST_REDIS_SCHEDULER_FAILURE_BACKOFF_THROTTLED_BASE_MS": "1"
+        },
     }
     loaded = load(environ={name: text} | extra.get(leaf.path, {}))
     assert at(loaded, leaf.path) == value

@@ -184,7 +184,7 @@ def test_what_can_not_be_is_told_with_its_name_value_place_and_what_is_allowed(r
     "leaf", [leaf for leaf in leaves() if leaf.allowed != "text"], ids=lambda leaf: leaf.path
 )
 def test_every_setting_that_can_be_wrong_says_so(refusal, leaf):
-    wrong = "no such thing\x07"
+    wrong = "[no such thing\x07"
     told = refusal(**{leaf.env[0]: wrong})
     assert f"{leaf.path} = " in told
     assert f"(environment {leaf.env[0]})" in told

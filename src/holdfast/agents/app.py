@@ -12,9 +12,11 @@ from holdfast.errors import AppError, UnknownAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from holdfast.agents.spec import AgentSpec, Isolation
+    from holdfast.schedules.schedule import Misfire, Overlap, Schedule
+    from holdfast.schedules.trigger import Since
 
     AnyCallable = Callable[..., Any]
 
@@ -28,6 +30,7 @@ class App:
         require_name(name, "an app's name")
         self.name = name
         self._agents: dict[str, AgentSpec] = {}
+        self._schedules: dict[str, Schedule] = {}
 
     def __repr__(self) -> str:
         return f"App({self.name!r}, agents={sorted(self._agents)})"
@@ -36,6 +39,11 @@ class App:
     def agents(self) -> Mapping[str, AgentSpec]:
         """Every agent by its name, read-only."""
         return MappingProxyType(self._agents)
+
+    @property
+    def schedules(self) -> Mapping[str, Schedule]:
+        """Every schedule by its name, read-only."""
+        return MappingProxyType(self._schedules)
 
     @overload
     def agent(self, call: Agent, /) -> Agent: ...
@@ -50,6 +58,7 @@ class App:
         max_attempts: int | None = None,
         isolation: Isolation | None = None,
         description: str | None = None,
+        concurrency: int | None = None,
     ) -> Callable[[Agent], Agent]: ...
 
     def agent(
@@ -81,6 +90,7 @@ class App:
         max_attempts: int | None = None,
         isolation: Isolation | None = None,
         description: str | None = None,
+        concurrency: int | None = None,
     ) -> AgentSpec:
         """Register a callable, or what ``package.module:name`` points at, as the agent ``name``."""
         spec = describe(
@@ -90,6 +100,7 @@ class App:
             max_attempts=max_attempts,
             isolation=isolation,
             description=description,
+            concurrency=concurrency,
         )
         if name in self._agents:
             known = self._agents[name].call
@@ -98,6 +109,77 @@ class App:
             )
         self._agents[name] = spec
         return spec
+
+    def schedule(
+        self,
+        /,
+        *,
+        every: float | str | timedelta | None = None,
+        cron: str | None = None,
+        at: float | datetime | None = None,
+        tz: str = "UTC",
+        since: Since = "start",
+        name: str | None = None,
+        timeout: float | str | timedelta | None = None,
+        error_interval: float | str | timedelta | None = None,
+        priority: int | None = None,
+        input: Any = None,  # noqa: A002 - it is called so everywhere else
+        starts_at: float | datetime | None = None,
+        ends_at: float | datetime | None = None,
+        max_runs: int | None = None,
+        misfire: Misfire | None = None,
+        catch_up_most: int | None = None,
+        overlap: Overlap | None = None,
+        pause_after_failures: int | None = None,
+        target: str | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> Callable[[Agent], Agent]:
+        """Run a function again and again, as ``@app.schedule(every="5m")`` or ``cron=…`` or ``at=…``.
+
+        The function is an agent too. ``name`` is the schedule's; without one it has the agent's, so a second
+        schedule of the same function needs one. ``target`` is a queue to submit runs to instead.
+        """
+        options: dict[str, Any] = {
+            "every": every,
+            "cron": cron,
+            "at": at,
+            "tz": tz,
+            "since": since,
+            "timeout": timeout,
+            "error_interval": error_interval,
+            "priority": priority,
+            "input": input,
+            "starts_at": starts_at,
+            "ends_at": ends_at,
+            "max_runs": max_runs,
+            "misfire": misfire,
+            "catch_up_most": catch_up_most,
+            "overlap": overlap,
+            "pause_after_failures": pause_after_failures,
+            "target": target,
+            "metadata": metadata,
+        }
+
+        def register(function: Agent) -> Agent:
+            self._add_schedule(name, function, options)
+            return function
+
+        return register
+
+    def _add_schedule(self, name: str | None, function: AnyCallable, options: dict[str, Any]) -> None:
+        # Only an app with schedules loads what they need, and what they are is not this room's business.
+        from holdfast.schedules.declaration import declared  # noqa: PLC0415
+
+        known = next((spec.name for spec in self._agents.values() if spec.call is function), None)
+        agent = known or _name_of(function)
+        schedule = declared(name or agent, agent, **options)
+        if schedule.name in self._schedules:
+            raise AppError(
+                f"app {self.name!r} has a schedule {schedule.name!r} already: give this one its own name="
+            )
+        if known is None:
+            self.register(agent, function)
+        self._schedules[schedule.name] = schedule
 
     def get(self, name: str) -> AgentSpec:
         """Return the agent of that name, or raise UnknownAgent with the names there are."""

@@ -8,11 +8,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import inspect
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from holdfast.agents.outcome import StopReason
-from holdfast.errors import LeaseLost
+import msgspec
+
+from holdfast.agents.memory import LocalMemory
+from holdfast.agents.outcome import Asking, Interrupted, StopReason
+from holdfast.agents.state import State, SyncState
+from holdfast.agents.steps import Journal, Steps, as_json, read_back
+from holdfast.errors import InputError, LeaseLost
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -21,9 +28,13 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from holdfast.agents.memory import Memory
+
     Emit = Callable[[str, Any], Awaitable[None]]
+    Answers = Callable[[int], Awaitable[bytes | None]]
 
 _CHECK_SECONDS = 0.5
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +139,31 @@ class RunView:
 
 
 class Context(RunView):
-    """The context of an async agent."""
+    """The context of an async agent; without a store, what it remembers ends with the attempt."""
 
-    __slots__ = ("_emit",)
+    __slots__ = ("_answers", "_asked", "_emit", "_memory", "_state", "_steps", "asking", "store")
 
-    def __init__(self, info: RunInfo, emit: Emit, signals: Signals | None = None) -> None:
+    def __init__(
+        self,
+        info: RunInfo,
+        emit: Emit,
+        signals: Signals | None = None,
+        *,
+        memory: Memory | None = None,
+        answers: Answers | None = None,
+        store: Any = None,
+    ) -> None:
         super().__init__(info, Signals() if signals is None else signals)
         self._emit = emit
+        self._memory: Memory = LocalMemory() if memory is None else memory
+        self._answers = answers
+        self._asked = 0
+        self.asking: Interrupted | None = None
+        """The first question that has no answer yet: the run waits for that, whatever its agent does then."""
+        self._steps: Steps | None = None
+        self._state: State | None = None
+        self.store = store
+        """The database that the worker has, for frameworks that keep their own tables in it."""
 
     async def emit(self, event_type: str, data: Any = None) -> None:
         """Append an event to the run's feed."""
@@ -144,6 +173,60 @@ class Context(RunView):
     async def stream(self, chunk: Any) -> None:
         """Append a piece of the answer to the run's feed, as an event of type ``chunk``."""
         await self.emit("chunk", chunk)
+
+    @overload
+    async def step(self, name: str, call: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T: ...
+    @overload
+    async def step(self, name: str, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
+    async def step(self, name: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Do something once, over all attempts of the run, and return what it gave.
+
+        What it gives is written down before this returns; an attempt that comes here again is handed that
+        instead. An effect outside happens once too if it uses ``idempotency_key(name)``.
+        """
+        self.require_open()
+        return await self.steps.run(name, call, args, kwargs)
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of this attempt."""
+        if self._steps is None:
+            self._steps = Steps(self._memory)
+        return self._steps
+
+    @property
+    def journal(self) -> Journal:
+        """The same memory under names of one's own choice, for frameworks."""
+        return Journal(self._memory)
+
+    @property
+    def memory(self) -> Memory:
+        """What the run remembers beyond this attempt, as the store has it."""
+        return self._memory
+
+    @property
+    def state(self) -> State:
+        """What the run's thread remembers from run to run, or the run itself if it has no thread."""
+        if self._state is None:
+            self._state = State(self._memory, self.require_open)
+        return self._state
+
+    async def interrupt(self, value: Any = None) -> Any:
+        """Ask somebody, and return the answer; until it is there the run waits without a worker.
+
+        The agent is run again from its start then: what must not happen twice before this belongs in a step.
+        """
+        self.require_open()
+        question = as_json(value, "what an interrupt asks")
+        self._asked += 1
+        index = self._asked  # others may ask while we wait
+        answer = await self._answers(index) if self._answers is not None else None
+        if answer is None:
+            asked = Interrupted(index, question)
+            if self.asking is None or index < self.asking.index:
+                self.asking = asked
+            raise Asking(asked)
+        return msgspec.json.decode(answer)
 
     async def wait_draining(self) -> None:
         """Wait until the worker wants to go away."""
@@ -169,6 +252,33 @@ class SyncContext(RunView):
         """Append a piece of the answer to the run's feed, as an event of type ``chunk``."""
         self.emit("chunk", chunk)
 
+    def step(self, name: str, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Do something once, over all attempts of the run, and return what it gave."""
+        self.require_open()
+        steps = self._context.steps
+        key = steps.number(name)
+        found = self._wait(steps.find(key))
+        if found is None:
+            began = time.monotonic()
+            value = call(*args, **kwargs)
+            if inspect.isawaitable(value):
+                raise InputError(
+                    f"step {key!r}: a sync agent can't await what {call!r} gives; make it sync too"
+                )
+            self.require_open()
+            found = self._wait(steps.keep(key, value, time.monotonic() - began))
+        return read_back(key, found, call)
+
+    @property
+    def state(self) -> SyncState:
+        """What the run's thread remembers from run to run, or the run itself if it has no thread."""
+        return SyncState(self._context.state, self._wait)
+
+    def interrupt(self, value: Any = None) -> Any:
+        """Ask somebody, and return the answer; until it is there the run waits without a worker."""
+        self.require_open()
+        return self._wait(self._context.interrupt(value))
+
     def wait_draining(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the worker wants to go away, or the time is up; return whether it does."""
         self.require_open()
@@ -180,7 +290,7 @@ class SyncContext(RunView):
             async with asyncio.timeout(timeout_seconds):
                 await self._context.wait_draining()
 
-    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it, but not for a loop or a run that is gone."""
         if self._loop.is_closed():
             work.close()
@@ -192,7 +302,7 @@ class SyncContext(RunView):
             if self.signals.closed:
                 future.cancel()
                 self.require_open()
-        future.result()
+        return future.result()
 
     def _worker_ended(self) -> LeaseLost:
         return LeaseLost(f"the worker of run {self.run_id} has ended: return now")

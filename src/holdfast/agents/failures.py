@@ -21,6 +21,8 @@ from holdfast.errors import (
     RedisUnavailable,
     Refused,
     RetryLater,
+    StepMismatch,
+    StoreUnavailable,
     UnknownAgent,
 )
 
@@ -81,7 +83,9 @@ _OWN_TYPES: tuple[tuple[type[BaseException], FailureClass], ...] = (
     (UnknownAgent, FailureClass.UNKNOWN_AGENT),
     (MalformedMessage, FailureClass.MALFORMED),
     (InputError, FailureClass.INVALID),
+    (StepMismatch, FailureClass.INVALID),
     (RedisUnavailable, FailureClass.TRANSIENT),
+    (StoreUnavailable, FailureClass.TRANSIENT),
     (Refused, FailureClass.THROTTLED),
 )
 

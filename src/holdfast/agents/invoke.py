@@ -10,12 +10,22 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.agents.context import SyncContext
 from holdfast.agents.failures import classify
-from holdfast.agents.outcome import Cancelled, Failed, Lost, Outcome, StopReason, Succeeded, TimedOut, Yielded
-from holdfast.errors import LeaseLost
+from holdfast.agents.outcome import (
+    Asking,
+    Cancelled,
+    Failed,
+    Lost,
+    Outcome,
+    StopReason,
+    Succeeded,
+    TimedOut,
+    Yielded,
+)
+from holdfast.errors import HandBack, LeaseLost
 from holdfast.telemetry.logs import run_context
 from holdfast.telemetry.traces import mark_failed, run_span
 
@@ -89,7 +99,7 @@ class Invocation:
     async def _until_deadline(self) -> Outcome:
         # Not in the owner's task: a TaskGroup that fails there leaves the count of cancellations too high
         # (until Python 3.13), which would look as if the owner, say because of a lost lease, were cancelled.
-        self._body = asyncio.create_task(self._observed())
+        self._body = asyncio.create_task(self._observed(), name=self._ctx.info.run_id)
         deadline = asyncio.get_running_loop().call_later(self._timeout_seconds, self._expire)
         try:
             return await self._body
@@ -121,14 +131,13 @@ class Invocation:
 
     async def _outcome(self) -> Outcome:
         try:
-            return Succeeded(await self._perform())
+            result = await self._perform()
+            return self._ctx.asking or Succeeded(result)
         except asyncio.CancelledError:
             raise
-        except LeaseLost:
-            return Lost()
         except BaseException as exc:
             # Also SystemExit and KeyboardInterrupt: what agent code raises must not end the worker.
-            return Failed(classify(exc))
+            return _signalled(exc, self._ctx) or Failed(classify(exc))
 
     async def _perform(self) -> Any:
         spec = self._spec
@@ -146,6 +155,20 @@ class Invocation:
         context = contextvars.copy_context()
         self._thread = self._executor.submit(context.run, _call, self._spec, ctx, self._payload)
         return await asyncio.wrap_future(self._thread)
+
+
+def _signalled(exc: BaseException, ctx: Context) -> Outcome | None:
+    """What an exception says that is no failure; also from inside a task group, where it comes wrapped."""
+    if isinstance(exc, LeaseLost):
+        return Lost()
+    if isinstance(exc, Asking):
+        return ctx.asking or exc.question
+    if isinstance(exc, HandBack):
+        return Yielded(str(exc) or "the agent hands it back")
+    if not isinstance(exc, BaseExceptionGroup):
+        return None
+    group = cast("BaseExceptionGroup[BaseException]", exc)
+    return next((found for each in group.exceptions if (found := _signalled(each, ctx))), None)
 
 
 async def _stream(chunks: AsyncGenerator[Any, Any], ctx: Context) -> list[Any]:

@@ -47,6 +47,14 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The agent asks ``value`` and waits for an answer, without a worker; ``index`` counts its questions."""
+
+    index: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Yielded:
     """The run goes back unfinished, to be run elsewhere; it keeps its attempt count."""
 
@@ -58,4 +66,12 @@ class Lost:
     """Somebody else may hold the run now: nothing may be written."""
 
 
-Outcome: TypeAlias = Succeeded | Failed | TimedOut | Cancelled | Yielded | Lost
+Outcome: TypeAlias = Succeeded | Failed | TimedOut | Cancelled | Interrupted | Yielded | Lost
+
+
+class Asking(BaseException):
+    """Unwinds an agent that waits for an answer: no error, so that no `except Exception` keeps it."""
+
+    def __init__(self, question: Interrupted) -> None:
+        super().__init__("the run waits for an answer")
+        self.question = question

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.agents.context import Context, SyncContext
+from holdfast.agents.frameworks import adapt
 from holdfast.config import duration_seconds
 from holdfast.errors import AppError, ConfigError
 
@@ -38,6 +39,8 @@ class AgentSpec:
     max_attempts: int | None = None
     isolation: Isolation = "loop"
     description: str = ""
+    concurrency: int | None = None
+    """How many of its runs go on at once, over all workers."""
 
     def arguments(self, ctx: Context | SyncContext, payload: Any) -> tuple[Any, ...]:
         """Return what to call the agent with."""
@@ -54,10 +57,11 @@ def describe(
     max_attempts: int | None = None,
     isolation: Isolation | None = None,
     description: str | None = None,
+    concurrency: int | None = None,
 ) -> AgentSpec:
     """Check an agent's declaration and make its spec; AppError says what is wrong with it."""
     require_name(name, "an agent's name")
-    function = _callable(name, call)
+    function = _callable(name, adapt(call) or call)
     is_async = _is_async(function)
     wants_context, wants_input = _parameters(name, function, is_async=is_async)
     return AgentSpec(
@@ -67,7 +71,8 @@ def describe(
         wants_context=wants_context,
         wants_input=wants_input,
         timeout_seconds=_timeout(name, timeout),
-        max_attempts=_attempts(name, max_attempts),
+        max_attempts=_at_least_one(name, "max_attempts", max_attempts),
+        concurrency=_at_least_one(name, "concurrency", concurrency),
         isolation=_isolation(name, isolation, is_async=is_async),
         description=_first_line(function) if description is None else description,
     )
@@ -150,10 +155,10 @@ def _timeout(name: str, timeout: float | str | timedelta | None) -> float | None
     return seconds
 
 
-def _attempts(name: str, max_attempts: int | None) -> int | None:
-    if max_attempts is not None and max_attempts < 1:
-        raise AppError(f"agent {name!r}: max_attempts is {max_attempts}: at least 1")
-    return max_attempts
+def _at_least_one(name: str, what: str, number: int | None) -> int | None:
+    if number is not None and number < 1:
+        raise AppError(f"agent {name!r}: {what} is {number}: at least 1")
+    return number
 
 
 def _isolation(name: str, isolation: str | None, *, is_async: bool) -> Isolation:

@@ -102,8 +102,9 @@ def _tell(passes: list[Pass]) -> None:
         swept = each.retention
         would = "would be " if each.dry_run else ""
         output.line(
-            f"{each.queue}: {swept.forgotten} expired runs {would}forgotten, {swept.trimmed} done entries "
-            f"{would}trimmed, {len(swept.restored)} lost runs {would}queued again"
+            f"{each.queue}: {swept.left + swept.forgotten} expired runs {would}removed, "
+            f"{swept.trimmed} done entries {would}trimmed, "
+            f"{len(swept.restored)} lost runs {would}queued again"
             + ("" if swept.whole else "; more is left, run it again")
         )
 

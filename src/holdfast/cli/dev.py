@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
+import msgspec
 import typer
 
 from holdfast.cli import options
@@ -21,11 +22,17 @@ def add_to(root: typer.Typer) -> None:
 def dev(
     app: Annotated[str, typer.Argument(metavar="APP", help="package.module:app or path/to/file.py:app.")],
     workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Worker processes.")] = 2,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=0, max=65535, help="The API's port, instead of api.port; 0 is a free one."
+        ),
+    ] = None,
     reload: Annotated[bool, typer.Option("--reload/--no-reload", help="Follow changes of the code.")] = True,
     json: options.LogJson = False,
     config: options.Config = None,
 ) -> None:
-    """Run the server, workers and a janitor until Ctrl-C; a change of the code restarts the workers."""
+    """Run the server, workers and the HTTP API until Ctrl-C; a change of the code restarts the workers."""
     settings = options.read_settings(config)
     # The processes read the settings themselves, so they are told the same.
     if config is not None:
@@ -33,4 +40,6 @@ def dev(
     if json:
         os.environ["HOLDFAST_LOG_FORMAT"] = "json"
         settings = options.read_settings(config)
+    if port is not None:
+        settings = msgspec.structs.replace(settings, api=msgspec.structs.replace(settings.api, port=port))
     raise typer.Exit(run_dev(settings, app, workers=workers, reload=reload))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from holdfast.config import load
+from holdfast.errors import InputError
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -36,3 +39,13 @@ def read_settings(config: Path | None) -> Settings:
 def group(sentence: str) -> typer.Typer:
     """Return a noun's command, which only holds others."""
     return typer.Typer(help=sentence, no_args_is_help=True, rich_markup_mode=None)
+
+
+def json_value(text: str) -> Any:
+    """Read an argument that is JSON; - reads it from stdin."""
+    data = sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        where = "stdin" if text == "-" else repr(text[:60])
+        raise InputError(f"""{where} is not JSON ({exc}): write it like '{{"id": 7}}' or '"text"'""") from exc

@@ -22,19 +22,24 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 
 COMMANDS: Final = {
-    "dev": "Run a whole system here: server, workers, janitor, with reload.",
+    "dev": "Run a whole system here: server, workers, HTTP API, with reload.",
     "demo": "See a whole system at work: agents, crashes, recovery, and a proof from Redis.",
     "worker": "Run a worker until it is told to stop.",
+    "scheduler": "Run schedules until it is told to stop.",
+    "api": "Run the HTTP API until it is told to stop, or make a key for it.",
     "janitor": "Run the janitor until it is told to stop.",
+    "relay": "Deliver events to the outside until it is told to stop.",
     "submit": "Ask for a run, and follow it if wanted.",
     "runs": "Look at runs, cancel them, queue them again.",
+    "schedules": "Look at schedules, trigger, pause and resume them.",
     "queues": "Look at queues, pause, drain and resume them.",
     "dead": "Look at runs that were given up, replay or drop them.",
     "members": "List every live process.",
     "cleanup": "Remove now what the janitor would remove.",
+    "migrate": "Bring the database up to date.",
     "config": "Show or check the settings.",
 }
-_SERVICES: Final = frozenset({"worker", "janitor"})
+_SERVICES: Final = frozenset({"api", "worker", "scheduler", "janitor", "relay"})
 
 
 class Service(Protocol):

@@ -133,6 +133,8 @@ def _fields(run: Run) -> list[tuple[str, str]]:
         ("finished", moment(run.finished_at)),
         ("took", span(run.finished_at - run.started_at) if run.finished_at and run.started_at else ""),
         ("cancel", run.cancel),
+        ("parked", run.parked),
+        ("asks", compact(run.interrupt) if run.status is Status.INTERRUPTED else ""),
         ("metadata", compact(run.metadata) if run.metadata else ""),
         ("input", compact(run.input)),
         ("result", compact(run.result) if run.status is Status.SUCCEEDED else ""),
@@ -202,6 +204,26 @@ def retry_runs(
         return "queued"
 
     _each(run_ids, retry, queue=queue, json=json, config=config)
+
+
+@runs.command("resume")
+def resume_run(
+    run_id: RunId,
+    answer: Annotated[
+        str, typer.Argument(metavar="[JSON]", help="The answer; - reads it from stdin.", show_default=False)
+    ] = "null",
+    queue: options.AnyQueue = None,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Give an interrupted run the answer it waits for."""
+    value = options.json_value(answer)
+
+    async def resume(found: RunQueue, run_id: str) -> str:
+        await found.resume_run(run_id, value)
+        return "queued"
+
+    _each([run_id], resume, queue=queue, json=json, config=config)
 
 
 def _each(

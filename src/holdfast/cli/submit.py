@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from holdfast.cli.station import Station, at_station
 from holdfast.client import Client
 from holdfast.client.handle import error_of
 from holdfast.errors import InputError
-from holdfast.runs.run import Priority, Status
+from holdfast.runs.run import Multitask, Priority, Status
 
 if TYPE_CHECKING:
     from holdfast.client import RunHandle
@@ -47,6 +46,9 @@ def submit(
         str, typer.Option("--run-id", metavar="ID", help="Its id, which is accepted once.")
     ] = "",
     thread_id: Annotated[str, typer.Option("--thread-id", metavar="ID", help="What it belongs to.")] = "",
+    multitask: Annotated[
+        Multitask, typer.Option("--multitask", help="What to do if its thread is busy.")
+    ] = Multitask.ENQUEUE,
     idempotency_key: Annotated[
         str, typer.Option("--idempotency-key", metavar="KEY", help="The same key gives the same run.")
     ] = "",
@@ -68,14 +70,15 @@ def submit(
         "timeout": timeout,
         "run_id": run_id,
         "thread_id": thread_id,
+        "multitask": multitask,
         "idempotency_key": idempotency_key,
         "metadata": _metadata(metadata or []),
     }
-    value = _payload(payload)
+    value = options.json_value(payload)
 
     async def work(station: Station) -> Run | None:
         await station.queue(queue)
-        async with Client(settings=station.settings) as client:
+        async with Client(station.settings.redis.url, settings=station.settings) as client:
             handle = await client.submit(agent, value, **wanted)
             await _accepted(station, handle, agent, json=json)
             return await _follow(handle, json=json) if follow else None
@@ -116,6 +119,8 @@ async def _follow(handle: RunHandle, *, json: bool) -> Run:
         async with aclosing(handle.events()) as events:
             async for happened in events:
                 (output.json_line if json else output.event)(happened)
+                if happened.type == "interrupted" and not json:
+                    output.note(f"it waits for an answer: holdfast runs resume {handle.run_id} '\"yes\"'")
     except asyncio.CancelledError:  # Ctrl-C: it ends the looking, not the run
         again = f"holdfast runs events {handle.run_id} --follow"
         output.note(f"the run goes on: {again} shows it, holdfast runs cancel {handle.run_id} ends it")
@@ -128,15 +133,6 @@ async def _follow(handle: RunHandle, *, json: bool) -> Run:
     else:
         output.note(f"{error_of(run)} (holdfast runs show {run.id} tells more)")
     return run
-
-
-def _payload(text: str) -> Any:
-    data = sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        where = "stdin" if text == "-" else repr(text[:60])
-        raise InputError(f"""{where} is not JSON ({exc}): write it like '{{"id": 7}}' or '"text"'""") from exc
 
 
 def _metadata(given: list[str]) -> dict[str, Any]:

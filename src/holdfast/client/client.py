@@ -1,24 +1,17 @@
-"""The client: submits runs and hands out handles on them. Only errors of ours leave it, not redis-py's."""
+"""The client: submits runs and hands out handles on them, over Redis or over the HTTP API."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import msgspec
 
 from holdfast.client.handle import RunHandle
+from holdfast.client.overredis import RedisWay
 from holdfast.client.request import submission
 from holdfast.config import Settings, load
-from holdfast.config.names import checked_queue
-from holdfast.errors import HoldfastError
-from holdfast.events.feed import Feed
-from holdfast.redis.breaker import Breaker
-from holdfast.redis.client import connect
-from holdfast.redis.edge import answering
-from holdfast.redis.nearby import nearby
-from holdfast.runs.queue import RunQueue
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.runs.run import checked_id
 
 if TYPE_CHECKING:
@@ -26,61 +19,36 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from holdfast.client.line import Line, Way
     from holdfast.client.request import SubmitOptions, SubmitRequest
-    from holdfast.redis.client import Redis
     from holdfast.runs.run import Submission, Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One queue, as the client uses it; a flood of reads can't delay ``sender``, which has its own pool."""
-
-    sender: RunQueue
-    reader: RunQueue
-    feed: Feed
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """What an entered client holds."""
-
-    settings: Settings
-    reading: Redis
-    sending: Redis
-    breaker: Breaker
-    lines: dict[str, _Line]
 
 
 class Client:
     """A connection to the system, used as ``async with Client() as client``.
 
-    Settings are those of the environment and ``holdfast.yaml`` unless they are given, so that a
-    client agrees with its workers; ``redis_url`` overrides where Redis is. With no Redis configured,
-    the embedded server of this directory is used, if one runs.
+    It goes over Redis (``Client("redis://…")``) or over the HTTP API (``Client(api_url="https://…",
+    api_key="…")``). What is not given comes from the settings, which are those of the environment and
+    ``holdfast.yaml`` unless they are given, so that a client agrees with its workers: ``client.url``
+    (HOLDFAST_API_URL) if it is set, else ``redis.url``, else the embedded server of this directory.
     """
 
-    def __init__(self, redis_url: str = "", *, settings: Settings | None = None) -> None:
+    def __init__(
+        self, redis_url: str = "", *, api_url: str = "", api_key: str = "", settings: Settings | None = None
+    ) -> None:
         given = load().settings if settings is None else settings
-        if redis_url:
-            redis = msgspec.structs.replace(given.redis, url=redis_url)
-            given = msgspec.structs.replace(given, redis=redis)
-        self._settings = given
+        self._settings = _aimed(given, redis_url, api_url, api_key)
         self._stack = contextlib.AsyncExitStack()
-        self._opened: _Open | None = None
+        self._way: Way | None = None
 
     async def __aenter__(self) -> Self:
-        redis = nearby(self._settings.redis)
-        settings = msgspec.structs.replace(self._settings, redis=redis)
-        reading, sending = connect(redis), connect(redis)
-        for connection in (reading, sending):
-            self._stack.push_async_callback(connection.aclose)
-        self._opened = _Open(settings, reading, sending, Breaker(redis.breaker), {})
+        self._way = await self._stack.enter_async_context(_way(self._settings))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened = None
+        self._way = None
         await self._stack.__aexit__(kind, exc, trace)
 
     # -- submitting
@@ -94,9 +62,8 @@ class Client:
         """Ask for a run. The same run id or idempotency key again gives the same run."""
         line = self._line(options.pop("queue", None))
         wanted = submission(agent, input, **options)
-        with answering(self._url):
-            ticket = await line.sender.submit(wanted)
-        return self._handle(ticket, line)
+        ticket = await line.submit(wanted)
+        return RunHandle(ticket.run_id, line, fresh=ticket.fresh)
 
     @overload
     async def submit_many(self, requests: Iterable[SubmitRequest]) -> list[RunHandle]: ...
@@ -129,23 +96,14 @@ class Client:
         self, queue: str | None, items: list[tuple[int, Submission]]
     ) -> list[RunHandle | HoldfastError]:
         line = self._line(queue)
-        with answering(self._url):
-            tickets = await line.sender.submit_many([wanted for _, wanted in items])
-        return [self._answer(ticket, line) for ticket in tickets]
-
-    def _answer(self, ticket: Ticket | Exception, line: _Line) -> RunHandle | HoldfastError:
-        if isinstance(ticket, HoldfastError):
-            return ticket
-        if isinstance(ticket, Exception):
-            raise ticket
-        return self._handle(ticket, line)
+        tickets = await line.submit_many([wanted for _, wanted in items])
+        return [_answer(ticket, line) for ticket in tickets]
 
     # -- runs that are there
 
     def handle(self, run_id: str, *, queue: str | None = None) -> RunHandle:
         """Return a handle on a run that was submitted before, here or elsewhere; it is not looked up yet."""
-        line = self._line(queue)
-        return RunHandle(checked_id(run_id, "run_id"), line.reader, line.feed, url=self._url, fresh=False)
+        return RunHandle(checked_id(run_id, "run_id"), self._line(queue), fresh=False)
 
     async def cancel(
         self, run_id: str, *, queue: str | None = None, reason: str = "cancelled by request"
@@ -153,42 +111,65 @@ class Client:
         """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
         return await self.handle(run_id, queue=queue).cancel(reason)
 
+    async def resume(self, run_id: str, answer: Any = None, *, queue: str | None = None) -> RunHandle:
+        """Give an interrupted run the answer it waits for."""
+        handle = self.handle(run_id, queue=queue)
+        await handle.resume(answer)
+        return handle
+
     async def retry(self, run_id: str, *, queue: str | None = None) -> RunHandle:
         """Queue a run that failed, timed out or was cancelled again, from its first attempt."""
         handle = self.handle(run_id, queue=queue)
         await handle.retry()
         return handle
 
-    def _handle(self, ticket: Ticket, line: _Line) -> RunHandle:
-        return RunHandle(ticket.run_id, line.reader, line.feed, url=self._url, fresh=ticket.fresh)
-
-    # -- connections
-
-    @property
-    def _url(self) -> str:
-        return self._open.settings.redis.url
-
-    @property
-    def _open(self) -> _Open:
-        if self._opened is None:
+    def _line(self, queue: str | None) -> Line:
+        if self._way is None:
             raise HoldfastError("the client is not open: use it inside `async with Client(...) as client:`")
-        return self._opened
+        return self._way.line(queue)
 
-    def _line(self, queue: str | None) -> _Line:
-        opened = self._open
-        name = queue or opened.settings.messaging.queue
-        if name not in opened.lines:
-            opened.lines[name] = self._connect_line(opened, checked_queue(name))
-        return opened.lines[name]
 
-    def _connect_line(self, opened: _Open, name: str) -> _Line:
-        settings, prefix = opened.settings.queue_named(name), opened.settings.redis.key_prefix
-        sender = RunQueue(
-            settings, opened.sending, prefix=prefix, sender=opened.settings.sender, breaker=opened.breaker
-        )
-        self._stack.push_async_callback(sender.aclose)
-        reader = RunQueue(settings, opened.reading, prefix=prefix)
-        return _Line(sender, reader, Feed(reader.keys, opened.reading, opened.settings.redis))
+def _aimed(settings: Settings, redis_url: str, api_url: str, api_key: str) -> Settings:
+    """Return the settings of a client with what its caller said about where the system is."""
+    if redis_url and api_url:
+        raise ConfigError("a client goes over Redis or over HTTP: give redis_url or api_url, not both")
+    if redis_url.startswith(("http://", "https://")):
+        raise ConfigError("redis_url is the URL of an API: write Client(api_url=...)")
+    redis, client = settings.redis, settings.client
+    if redis_url:
+        redis = msgspec.structs.replace(redis, url=redis_url)
+        client = msgspec.structs.replace(client, url="")
+    if api_url:
+        # A key is shown to the API it was meant for, not to whichever one is named here.
+        same = client.url.rstrip("/") in {"", api_url.rstrip("/")}
+        key = api_key or (client.key if same else "")
+        client = msgspec.structs.replace(client, url=api_url, key=key)
+    elif api_key and client.url:
+        client = msgspec.structs.replace(client, key=api_key)
+    elif api_key:
+        raise ConfigError("api_key is for an API, and none is named: give api_url too")
+    return msgspec.structs.replace(settings, redis=redis, client=client)
+
+
+def _way(settings: Settings) -> Way:
+    if not settings.client.url:
+        return RedisWay(settings)
+    try:
+        from holdfast.client.overhttp.way import HttpWay  # noqa: PLC0415 - an extra; over Redis not needed
+    except ImportError as exc:
+        raise ConfigError(
+            "a client over HTTP (api_url, client.url, HOLDFAST_API_URL) needs aiohttp: "
+            "`pip install holdfast[http]`"
+        ) from exc
+    return HttpWay(settings.client)
+
+
+def _answer(ticket: Ticket | Exception, line: Line) -> RunHandle | HoldfastError:
+    if isinstance(ticket, HoldfastError):
+        return ticket
+    if isinstance(ticket, Exception):
+        raise ticket
+    return RunHandle(ticket.run_id, line, fresh=ticket.fresh)
 
 
 def _checked(

@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import duration_seconds
-from holdfast.errors import RedisUnavailable, ResultTimeout, RunCancelled, RunError, RunFailed, RunTimedOut
-from holdfast.events.feed import NOW
-from holdfast.redis.edge import answering
+from holdfast.errors import ResultTimeout, RunCancelled, RunError, RunFailed, RunTimedOut
 from holdfast.runs.run import Run, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from holdfast.client.line import Line
     from holdfast.client.request import Duration
     from holdfast.events.event import Event
-    from holdfast.events.feed import Feed
-    from holdfast.runs.queue import RunQueue
 
 
 class RunHandle:
-    """One run: look at it, wait for its result, follow its events, cancel it.
+    """One run: look at it, wait for its result, follow its events, answer it, cancel it.
 
     ``fresh`` is False if the run was there before it was asked for: same run id or idempotency key.
     """
 
-    __slots__ = ("_feed", "_queue", "_url", "fresh", "run_id")
+    __slots__ = ("_line", "fresh", "run_id")
 
-    def __init__(self, run_id: str, queue: RunQueue, feed: Feed, *, url: str, fresh: bool) -> None:
+    def __init__(self, run_id: str, line: Line, *, fresh: bool) -> None:
         self.run_id = run_id
         self.fresh = fresh
-        self._queue = queue
-        self._feed = feed
-        self._url = url
+        self._line = line
 
     def __repr__(self) -> str:
         return f"RunHandle({self.run_id!r}, queue={self.queue!r})"
 
     @property
     def queue(self) -> str:
-        """The queue that the run belongs to."""
-        return self._queue.name
+        """The queue that the run belongs to; empty over HTTP if none was named."""
+        return self._line.name
 
     async def run(self) -> Run:
         """Read everything that is known of the run."""
-        with answering(self._url):
-            return await self._queue.get(self.run_id)
+        return await self._line.get(self.run_id)
 
     async def status(self) -> Status:
         """Read where the run is."""
@@ -57,13 +50,13 @@ class RunHandle:
         """Wait until the run has ended and return its result.
 
         RunFailed, RunTimedOut or RunCancelled say how it ended otherwise; ResultTimeout says that it
-        has not ended yet and goes on. A Redis that goes away meanwhile is waited for.
+        has not ended yet and goes on. A Redis or an API that goes away meanwhile is waited for.
         """
         seconds = None if timeout is None else duration_seconds(timeout)
         scope = asyncio.timeout(seconds)
         try:
             async with scope:
-                run = await self._ended()
+                run = await self._line.ended(self.run_id)
         except TimeoutError as exc:
             if not scope.expired():
                 raise
@@ -74,29 +67,19 @@ class RunHandle:
 
     def events(self, after: str = "0") -> AsyncGenerator[Event]:
         """Follow the run's events, all of them or those after an id, until it has ended."""
-        return self._feed.follow(self.run_id, after)
+        return self._line.follow(self.run_id, after)
 
     async def cancel(self, reason: str = "cancelled by request") -> str:
         """Cancel the run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
-        with answering(self._url):
-            return await self._queue.cancel(self.run_id, reason)
+        return await self._line.cancel(self.run_id, reason)
+
+    async def resume(self, answer: Any = None) -> None:
+        """Give the run the answer it waits for, if it is interrupted."""
+        await self._line.resume(self.run_id, answer)
 
     async def retry(self) -> None:
         """Queue the run again, if it failed, timed out or was cancelled."""
-        with answering(self._url):
-            await self._queue.replay(self.run_id)
-
-    async def _ended(self) -> Run:
-        run = await self.run()
-        while not run.status.ended:
-            try:
-                async with contextlib.aclosing(self._feed.follow(self.run_id, NOW)) as events:
-                    async for _ in events:
-                        pass
-                run = await self.run()
-            except RedisUnavailable as exc:
-                await asyncio.sleep(exc.retry_after)
-        return run
+        await self._line.retry(self.run_id)
 
 
 def error_of(run: Run) -> RunError:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, InputError
-from holdfast.runs.run import Priority, Submission
+from holdfast.runs.run import Multitask, Priority, Submission
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,10 @@ class SubmitOptions(TypedDict, total=False):
     project_id: str
     tenant: str
     webhook: str
+    push: Mapping[str, Any] | None
+    logger_context: Mapping[str, Any] | None
+    multitask: str
+    concurrency_key: str
 
 
 class SubmitRequest(SubmitOptions):
@@ -50,6 +54,9 @@ def submission(
     delay: Duration = 0,
     timeout: Duration | None = None,
     metadata: Mapping[str, Any] | None = None,
+    multitask: str = "enqueue",
+    push: Mapping[str, Any] | None = None,
+    logger_context: Mapping[str, Any] | None = None,
     **rest: Any,
 ) -> Submission:
     """Return what is sent for a request, or raise InputError that names what is wrong with it."""
@@ -63,7 +70,10 @@ def submission(
         priority=_priority(priority),
         delay_seconds=_seconds("delay", delay),
         timeout_seconds=None if timeout is None else _timeout(timeout),
-        metadata=_metadata(metadata),
+        metadata=_named(metadata, "metadata"),
+        multitask=_multitask(multitask),
+        push=_named(push, "push"),
+        logger_context=_named(logger_context, "logger_context"),
         **rest,
     )
 
@@ -81,6 +91,13 @@ def _priority(value: str) -> Priority:
         raise InputError(f"priority must be one of {', '.join(Priority)}, got {value!r}") from None
 
 
+def _multitask(value: str) -> Multitask:
+    try:
+        return Multitask(value)
+    except ValueError:
+        raise InputError(f"multitask must be one of {', '.join(Multitask)}, got {value!r}") from None
+
+
 def _seconds(name: str, value: Duration) -> float:
     try:
         return duration_seconds(value)
@@ -95,9 +112,9 @@ def _timeout(value: Duration) -> float:
     return seconds
 
 
-def _metadata(value: Mapping[str, Any] | None) -> dict[str, Any]:
-    metadata = dict(value or {})
-    for key in metadata:
+def _named(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+    given = dict(value or {})
+    for key in given:
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
-            raise InputError(f"metadata must have text as its keys, got {key!r}")
-    return metadata
+            raise InputError(f"{what} must have text as its keys, got {key!r}")
+    return given

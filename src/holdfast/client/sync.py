@@ -109,6 +109,10 @@ class SyncRunHandle:
         """Cancel the run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
         return self._call(self._handle.cancel(reason))
 
+    def resume(self, answer: Any = None) -> None:
+        """Give the run the answer it waits for, if it is interrupted."""
+        self._call(self._handle.resume(answer))
+
     def retry(self) -> None:
         """Queue the run again, if it failed, timed out or was cancelled."""
         self._call(self._handle.retry())
@@ -117,8 +121,10 @@ class SyncRunHandle:
 class SyncClient:
     """``Client`` for scripts, used as ``with SyncClient() as client``."""
 
-    def __init__(self, redis_url: str = "", *, settings: Settings | None = None) -> None:
-        self._client = Client(redis_url, settings=settings)
+    def __init__(
+        self, redis_url: str = "", *, api_url: str = "", api_key: str = "", settings: Settings | None = None
+    ) -> None:
+        self._client = Client(redis_url, api_url=api_url, api_key=api_key, settings=settings)
         self._thread: LoopThread | None = None
 
     def __enter__(self) -> Self:
@@ -157,6 +163,10 @@ class SyncClient:
     def cancel(self, run_id: str, *, queue: str | None = None, reason: str = "cancelled by request") -> str:
         """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
         return self._call(self._client.cancel(run_id, queue=queue, reason=reason))
+
+    def resume(self, run_id: str, answer: Any = None, *, queue: str | None = None) -> SyncRunHandle:
+        """Give an interrupted run the answer it waits for."""
+        return self._sync(self._call(self._client.resume(run_id, answer, queue=queue)))
 
     def retry(self, run_id: str, *, queue: str | None = None) -> SyncRunHandle:
         """Queue a run that failed, timed out or was cancelled again, from its first attempt."""

@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from holdfast.config.durations import duration_seconds
 from holdfast.config.loading import Loaded, Shown, load
+from holdfast.config.scheduling import (
+    CircuitBreakerSettings,
+    ScheduledAgentSettings,
+    ScheduleKeySettings,
+    SchedulerSettings,
+)
 from holdfast.config.shown import redacted
 from holdfast.config.table import SettingRow, setting_rows, settings_table
 from holdfast.config.tree import (
     REDIS_SCHEMES,
+    ApiSettings,
     BackoffSettings,
     BreakerSettings,
+    ClientSettings,
+    DatabaseSettings,
     EventApiSettings,
     HostSettings,
     JanitorSettings,
@@ -22,6 +31,7 @@ from holdfast.config.tree import (
     MetricsSettings,
     QueueSettings,
     RedisSettings,
+    RelaySettings,
     SenderSettings,
     Settings,
     WorkerSettings,
@@ -29,8 +39,12 @@ from holdfast.config.tree import (
 
 __all__ = [
     "REDIS_SCHEMES",
+    "ApiSettings",
     "BackoffSettings",
     "BreakerSettings",
+    "CircuitBreakerSettings",
+    "ClientSettings",
+    "DatabaseSettings",
     "EventApiSettings",
     "HostSettings",
     "JanitorSettings",
@@ -41,6 +55,10 @@ __all__ = [
     "MetricsSettings",
     "QueueSettings",
     "RedisSettings",
+    "RelaySettings",
+    "ScheduleKeySettings",
+    "ScheduledAgentSettings",
+    "SchedulerSettings",
     "SenderSettings",
     "SettingRow",
     "Settings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from binascii import crc_hqx
 from collections.abc import Callable, Iterator
@@ -20,12 +21,20 @@ _COMPANIONS: Final = (
     "returned",
     "delayed",
     "runs",
+    "ended",
+    "limits",
+    "turns",
+    "waiters",
+    "rollbacks",
+    "unarchived",
+    "outbox",
+    "undelivered",
     "gate",
     "control",
     "cleanup-leader",
     "turn",
 )
-_FAMILIES: Final = ("run:", "idempotency:")
+_FAMILIES: Final = ("run:", "idempotency:", "outbox:", "holding:", "parked:")
 _TAG = re.compile(r"\{([^}]+)\}")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")
 
@@ -54,6 +63,7 @@ def contradictions(settings: Settings, at: Locate, in_queue: LocateInQueue) -> I
     """Find everything in the tree that contradicts itself."""
     yield from _redis(settings.redis, at)
     yield from _times(settings, at)
+    yield from _schedules(settings, at)
     for name in settings.queue_names():
         queue = settings.queue_named(name)
         yield from _limits(queue, in_queue)
@@ -139,6 +149,43 @@ def _times(settings: Settings, at: Locate) -> Iterator[Contradiction]:
     if settings.metrics.port == settings.hosts.grpc_port:
         sentence = f"{metrics.said} and {grpc.said} are the same port: a host needs two, change one of them"
         yield Contradiction((metrics.path, grpc.path), sentence)
+
+
+def _schedules(settings: Settings, at: Locate) -> Iterator[Contradiction]:
+    scheduler, path = settings.redis.scheduler, "redis.scheduler"
+    throttled, orphans = scheduler.failure_backoff.throttled, scheduler.orphan_cleanup
+    base, cap = (at(f"{path}.failure-backoff.throttled.{name}") for name in ("base-ms", "cap-ms"))
+    if throttled.base_ms > throttled.cap_ms:
+        sentence = f"{base.said} is more than {cap.said}: lower {base.path} or raise {cap.path}"
+        yield Contradiction((base.path, cap.path), sentence)
+    ttl, budget = (at(f"{path}.orphan-cleanup.{name}") for name in ("leadership-ttl-ms", "run-budget-ms"))
+    if orphans.leadership_ttl_ms < orphans.run_budget_ms:
+        yield Contradiction(
+            (ttl.path, budget.path),
+            f"{ttl.said} is shorter than {budget.said}: a second leader would begin before the first has "
+            f"ended; raise {ttl.path} or lower {budget.path}",
+        )
+    yield from _schedule_keys(settings, at)
+
+
+def _schedule_keys(settings: Settings, at: Locate) -> Iterator[Contradiction]:
+    keys, path = settings.redis.scheduler.keys, "redis.scheduler.keys"
+    named = {
+        "waiting-set": keys.waiting_set,
+        "working-set": keys.working_set,
+        "cleanup-leader-key": keys.cleanup_leader_key,
+    }
+    places = {name: at(f"{path}.{name}") for name in named}
+    for (one, base), (other, same) in itertools.combinations(named.items(), 2):
+        if base == same:
+            sentence = f"{places[one].said} and {places[other].said} are one key: rename one of them"
+            yield Contradiction((places[one].path, places[other].path), sentence)
+    tag = f"{{{keys.hash_tag}}}" if keys.hash_tag else ""
+    for name, place in places.items():
+        key = f"{keys.prefix}{named[name]}{tag}"
+        if any(_is_key_of(key, queue) for queue in settings.queue_names()):
+            sentence = f"{place.said} makes the key {key}, which belongs to a queue: rename one of them"
+            yield Contradiction((place.path,), sentence)
 
 
 def _limits(queue: QueueSettings, in_queue: LocateInQueue) -> Iterator[Contradiction]:

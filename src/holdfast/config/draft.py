@@ -81,8 +81,8 @@ class Draft:
     def _read(self, path: str, leaf: Leaf, given: Given) -> object:
         try:
             return read(leaf, given)
-        except Invalid:
-            self._reject(path, invalid_value(path, leaf, given))
+        except Invalid as wrong:
+            self._reject(path, invalid_value(path, leaf, given, allowed=str(wrong)))
             return leaf.default
 
     def _reject(self, path: str, problem: str) -> None:
@@ -136,7 +136,7 @@ def _build(
 ) -> AnySection:
     made: dict[str, Any] = dict(fixed)
     for part in msgspec.structs.fields(section):
-        path = prefix + part.name
+        path = prefix + part.encode_name
         if part.name in fixed:
             continue
         if path in values:

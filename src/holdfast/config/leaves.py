@@ -44,6 +44,12 @@ class Leaf:
     unit: str | None
     secret: bool
     url: bool
+    regex: bool = False
+
+    @property
+    def attributes(self) -> str:
+        """The path as attributes of the tree: a key with hyphens is an attribute with underscores."""
+        return self.path.replace("-", "_")
 
     def show(self, value: object) -> str:
         """Return a value of this setting as a person may see it."""
@@ -70,14 +76,14 @@ def queue_leaves() -> tuple[str, ...]:
 
 def unit_of(name: str) -> str | None:
     """Return the unit that a setting's or a variable's name ends with."""
-    lower = name.lower()
+    lower = name.lower().replace("-", "_")
     return next((unit for ending, unit in _UNITS.items() if lower.endswith(ending)), None)
 
 
 def _walk(section: type[Section], prefix: str) -> list[Leaf]:
     found: list[Leaf] = []
     for field in msgspec.structs.fields(section):
-        path, meta = prefix + field.name, meta_of(field.type)
+        path, meta = prefix + field.encode_name, meta_of(field.type)
         if meta is not None:
             found.append(_leaf(path, field.type, field.default, meta))
         elif isinstance(field.type, type) and issubclass(field.type, Section):
@@ -91,7 +97,7 @@ def _leaf(path: str, annotation: object, default: object, meta: Meta) -> Leaf:
     kind = _KINDS[get_origin(inner) or inner]
     choices = cast("tuple[str, ...]", get_args(inner)) if kind == "choice" else ()
     unit = unit_of(path)
-    generated = "HOLDFAST_" + path.upper().replace(".", "_")
+    generated = "HOLDFAST_" + path.upper().replace(".", "_").replace("-", "_")
     return Leaf(
         path=path,
         kind=kind,
@@ -100,11 +106,13 @@ def _leaf(path: str, annotation: object, default: object, meta: Meta) -> Leaf:
         default_text=extra["default"] or shown(default),
         description=meta.description or "",
         env=tuple(dict.fromkeys((*extra["env"], generated))),
-        allowed=extra["allowed"] or _allowed(kind, meta, unit, choices),
+        allowed=extra["allowed"]
+        or ("a regular expression" if extra["regex"] else _allowed(kind, meta, unit, choices)),
         choices=choices,
         unit=unit,
         secret=extra["secret"],
         url=extra["url"],
+        regex=extra["regex"],
     )
 
 

@@ -45,7 +45,7 @@ class Loaded:
 
     def shown(self) -> tuple[Shown, ...]:
         """Return every setting for people to read; of a queue, what differs from ``queue``."""
-        general = [_show(leaf.path, leaf, self.settings, leaf.path, self.sources) for leaf in leaves()]
+        general = [_show(leaf.path, leaf, self.settings, leaf.attributes, self.sources) for leaf in leaves()]
         for name in self.settings.queue_names():
             queue = self.settings.queue_named(name)
             for part in queue_leaves():

@@ -22,13 +22,11 @@ def config_error(problems: Sequence[str]) -> ConfigError:
     return ConfigError(f"{len(distinct)} problems with the settings:\n{listed}")
 
 
-def invalid_value(path: str, leaf: Leaf, given: Given) -> str:
+def invalid_value(path: str, leaf: Leaf, given: Given, *, allowed: str) -> str:
     """Say that a value can't be: the setting, the value, where it was written and what is allowed."""
     meant = get_close_matches(str(given.raw).upper(), [choice.upper() for choice in leaf.choices], n=1)
     hint = f". Did you mean {next(c for c in leaf.choices if c.upper() == meant[0])}?" if meant else ""
-    return (
-        f"{path} = {show_given(leaf, given)} ({given.source}) is not allowed: it must be {leaf.allowed}{hint}"
-    )
+    return f"{path} = {show_given(leaf, given)} ({given.source}) is not allowed: it must be {allowed}{hint}"
 
 
 def unknown_key(path: str, source: str, siblings: Iterable[str]) -> str:
@@ -51,13 +49,16 @@ def unknown_variable(name: str) -> str:
 def closest_paths(path: str, siblings: Iterable[str]) -> tuple[str, ...]:
     """Return up to three settings that ``path`` may have been meant for: neighbours first."""
     section, dot, last = path.rpartition(".")
-    name = last.lower().replace("-", "_")
+    name = _plain(last)
     by_env = tuple(leaf.path for leaf in leaves() if last in leaf.env)
     if by_env:
         return by_env
-    begun = [sibling for sibling in siblings if name and sibling.startswith(f"{name}_")]
-    near = [*begun, *_closest(name, siblings)]
-    elsewhere = [leaf.path for leaf in leaves() if leaf.path.rpartition(".")[2] == name]
+    written = {_plain(sibling): sibling for sibling in siblings}
+    if name in written:
+        return (section + dot + written[name],)
+    begun = [sibling for plain, sibling in written.items() if name and plain.startswith(f"{name}_")]
+    near = [*begun, *(written[plain] for plain in _closest(name, written))]
+    elsewhere = [leaf.path for leaf in leaves() if _plain(leaf.path.rpartition(".")[2]) == name]
     return tuple(dict.fromkeys((*(section + dot + sibling for sibling in near), *elsewhere)))[:3]
 
 
@@ -72,6 +73,11 @@ def _closest(word: str, words: Iterable[str]) -> list[str]:
     # A slip of the finger has one answer; only without one are distant words worth offering.
     known = list(words)
     return get_close_matches(word, known, cutoff=0.8) or get_close_matches(word, known, cutoff=0.6)
+
+
+def _plain(name: str) -> str:
+    # Some keys have hyphens and some underscores: whoever mixed them up meant the same word.
+    return name.lower().replace("-", "_")
 
 
 def _one_line(path: str) -> str:

@@ -23,9 +23,10 @@ def about(
     default: str = "",
     secret: bool = False,
     url: bool = False,
+    regex: bool = False,
 ) -> Meta:
     """Describe a leaf: its sentence, its environment names, its limits and how to show it."""
-    extra = {"env": env, "allowed": allowed, "default": default, "secret": secret, "url": url}
+    extra = {"env": env, "allowed": allowed, "default": default, "secret": secret, "url": url, "regex": regex}
     limits: dict[str, Any] = {"ge": ge, "le": le, "pattern": pattern}
     return Meta(description=description, extra=extra, **limits)
 

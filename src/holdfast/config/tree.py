@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.config.scheduling import ScheduledAgentSettings, SchedulerSettings
 from holdfast.config.section import Section, about
 
 # One {hash tag} at most: with more braces, Redis and we would disagree about the slot of a key.
@@ -49,6 +50,12 @@ class BreakerSettings(Section, frozen=True, kw_only=True):
     half_open_probes: Annotated[
         int, about("Calls let through at a time while the breaker is half open.", ge=1, le=1000)
     ] = 2
+    half_open_seconds: Annotated[
+        float,
+        about(
+            "How long those may stay without an answer; then it is open again. 0 is for ever.", ge=0, le=_DAY
+        ),
+    ] = 0.0
 
 
 class RedisSettings(Section, frozen=True, kw_only=True):
@@ -95,6 +102,8 @@ class RedisSettings(Section, frozen=True, kw_only=True):
             default=".holdfast/redis in the current directory",
         ),
     ] = ""
+    agent: ScheduledAgentSettings = ScheduledAgentSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
 
 
 class MessagingSettings(Section, frozen=True, kw_only=True):
@@ -221,6 +230,12 @@ class QueueSettings(Section, frozen=True, kw_only=True):
             default="{the queue's name}:deadletter",
         ),
     ] = ""
+    tenant_concurrency: Annotated[
+        int, about("Runs of one tenant that go on at once; 0 is no limit.", ge=0, le=1_000_000)
+    ] = 0
+    key_concurrency: Annotated[
+        int, about("Runs of one concurrency key that go on at once; 0 is no limit.", ge=0, le=1_000_000)
+    ] = 1
     default_agent: Annotated[
         str, about("Agent for entries of other producers that name none; empty refuses them.")
     ] = ""
@@ -300,6 +315,14 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     heartbeat_seconds: Annotated[
         float, about("How often a process says that it lives.", "HEARTBEAT_INTERVAL", ge=0.01, le=3600)
     ] = 10.0
+    event_loop: Annotated[
+        Literal["uvloop", "asyncio"],
+        about("The event loop under the agents: uvloop is faster, asyncio is Python's own."),
+    ] = "uvloop"
+    blocked_seconds: Annotated[
+        float,
+        about("After how long code that blocks the event loop is named in the log; 0 is off.", ge=0, le=_DAY),
+    ] = 1.0
 
 
 class JanitorSettings(Section, frozen=True, kw_only=True):
@@ -326,6 +349,9 @@ class JanitorSettings(Section, frozen=True, kw_only=True):
         float,
         about("How often streams are swept.", "STREAM_CLEANUP_INTERVAL_MINUTES", ge=0.01, le=_YEAR // 60),
     ] = 60.0
+    archive_interval_seconds: Annotated[
+        float, about("How often ended runs are copied to the database.", ge=0.01, le=_DAY)
+    ] = 5.0
     lock_ttl_seconds: Annotated[
         float,
         about("How long one janitor's turn lasts.", "STREAM_CLEANUP_LOCK_TTL_SECONDS", ge=1, le=_DAY),
@@ -375,6 +401,144 @@ class EventApiSettings(Section, frozen=True, kw_only=True):
     ] = ""
 
 
+class RelaySettings(Section, frozen=True, kw_only=True):
+    """How events reach the outside."""
+
+    concurrency: Annotated[int, about("Runs whose events are delivered at once.", ge=1, le=10_000)] = 64
+    timeout_seconds: Annotated[
+        float, about("How long to wait for a receiver's answer.", ge=0.01, le=3600)
+    ] = 10.0
+    retry_first_seconds: Annotated[
+        float, about("The first pause after a failed delivery; it doubles.", ge=0.01, le=3600)
+    ] = 0.5
+    retry_most_seconds: Annotated[float, about("The longest pause between two tries.", ge=0.01, le=_DAY)] = (
+        60.0
+    )
+    give_up_seconds: Annotated[
+        float,
+        about("How long one event is tried before it goes to the undelivered ones.", ge=0.1, le=_YEAR),
+    ] = 86400.0
+    webhook_secret: Annotated[
+        str,
+        about(
+            "Signs webhooks, as Standard Webhooks has it; with several, each signs.",
+            "HOLDFAST_WEBHOOK_SECRET",
+            secret=True,
+            pattern=r"\A\s*((whsec_)?[A-Za-z0-9+/]+={0,2}(\s+|\Z))*\Z",
+            allowed="empty, or whsec_ and a key in base64; several are separated by blanks",
+        ),
+    ] = ""
+    private_webhooks: Annotated[
+        bool,
+        about("Whether webhooks may point to private and loopback addresses."),
+    ] = False
+    poll_seconds: Annotated[
+        float, about("How often an idle relay looks for new events.", ge=0.001, le=60)
+    ] = 0.05
+    breaker_failures: Annotated[
+        int, about("Failures after which a receiver is not called for a while.", ge=1, le=10_000)
+    ] = 5
+    breaker_seconds: Annotated[float, about("How long it is not called then.", ge=0.01, le=3600)] = 5.0
+
+
+class DatabaseSettings(Section, frozen=True, kw_only=True):
+    """Where steps, state and finished runs are kept."""
+
+    url: Annotated[
+        str,
+        about(
+            "PostgreSQL; empty is a SQLite file.",
+            "DATABASE_URL",
+            pattern=r"\A(postgres(ql)?://\S+)?\Z",
+            allowed="postgresql://user:password@host:port/name",
+            url=True,
+        ),
+    ] = ""
+    path: Annotated[
+        str,
+        about("The SQLite file, if there is no url.", "HOLDFAST_DATABASE_PATH"),
+    ] = ".holdfast/holdfast.sqlite"
+    pool_size: Annotated[int, about("Connections to PostgreSQL of one process.", ge=1, le=1000)] = 10
+    timeout_seconds: Annotated[
+        float, about("How long to wait for a connection or an answer.", ge=0.01, le=3600)
+    ] = 5.0
+    archive_days: Annotated[
+        float, about("How long finished runs and their steps are kept.", ge=0.001, le=36500)
+    ] = 30.0
+
+
+ApiKeyLine = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[\w.-]{1,64}:(\*|[\w.-]{1,64}):(read|submit|operate)(\+(read|submit|operate))*:[0-9a-f]{64}\Z"
+    ),
+]
+
+
+class ApiSettings(Section, frozen=True, kw_only=True):
+    """The HTTP API."""
+
+    host: Annotated[
+        str,
+        about(
+            "Address that the API listens on.",
+            "HOLDFAST_API_HOST",
+            pattern=r"\A[!-~]+\Z",
+            allowed="an address or a host name",
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[int, about("Port of the API; 0 is a free one.", "HOLDFAST_API_PORT", ge=0, le=65535)] = (
+        8080
+    )
+    keys: Annotated[
+        tuple[ApiKeyLine, ...],
+        about(
+            "Who may call: name:tenant:roles:hash, roles read+submit+operate, the SHA-256 of the key.",
+            "HOLDFAST_API_KEYS",
+            allowed="a list, or separated by commas; `holdfast api new-key` writes one",
+            secret=True,
+        ),
+    ] = ()
+    open: Annotated[
+        bool, about("Whether anybody may call from anywhere, without keys.", "HOLDFAST_API_OPEN")
+    ] = False
+    max_body_bytes: Annotated[int, about("The largest body that is read.", ge=1, le=1 << 30)] = 2 << 20
+    keep_alive_seconds: Annotated[
+        float, about("How often an event stream without events says that it lives.", ge=0.05, le=3600)
+    ] = 15.0
+    drain_seconds: Annotated[float, about("How long open requests may go on at shutdown.", ge=0, le=_DAY)] = (
+        20.0
+    )
+    linger_seconds: Annotated[
+        float,
+        about("How long new connections are taken at shutdown while /readyz says no.", ge=0, le=3600),
+    ] = 1.0
+    janitor: Annotated[bool, about("Whether the api process is a janitor too.")] = True
+    relay: Annotated[bool, about("Whether the api process is a relay too.")] = True
+
+
+class ClientSettings(Section, frozen=True, kw_only=True):
+    """How programs that submit runs reach the system: the HTTP API, or Redis if no API is named."""
+
+    url: Annotated[
+        str,
+        about(
+            "The HTTP API that clients use; empty: they use Redis.",
+            "HOLDFAST_API_URL",
+            pattern=_HTTP,
+            allowed=_URL_ALLOWED,
+            url=True,
+        ),
+    ] = ""
+    key: Annotated[str, about("The key that they show the API.", "HOLDFAST_API_KEY", secret=True)] = ""
+    timeout_seconds: Annotated[
+        float, about("How long to wait for an answer of the API.", ge=0.01, le=3600)
+    ] = 10.0
+    max_retries: Annotated[
+        int, about("Retries of one call that can be made twice without harm.", ge=0, le=1000)
+    ] = 3
+
+
 class HostSettings(Section, frozen=True, kw_only=True):
     """The hosts of long-lived agents, and how they are called."""
 
@@ -411,6 +575,10 @@ class Settings(Section, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     event_api: EventApiSettings = EventApiSettings()
+    relay: RelaySettings = RelaySettings()
+    database: DatabaseSettings = DatabaseSettings()
+    api: ApiSettings = ApiSettings()
+    client: ClientSettings = ClientSettings()
     hosts: HostSettings = HostSettings()
 
     def queue_names(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -48,9 +49,31 @@ def read(leaf: Leaf, given: Given) -> object:
     if value is None:
         raise Invalid(leaf.allowed)
     try:
-        return msgspec.convert(value, leaf.annotation)
+        made = msgspec.convert(value, leaf.annotation)
     except msgspec.ValidationError:
         raise Invalid(leaf.allowed) from None
+    if leaf.regex and (fault := regex_fault(str(made))):
+        raise Invalid(f"{leaf.allowed}, and this is none ({fault})")
+    return made
+
+
+def regex_fault(text: str) -> str:
+    """Return why ``text`` is no regular expression, or nothing."""
+    try:
+        compiled(text)
+    except re.error as exc:
+        return str(exc)
+    except (RecursionError, OverflowError):
+        return "it is too large"
+    return ""
+
+
+def compiled(text: str) -> re.Pattern[str]:
+    """Compile a regular expression of the settings."""
+    with warnings.catch_warnings():
+        # "[[a]" is valid today and may change its meaning one day: no reason to stop.
+        warnings.simplefilter("ignore")
+        return re.compile(text)
 
 
 def show_given(leaf: Leaf, given: Given) -> str:

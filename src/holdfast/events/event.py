@@ -35,8 +35,14 @@ class Event(msgspec.Struct, frozen=True):
         )
 
 
+def order(event_id: str) -> tuple[int, int]:
+    """Where an id stands among the others: ids are not in the order of their letters."""
+    ms, _, number = event_id.partition("-")
+    return int(ms), int(number or 0)
+
+
 def _decoded(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return data.decode(errors="replace")

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 NOW: Final = "$"
 """Follow from here on: events that are already there are passed over."""
 
-_PAGE = 200
+PAGE: Final = 200
+"""Events that are read at a time."""
 _BLOCK_SECONDS = 10.0
 _TURN_SECONDS = 1.0
 _RETRY_SECONDS = 0.2
@@ -48,7 +49,7 @@ class Feed:
         self._settings = settings
         self._turns = asyncio.Semaphore(settings.max_connections)
 
-    async def read(self, run_id: str, after: str = "0", limit: int = _PAGE) -> list[Event]:
+    async def read(self, run_id: str, after: str = "0", limit: int = PAGE) -> list[Event]:
         """Read events that are there now, after the given one; a run without a feed has none."""
         start = f"({checked_event_id(after)}"
         with answering(self._settings.url):
@@ -63,7 +64,7 @@ class Feed:
         A run that is replayed later is followed again by asking again, after the last id seen.
         """
         if after == NOW:
-            after, events = await self._newest(run_id), list[Event]()
+            after, events = await self.newest(run_id), list[Event]()
         else:
             events = await self.read(run_id, after)
         async with contextlib.AsyncExitStack() as stack:
@@ -72,18 +73,25 @@ class Feed:
                 for event in events:
                     after = event.id
                     yield event
-                if (not events or events[-1].final) and await self._over(run_id, after):
+                if (not events or events[-1].final) and await self.over(run_id, after):
                     return
                 reader = reader or await self._own_connection(stack)
                 # Without a connection of our own yet we look now and then: the run may end before our turn.
                 events = await (self._next(reader, run_id, after) if reader else self.read(run_id, after))
 
-    async def _newest(self, run_id: str) -> str:
+    async def patiently_read(self, run_id: str, after: str) -> list[Event]:
+        """Read a page as soon as Redis answers."""
+        start = f"({checked_event_id(after)}"
+        feed = self._keys.feed(run_id)
+        return _events(await self._patiently(lambda: self._redis.xrange(feed, start, "+", count=PAGE)))
+
+    async def newest(self, run_id: str) -> str:
+        """The id of the run's last event, or 0 if it has none."""
         with answering(self._settings.url):
             found = await self._redis.xrevrange(self._keys.feed(run_id), "+", "-", count=1)
         return found[0][0].decode() if found else "0"
 
-    async def _over(self, run_id: str, after: str) -> bool:
+    async def over(self, run_id: str, after: str) -> bool:
         """Whether the run has ended and nothing came after; the order of the two questions matters."""
         status = await self._patiently(lambda: self._redis.hget(self._keys.run(run_id), "status"))
         if status is not None and status.decode() not in FINAL:
@@ -108,7 +116,7 @@ class Feed:
         """Wait for events; none after a while, so that a feed that has vanished is noticed."""
         streams = {self._keys.feed(run_id): after}
         block_ms = int(_BLOCK_SECONDS * 1000)
-        reply = await self._patiently(lambda: reader.xread(streams, count=_PAGE, block=block_ms))
+        reply = await self._patiently(lambda: reader.xread(streams, count=PAGE, block=block_ms))
         return _events(reply[0][1]) if reply else []
 
     async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:

@@ -1,7 +1,7 @@
 """The keeper renews every lease of its process, on its own thread and connection.
 
 Its invariant is the trust window: a guarded body ends before its lease can be given to another, because the
-guard is a timeout that only a renewal moves, from the moment the renewal was *asked*, by 3/4 of the ttl.
+guard is a time limit that only a renewal moves, from the moment the renewal was *asked*, by 3/4 of the ttl.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Hold:
     lost: bool = False
     stopped: bool = False
     _guard: asyncio.Timeout | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     @property
     def guarded(self) -> bool:
@@ -56,9 +57,10 @@ class Hold:
         self.keeper.forget(self)
 
     async def __aenter__(self) -> Self:
-        guard = asyncio.timeout_at(self.until)
+        guard = asyncio.timeout(None)
         await guard.__aenter__()
         self._guard = guard
+        self._watch()
         return self
 
     async def __aexit__(
@@ -66,6 +68,8 @@ class Hold:
     ) -> None:
         guard, self._guard = self._guard, None
         assert guard is not None
+        if self._timer is not None:
+            self._timer.cancel()
         try:
             await guard.__aexit__(kind, exc, trace)
         except TimeoutError as timeout:
@@ -74,16 +78,20 @@ class Hold:
             self.lost = True
             raise LeaseLost(f"{self.lease} was not kept") from timeout
 
-    def trust(self, until: float) -> None:
-        """Let the body go on until then; a time that has passed ends it."""
-        self.until = until
-        if self._guard is not None and not self._guard.expired():
-            self._guard.reschedule(until)  # raises while the body is already unwinding
+    def _watch(self) -> None:
+        """End the body if its time is over, else look again then."""
+        # The keeper's thread moves ``until``: uvloop runs due timers before what threads told it.
+        if self._guard is None or self._guard.expired():
+            return
+        if time.monotonic() < self.until:
+            self._timer = asyncio.get_running_loop().call_at(self.until, self._watch)
+        else:
+            self._guard.reschedule(0.0)
 
     def lose(self) -> None:
         """Somebody else may hold it: end the body now."""
-        self.lost = True
-        self.trust(0.0)
+        self.lost, self.until = True, 0.0
+        self._watch()
         self.drop()
 
     def stop(self) -> None:
@@ -183,21 +191,21 @@ class Keeper:
             _log.warning("leases could not be renewed", leases=len(holds), error=repr(exc))
             return False
         self._metrics.lease_renewal_seconds.labels(store.kind).observe(time.monotonic() - asked)
-        self._call_loop(self._apply, holds, standings, asked)
+        for hold, standing in zip(holds, standings, strict=True):
+            if standing is not Standing.LOST and not hold.lost:
+                hold.until = asked + self.trust_seconds
+        self._call_loop(self._apply, holds, standings)
         return True
 
     def _call_loop(self, callback: Callable[..., None], *args: object) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *args)
 
-    def _apply(self, holds: Sequence[Hold], standings: Sequence[Standing], asked: float) -> None:
-        until = asked + self.trust_seconds
+    def _apply(self, holds: Sequence[Hold], standings: Sequence[Standing]) -> None:
         for hold, standing in zip(holds, standings, strict=True):
             if standing is Standing.LOST:
                 self._lose(hold)
-                continue
-            hold.trust(until)
-            if standing is Standing.STOP:
+            elif standing is Standing.STOP:
                 hold.stop()
 
     def _lose(self, hold: Hold) -> None:

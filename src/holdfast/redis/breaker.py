@@ -29,7 +29,7 @@ class State(enum.StrEnum):
         closed --failure_threshold failures, in a row or within window_seconds--> open
         open --cooldown_seconds--> half_open, which makes half_open_probes calls at a time
         half_open --the first success--> closed
-        half_open --the first failure--> open
+        half_open --the first failure, or half_open_seconds without any answer--> open
     """
 
     CLOSED = "closed"
@@ -46,12 +46,16 @@ class Breaker:
         clock: Callable[[], float] = time.monotonic,
         *,
         is_failure: Callable[[BaseException], bool] = unavailable,
+        name: str = "redis.breaker",
     ) -> None:
+        self.trips = self.blocked = self.recoveries = 0
+        self._name = name
         self._settings = settings
         self._clock = clock
         self._is_failure = is_failure
         self._failures: collections.deque[float] = collections.deque(maxlen=settings.failure_threshold)
         self._opened_at: float | None = None
+        self._probed_at: float | None = None  # the first probe of this half-open period
         self._in_a_row = 0
         self._probing = 0
         self._term = 0  # which closed, open or half-open period a call belongs to
@@ -73,14 +77,18 @@ class Breaker:
     @contextlib.contextmanager
     def guard(self) -> Generator[None]:
         """Make one call, or raise RedisUnavailable if none may be made now."""
+        self._give_up_silent_probes()
         if not self._admits():
+            self.blocked += 1
             raise RedisUnavailable(
                 f"Redis has failed {self._settings.failure_threshold} times; the next try is "
-                f"in {self.retry_after:.1f} s (redis.breaker).",
+                f"in {self.retry_after:.1f} s ({self._name}).",
                 retry_after=self.retry_after,
             )
         term, probe = self._term, self._opened_at is not None
         self._probing += probe
+        if probe and self._probed_at is None:
+            self._probed_at = self._clock()
         try:
             yield
         except BaseException as exc:
@@ -101,7 +109,8 @@ class Breaker:
             case State.OPEN:
                 return False
             case State.HALF_OPEN:
-                return self._probing < self._settings.half_open_probes
+                silent = self._last_opened() != self._opened_at
+                return silent or self._probing < self._settings.half_open_probes
 
     def _settle(self, term: int, probe: bool, *, answered: bool | None) -> None:
         if term != self._term:
@@ -112,7 +121,10 @@ class Breaker:
         elif answered:
             self._in_a_row = 0
             if probe:
+                self.recoveries += 1
                 self._change(None)
+        elif not self._probing:
+            self._probed_at = None
 
     def _fail(self, probe: bool) -> None:
         now, threshold = self._clock(), self._settings.failure_threshold
@@ -125,12 +137,26 @@ class Breaker:
         if probe or crowded or self._in_a_row >= threshold:
             self._change(now)
 
+    def _give_up_silent_probes(self) -> None:
+        opened = self._last_opened()
+        if opened != self._opened_at:
+            self._change(opened)
+
     def _change(self, opened_at: float | None) -> None:
-        self._opened_at = opened_at
+        self.trips += opened_at is not None
+        self._opened_at, self._probed_at = opened_at, None
         self._failures.clear()
         self._in_a_row = self._probing = 0
         self._term += 1
 
     def _cooldown_left(self) -> float:
-        assert self._opened_at is not None
-        return self._opened_at + self._settings.cooldown_seconds - self._clock()
+        opened = self._last_opened()
+        assert opened is not None
+        return opened + self._settings.cooldown_seconds - self._clock()
+
+    def _last_opened(self) -> float | None:
+        """When it opened: also when every probe has been silent for the whole half-open period."""
+        patience = self._settings.half_open_seconds
+        if self._probed_at is None or not patience or self._clock() < self._probed_at + patience:
+            return self._opened_at
+        return self._probed_at + patience

@@ -31,6 +31,14 @@ class QueueKeys:
     control: str
     cleanup: str
     turn: str
+    ended: str
+    limits: str
+    turns: str
+    waiters: str
+    rollbacks: str
+    unarchived: str
+    outbox: str
+    undelivered: str
 
     @classmethod
     def of(cls, name: str, *, prefix: str = "", deadletter: str = "") -> QueueKeys:
@@ -51,6 +59,14 @@ class QueueKeys:
             control=f"{tag}:control",
             cleanup=f"{tag}:cleanup-leader",
             turn=f"{tag}:turn",
+            ended=f"{tag}:ended",
+            limits=f"{tag}:limits",
+            turns=f"{tag}:turns",
+            waiters=f"{tag}:waiters",
+            rollbacks=f"{tag}:rollbacks",
+            unarchived=f"{tag}:unarchived",
+            outbox=f"{tag}:outbox",
+            undelivered=f"{tag}:undelivered",
         )
 
     @property
@@ -65,6 +81,55 @@ class QueueKeys:
     def feed(self, run_id: str) -> str:
         """The stream of one run's events."""
         return f"{self.run_prefix}{run_id}:events"
+
+    def outbox_lines(self, sink: str) -> str:
+        """The runs with events for one sink."""
+        return f"{self.outbox}:{sink}"
+
+    def live(self, run_id: str) -> str:
+        """The channel on which a run's events are published as they happen."""
+        return f"{self.run_prefix}{run_id}:live"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScheduleKeys:
+    """The keys of one set of schedules, each ``prefix + base + "{tag}"``; in a cluster they need the tag."""
+
+    waiting: str
+    working: str
+    leader: str
+    leases: str
+    definitions: str
+    priorities: str
+    record_prefix: str
+    nudge: str
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        prefix: str = "",
+        waiting: str = "waiting",
+        working: str = "working",
+        leader: str = "cleanup-leader",
+        hash_tag: str = "",
+    ) -> ScheduleKeys:
+        """Derive the keys; the three bases and the tag are settings (``redis.scheduler.keys``)."""
+        tag = "{" + hash_tag + "}" if hash_tag else ""
+        return cls(
+            waiting=f"{prefix}{waiting}{tag}",
+            working=f"{prefix}{working}{tag}",
+            leader=f"{prefix}{leader}{tag}",
+            leases=f"{prefix}schedule-leases{tag}",
+            definitions=f"{prefix}schedules{tag}",
+            priorities=f"{prefix}schedule-priorities{tag}",
+            record_prefix=f"{prefix}schedule{tag}:",
+            nudge=f"{prefix}schedule-nudge{tag}",
+        )
+
+    def record(self, name: str) -> str:
+        """The hash of one schedule's state."""
+        return self.record_prefix + name
 
 
 def member_key(kind: str, name: str, *, prefix: str = "") -> str:
@@ -108,6 +173,12 @@ DATA_MODEL = (
         "{agent-queue}:runs", "zset", "permanent", "index of runs by submit time (ms); swept by the janitor"
     ),
     KeyDoc(
+        "{agent-queue}:ended",
+        "zset",
+        "permanent",
+        "ended runs by when they leave (ms); workers and the janitor remove them",
+    ),
+    KeyDoc(
         "{agent-queue}:run:<id>",
         "hash",
         "while live, then retention_seconds",
@@ -120,6 +191,42 @@ DATA_MODEL = (
         "as its run",
         "the feed: type and data (JSON); the time is in the id",
     ),
+    KeyDoc(
+        "{agent-queue}:run:<id>:live",
+        "channel",
+        "-",
+        "what the agent emits and how the run ends, as it happens: JSON of id, type, data",
+    ),
+    KeyDoc("{agent-queue}:limits", "set", "permanent", "names of the limits that are in use"),
+    KeyDoc("{agent-queue}:turns", "string", "permanent", "counts the runs that had to wait for a limit"),
+    KeyDoc(
+        "{agent-queue}:holding:<name>", "zset", "permanent", "runs that hold a limit, by when they got it"
+    ),
+    KeyDoc(
+        "{agent-queue}:parked:<name>", "zset", "permanent", "runs that wait for a limit, first come first"
+    ),
+    KeyDoc(
+        "{agent-queue}:outbox",
+        "zset",
+        "permanent",
+        "runs with news for the outside, by when to look (ms)",
+    ),
+    KeyDoc(
+        "{agent-queue}:outbox:<name>",
+        "zset",
+        "permanent",
+        "runs with events for one sink (eventapi, webhook, push), by when to look (ms; held: the end of the "
+        "lease); how far the sink has been told is in the run's record as `relay:<name>`",
+    ),
+    KeyDoc(
+        "{agent-queue}:undelivered",
+        "stream",
+        "permanent",
+        "events no receiver took: run_id, event_id, sequence, type, sink, error, data; 100,000 are kept",
+    ),
+    KeyDoc("{agent-queue}:unarchived", "zset", "permanent", "ended runs that are not in the archive yet"),
+    KeyDoc("{agent-queue}:waiters", "set", "permanent", "all runs that wait for a limit"),
+    KeyDoc("{agent-queue}:rollbacks", "hash", "permanent", "what the next run of a thread has to undo first"),
     KeyDoc(
         "{agent-queue}:idempotency:<key>",
         "string",
@@ -145,6 +252,33 @@ DATA_MODEL = (
         "lock_ttl_seconds",
         "who runs the janitor's passes for this queue",
     ),
+    KeyDoc("waiting", "zset", "permanent", "schedules by their next run (epoch seconds)"),
+    KeyDoc(
+        "working", "zset", "permanent", "schedules that run, by when they must have ended (epoch seconds)"
+    ),
+    KeyDoc("schedule-leases", "zset", "permanent", "schedules that run, by the expiry of their lease (ms)"),
+    KeyDoc("schedules", "hash", "permanent", "every schedule's definition (JSON) by its name"),
+    KeyDoc(
+        "schedule-priorities",
+        "zset",
+        "permanent",
+        "schedules whose priority is not the normal one (5), by priority; 0 is the most urgent",
+    ),
+    KeyDoc(
+        "schedule:<name>",
+        "hash",
+        "permanent",
+        "one schedule's state until it is removed: fence, owner, trigger, timeout_ms, streak, runs, ready, "
+        "acquired_at, last_start, last_end, last_duration_ms, last_outcome, last_error, paused, "
+        "paused_since, next, done, cadence, replan, buffered, cancel, reclaimed",
+    ),
+    KeyDoc(
+        "schedule-nudge",
+        "channel",
+        "-",
+        "a schedule is new, changed, resumed, triggered or given back; a scheduler has left",
+    ),
+    KeyDoc("cleanup-leader", "string", "leadership-ttl-ms", "who cleans up orphans: `owner fence`"),
     KeyDoc("members", "zset", "permanent", "index of live processes by expiry; swept by its readers"),
     KeyDoc(
         "member:<kind>:<name>",

@@ -10,16 +10,18 @@ import msgspec
 from holdfast.redis.command import command
 from holdfast.redis.groups import ensure_consumer, group_is_missing
 from holdfast.redis.scripts import load
+from holdfast.store.names import incarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from holdfast.config import QueueSettings
     from holdfast.redis.client import Redis
     from holdfast.runs.queue import RunQueue
 
 _CLAIM = load(__package__, "claim")
 _TIDY = load(__package__, "tidy")
-_HEAD, _FIELDS = 3, 6
+_HEAD, _FIELDS = 3, 8
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
 """By priority, but of ten claims one begins with the normal and one with the low lane: nobody starves."""
 
@@ -36,6 +38,14 @@ class Claimed(msgspec.Struct, frozen=True):
     entry_ms: int
     agent: str
     message: bytes
+    rollback: tuple[str, ...] = ()
+    """The runs of the same thread whose writes are undone first, as the store knows them."""
+    submitted_ms: int = 0
+
+    @property
+    def kept_as(self) -> str:
+        """How the store knows the run: an id may come again when Redis has let its first run go."""
+        return incarnation(self.run_id, self.submitted_ms)
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -51,14 +61,30 @@ class Claims(msgspec.Struct, frozen=True):
 class Claimer:
     """Claims runs of one queue for one owner; ``reader`` is a connection for blocking reads only."""
 
-    def __init__(self, queue: RunQueue, owner: str, reader: Redis) -> None:
+    def __init__(
+        self, queue: RunQueue, owner: str, reader: Redis, agent_limits: Mapping[str, int] | None = None
+    ) -> None:
         keys, settings = queue.keys, queue.settings
         self._queue = queue
         self._owner = owner
         self._reader = reader
         self._group = settings.group
-        self._keys: list[Any] = [*keys.lanes, keys.gate, keys.runs, keys.run_prefix]
-        self._tail = [int(settings.retention_seconds * 1000), settings.default_agent]
+        self._keys: list[Any] = [
+            *keys.lanes,
+            keys.gate,
+            keys.runs,
+            keys.run_prefix,
+            keys.ended,
+            keys.limits,
+            keys.outbox,
+            keys.unarchived,
+        ]
+        self._tail = [
+            int(settings.retention_seconds * 1000),
+            settings.default_agent,
+            int(queue.outside),
+            _limits(settings, agent_limits or {}),
+        ]
         self._lane_numbers = {lane.encode(): number for number, lane in enumerate(keys.lanes, 1)}
         self._streams = (*keys.lanes, *(">" for _ in keys.lanes))
         self._turn = 0
@@ -106,6 +132,19 @@ def lane_order(turn: int) -> str:
     return _ORDERS[turn % len(_ORDERS)]
 
 
+def _debts(owed: bytes) -> tuple[str, ...]:
+    words = owed.decode().split()
+    return tuple(incarnation(run_id, int(at)) for run_id, at in zip(words[::2], words[1::2], strict=False))
+
+
+def _limits(settings: QueueSettings, agents: Mapping[str, int]) -> bytes:
+    """How many may go on at once, as the script reads it; nothing if nothing is limited."""
+    if not agents and not settings.tenant_concurrency and not settings.key_concurrency:
+        return b""
+    most = {"agents": agents, "tenant": settings.tenant_concurrency, "key": settings.key_concurrency}
+    return msgspec.json.encode(most)
+
+
 def _claimed(reply: list[Any]) -> list[Claimed]:
     return [
         Claimed(
@@ -115,6 +154,8 @@ def _claimed(reply: list[Any]) -> list[Claimed]:
             int(reply[at + 3].partition(b"-")[0]),
             reply[at + 4].decode(errors="replace"),
             reply[at + 5],
+            _debts(reply[at + 6]),
+            int(reply[at + 7]),
         )
         for at in range(_HEAD, len(reply), _FIELDS)
     ]

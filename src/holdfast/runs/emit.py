@@ -33,7 +33,7 @@ RESERVED = frozenset(
         "handed_back",
         "reclaimed",
     }
-    | {"replayed", "restored"}
+    | {"replayed", "restored", "resumed", "parked", "unparked"}
 )
 """Event types of the system itself: an agent that used one would mislead whoever follows its run."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InputError, MalformedMessage, PayloadTooLarge
+from holdfast.runs.nesting import DEEPEST, too_deep
 from holdfast.runs.run import Envelope, Submission
 
 _encode = msgspec.json.Encoder().encode
@@ -29,6 +30,8 @@ def encode_message(submission: Submission, trace: dict[str, str], *, max_bytes: 
         timeout_seconds=submission.timeout_seconds,
         metadata=submission.metadata,
         webhook=submission.webhook,
+        push=submission.push,
+        logger_context=submission.logger_context,
         trace=trace,
     )
     message = encode_value(envelope, f"input for agent {submission.agent!r}")
@@ -42,13 +45,18 @@ def encode_message(submission: Submission, trace: dict[str, str], *, max_bytes: 
 def encode_value(value: Any, what: str) -> bytes:
     """Write any value as JSON, or say which one can't be."""
     try:
-        return _encode(value)
+        data = _encode(value)
     except (TypeError, ValueError, UnicodeEncodeError, RecursionError, OverflowError) as exc:
         raise InputError(f"{what} can't be written as JSON: {exc}") from exc
+    if too_deep(data):
+        raise InputError(f"{what} is nested more than {DEEPEST} levels deep")
+    return data
 
 
 def decode_message(data: bytes) -> Envelope:
     """Read an envelope; a JSON value without ``input`` is itself the input. Raises only MalformedMessage."""
+    if too_deep(data):
+        raise MalformedMessage(f"message_data is nested more than {DEEPEST} levels deep")
     try:
         return _read(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:

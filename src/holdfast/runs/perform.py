@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from holdfast.agents.context import Context, RunInfo, Signals
 from holdfast.agents.failures import Failure, FailureClass, retry_delay
 from holdfast.agents.invoke import Invocation
-from holdfast.agents.outcome import Cancelled, Failed, Lost, Outcome, Succeeded, TimedOut, Yielded
+from holdfast.agents.outcome import (
+    Cancelled,
+    Failed,
+    Interrupted,
+    Lost,
+    Outcome,
+    Succeeded,
+    TimedOut,
+    Yielded,
+)
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import InputError, LeaseLost, MalformedMessage, UnknownAgent
 from holdfast.runs.message import decode_message, encode_value
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.agents.app import App
+    from holdfast.agents.memory import Memory
     from holdfast.agents.spec import AgentSpec
     from holdfast.config import QueueSettings
     from holdfast.leases.keeper import Hold
@@ -34,6 +45,16 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 
+class MemoryStore(Protocol):
+    """What a run's memory is taken from."""
+
+    def memory(
+        self, *, run_id: str, thread_id: str, fence: int, owner: str, queue: str = "", tenant: str = ""
+    ) -> Memory:
+        """Return the memory of one attempt; nothing is read before it is used."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Workplace:
     """What every attempt of a worker shares."""
@@ -42,11 +63,21 @@ class Workplace:
     settings: QueueSettings
     executor: concurrent.futures.Executor
     draining: asyncio.Event
+    owner: str = ""
+    store: MemoryStore | None = None
+    answer: Callable[[str, int], Awaitable[bytes | None]] | None = None
+    """Looks up the n-th answer that a run was given."""
 
 
-def prepare(
-    place: Workplace, run: Claimed, emit: Callable[[str, Any], Awaitable[None]]
-) -> Invocation | Failed:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """An agent ready to be run, and the rolling back of another's state that comes first."""
+
+    invocation: Invocation
+    undo: Callable[[], Awaitable[None]] | None = None
+
+
+def prepare(place: Workplace, run: Claimed, emit: Callable[[str, Any], Awaitable[None]]) -> Attempt | Failed:
     """Turn a claimed run into an invocation, or into the failure that it can't be one."""
     try:
         envelope = _read(run, place.settings)
@@ -69,15 +100,45 @@ def prepare(
         trace=envelope.trace,
         log_fields=envelope.logger_context,
     )
-    ctx = Context(info, emit, Signals(place.draining))
-    return Invocation(spec, ctx, envelope.input, timeout, place.executor)
+    memory, answer = memory_of(place, run, envelope), place.answer
+    ctx = Context(
+        info,
+        emit,
+        Signals(place.draining),
+        memory=memory,
+        answers=None if answer is None else lambda index: answer(run.run_id, index),
+        store=place.store,
+    )
+    undo = partial(_undo, memory, run.rollback) if run.rollback and memory is not None else None
+    return Attempt(Invocation(spec, ctx, envelope.input, timeout, place.executor), undo)
 
 
-async def perform(hold: Hold, invocation: Invocation) -> Outcome:
+def memory_of(place: Workplace, run: Claimed, envelope: Envelope) -> Memory | None:
+    """The memory of this attempt, if the worker has a store."""
+    if place.store is None:
+        return None
+    return place.store.memory(
+        run_id=run.kept_as,
+        thread_id=envelope.thread_id,
+        fence=run.fence,
+        owner=place.owner,
+        queue=place.settings.name,
+        tenant=envelope.tenant,
+    )
+
+
+async def _undo(memory: Memory, runs: tuple[str, ...]) -> None:
+    for run in runs:
+        await memory.rollback(run)
+
+
+async def perform(hold: Hold, attempt: Attempt) -> Outcome:
     """Run the agent for as long as its lease is ours."""
     try:
         async with hold:
-            return await invocation.run()
+            if attempt.undo is not None:
+                await attempt.undo()
+            return await attempt.invocation.run()
     except LeaseLost:
         return Lost()
 
@@ -111,6 +172,8 @@ def settlement(
             data = _encode({"reason": reason})
             value = _encode(RunFault("cancelled", reason))
             return Settlement(lease, Status.CANCELLED, value=value, data=data, done=done)
+        case Interrupted():
+            return _asked(hold, run, outcome, settings, done)
         case Yielded():
             return Settlement(lease, None, done=done)
         case Lost():
@@ -130,6 +193,17 @@ def _succeeded(
         failure = Failure.because(FailureClass.INVALID, f"{size}; store it elsewhere and return a reference")
         return _failed(hold, run, failure, None, done)
     return Settlement(hold.lease, Status.SUCCEEDED, "result", value, b'{"result":' + value + b"}", done=done)
+
+
+def _asked(
+    hold: Hold, run: Claimed, asked: Interrupted, settings: QueueSettings, done: Callable[[Verdict], None]
+) -> Settlement:
+    if len(asked.value) > settings.max_payload_bytes:
+        large = f"what an interrupt asks has {len(asked.value)} bytes, more than max_payload_bytes"
+        return _failed(hold, run, Failure.because(FailureClass.INVALID, large), None, done)
+    data = b'{"index":%d,"value":%b}' % (asked.index, asked.value)
+    reason = str(asked.index)
+    return Settlement(hold.lease, Status.INTERRUPTED, "interrupt", asked.value, data, reason, done=done)
 
 
 def _failed(

@@ -5,16 +5,16 @@ Every change is one script call, and calling it again after a lost reply changes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.errors import Conflict, InputError, NotFound
+from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge
 from holdfast.redis.command import command
 from holdfast.redis.groups import ensure_group
 from holdfast.redis.keys import QueueKeys
 from holdfast.redis.scripts import load
-from holdfast.runs.message import decode_message, decode_value
+from holdfast.runs.message import decode_message, decode_value, encode_value
 from holdfast.runs.run import Envelope, Run, RunFault, Status
 from holdfast.runs.submit import Submitter
 
@@ -31,13 +31,16 @@ _CANCEL = load(__package__, "cancel")
 _REPLAY = load(__package__, "replay")
 _DEPTH = load(__package__, "depths")
 _GATE = load(__package__, "gate")
+_RESUME = load(__package__, "resume")
 _ROWS = load(__package__, "rows")
 
 _LIST_PAGE = 200
 _LIST_LOOKS = 10
+_LONGEST_CURSOR = 24
 _ROW = (
     *(b"status", b"agent", b"thread", b"lane", b"entry", b"attempt", b"fence", b"owner", b"submitted_at"),
-    *(b"started_at", b"finished_at", b"due_at", b"cancel", b"error"),
+    *(b"started_at", b"finished_at", b"due_at", b"cancel", b"error", b"tenant"),
+    b"parked",
 )
 """The fields of rows.lua, in its order."""
 
@@ -86,12 +89,14 @@ class RunQueue:
         sender: SenderSettings | None = None,
         breaker: Breaker | None = None,
         metrics: Metrics | None = None,
+        outside: bool = False,
     ) -> None:
         self.settings = settings
+        self.outside = outside
         self.keys = QueueKeys.of(settings.name, prefix=prefix, deadletter=settings.deadletter)
         self.redis = redis
         self._submitter = Submitter(
-            settings, self.keys, redis, sender=sender, breaker=breaker, metrics=metrics
+            settings, self.keys, redis, sender=sender, breaker=breaker, metrics=metrics, outside=outside
         )
 
     @property
@@ -189,7 +194,8 @@ class RunQueue:
         """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
         keys = self.keys
         args = [run_id, reason, int(self.settings.retention_seconds * 1000), keys.control]
-        word = (await _CANCEL(self.redis, [keys.run(run_id), keys.delayed], args)).decode()
+        places = [keys.returned, keys.delayed, keys.ended, keys.limits, keys.run_prefix, keys.unarchived]
+        word = (await _CANCEL(self.redis, places, args)).decode()
         if word == "missing":
             raise NotFound(f"no run {run_id!r} in queue {self.name!r}")
         if word not in {"cancelled", "requested"}:
@@ -199,14 +205,35 @@ class RunQueue:
     async def replay(self, run_id: str, *, letter: str = "") -> None:
         """Queue a failed, timed out or cancelled run again, from its first attempt."""
         keys = self.keys
-        script_keys = [keys.stream, keys.deadletter, keys.run(run_id), keys.runs]
-        word = (await _REPLAY(self.redis, script_keys, [run_id, letter])).decode()
+        script_keys = [keys.stream, keys.deadletter, keys.run(run_id), keys.runs, keys.ended, keys.outbox]
+        word = (await _REPLAY(self.redis, script_keys, [run_id, letter, int(self.outside)])).decode()
         if word == "missing":
             raise NotFound(f"no run or dead letter {run_id!r} in queue {self.name!r}")
         if word != "replayed":
             raise Conflict(
                 f"run {run_id} is {word}: only failed, timed out and cancelled runs can be queued again"
             )
+
+    async def resume_run(self, run_id: str, answer: Any = None) -> None:
+        """Give an interrupted run its answer; it goes on at once."""
+        keys = self.keys
+        value = encode_value(answer, f"the answer to run {run_id}")
+        if len(value) > self.settings.max_payload_bytes:
+            raise PayloadTooLarge(
+                f"the answer to run {run_id} has {len(value)} bytes, more than max_payload_bytes = "
+                f"{self.settings.max_payload_bytes}"
+            )
+        word = (await _RESUME(self.redis, [keys.returned, keys.run(run_id)], [run_id, value])).decode()
+        if word == "missing":
+            raise NotFound(f"no run {run_id!r} in queue {self.name!r}")
+        if word != "resumed":
+            raise Conflict(f"run {run_id} is {word}: only an interrupted run waits for an answer")
+
+    async def answer(self, run_id: str, index: int) -> bytes | None:
+        """Return the answer that a run was given to its n-th question, as JSON."""
+        record, fields = self.keys.run(run_id), (f"resume:{index}", f"envelope:{index}")
+        answer, envelope = await command(self.redis, "HMGET", record, *fields)
+        return encode_value(decode_message(envelope).input, "an answer") if envelope else answer
 
     async def gate(self) -> Gate:
         """Whether the queue is open, draining or paused."""
@@ -262,6 +289,9 @@ def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> R
         finished_at=seconds(b"finished_at"),
         due_at=seconds(b"due_at"),
         cancel=text(b"cancel"),
+        tenant=text(b"tenant") or envelope.tenant,
+        parked=text(b"parked"),
+        interrupt=decode_value(fields.get(b"interrupt")),
         input=envelope.input,
         metadata=envelope.metadata,
         result=decode_value(fields.get(b"result")),
@@ -280,6 +310,6 @@ def _read_cursor(cursor: str) -> tuple[str, int]:
     if not cursor:
         return "+inf", 0
     top, _, skip = cursor.partition(".")
-    if not (cursor.isascii() and top.isdigit() and skip.isdigit()):
+    if len(cursor) > _LONGEST_CURSOR or not (cursor.isascii() and top.isdigit() and skip.isdigit()):
         raise InputError(f"cursor {cursor!r} was not given out by a previous page")
     return top, int(skip)

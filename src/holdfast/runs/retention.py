@@ -1,6 +1,6 @@
 """Retention: what is done leaves, and what got lost between two places is put back.
 
-Work is never removed: only acked stream entries and the index of expired runs go. A pass is bounded.
+Work is never removed: only ended runs whose time is over, and acked stream entries. A pass is bounded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.redis.command import command
 from holdfast.redis.scripts import load
+from holdfast.runs.expiry import Expiry
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _FORGET = load(__package__, "forget")
 _RESTORE = load(__package__, "restore")
 _TRIM = load(__package__, "trim")
+_FREE = load(__package__, "free")
 _PAGE = 200
 """Runs that one script call looks at: about 2 ms of Redis if all of them are live."""
 _TRIM_PAGE = 1000
@@ -31,14 +34,18 @@ _log = get_logger(__name__)
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """What one pass did, or would have done; ``whole`` is False if it stopped at its limit."""
 
+    left: int = 0
+    """Ended runs whose time was over: they are gone, with their feeds."""
     forgotten: int = 0
-    """Expired runs that left the index."""
+    """Runs that left the index because somebody had removed their record."""
     trimmed: int = 0
     """Acked entries that left the lanes."""
     restored: list[str]
     """Runs that were nowhere and are queued again."""
     expiring: int = 0
-    """Ended runs that had no ttl and have one now."""
+    """Ended runs that would have stayed for ever, and now leave in their time."""
+    freed: int = 0
+    """Permits whose run was gone: the next in line has them."""
     young: int = 0
     """Runs that seem to be nowhere, but whose entry is too fresh to judge."""
     whole: bool = True
@@ -54,20 +61,25 @@ class Retention:
         self._metrics = metrics
         self._pages = pages
         self._skip = 0
+        self._expiry = Expiry(queue, metrics)
         self._retention_ms = int(settings.retention_seconds * 1000)
-        self._restore_keys = [*keys.lanes, keys.delayed, keys.run_prefix]
+        self._restore_keys = [*keys.lanes, keys.delayed, keys.run_prefix, keys.ended, keys.limits]
         self._restore_head: list[Any] = [settings.group, int(ttl_seconds * 1000), self._retention_ms]
 
     async def run_once(self, *, dry_run: bool = False) -> Swept:
         """Sweep once; ``dry_run`` changes nothing and says what would be done."""
         walk = _Walk()
+        left = await self._expiry.run_once(dry_run=dry_run)
         walked = await self._walk(walk, dry_run=dry_run)
+        freed = 0 if dry_run else await self._free()
         trimmed, trimmed_all = await self._trim(dry_run=dry_run)
         swept = Swept(
+            left=left,
             forgotten=walk.forgotten,
             trimmed=trimmed,
             restored=walk.restored,
             expiring=walk.expiring,
+            freed=freed,
             young=walk.young,
             whole=walked and trimmed_all,
             dry_run=dry_run,
@@ -80,7 +92,7 @@ class Retention:
         redis, keys = self._queue.redis, self._queue.keys
         for _ in range(self._pages):
             seen, forgotten, lasting = await _FORGET(
-                redis, [keys.runs, keys.run_prefix], [self._skip, _PAGE, int(dry_run)]
+                redis, [keys.runs, keys.run_prefix, keys.ended], [self._skip, _PAGE, int(dry_run)]
             )
             walk.forgotten += forgotten
             await self._restore([run_id.decode() for run_id in lasting], walk, dry_run=dry_run)
@@ -97,6 +109,17 @@ class Retention:
         words = await _RESTORE(self._queue.redis, self._restore_keys, args)
         for run_id, word in zip(run_ids, words, strict=True):
             walk.note(run_id, word.decode())
+
+    async def _free(self) -> int:
+        """Free what runs that are gone still hold."""
+        redis, keys = self._queue.redis, self._queue.keys
+        freed, cursor = 0, b"0"
+        while True:
+            cursor, names = await command(redis, "SSCAN", keys.limits, cursor, "COUNT", _PAGE)
+            if names:
+                freed += await _FREE(redis, [keys.limits, keys.returned, keys.run_prefix], names)
+            if int(cursor) == 0:
+                return freed
 
     async def _trim(self, *, dry_run: bool) -> tuple[int, bool]:
         """Trim every lane, whatever delete_after_ack says now: it may have been off until yesterday."""
@@ -129,10 +152,12 @@ class Retention:
             "stream cleanup complete" if swept.whole else "stream cleanup stopped at its limit: more is left",
             queue=name,
             dry_run=swept.dry_run,
+            left=swept.left,
             forgotten=swept.forgotten,
             trimmed=swept.trimmed,
             restored=len(swept.restored),
             expiring=swept.expiring,
+            freed=swept.freed,
             young=swept.young,
         )
 

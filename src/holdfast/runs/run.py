@@ -23,12 +23,16 @@ class Status(enum.StrEnum):
                 │      │                ├─ hand back ──> queued       (attempt not counted)
                 │      └── replay ──    └─ worker dies ─> queued      (reclaimed, higher fence)
                 └─ backoff
-        queued, delayed, running ──cancel──> cancelled
+        running ──asks──> interrupted ──resume──> queued
+        queued, delayed, running, interrupted ──cancel──> cancelled
+
+    A queued run may be parked: it waits for its thread, or for another limit, and not in a lane.
     """
 
     QUEUED = "queued"
     DELAYED = "delayed"
     RUNNING = "running"
+    INTERRUPTED = "interrupted"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
@@ -51,6 +55,15 @@ class Priority(enum.StrEnum):
     LOW = "low"
 
 
+class Multitask(enum.StrEnum):
+    """What a new run does when its thread is busy: wait, be refused, stop the other, or undo it too."""
+
+    ENQUEUE = "enqueue"
+    REJECT = "reject"
+    INTERRUPT = "interrupt"
+    ROLLBACK = "rollback"
+
+
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     """What travels in ``message_data``: the input, and what the caller said about it."""
 
@@ -63,6 +76,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout_seconds: float | None = None
     metadata: dict[str, Any] = {}
     webhook: str = ""
+    push: dict[str, Any] = {}
     trace: dict[str, str] = {}
     logger_context: dict[str, Any] = {}
 
@@ -83,6 +97,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     webhook: str = ""
+    push: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """Where A2A push notifications go: url and token."""
+    multitask: Multitask = Multitask.ENQUEUE
+    concurrency_key: str = ""
+    logger_context: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -120,6 +139,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: float = 0.0
     due_at: float = 0.0
     cancel: str = ""
+    tenant: str = ""
+    parked: str = ""
+    """The limit that it waits for, if it does."""
+    interrupt: Any = None
+    """What it asked, while it waits for an answer."""
     input: Any = None
     metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     result: Any = None

@@ -65,7 +65,15 @@ class Settler:
         keys, settings = queue.keys, queue.settings
         self._queue = queue
         self._leases = leases
-        self._keys: list[Any] = [*keys.lanes, keys.delayed, keys.deadletter, keys.run_prefix]
+        self._keys: list[Any] = [
+            *keys.lanes,
+            keys.delayed,
+            keys.deadletter,
+            keys.run_prefix,
+            keys.ended,
+            keys.limits,
+            keys.unarchived,
+        ]
         self._head: list[Any] = [
             settings.group,
             owner,

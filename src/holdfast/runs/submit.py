@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
-from holdfast.errors import InputError, PayloadTooLarge, QueueFull, QueuePaused, RedisUnavailable
+from holdfast.errors import Conflict, InputError, PayloadTooLarge, QueueFull, QueuePaused, RedisUnavailable
 from holdfast.redis.batcher import Batcher, fitting
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.keys import LANES
@@ -40,6 +40,7 @@ _REASONS: dict[type[Exception], str] = {
     QueueFull: "full",
     QueuePaused: "paused",
     PayloadTooLarge: "too_large",
+    Conflict: "busy",
 }
 _AGENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _LANE_NUMBERS = {name: number for number, name in enumerate(LANES, 1)}
@@ -49,8 +50,10 @@ _Item: TypeAlias = tuple[Submission, dict[str, str]]
 """A submission and the trace of whoever made it."""
 
 
-_Row: TypeAlias = tuple[str, int, int, str, str, str, bytes]
-"""The script's arguments for one run; the last is its message."""
+_Row: TypeAlias = tuple[str, int, int, str, str, str, bytes, str, str, str, str]
+"""The script's arguments for one run."""
+_MESSAGE = 6
+"""Where in a row its message is."""
 
 
 class _Written(NamedTuple):
@@ -73,6 +76,7 @@ class Submitter:
         sender: SenderSettings | None,
         breaker: Breaker | None,
         metrics: Metrics | None,
+        outside: bool,
     ) -> None:
         self._settings = settings
         self._redis = redis
@@ -86,6 +90,10 @@ class Submitter:
             keys.runs,
             keys.run_prefix,
             keys.idempotency_prefix,
+            keys.limits,
+            keys.ended,
+            keys.outbox,
+            keys.unarchived,
         ]
         self._head: list[Any] = [
             settings.group,
@@ -93,7 +101,10 @@ class Submitter:
             settings.max_depth,
             # A key must not outlive its run: it would name one that nobody can find.
             int(min(settings.idempotency_ttl_seconds, settings.retention_seconds) * 1000),
+            int(settings.retention_seconds * 1000),
+            keys.control,
         ]
+        self._outside = outside
         self._batches: Batcher[_Item, Ticket] = Batcher(self._send_batch, limit=_BATCH)
 
     async def submit(self, submission: Submission) -> Ticket:
@@ -176,13 +187,17 @@ class Submitter:
             submission.thread_id,
             checked_id(key, "idempotency_key") if key else "",
             encode_message(submission, trace, max_bytes=self._settings.max_payload_bytes),
+            submission.multitask.value,
+            checked_id(submission.tenant, "tenant") if submission.tenant else "",
+            checked_id(submission.concurrency_key, "concurrency_key") if submission.concurrency_key else "",
+            "1" if self._outside or submission.webhook or submission.push else "",
         )
 
     async def _call_all(self, rows: list[_Row]) -> tuple[list[list[bytes]], int]:
         """Call the script, several times if the messages are large; return the replies and the most tries."""
         replies, most = list[list[bytes]](), 0
         while rows:
-            size = fitting(rows, lambda row: len(row[-1]), most=len(rows))
+            size = fitting(rows, lambda row: len(row[_MESSAGE]), most=len(rows))
             page, rows = rows[:size], rows[size:]
             answered, tries = await self._call([*self._head, *(part for row in page for part in row)])
             replies, most = replies + answered, max(most, tries)
@@ -216,6 +231,9 @@ class Submitter:
             # After a lost reply, our own first try is what exists.
             fresh = resent and not submission.run_id and not submission.idempotency_key
             return Ticket(run_id, Status(status[0] or "queued"), entry, fresh=fresh)
+        if word == "busy":
+            told = f"thread {submission.thread_id!r} is busy with run {entry}"
+            return Conflict(f"{told}; wait for it, or submit with another multitask than reject")
         if word == "full":
             told = f"queue {name!r} holds {self._settings.max_depth} runs, its max_depth (STREAM_MAXLEN)"
             return QueueFull(f"{told}; add workers, or try again later", retry_after=_FULL_RETRY_SECONDS)

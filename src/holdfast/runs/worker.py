@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.leases.streams import StreamLeases
     from holdfast.runs.claim import Claimed, Claimer, Woken
     from holdfast.runs.emit import Emitter
-    from holdfast.runs.perform import Workplace
+    from holdfast.runs.perform import Attempt, Workplace
     from holdfast.runs.settle import Settlement, Settler
     from holdfast.telemetry.metrics import Metrics
 
@@ -219,16 +219,19 @@ class Worker:
         if isinstance(prepared, Failed):
             self._settle(run, hold, prepared, None, started)
         else:
-            self._settle(run, hold, await self._perform(run, hold, prepared), prepared, started)
+            outcome = await self._perform(run, hold, prepared)
+            self._settle(run, hold, outcome, prepared.invocation, started)
 
-    async def _perform(self, run: Claimed, hold: Hold, invocation: Invocation) -> Outcome:
+    async def _perform(self, run: Claimed, hold: Hold, attempt: Attempt) -> Outcome:
         # Keyed by the fence too: a run can come back to us while its lost attempt still unwinds.
         key = (run.run_id, run.fence)
-        self.running[key] = invocation
+        self.running[key] = attempt.invocation
         if self._is_handing_back:
-            invocation.stop(StopReason.DRAIN, _LEAVING)
+            attempt.invocation.stop(StopReason.DRAIN, _LEAVING)
         try:
-            return await perform(hold, invocation)
+            return await perform(hold, attempt)
+        except Exception as exc:
+            return Failed(classify(exc))  # of what had to happen first: the agent's own are outcomes already
         finally:
             del self.running[key]
 
@@ -284,7 +287,7 @@ class Worker:
         meter = self._metrics.runs(queue, run.agent)
         if status is Status.DELAYED:
             meter.retried(reason)
-        elif status is not None:
+        elif status is not None and status is not Status.INTERRUPTED:
             meter.finished(status, seconds)
             if status in {Status.FAILED, Status.TIMED_OUT}:
                 self._metrics.runs_dead_lettered.labels(queue, reason).inc()

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.redis.breaker import Breaker, State
 from holdfast.redis.client import Redis, connect, connect_blocking
 from holdfast.runs.queue import RunQueue
+from holdfast.store.door import StoreDoor
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,9 +28,12 @@ class Connections:
     def __init__(self, settings: Settings, metrics: Metrics | None = None) -> None:
         self.settings = settings
         self._metrics = metrics
+        self._outside = bool(settings.event_api.url)
         self.redis = connect(settings.redis)
         self._stack = contextlib.AsyncExitStack()
         self._stack.push_async_callback(self.redis.aclose)
+        self.store = StoreDoor(settings.database)
+        self._stack.push_async_callback(self.store.aclose)
 
     async def __aenter__(self) -> Self:
         return self
@@ -59,7 +63,7 @@ class Connections:
 
     def queue(self, settings: QueueSettings) -> RunQueue:
         """A queue on the shared pool, for workers and operators."""
-        return RunQueue(settings, self.redis, prefix=self.settings.redis.key_prefix)
+        return RunQueue(settings, self.redis, prefix=self.settings.redis.key_prefix, outside=self._outside)
 
     def sender(self, settings: QueueSettings) -> RunQueue:
         """A queue on a client of its own, with retries and breaker: a flood of reads can't delay a submit."""
@@ -76,6 +80,7 @@ class Connections:
             sender=self.settings.sender,
             breaker=breaker,
             metrics=self._metrics,
+            outside=self._outside,
         )
         self._stack.push_async_callback(queue.aclose)
         return queue

@@ -7,39 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import platform
 import time
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from holdfast.errors import StoreUnavailable
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.leader import Leadership
-from holdfast.redis.client import DISCONNECTS, TROUBLE
-from holdfast.redis.members import Member, Members
+from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.members import Members
+from holdfast.runs.archive import Archive, Filed
 from holdfast.runs.cleanup import Cleaned, Cleanup
 from holdfast.runs.retention import Retention, Swept
 from holdfast.services.connections import Connections
+from holdfast.services.presence import Presence
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from holdfast.config import Settings
     from holdfast.leases.lease import Lease
     from holdfast.runs.queue import RunQueue
 
-    Duty = Callable[..., Awaitable[Cleaned | Swept]]
+    Duty = Callable[..., Awaitable[Cleaned | Swept | Filed]]
 
 _GAUGES_SECONDS = 5.0
 _RETRY_SECONDS = 30.0
 """A pass that failed or stopped at its limit is followed by the next one this soon, not an interval later."""
 _GOODBYE_SECONDS = 2.0
+_STORE_SECONDS = 600.0
+_STORE_PAGE = 10_000
+_LONGEST_WAIT_SECONDS = 365 * 86400.0
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -97,6 +101,7 @@ class Ward:
         self.office = Office(self.queue, owner=owner, ttl_seconds=settings.janitor.lock_ttl_seconds)
         self.cleanup = Cleanup(self.queue, members, settings.janitor, metrics, ttl_seconds=ttl)
         self.retention = Retention(self.queue, metrics, ttl_seconds=ttl)
+        self.archive = Archive(self.queue, connections.store, metrics)
 
 
 class Janitor:
@@ -115,7 +120,14 @@ class Janitor:
             Ward(connections, queue, metrics, self._members, self.name) for queue in settings.queue_names()
         ]
         self._stop = asyncio.Event()
-        self._since = time.time()
+        self._presence = Presence(
+            self._members,
+            connections.redis,
+            metrics,
+            kind="janitor",
+            name=self.name,
+            queues=settings.queue_names(),
+        )
 
     def request_stop(self) -> None:
         """Stop soon: a pass that goes on is left where it is, which harms nothing."""
@@ -134,7 +146,7 @@ class Janitor:
                     for task in tasks:
                         task.cancel()
             finally:
-                await self._leave()
+                await self._presence.leave()
 
     async def run_once(self, *, dry_run: bool = False) -> list[Upkeep]:
         """Do every duty once, now; a dry run only looks, so it needs no lease."""
@@ -161,13 +173,16 @@ class Janitor:
 
     def _rounds(self, keeper: Keeper) -> Sequence[Coroutine[None, None, None]]:
         janitor = self._settings.janitor
-        rounds = [keeper.watch(), self._heartbeat(), self._gauges()]
+        rounds = [keeper.watch(), self._presence.beat(), self._gauges()]
         for ward in self._wards if janitor.enabled else ():
-            clean, sweep = ward.cleanup.run_once, ward.retention.run_once
+            clean, sweep, file = ward.cleanup.run_once, ward.retention.run_once, ward.archive.run_once
             rounds += (
                 self._again(ward, keeper, "consumer cleanup", clean, janitor.consumer_interval_seconds),
                 self._again(ward, keeper, "stream cleanup", sweep, janitor.stream_interval_minutes * 60),
+                self._again(ward, keeper, "archive", file, janitor.archive_interval_seconds),
             )
+        if janitor.enabled and not janitor.dry_run:
+            rounds.append(self._keep_store())
         return rounds
 
     async def _again(self, ward: Ward, keeper: Keeper, what: str, duty: Duty, every: float) -> None:
@@ -186,12 +201,41 @@ class Janitor:
             self._metrics.cleanup_errors.labels(ward.queue.name).inc()
             _log.error(f"{what} failed", queue=ward.queue.name, error=str(exc) or type(exc).__name__)
             return False
-        return not isinstance(done, Swept) or (done.whole and not done.young)
+        return not isinstance(done, Swept | Filed) or (done.whole and not getattr(done, "young", 0))
+
+    async def _keep_store(self) -> None:
+        """Remove from the store what is too old; any number of janitors may do it."""
+        while True:
+            await asyncio.sleep(self._settings.janitor.archive_interval_seconds)
+            try:
+                await self._prune()
+            except StoreUnavailable as exc:
+                _log.error("the store can't be swept", error=str(exc))
+            await asyncio.sleep(_STORE_SECONDS)
+
+    async def _prune(self) -> None:
+        store, age = await self._connections.store.get(), self._settings.database.archive_days * 86400
+        before = time.time() - age
+        # A run that waits for an answer is in no archive yet, and may wait for long.
+        long_before = before - max(age, _LONGEST_WAIT_SECONDS)
+        whole = False
+        while not whole:
+            pruned = await store.prune(
+                archived_before=before,
+                steps_before=long_before,
+                threads_before=long_before,
+                limit=_STORE_PAGE,
+            )
+            whole = pruned.whole
+            _log.info("store swept", **msgspec.structs.asdict(pruned))
+        for table, rows in (await store.sizes()).items():
+            self._metrics.store_rows.labels(table).set(rows)
+        self._metrics.store_bytes.set(await store.stored_bytes())
 
     async def _gauges(self) -> None:
         while True:
             for ward in self._wards:
-                with self._patiently():
+                with self._presence.patiently():
                     await self._measure(ward.queue)
             await asyncio.sleep(_GAUGES_SECONDS)
 
@@ -203,33 +247,6 @@ class Janitor:
         metrics.queue_delayed.labels(queue.name).set(depth.delayed)
         metrics.queue_dead.labels(queue.name).set(depth.dead)
         metrics.queue_oldest_seconds.labels(queue.name).set(depth.oldest_seconds)
-
-    # -- membership
-
-    async def _heartbeat(self) -> None:
-        fields = {
-            "host": platform.node(),
-            "pid": str(os.getpid()),
-            "since": f"{self._since:.3f}",
-            "queues": ",".join(ward.queue.name for ward in self._wards),
-        }
-        while True:
-            with self._patiently():
-                await self._members.announce(self._connections.redis, Member("janitor", self.name, fields))
-            await asyncio.sleep(self._members.heartbeat_seconds)
-
-    async def _leave(self) -> None:
-        with self._patiently():
-            async with asyncio.timeout(_GOODBYE_SECONDS):
-                await self._members.leave(self._connections.redis, "janitor", self.name)
-
-    @contextlib.contextmanager
-    def _patiently(self) -> Generator[None]:
-        """What is done again in seconds may fail while Redis is away."""
-        try:
-            yield
-        except TROUBLE as exc:
-            self._metrics.redis_errors.labels(type(exc).__name__).inc()
 
 
 def run_janitor(settings: Settings) -> int:

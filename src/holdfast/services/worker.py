@@ -12,18 +12,17 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import gc
 import importlib.metadata
-import logging
 import os
 import platform
-import sys
 import threading
 import time
 import urllib.request
 import uuid
 from typing import TYPE_CHECKING
 
+from holdfast.agents.watchdog import LoopWatchdog
+from holdfast.errors import StoreUnavailable
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.streams import StreamLeases
 from holdfast.redis.client import DISCONNECTS, TROUBLE
@@ -31,12 +30,14 @@ from holdfast.redis.members import Member, Members
 from holdfast.runs.claim import Claimer
 from holdfast.runs.control import Control
 from holdfast.runs.emit import Emitter
+from holdfast.runs.expiry import Expiry
 from holdfast.runs.perform import Workplace
 from holdfast.runs.promoter import Promoter
 from holdfast.runs.recovery import Recovery
 from holdfast.runs.settle import Settler
 from holdfast.runs.worker import Worker
 from holdfast.services.connections import Connections
+from holdfast.services.process import calm_collector, leave_at_once, loop_factory
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -54,8 +55,6 @@ _STOP_MARGIN_SECONDS = 3.0
 """How long agents may take to unwind once asked to hand back, before the process leaves without them."""
 _ENVOY_SECONDS = 2.0
 _THREADS = "holdfast-agent"
-_GC_THRESHOLDS = (50_000, 20, 100)
-"""The default of 700 spends a quarter of a busy worker's time looking through live tasks."""
 
 _log = get_logger(__name__)
 
@@ -85,9 +84,11 @@ class Desk:
             ttl_ms=int(ttl * 1000),
             turn_ms=int(every * 900),
         )
-        self.claimer = Claimer(queue, owner, connections.blocking(queue_settings.block_ms / 1000))
+        limits = {name: spec.concurrency for name, spec in app.agents.items() if spec.concurrency}
+        reader = connections.blocking(queue_settings.block_ms / 1000)
+        self.claimer = Claimer(queue, owner, reader, limits)
         self.worker = Worker(
-            Workplace(app, queue_settings, executor, asyncio.Event()),
+            Workplace(app, queue_settings, executor, asyncio.Event(), owner, connections.store, queue.answer),
             claimer=self.claimer,
             settler=Settler(queue, self.leases, owner, metrics),
             emitter=Emitter(queue, owner, metrics),
@@ -99,6 +100,7 @@ class Desk:
         self._rounds = (
             Recovery(queue, self.leases, metrics, every_seconds=every),
             Promoter(queue),
+            Expiry(queue, metrics),
             Control(queue.keys.control, self.worker, connections.blocking(0)),
         )
 
@@ -148,12 +150,14 @@ class WorkerProcess:
             keeper = await stack.enter_async_context(
                 Keeper(settings.lease, connections.for_keeper, self.metrics)
             )
+            stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics))
             executor = self._executor()
             stack.callback(executor.shutdown, wait=False, cancel_futures=True)
             desks = self._desks = [
                 Desk(connections, queue, self._app, keeper, self.metrics, self.name, executor)
                 for queue in settings.worker_queues()
             ]
+            await _look_at_store(connections)
             await self._work(connections, keeper, desks)
             await self._phase_3(connections, desks)
         if _threads_left():
@@ -313,7 +317,8 @@ def run_worker(settings: Settings, app: App) -> int:
     """Run a worker until SIGTERM or SIGINT; return its exit code."""
     calm_collector()
     try:
-        asyncio.run(_until_signal(settings, app))
+        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+            runner.run(_until_signal(settings, app))
     except BaseException as exc:
         # Also SystemExit from a task that an agent started: asyncio lets it end the process without a word.
         _log.critical("the worker dies; its runs go to others when their leases end", error=repr(exc))
@@ -328,19 +333,13 @@ async def _until_signal(settings: Settings, app: App) -> None:
     await process.run()
 
 
-def calm_collector() -> None:
-    """Collect garbage less often: what start-up made stays, and a run's objects end without the collector."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-
-
-def leave_at_once() -> None:
-    """Exit 0 past tasks and threads that ignore everything; the runs they had are with others by now."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(0)
+async def _look_at_store(connections: Connections) -> None:
+    """Refuse to start on a database without our tables; one that is only away now is no reason."""
+    if connections.settings.database.url:
+        try:
+            await connections.store.get()
+        except StoreUnavailable as exc:
+            _log.warning("the database is away: runs that need it wait or are tried again", error=str(exc))
 
 
 def _lives(member: Member) -> bool:

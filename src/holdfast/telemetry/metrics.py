@@ -134,6 +134,9 @@ class Metrics:
         self._declare_redis(declare)
         self._declare_upkeep(declare)
         self._declare_queues(declare)
+        self._declare_relay(declare)
+        self._declare_schedules(declare)
+        self._declare_http(declare)
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
 
     def _declare_runs(self, declare: Declarations) -> None:
@@ -245,6 +248,15 @@ class Metrics:
             "shutdown_phase_seconds", "Time the phases of the shutdown took; kind is the phase.", "kind"
         )
 
+        self.loop_blocked_seconds = declare.histogram(
+            "loop_blocked_seconds",
+            "How long agent code blocked the event loop, when it was noticed.",
+            buckets=(1, 2, 5, 10, 30, 60, 300),
+        )
+        self.runs_archived = declare.counter("runs_archived", "Ended runs that the store has.", "queue")
+        self.store_rows = declare.gauge("store_rows", "Rows in the store, by kind.", "kind")
+        self.store_bytes = declare.gauge("store_bytes", "Room that the store takes.")
+
     def _declare_queues(self, declare: Declarations) -> None:
         self.queue_depth = declare.gauge(
             "queue_depth", "Runs not finished: undelivered and pending.", "queue"
@@ -255,6 +267,118 @@ class Metrics:
         self.queue_dead = declare.gauge("queue_dead", "Runs in the dead letters.", "queue")
         self.queue_oldest_seconds = declare.gauge(
             "queue_oldest_seconds", "Age of the oldest run no worker has taken yet.", "queue"
+        )
+
+    def _declare_http(self, declare: Declarations) -> None:
+        self.http_requests = declare.counts(
+            "http_requests", "Requests answered by the API; kind is the route.", "kind", "status"
+        )
+        self.http_request_seconds = declare.tallies(
+            "http_request_seconds",
+            "Time from a request to the end of its answer; kind is the route.",
+            "kind",
+            buckets=SECONDS,
+        )
+        self.http_streams = declare.gauge("http_streams", "Event streams that are open now.")
+
+    def _declare_relay(self, declare: Declarations) -> None:
+        self.relay_delivered = declare.counts(
+            "relay_delivered", "Events that a receiver has taken.", "queue", "sink"
+        )
+        self.relay_failures = declare.counter(
+            "relay_failures", "Deliveries that failed; kind is why.", "queue", "sink", "kind"
+        )
+        self.relay_undelivered = declare.counter(
+            "relay_undelivered", "Events given up: they are among the undelivered.", "queue", "sink"
+        )
+        self.relay_lag_seconds = declare.tallies(
+            "relay_lag_seconds", "Time from an event to its delivery.", "queue", "sink", buckets=SECONDS
+        )
+        self.relay_post_seconds = declare.tallies(
+            "relay_post_seconds", "Time a receiver took to answer.", "sink", buckets=SECONDS
+        )
+        self.relay_waiting = declare.gauge(
+            "relay_waiting", "Runs with events for a sink that are not delivered yet.", "queue", "sink"
+        )
+        self.relay_undelivered_kept = declare.gauge(
+            "relay_undelivered_kept", "Undelivered events that are kept.", "queue"
+        )
+        self.relay_receivers_down = declare.gauge(
+            "relay_receivers_down", "Receivers that this relay does not call now because they are down."
+        )
+
+    def _declare_schedules(self, declare: Declarations) -> None:
+        self.schedule_acquired = declare.counts("schedule_acquired", "Turns that were acquired.")
+        self.schedule_acquire_failures = declare.counter(
+            "schedule_acquire_failures", "Looks at what is due that failed."
+        )
+        self.schedule_lateness_seconds = declare.tallies(
+            "schedule_lateness_seconds", "Time from a turn to its acquisition.", buckets=SECONDS
+        )
+        self.schedule_runs = declare.counts("schedule_runs", "Turns that ended; status is how.", "status")
+        self.schedule_run_seconds = declare.tallies(
+            "schedule_run_seconds", "Time from the acquisition of a turn to its end.", buckets=SECONDS
+        )
+        self.schedule_failures = declare.counter(
+            "schedule_failures", "Turns that failed, by class of failure.", "kind"
+        )
+        self.schedule_missed = declare.counter("schedule_missed", "Turns that were left out.")
+        self.schedule_given_back = declare.counter(
+            "schedule_given_back", "Turns that were given back without an end."
+        )
+        self.schedule_stale = declare.counter(
+            "schedule_stale", "Ends that were refused: the schedule had moved on."
+        )
+        self.schedule_recovery = declare.counter(
+            "schedule_recovery",
+            "Ends that Redis was not there for; status is told or given_up.",
+            "status",
+        )
+        self.schedule_recovery_queue = declare.gauge(
+            "schedule_recovery_queue", "Ends that wait for another try."
+        )
+        self.schedule_zombies = declare.counter(
+            "schedule_zombies", "Turns beyond deadline and threshold; kind is deadman or scan.", "kind"
+        )
+        self.schedule_reclaimed = declare.counter(
+            "schedule_reclaimed", "Turns taken back from schedulers that stopped renewing."
+        )
+        self.schedule_repaired = declare.counter(
+            "schedule_repaired", "Entries that a sweep put right, kind is what was wrong.", "kind"
+        )
+        self.schedule_sweeps = declare.counter(
+            "schedule_sweeps",
+            "Sweeps; status is whole, over_budget, elsewhere, hung or failed.",
+            "status",
+        )
+        self.schedule_running = declare.gauge("schedule_running", "Turns that go on in this scheduler now.")
+        self.schedule_permits_free = declare.gauge(
+            "schedule_permits_free", "Permits of this scheduler that are free."
+        )
+        self.schedule_registered = declare.gauge("schedule_registered", "Schedules that there are.")
+        self.schedule_waiting = declare.gauge("schedule_waiting", "Schedules that wait for their turn.")
+        self.schedule_working = declare.gauge("schedule_working", "Schedules that run somewhere.")
+        self.schedule_due = declare.gauge("schedule_due", "Schedules that are due and wait.")
+        self.schedule_oldest_overdue_seconds = declare.gauge(
+            "schedule_oldest_overdue_seconds", "How long the most overdue schedule waits."
+        )
+        self.schedule_degraded = declare.gauge(
+            "schedule_degraded", "1 while the scheduler's health is DEGRADED."
+        )
+        self.schedule_capacity = declare.gauge(
+            "schedule_capacity", "Schedules that this scheduler could acquire at once now."
+        )
+        self.schedule_breaker_state = declare.gauge(
+            "schedule_breaker_state", "0 closed, 1 half open, 2 open, kind is the breaker.", "kind"
+        )
+        self.schedule_breaker_events = declare.counter(
+            "schedule_breaker_events",
+            "Trips, blocked calls and recoveries of a breaker; kind is the breaker, reason what happened.",
+            "kind",
+            "reason",
+        )
+        self.schedule_signals = declare.gauge(
+            "schedule_signals", "1 while a watchdog barks, kind is its signal.", "kind"
         )
 
     def runs(self, queue: str, agent: str) -> RunMeter:

@@ -174,7 +174,7 @@ def test_cleanup_says_what_it_does(cli, store):
     said = cli("cleanup")
     assert said.out.splitlines()[1].split()[:2] == ["agent-queue", "gone"]
     assert "kept: not idle for long enough" in said.out
-    assert "0 expired runs forgotten" in said.out
+    assert "0 expired runs removed" in said.out
 
 
 def test_nobody_is_alive(cli):

@@ -107,7 +107,7 @@ async def test_a_replayed_run_starts_from_its_first_attempt_under_a_higher_fence
     run = await queue.get("r1")
     assert (run.status, run.attempt, run.error) == (Status.QUEUED, 0, None)
     assert await redis.xlen(queue.keys.deadletter) == 0
-    assert (await redis.ttl(queue.keys.run("r1")), await redis.ttl(queue.keys.feed("r1"))) == (-1, -1)
+    assert await redis.zscore(queue.keys.ended, "r1") is None
     (claimed,) = await hand.claim()
     assert (claimed.attempt, claimed.fence) == (1, 2)
     assert await hand.settle(hand.lease(claimed)) is Verdict.SETTLED

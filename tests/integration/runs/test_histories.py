@@ -15,6 +15,7 @@ from holdfast.errors import Conflict, NotFound, QueuePaused
 from holdfast.leases.lease import Lease
 from holdfast.redis.client import Redis
 from holdfast.runs.deadletter import DeadLetters
+from holdfast.runs.expiry import Expiry
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Priority, Status
@@ -31,6 +32,7 @@ class World:
     def __init__(self, redis: Redis, queue: RunQueue, hands: list[Hand]) -> None:
         self.redis, self.queue, self.hands = redis, queue, hands
         self.dead = DeadLetters(queue)
+        self.expiry = Expiry(queue, Metrics())
         self.accepted: set[str] = set()
         self.expired: set[str] = set()
         self.anonymous = 0
@@ -107,7 +109,9 @@ class World:
             if letter.run_id in queued:
                 return
             self.expired.add(letter.run_id)
-            await self.redis.delete(self.queue.keys.run(letter.run_id), self.queue.keys.feed(letter.run_id))
+            await self.redis.zadd(self.queue.keys.ended, {letter.run_id: 0})
+            await self.redis.zrem(self.queue.keys.unarchived, letter.run_id)
+            await self.expiry.run_once()
 
     async def pause(self, a: int, b: int) -> None:
         await (self.queue.pause() if b % 3 == 0 else self.queue.resume())
@@ -240,12 +244,12 @@ class World:
                 case Status.RUNNING:
                     assert held.get(place) == have[b"owner"] != b"", told
                 case Status.CANCELLED if place in waiting or place in held:
-                    continue  # a tombstone: whoever reads it drops it and sets the ttl
+                    continue  # a tombstone: whoever reads it drops it and notes the end
                 case _:
                     assert place not in waiting, told
                     assert place not in held, told
-            for key in (self.queue.keys.run(run_id), self.queue.keys.feed(run_id)):
-                assert (await self.redis.ttl(key) > 0) == status.ended, f"ttl of {told}"
+            noted = await self.redis.zscore(self.queue.keys.ended, run_id) is not None
+            assert noted == status.ended, f"noted end of {told}"
 
     async def finish(self) -> None:
         """Let one worker do all that is left: everything ends."""

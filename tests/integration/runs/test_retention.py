@@ -50,14 +50,54 @@ async def next_ms(queue) -> None:
 
 
 async def settle_next(hand: Hand, count: int = 1) -> None:
+    """Let runs end, and be archived."""
     for run in await hand.claim(count):
         assert await hand.settle(hand.lease(run)) is Verdict.SETTLED
+    await hand.queue.redis.delete(hand.queue.keys.unarchived)
+
+
+# -- ended runs
+
+
+async def test_an_ended_run_leaves_when_its_time_is_over_and_nothing_of_it_stays(queue, redis):
+    for n in range(3):
+        await submit(queue, f"r{n}")
+    await settle_next(await Hand(queue, "w").join(), 2)
+    await redis.zadd(queue.keys.ended, {"r0": 1})
+    assert (await retention_of(queue).run_once(dry_run=True)).left == 1
+    assert await redis.exists(queue.keys.run("r0"), queue.keys.feed("r0")) == 2
+    assert (await retention_of(queue).run_once()).left == 1
+    assert await redis.exists(queue.keys.run("r0"), queue.keys.feed("r0")) == 0
+    assert await redis.zrange(queue.keys.runs, 0, -1) == [b"r1", b"r2"]
+    assert await redis.zrange(queue.keys.ended, 0, -1) == [b"r1"]
+
+
+async def test_a_live_run_under_the_id_of_an_ended_one_does_not_leave(queue, redis):
+    """Somebody deleted the record by hand. Fails if the note alone decides."""
+    await submit(queue, "r1")
+    await settle_next(await Hand(queue, "w").join())
+    await redis.delete(queue.keys.run("r1"))
+    await submit(queue, "r1")
+    await redis.zadd(queue.keys.ended, {"r1": 1})
+    assert (await retention_of(queue).run_once()).left == 0
+    assert (await queue.get("r1")).status is Status.QUEUED
+    assert await redis.zcard(queue.keys.ended) == 0
+
+
+async def test_more_than_a_page_leaves_in_one_pass(queue, redis, monkeypatch):
+    monkeypatch.setattr("holdfast.runs.expiry._PAGE", 3)
+    for n in range(10):
+        await submit(queue, f"r{n}")
+    await settle_next(await Hand(queue, "w").join(), 10)
+    await redis.zadd(queue.keys.ended, {f"r{n}": 1 for n in range(10)})
+    assert (await retention_of(queue).run_once()).left == 10
+    assert [key for key in await redis.keys("*") if b":run:" in key] == []
 
 
 # -- the index
 
 
-async def test_an_expired_run_leaves_the_index_and_a_live_one_stays(queue, redis):
+async def test_a_run_without_a_record_leaves_the_index_and_a_live_one_stays(queue, redis):
     for n in range(5):
         await submit(queue, f"r{n}")
     await redis.delete(*(queue.keys.run(f"r{n}") for n in (0, 2, 3)))
@@ -330,17 +370,16 @@ async def test_a_delayed_run_that_left_the_delayed_set_waits_again_until_it_is_d
     assert await redis.zscore(queue.keys.delayed, "r1") == due
 
 
-async def test_a_cancelled_run_whose_entry_is_gone_gets_its_ttl(queue, redis):
+async def test_a_cancelled_run_whose_entry_is_gone_gets_its_time_to_leave(queue, redis):
     await submit(queue, "r1")
     await queue.cancel("r1")
     assert (
         await retention_of(queue).run_once()
-    ).expiring == 0  # a worker will drop the entry and set the ttl
+    ).expiring == 0  # a worker will drop the entry and note the end
     await redis.xtrim(queue.keys.stream, maxlen=0, approximate=False)
     await next_ms(queue)
     assert (await retention_of(queue).run_once()).expiring == 1
-    assert await redis.ttl(queue.keys.run("r1")) > 0
-    assert await redis.ttl(queue.keys.feed("r1")) > 0
+    assert await redis.zscore(queue.keys.ended, "r1") > 0
 
 
 async def test_a_state_we_do_not_know_is_left_alone(queue, redis):
@@ -349,7 +388,7 @@ async def test_a_state_we_do_not_know_is_left_alone(queue, redis):
     await redis.hset(queue.keys.run("r1"), mapping={"status": "interrupted", "entry": ""})
     swept = await retention_of(queue).run_once()
     assert (swept.restored, swept.expiring) == ([], 0)
-    assert await redis.ttl(queue.keys.run("r1")) == -1
+    assert await redis.zscore(queue.keys.ended, "r1") is None
 
 
 MOVES = ("claim", "hand_back", "settle", "retry", "promote", "reclaim", "wake", "cancel")
@@ -421,3 +460,20 @@ async def test_a_queue_that_does_not_exist_is_clean(redis):
     swept = await retention_of(queue).run_once()
     assert (swept.forgotten, swept.trimmed, swept.restored, swept.whole) == (0, 0, [], True)
     assert await redis.keys("*") == []
+
+
+@pytest.mark.parametrize("place", ["outbox", "outbox:eventapi", "outbox:webhook", "outbox:push"])
+async def test_an_ended_run_stays_until_its_events_have_reached_the_outside(redis, place):
+    """Fails if the expiry does not look into the outbox."""
+    queue = RunQueue(QueueSettings(), redis, outside=True)
+    await queue.ensure()
+    await submit(queue, "r1")
+    await settle_next(await Hand(queue, "w").join())
+    await redis.delete(queue.keys.outbox)
+    await redis.zadd(queue.keys.outbox.removesuffix("outbox") + place, {"r1": 1})
+    await redis.zadd(queue.keys.ended, {"r1": 1})
+    assert (await retention_of(queue).run_once()).left == 0
+    assert await redis.exists(queue.keys.run("r1"), queue.keys.feed("r1")) == 2
+    await redis.delete(queue.keys.outbox.removesuffix("outbox") + place)
+    await redis.zadd(queue.keys.ended, {"r1": 1})
+    assert (await retention_of(queue).run_once()).left == 1

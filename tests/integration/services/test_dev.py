@@ -4,152 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pytest
+from devcommand import Dev, StartDev, eventually, gone, greeting, version
 
 from holdfast.client import Client
-from holdfast.config import RedisSettings, Settings, setting_rows
+from holdfast.config import Settings
 from holdfast.redis.client import connect
-
-APP = """
-import asyncio
-from holdfast import App, Context
-
-app = App("desk")
-
-@app.agent
-async def greet(name):
-    return f"{GREETING} {name}"
-
-@app.agent
-async def slow(ctx: Context, seconds):
-    await ctx.emit("working", {})
-    await asyncio.sleep(seconds)
-"""
-
-
-def version(greeting: str) -> str:
-    return APP + f"\nGREETING = {greeting!r}\n"
-
-
-def eventually(true: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-class Dev:
-    """The command in a process of its own, and what it prints."""
-
-    def __init__(self, folder: Path, *options: str, **environ: str) -> None:
-        ours = {name for row in setting_rows() for name in row.env}
-        clean = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("HOLDFAST_")}
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "dev", "desk.py:app", "--workers", "1", *options],
-            cwd=folder,
-            env={**clean, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    def says(self, text: str, times: int = 1) -> None:
-        """Wait until a text has been printed so many times."""
-        eventually(lambda: self.text.count(text) >= times, f"{text!r} was not said x{times}:\n{self.text}")
-
-    def ready(self, times: int = 1) -> Dev:
-        self.says("worker ready", times)
-        return self
-
-    @property
-    def url(self) -> str:
-        return f"unix://{self.folder}/.holdfast/redis/redis.sock"
-
-    def settings(self) -> Settings:
-        return Settings(redis=RedisSettings(url=self.url))
-
-    def family(self) -> list[int]:
-        """Every process that dev has started, and the server that runs for it."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        server = [p.pid for p in psutil.process_iter(["cmdline"]) if str(self.folder) in _command(p)]
-        return sorted({*(child.pid for child in children), *server})
-
-    def worker(self) -> psutil.Process:
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return next(child for child in children if " worker " in _command(child))
-
-    def exited(self, seconds: float = 30.0) -> int:
-        code = self.process.wait(seconds)
-        self._reader.join(10)
-        return code
-
-    def close(self) -> None:
-        family = self.family() if self.process.poll() is None else []
-        self.process.kill()
-        self.process.wait()
-        self._reader.join(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        eventually(lambda: all(map(gone, family)), f"orphans of {family}")
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return ""
-
-
-StartDev = Callable[..., Dev]
-
-
-@pytest.fixture
-def start_dev(short_dir: Path) -> Iterator[StartDev]:
-    started: list[Dev] = []
-    (short_dir / "desk.py").write_text(version("Hello"))
-
-    def start(*options: str, **environ: str) -> Dev:
-        started.append(Dev(short_dir, *options, **environ))
-        return started[-1]
-
-    yield start
-    for dev in started:
-        dev.close()
-
-
-async def greeting(dev: Dev) -> str:
-    async with Client(settings=dev.settings()) as client:
-        return await (await client.submit("greet", "Ada")).result(timeout=20)
 
 
 async def test_one_command_runs_agents_and_says_where_redis_is(start_dev: StartDev):
@@ -209,7 +72,7 @@ async def test_a_given_redis_is_used_instead_of_the_embedded_one(
     dev = start_dev(REDIS_URL=redis_url).ready()
     async with Client(redis_url, settings=Settings()) as client:
         assert await (await client.submit("greet", "Ada")).result(timeout=20) == "Hello Ada"
-    assert not (short_dir / ".holdfast").exists()
+    assert not (short_dir / ".holdfast/redis").exists()
     dev.process.send_signal(signal.SIGTERM)
     assert dev.exited() == 0
 
@@ -242,7 +105,7 @@ def test_sigterm_ends_everything_in_order(start_dev: StartDev):
     dev = start_dev().ready()
     dev.says("janitor ready")
     family = dev.family()
-    assert len(family) >= 4  # worker, janitor, server and the server's warden
+    assert len(family) >= 4  # worker, api, server and the server's warden
     dev.process.send_signal(signal.SIGTERM)
     assert dev.exited() == 0
     assert all(map(gone, family))

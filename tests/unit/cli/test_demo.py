@@ -12,9 +12,12 @@ from rich.console import Console
 
 from holdfast.cli.demo.account import Account, Event, settled_twice
 from holdfast.cli.demo.books import Audit, Record
+from holdfast.cli.demo.evidence import answered, delivered, steps_done_once, streamed_once
+from holdfast.cli.demo.figures import Asked, Figures, Streamed
+from holdfast.cli.demo.program import ACTS, AGENTS
 from holdfast.cli.demo.proof import prove
+from holdfast.cli.demo.receiver import Delivery
 from holdfast.cli.demo.stage import Stage
-from holdfast.cli.demo.story import ACTS, AGENTS
 from holdfast.cli.demo.system import System
 from holdfast.cli.demo.view import PlainLines, picture
 
@@ -42,14 +45,18 @@ def test_the_account_follows_a_run_through_its_states():
         started(2, "x"),
         event("reclaimed"),
         started(4, "y"),
+        event("interrupted"),
+        event("resumed"),
+        started(5, "z"),
         event("succeeded"),
     ):
         account.apply(step)
         seen.append(run.state)
     assert seen == [
-        "waiting", "running", "delayed", "waiting", "running", "waiting", "running", "succeeded",
+        "waiting", "running", "delayed", "waiting", "running", "waiting", "running",
+        "asking", "waiting", "running", "succeeded",
     ]  # fmt: skip
-    assert (run.owner, run.fence, run.starts) == ("y", 4, 3)
+    assert (run.owner, run.fence, run.starts) == ("z", 5, 4)
     assert account.all_ended
 
 
@@ -78,7 +85,9 @@ def test_chunks_do_not_push_other_events_away():
         ([started(1), event("succeeded")], []),
         ([started(1), event("retrying"), started(2), event("failed")], []),
         ([started(1), event("reclaimed"), started(3), event("succeeded")], []),
+        ([started(1), event("interrupted"), event("resumed"), started(2), event("succeeded")], []),
         ([started(1), event("succeeded"), event("succeeded")], [1]),
+        ([started(1), event("interrupted"), event("succeeded")], [1]),
         ([started(1), event("retrying"), event("succeeded")], [1]),
         ([started(1), started(1), event("succeeded")], [1]),
         ([started(1), event("retrying"), started(2), event("failed"), event("failed")], [2]),
@@ -93,8 +102,29 @@ def test_a_fence_that_is_used_twice_is_found(events, fences):
 SUBMITTED = {"good": "greet", "bad": "refund", "gone": "research", "moved": "survivor"}
 
 
-def record(run_id: str, status: str, *events: Event) -> Record:
-    return Record(run_id, status, fence=1, attempt=1, events=[event("submitted"), *events])
+def working(step: int) -> Event:
+    return event("working", step=step)
+
+
+def progress(step: int) -> Event:
+    return event("progress", step=step, of=2)
+
+
+def record(run_id: str, status: str, *events: Event, result: Any = None) -> Record:
+    numbered = [
+        dataclasses.replace(each, run_id=run_id, id=f"{number}-0")
+        for number, each in enumerate((event("submitted"), *events), 1)
+    ]
+    return Record(run_id, status, fence=1, attempt=1, events=numbered, result=result)
+
+
+def deliveries(audit: Audit) -> list[Delivery]:
+    """What a receiver gets that misses nothing: the runs mixed, each in order."""
+    queues = [list(record.events) for record in audit.records]
+    mixed: list[Event] = []
+    while queues := [queue for queue in queues if queue]:
+        mixed += [queue.pop(0) for queue in queues]
+    return [Delivery(each.run_id, each.id, each.type) for each in mixed]
 
 
 AUDIT = Audit(
@@ -103,7 +133,18 @@ AUDIT = Audit(
         record("bad", "failed", started(1), event("retrying"), started(2), event("failed")),
         record("gone", "cancelled", started(1), event("cancelled")),
         record(
-            "moved", "succeeded", started(1, "a"), event("reclaimed"), started(3, "b"), event("succeeded")
+            "moved",
+            "succeeded",
+            started(1, "a"),
+            working(1),
+            progress(1),
+            working(2),
+            event("reclaimed"),
+            started(3, "b"),
+            progress(1),
+            working(2),
+            progress(2),
+            event("succeeded"),
         ),
     ],
     known=frozenset(SUBMITTED),
@@ -114,8 +155,11 @@ AUDIT = Audit(
 )
 
 
+FIGURES = Figures(shaken={"moved": 1})
+
+
 def test_the_proof_holds_when_every_run_is_accounted_for():
-    proof = prove(SUBMITTED, {"moved": 1}, AUDIT)
+    proof = prove(SUBMITTED, FIGURES, AUDIT, deliveries(AUDIT))
     assert proof.holds, proof
     assert (proof.submitted, proof.attempts, proof.retries, proof.duplicates) == (4, 6, 1, 0)
     claims = [check.claim for check in proof.checks]
@@ -164,9 +208,93 @@ def with_record(changed: Record) -> Audit:
     ],
 )
 def test_the_proof_fails_and_says_what_is_missing(audit: Audit, missing: str):
-    proof = prove(SUBMITTED, {"moved": 1}, audit)
+    proof = prove(SUBMITTED, FIGURES, audit, deliveries(audit))
     assert not proof.holds
     assert missing in [line for check in proof.checks for line in check.missing]
+
+
+# -- evidence
+
+
+def only(*events: Event, status: str = "succeeded", result: Any = None) -> Audit:
+    return dataclasses.replace(AUDIT, records=[record("r", status, *events, result=result)])
+
+
+def test_a_finished_step_that_is_done_again_is_found():
+    again = only(started(1), working(1), progress(1), started(3), working(1), progress(1))
+    assert steps_done_once({"r"}, again).missing == ("r: step 1 was finished, and done again",)
+    within = only(started(1), working(1), progress(1), working(1), started(3), progress(1))
+    assert not steps_done_once({"r"}, within).holds
+
+
+def test_a_step_that_was_not_finished_may_be_done_again():
+    fair = only(started(1), working(1), progress(1), working(2), started(3), progress(1), working(2))
+    assert steps_done_once({"r"}, fair).holds
+
+
+def test_a_run_that_had_finished_nothing_proves_nothing():
+    assert not steps_done_once({"r"}, only(started(1), working(1), started(3), working(1))).holds
+
+
+ASKED = Asked("r", "Pay?", "yes", waited=1.0, took=0.01)
+RESUMED = event("resumed", index=1, value="yes")
+ANSWERED = (started(1), event("interrupted", index=1), RESUMED, started(2), event("succeeded"))
+
+
+def test_an_answer_holds_if_the_run_went_on_with_it():
+    assert answered(ASKED, {"paid": 1}, only(*ANSWERED, result={"paid": 1})).holds
+
+
+@pytest.mark.parametrize(
+    "audit",
+    [
+        only(*ANSWERED, result={"paid": 0}),
+        only(*ANSWERED, result={"paid": 1}, status="failed"),
+        only(started(1), event("succeeded"), result={"paid": 1}),
+        only(*ANSWERED[:2], event("resumed", index=1, value="no"), *ANSWERED[3:], result={"paid": 1}),
+        dataclasses.replace(AUDIT, records=[]),
+    ],
+)
+def test_an_answer_that_did_not_come_through_is_found(audit: Audit):
+    assert not answered(ASKED, {"paid": 1}, audit).holds
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "missing"),
+    [
+        (["1-0", "2-0"], ["3-0"], ()),
+        (["1-0"], ["3-0"], ("missed: 2-0",)),
+        (["1-0", "2-0"], ["2-0", "3-0"], ("events were seen twice",)),
+        (["1-0", "3-0"], ["2-0"], ("events were seen out of order, or are not in the feed",)),
+        (["1-0", "2-0", "3-0"], [], ("the stream was not resumed in its middle",)),
+    ],
+)
+def test_a_stream_must_be_the_feed(before, after, missing):
+    audit = only(started(1), event("succeeded"))
+    assert streamed_once(Streamed("r", tuple(before), tuple(after)), audit).missing == missing
+
+
+@pytest.mark.parametrize(
+    ("ids", "missing"),
+    [
+        (["1-0", "2-0", "3-0"], ()),
+        (["1-0", "2-0", "2-0", "3-0"], ()),  # at least once: the latest may come again
+        (["1-0", "3-0"], ("r: 1 of 3 events lost",)),
+        (["1-0", "3-0", "2-0"], ("r: out of order",)),
+        (["1-0", "2-0", "1-0", "2-0", "3-0"], ("r: out of order",)),
+        ([], ("r: 3 of 3 events lost",)),
+    ],
+)
+def test_what_the_receiver_got_must_be_the_feed_in_order(ids, missing):
+    audit = only(started(1), event("succeeded"))
+    assert delivered([Delivery("r", each, "") for each in ids], audit).missing == missing
+
+
+def test_events_of_strangers_and_events_given_up_are_found():
+    audit = only(started(1), event("succeeded"))
+    stranger = Delivery("x", "1-0", "submitted")
+    assert not delivered([*deliveries(audit), stranger], audit).holds
+    assert not delivered(deliveries(audit), dataclasses.replace(audit, undelivered=1)).holds
 
 
 # -- picture
@@ -185,7 +313,7 @@ def stage() -> Stage:
     return stage
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 60)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (80, 36), (200, 60)])
 def test_the_picture_fits_the_terminal(stage: Stage, width: int, height: int):
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as capture:
@@ -193,9 +321,10 @@ def test_the_picture_fits_the_terminal(stage: Stage, width: int, height: int):
     lines = capture.get().splitlines()
     assert len(lines) < height
     assert max(map(len, lines)) <= width
-    for word in (*AGENTS, *ACTS, "worker-a", "cancelled", "✓"):
+    for word in (*AGENTS, *ACTS, "cancelled", "✓"):
         assert any(word in line for line in lines), word
-    assert sum("run-" in line for line in lines) == {24: 0, 30: 4, 60: 6}[height]
+    assert any("api-b" in line for line in lines) == (height > 24)
+    assert sum("run-" in line for line in lines) == {24: 0, 30: 0, 36: 3, 60: 6}[height]
 
 
 def test_without_a_terminal_an_act_is_one_line(stage: Stage):
@@ -204,4 +333,4 @@ def test_without_a_terminal_an_act_is_one_line(stage: Stage):
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert sum("start" in line for line in lines) == 1
-    assert "7 running" in lines[-1]
+    assert "8 running" in lines[-1]

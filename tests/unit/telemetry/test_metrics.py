@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.telemetry.metrics import MAX_UNDECLARED_AGENTS, SECONDS, Metrics, metrics_table
 from holdfast.telemetry.tally import Tallies
 
-ALLOWED_LABELS = {"queue", "agent", "status", "reason", "kind"}
+ALLOWED_LABELS = {"queue", "agent", "status", "reason", "kind", "sink"}
 
 
 def sample(metrics, name, **labels):

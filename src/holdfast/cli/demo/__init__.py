@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.demo.run import run_demo
+from holdfast.errors import ConfigError
 
 __all__ = ["add_to", "run_demo"]
 
@@ -16,6 +16,17 @@ SENTENCE = "See a whole system at work: agents, crashes, recovery, and a proof f
 def add_to(root: typer.Typer) -> None:
     """Add the command."""
     root.command("demo", help=SENTENCE)(demo)
+
+
+def run_demo(*, keep: bool = False) -> int:
+    """Run the demo and return its exit code: 0 only if every run is accounted for."""
+    try:
+        from holdfast.cli.demo.run import play_demo  # noqa: PLC0415  extras that may be missing
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"the demo needs more packages: pip install 'holdfast[api,embedded]' ({exc})"
+        ) from exc
+    return play_demo(keep=keep)
 
 
 def demo(

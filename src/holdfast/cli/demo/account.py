@@ -6,10 +6,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-WAITING, RUNNING, DELAYED = "waiting", "running", "delayed"
+WAITING, RUNNING, DELAYED, ASKING = "waiting", "running", "delayed", "asking"
 SUCCEEDED, FAILED, TIMED_OUT, CANCELLED = "succeeded", "failed", "timed_out", "cancelled"
 ENDED = frozenset({SUCCEEDED, FAILED, TIMED_OUT, CANCELLED})
-SETTLED = ENDED | {"retrying"}
+SETTLED = ENDED | {"retrying", "interrupted"}
 """The events that end an attempt for good, each under the fence of the attempt's start."""
 
 _STATES = {
@@ -18,9 +18,12 @@ _STATES = {
     "retrying": DELAYED,
     "queued": WAITING,
     "handed_back": WAITING,
+    "interrupted": ASKING,
+    "resumed": WAITING,
     "reclaimed": WAITING,
     **{word: word for word in ENDED},
 }
+_NOISE = frozenset({"chunk", "working"})
 _KEPT = 50
 
 
@@ -32,6 +35,7 @@ class Event:
     at: float
     type: str
     data: dict[str, Any] = field(default_factory=dict[str, Any])
+    id: str = ""
 
 
 @dataclass(slots=True)
@@ -70,7 +74,7 @@ class Account:
         if event.type == "started":
             run.starts += 1
             run.owner, run.fence = str(event.data["owner"]), int(event.data["fence"])
-        if event.type != "chunk":  # they would push everything else off the screen
+        if event.type not in _NOISE:  # they would push everything else off the screen
             self.recent.append(event)
 
     def states(self, agent: str = "") -> Counter[str]:

@@ -29,6 +29,7 @@ class Record:
     fence: int
     attempt: int
     events: list[Event]
+    result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Audit:
     entries: dict[str, int]
     pending: dict[str, int]
     delayed: int
+    undelivered: int = 0
 
 
 class Books:
@@ -78,6 +80,7 @@ class Books:
                 lane: (await redis.xpending(key, self._group))["pending"] for lane, key in lanes.items()
             },
             delayed=await redis.zcard(keys.delayed),
+            undelivered=await redis.xlen(keys.undelivered),
         )
 
     async def _record(self, run_id: str) -> Record:
@@ -89,13 +92,14 @@ class Books:
             fence=int(fields.get(b"fence", 0)),
             attempt=int(fields.get(b"attempt", 0)),
             events=[_event(run_id, entry, values) for entry, values in feed],
+            result=msgspec.json.decode(fields.get(b"result") or b"null"),
         )
 
 
 def _event(run_id: str, entry: bytes, fields: dict[bytes, bytes]) -> Event:
     value: Any = msgspec.json.decode(fields[b"data"])
     data = cast("dict[str, Any]", value) if isinstance(value, dict) else {"value": value}
-    return Event(run_id, _order(entry)[0] / 1000, fields[b"type"].decode(), data)
+    return Event(run_id, _order(entry)[0] / 1000, fields[b"type"].decode(), data, entry.decode())
 
 
 def _order(entry: bytes) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Adds up what Redis holds at the end: every run accounted for, once, and nothing left over; pure."""
+"""Adds up what Redis and the Event API hold at the end: every run accounted for, once, nothing left; pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.cli.demo.account import CANCELLED, ENDED, FAILED, SUCCEEDED, TIMED_OUT, settled_twice
+from holdfast.cli.demo.asking import AMOUNT
+from holdfast.cli.demo.check import Check
+from holdfast.cli.demo.evidence import answered, delivered, steps_done_once, streamed_once
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from holdfast.cli.demo.books import Audit
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One claim, and what speaks against it."""
-
-    claim: str
-    missing: tuple[str, ...] = ()
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing speaks against it."""
-        return not self.missing
+    from holdfast.cli.demo.figures import Figures
+    from holdfast.cli.demo.receiver import Delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +36,25 @@ class Proof:
         return all(check.holds for check in self.checks)
 
 
-def prove(submitted: Mapping[str, str], shaken: Mapping[str, int], audit: Audit) -> Proof:
-    """Compare what was submitted (run id to agent) with what Redis holds.
-
-    ``shaken`` has the runs whose worker was taken away, with the fence they had then.
-    """
+def prove(submitted: Mapping[str, str], figures: Figures, audit: Audit, taken: Sequence[Delivery]) -> Proof:
+    """Compare what was submitted (run id to agent) with what Redis holds and the Event API has taken."""
     types = Counter(event.type for record in audit.records for event in record.events)
     duplicates = {r.run_id: twice for r in audit.records if (twice := settled_twice(r.events))}
     statuses = Counter(record.status for record in audit.records)
+    checks = [
+        _all_there(submitted, audit),
+        _ended(submitted, audit, statuses),
+        _dead(audit),
+        _nothing_left(audit),
+        _once(audit, types, duplicates),
+        _survived(figures.shaken, audit),
+        steps_done_once(figures.shaken, audit),
+        *([answered(figures.asked, {"paid": AMOUNT}, audit)] if figures.asked else []),
+        *([streamed_once(figures.streamed, audit)] if figures.streamed else []),
+        delivered(taken, audit),
+    ]
     return Proof(
-        checks=(
-            _all_there(submitted, audit),
-            _ended(submitted, audit, statuses),
-            _dead(audit),
-            _nothing_left(audit),
-            _once(audit, types, duplicates),
-            _survived(shaken, audit),
-        ),
+        checks=tuple(checks),
         statuses=statuses,
         submitted=len(submitted),
         attempts=types["started"],

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from holdfast.cli.demo.books import Books
+from holdfast.cli.demo.http import Http
+from holdfast.cli.demo.program import ACTS, REPLICAS, WORKERS
 from holdfast.cli.demo.proof import prove
 from holdfast.cli.demo.stage import Stage
-from holdfast.cli.demo.story import ACTS, WORKERS, Story
+from holdfast.cli.demo.story import Story
 from holdfast.cli.demo.summary import print_invitation, print_summary
 from holdfast.cli.demo.system import DemoFailed, System
 from holdfast.cli.demo.view import LivePicture, PlainLines
@@ -28,7 +30,7 @@ EXAMPLE = Path("examples/support_desk.py")
 INTERRUPTED = 130
 
 
-def run_demo(*, keep: bool = False) -> int:
+def play_demo(*, keep: bool = False) -> int:
     """Run the demo and return its exit code: 0 only if every run is accounted for."""
     demo = Demo(Console(highlight=False), find_example(), keep=keep)
     with contextlib.suppress(asyncio.CancelledError):
@@ -59,11 +61,12 @@ class Demo:
         _cancel_on_signals()
         async with System(self._app) as system, _books(system) as books:
             stage = Stage(system, books, self._view, ACTS)
-            async with Client(settings=system.settings) as client:
-                story = Story(stage, client)
+            async with Client(settings=system.settings) as client, Http() as http:
+                story = Story(stage, client, http)
                 failure = await self._play(stage, story)
             submitted = {run_id: run.agent for run_id, run in stage.account.runs.items()}
-            proof = prove(submitted, story.figures.shaken, await books.audit(submitted))
+            audit = await books.audit(submitted)
+            proof = prove(submitted, story.figures, audit, system.receiver.taken)
             print_summary(self._console, proof, story.figures, system.settings.lease.ttl_seconds)
             if failure:
                 self._console.print(failure, style="red", markup=False, soft_wrap=True)
@@ -88,6 +91,9 @@ class Demo:
         for name in WORKERS:
             if not system.workers[name].lives:
                 system.start_worker(name)
+        for name in REPLICAS:
+            if not system.replicas[name].lives:
+                system.start_replica(name)
         print_invitation(self._console, system)
         await asyncio.Event().wait()
 

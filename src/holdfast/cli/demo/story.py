@@ -1,54 +1,48 @@
-"""What the demo does, act by act, as any user could: through the Client, and by signals to processes."""
+"""What the demo does, act by act, as any user could: by the Client, over HTTP, by signals to processes."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.demo.account import CANCELLED, RUNNING, Event, Told
+from holdfast.cli.demo.asking import ask
+from holdfast.cli.demo.figures import Figures
+from holdfast.cli.demo.outage import missing, suffer_an_outage
+from holdfast.cli.demo.program import (
+    CANCEL,
+    FINISH,
+    HAND_BACK,
+    KILL,
+    REPLICAS,
+    START,
+    SUBMIT,
+    WORKERS,
+    milliseconds,
+    short,
+)
+from holdfast.cli.demo.streaming import stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.cli.demo.http import Http
     from holdfast.cli.demo.stage import Stage
     from holdfast.client import Client, RunHandle
 
-WORKERS = ("worker-a", "worker-b", "worker-c")
-ACTS = ("start", "submit", "cancel", "kill -9", "SIGTERM", "finish")
-START, SUBMIT, CANCEL, KILL, HAND_BACK, FINISH = range(len(ACTS))
-AGENTS = {
-    "greet": "quick",
-    "research": "slow, tells its progress",
-    "lookup": "fails twice, then works",
-    "refund": "poisonous: always raises",
-    "draft": "streams its answer",
-    "invoice": "sync, in a thread",
-    "survivor": "loses its worker",
-}
 _DAY = {"greet": 12, "research": 4, "lookup": 6, "refund": 4, "draft": 6, "invoice": 6}
-_PACE_SECONDS = 0.15
-
-
-@dataclass(slots=True)
-class Figures:
-    """What was measured on the way; times are seconds."""
-
-    recovery: float | None = None
-    hand_back: float | None = None
-    took: float = 0.0
-    shaken: dict[str, int] = field(default_factory=dict[str, int])
-    """The runs that lost their worker, and the fence they had then."""
+_PACE_SECONDS = 0.2
 
 
 class Story:
     """Plays the acts on a stage."""
 
-    def __init__(self, stage: Stage, client: Client) -> None:
+    def __init__(self, stage: Stage, client: Client, http: Http) -> None:
         self._stage = stage
         self._client = client
+        self._http = http
         self.figures = Figures()
 
     async def play(self) -> None:
@@ -57,21 +51,30 @@ class Story:
         async with asyncio.TaskGroup() as group:
             day = group.create_task(self._submit_a_day())
             await self._cancel()
+            self.figures.asked = await ask(self._stage, self._http)
+            self.figures.streamed = await stream(self._stage, self._http)
+            outage = group.create_task(suffer_an_outage(self._stage))
             await self._kill()
             await self._hand_back()
             await day
+            self.figures.outage = await outage
         await self._finish()
 
     async def _start(self) -> None:
         stage = self._stage
-        act = stage.begin(START, f"embedded Valkey, pid {stage.system.server.pid}; workers are coming up")
+        act = stage.begin(START, f"embedded Valkey, pid {stage.system.server.pid}; processes are coming up")
         for name in WORKERS:
             stage.system.start_worker(name)
+        for name in REPLICAS:
+            stage.system.start_replica(name)
         await stage.until(
-            "the workers to be ready", lambda: all(worker.ready for worker in stage.system.workers.values())
+            "the processes to be ready", lambda: all(each.ready for each in stage.system.processes)
         )
         lease = stage.system.settings.lease.ttl_seconds
-        stage.end(act, f"embedded Valkey and {len(WORKERS)} worker processes; leases last {lease:g} s")
+        stage.end(
+            act,
+            f"Valkey, {len(WORKERS)} workers, {len(REPLICAS)} api replicas, an Event API; {lease:g} s leases",
+        )
 
     async def _submit_a_day(self) -> None:
         """An ordinary day at the desk goes on beside everything else."""
@@ -105,17 +108,16 @@ class Story:
         await stage.until("the survivor to be mid-run", lambda: _steps(run) >= 3)
         victim, fence = run.owner, run.fence
         stage.system.workers[victim].kill()
-        killed_at, died = time.time(), stage.seconds
+        killed_at = time.time()
         self.figures.shaken[run.run_id] = fence
-        act.told = (
-            f"{victim} is dead, and survivor {short(run.run_id)} (fence {fence}) with it; nobody was told"
-        )
+        act.told = f"{victim} is dead, run {short(run.run_id)} (fence {fence}) with it; nobody was told"
         started = await stage.until("the survivor to run elsewhere", lambda: _started_after(run, fence))
         self.figures.recovery = later = started.at - killed_at
+        working = await stage.until("its next step", lambda: _after(run, started, "working"))
         stage.end(
             act,
-            f"{victim} dies at {died:.1f} s; survivor {short(run.run_id)} runs again on {run.owner} "
-            f"at {died + later:.1f} s, fence {fence} → {run.fence}",
+            f"{victim} dies; {short(run.run_id)} goes on with step {working.data['step']} "
+            f"on {run.owner} {later:.1f} s later",
         )
 
     async def _hand_back(self) -> None:
@@ -135,20 +137,19 @@ class Story:
         stage.end(
             act,
             f"{leaver.name} hands {short(run.run_id)} back, exit {leaver.process.returncode}; "
-            f"on {run.owner} {milliseconds(later)} later, attempt still {started.data['attempt']}",
+            f"on {run.owner} {milliseconds(later)} later",
         )
 
     async def _finish(self) -> None:
         stage = self._stage
         act = stage.begin(FINISH, "waiting for what is still going")
         await stage.until("every run to end", lambda: stage.account.all_ended)
+        happened = {run.run_id: len(run.events) for run in stage.account.runs.values()}
+        await stage.until("the Event API to have it all", lambda: not missing(stage, happened))
         self.figures.took = stage.seconds
-        stage.end(act, f"all {len(stage.account.runs)} runs have ended")
-
-
-def short(run_id: str) -> str:
-    """The end of a run's id, which is the random part."""
-    return run_id[-6:]
+        stage.end(
+            act, f"all {len(happened)} runs have ended, all {sum(happened.values())} events have arrived"
+        )
 
 
 def _orders() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -168,6 +169,6 @@ def _started_after(run: Told, fence: int) -> Event | None:
     return started if started is not None and int(started.data["fence"]) > fence else None
 
 
-def milliseconds(seconds: float) -> str:
-    """A short time, as precise as the ids of events are."""
-    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else "under 1 ms"
+def _after(run: Told, event: Event, kind: str) -> Event | None:
+    later = run.events[run.events.index(event) :]
+    return next((each for each in later if each.type == kind), None)

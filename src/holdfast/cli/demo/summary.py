@@ -1,4 +1,4 @@
-"""The last page: the proof from Redis, the figures, and where to look."""
+"""The last page: the proof from Redis and the Event API, the figures, and where to look."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from holdfast.cli.demo.story import milliseconds
+from holdfast.cli.demo.program import milliseconds
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from holdfast.cli.demo.figures import Figures
     from holdfast.cli.demo.proof import Proof
-    from holdfast.cli.demo.story import Figures
     from holdfast.cli.demo.system import System
 
 
 def print_summary(console: Console, proof: Proof, figures: Figures, lease_seconds: float) -> None:
     """Print what was proved, and what was measured."""
     console.print()
-    console.print(Text(" Read back from Redis", style="bold"))
+    console.print(Text(" Read back from Redis and the Event API", style="bold"))
     for check in proof.checks:
         mark, style = ("✓", "green") if check.holds else ("✗", "red")
         console.print(Text.assemble(f" {'':2}", (mark, style), f" {check.claim}"), soft_wrap=True)
@@ -50,6 +50,17 @@ def _figures(proof: Proof, figures: Figures, lease_seconds: float) -> dict[str, 
         )
     if figures.hand_back is not None:
         rows["hand-back"] = f"{milliseconds(figures.hand_back)} from handed back to running elsewhere"
+    if figures.asked is not None:
+        rows["answer"] = (
+            f"{milliseconds(figures.asked.took)} from the answer to the end; "
+            f"waited {figures.asked.waited:.1f} s without a worker"
+        )
+    if figures.outage is not None:
+        outage = figures.outage
+        rows["outage"] = (
+            f"{outage.lasted:.1f} s without the Event API; {outage.runs} runs ended, "
+            f"{outage.refused} deliveries refused meanwhile"
+        )
     rows["attempts"] = f"{proof.attempts} for {proof.submitted} runs"
     rows["retries"] = str(proof.retries)
     rows["duplicates"] = str(proof.duplicates)
@@ -60,6 +71,7 @@ def _figures(proof: Proof, figures: Figures, lease_seconds: float) -> dict[str, 
 def print_invitation(console: Console, system: System) -> None:
     """Print how to look around while the system stays up."""
     holdfast = _command()
+    url = next((each.url for each in system.replicas.values() if each.lives and each.ready), "")
     lines = (
         "The system stays up until Ctrl-C. In another terminal:",
         "",
@@ -67,8 +79,10 @@ def print_invitation(console: Console, system: System) -> None:
         f"  {holdfast} runs list",
         f"  {holdfast} dead list",
         f'  {holdfast} submit greet \'{{"name": "you"}}\' --follow',
+        f'  curl {url}/execute -d \'{{"agent_id": "greet", "input": {{"name": "you"}}}}\'',
+        f"  curl {url}/runs",
         "",
-        f"Logs of the workers: {system.folder}",
+        f"HTTP: {url}/openapi.json   Logs: {system.folder}",
     )
     for line in lines:
         console.print(f" {line}".rstrip(), markup=False, highlight=False, soft_wrap=True)

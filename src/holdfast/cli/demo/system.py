@@ -1,4 +1,4 @@
-"""The system of the demo: the embedded server and real worker processes, all in a temporary directory.
+"""The system of the demo: the embedded server, an Event API, and real workers and api replicas.
 
 Nothing of it outlives the demo, however that ends, and nothing of the caller's settings reaches it.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import yaml
 
+from holdfast.cli.demo.processes import Watched
+from holdfast.cli.demo.receiver import Receiver
 from holdfast.config import load, setting_rows
 from holdfast.errors import HoldfastError
 from holdfast.redis.embedded import EmbeddedServer
@@ -38,52 +38,23 @@ class DemoFailed(HoldfastError):
     """The demo could not go on; the message says what it waited for."""
 
 
-@dataclass(slots=True)
-class WorkerProcess:
-    """One worker, as the demo sees it from outside."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    log: Path
-    fate: str = ""
-    was_ready: bool = False
-
-    @property
-    def lives(self) -> bool:
-        """Whether the process is there."""
-        return self.process.poll() is None
-
-    @property
-    def ready(self) -> bool:
-        """Whether it has said so in its log."""
-        self.was_ready = self.was_ready or b'"worker ready"' in self.log.read_bytes()
-        return self.was_ready
-
-    def kill(self) -> None:
-        """Kill it as a crash would: it can't say or save anything."""
-        self.fate = "kill -9"
-        self.process.send_signal(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        """Ask it to leave, as Kubernetes does."""
-        self.fate = "SIGTERM"
-        self.process.send_signal(signal.SIGTERM)
-
-
 class System:
-    """A server and workers; entered and left like a file."""
+    """A server and processes; entered and left like a file."""
 
     def __init__(self, app: Path) -> None:
         self._app = app
         self._stack = contextlib.AsyncExitStack()
         self._environment: dict[str, str] = {}
-        self.workers: dict[str, WorkerProcess] = {}
+        self.receiver = Receiver()
+        self.workers: dict[str, Watched] = {}
+        self.replicas: dict[str, Watched] = {}
 
     async def __aenter__(self) -> Self:
         folder = tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True)
         self.folder = Path(self._stack.enter_context(folder))
         self.server = await self._stack.enter_async_context(EmbeddedServer(self.folder / "redis", port=0))
-        self._stack.push_async_callback(self._stop_workers)
+        await self._stack.enter_async_context(self.receiver)
+        self._stack.push_async_callback(self._stop_processes)
         file = self.folder / "holdfast.yaml"
         file.write_text(yaml.safe_dump(self._document()))
         self._environment = _clean_environment() | {"HOLDFAST_CONFIG": str(file)}
@@ -95,44 +66,53 @@ class System:
     ) -> None:
         await self._stack.__aexit__(kind, exc, trace)
 
-    def start_worker(self, name: str) -> WorkerProcess:
+    @property
+    def processes(self) -> list[Watched]:
+        """Every process that was started, the dead ones too."""
+        return [*self.workers.values(), *self.replicas.values()]
+
+    def start_worker(self, name: str) -> None:
         """Start a worker process, exactly as an operator would."""
-        command = [sys.executable, "-m", "holdfast", "worker", "--app", str(self._app)]
+        self.workers[name] = self._start(name, "worker", WORKER_POD_NAME=name)
+
+    def start_replica(self, name: str) -> None:
+        """Start an api process, which is a janitor and a relay, too."""
+        self.replicas[name] = self._start(name, "api")
+
+    def _start(self, name: str, kind: str, **environ: str) -> Watched:
+        command = [sys.executable, "-m", "holdfast", kind, "--app", str(self._app)]
         log = self.folder / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own command
                 leashed(command),
                 cwd=self.folder,
-                env=self._environment | {"WORKER_POD_NAME": name},
+                env=self._environment | environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.workers[name] = worker = WorkerProcess(name, process, log)
-        return worker
+        return Watched(name, kind, process, log)
 
     def require_health(self) -> None:
-        """Raise if a worker ended that nobody has ended."""
-        for worker in self.workers.values():
-            if not worker.lives and not worker.fate:
-                tail = "\n".join(worker.log.read_text(errors="replace").splitlines()[-8:])
-                raise DemoFailed(
-                    f"{worker.name} ended by itself, with code {worker.process.returncode}:\n{tail}"
-                )
+        """Raise if a process ended that nobody has ended."""
+        for each in self.processes:
+            if not each.lives and not each.fate:
+                tail = "\n".join(each.log.read_text(errors="replace").splitlines()[-8:])
+                raise DemoFailed(f"{each.name} ended by itself, with code {each.process.returncode}:\n{tail}")
 
-    async def _stop_workers(self) -> None:
-        living = [worker for worker in self.workers.values() if worker.lives]
-        for worker in living:
-            worker.terminate()
-        for worker in living:
+    async def _stop_processes(self) -> None:
+        living = [each for each in self.processes if each.lives]
+        for each in living:
+            each.terminate()
+        for each in living:
             try:
-                await asyncio.to_thread(worker.process.wait, _STOP_SECONDS)
+                await asyncio.to_thread(each.process.wait, _STOP_SECONDS)
             except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-        for worker in self.workers.values():
-            worker.process.wait()
+                each.process.kill()
+                each.process.wait()
+        for each in self.processes:
+            each.process.wait()
 
     def _document(self) -> dict[str, object]:
         return {
@@ -140,6 +120,10 @@ class System:
             "lease": {"ttl_seconds": LEASE_SECONDS},
             "worker": {"drain_seconds": DRAIN_SECONDS, "heartbeat_seconds": 1.0},
             "queue": {"slots": SLOTS, "backoff": {"base_seconds": 0.4}},
+            "database": {"path": str(self.folder / "holdfast.sqlite")},
+            "event_api": {"url": self.receiver.url},
+            "relay": {"retry_first_seconds": 0.2, "retry_most_seconds": 1.0, "breaker_seconds": 0.5},
+            "api": {"port": 0, "linger_seconds": 0.0, "drain_seconds": 1.0},
             "log": {"format": "json"},
         }
 

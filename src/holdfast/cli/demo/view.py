@@ -11,8 +11,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.demo.account import CANCELLED, DELAYED, FAILED, RUNNING, SUCCEEDED, TIMED_OUT, WAITING
-from holdfast.cli.demo.story import AGENTS, WORKERS, short
+from holdfast.cli.demo.account import (
+    ASKING,
+    CANCELLED,
+    DELAYED,
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    TIMED_OUT,
+    WAITING,
+)
+from holdfast.cli.demo.program import AGENTS, REPLICAS, WORKERS, short
+from holdfast.cli.demo.receiver import UP
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -21,24 +31,24 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from holdfast.cli.demo.account import Event, Told
+    from holdfast.cli.demo.processes import Watched
     from holdfast.cli.demo.stage import Act, Stage
-    from holdfast.cli.demo.system import WorkerProcess
 
 _WIDEST = 98
 _WIDE_ENOUGH_FOR_NATURES = 96
 _MOST_EVENTS = 6
-_OTHER_LINES = 26
-"""Lines of the picture that are not events: what is left of the terminal's height is theirs."""
 
 _COLUMNS = (
     ("waiting", (WAITING,), "white"),
     ("running", (RUNNING,), "cyan"),
     ("delayed", (DELAYED,), "yellow"),
+    ("asking", (ASKING,), "blue"),
     ("succeeded", (SUCCEEDED,), "green"),
     ("dead", (FAILED, TIMED_OUT), "red"),
     ("cancelled", (CANCELLED,), "magenta"),
 )
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_RECEIVER = {UP: "green"}
 _STYLES = {
     "started": "cyan",
     "retrying": "yellow",
@@ -47,6 +57,8 @@ _STYLES = {
     "succeeded": "green",
     "failed": "red",
     "cancelled": "magenta",
+    "interrupted": "blue",
+    "resumed": "blue",
 }
 
 
@@ -101,13 +113,17 @@ class PlainLines:
 
 
 def picture(stage: Stage, width: int, height: int) -> RenderableType:
-    """Draw everything that fits; the events are the first to go."""
+    """Draw everything that fits: first the events go, then the air, then the processes."""
     width = min(width - 2, _WIDEST)
-    parts = [_title(stage, width), _agents(stage, width), _acts(stage, width), _workers(stage, width)]
-    events = min(_MOST_EVENTS, height - _OTHER_LINES)
-    if events > 0:
+    parts = [_title(stage, width), _agents(stage, width), _acts(stage, width), _processes(stage, width)]
+    lines = 1 + (2 + len(AGENTS)) + len(stage.acts) + (2 + len(WORKERS) + len(REPLICAS))
+    air = len(parts) - 1
+    room = height - 1 - lines - air
+    if (events := min(_MOST_EVENTS, room - 2)) > 0:
         parts.append(_events(stage, width, events))
-    spaced = [line for part in parts for line in (part, "")][:-1]
+    if room < -air:
+        parts.pop()
+    spaced = [line for part in parts for line in (part, "")][:-1] if room >= 0 or room < -air else parts
     return Padding(Group(*spaced), (0, 1), expand=False)
 
 
@@ -127,9 +143,9 @@ def _agents(stage: Stage, width: int) -> RenderableType:
     table.add_column("agent", width=10)
     natures = width >= _WIDE_ENOUGH_FOR_NATURES
     if natures:
-        table.add_column("", width=25, style="dim")
+        table.add_column("", width=26, style="dim")
     for name, _, _ in _COLUMNS:
-        table.add_column(name, justify="right", width=9)
+        table.add_column(name, justify="right", width=max(len(name), 5))
     for agent, nature in AGENTS.items():
         table.add_row(agent, *([nature] if natures else []), *_cells(stage.account.states(agent)))
     table.add_row(Text("all", style="bold"), *([""] if natures else []), *_cells(stage.account.states()))
@@ -172,31 +188,37 @@ def _act_style(act: Act) -> str:
     return "default" if act.ended or act.told else "dim"
 
 
-def _workers(stage: Stage, width: int) -> RenderableType:
+def _processes(stage: Stage, width: int) -> RenderableType:
+    system, receiver = stage.system, stage.system.receiver
     table = _table()
-    table.add_column("worker", width=10)
+    table.add_column("process", width=10)
     table.add_column("pid", width=8, justify="right")
     table.add_column("state", width=12)
-    table.add_column("runs", width=width - 36, no_wrap=True, overflow="ellipsis")
-    for name in WORKERS:
-        worker = stage.system.workers.get(name)
-        if worker is None:
+    table.add_column("", width=width - 36, no_wrap=True, overflow="ellipsis")
+    for name in (*WORKERS, *REPLICAS):
+        process = system.workers.get(name) or system.replicas.get(name)
+        if process is None:
             table.add_row(Text(name, style="dim"), "", "", "")
             continue
-        state = _worker_state(worker)
-        table.add_row(name, Text(str(worker.process.pid), style="dim"), state, _held(stage, worker))
+        does = (
+            _held(stage, process) if process.kind == "worker" else Text(process.url if process.lives else "")
+        )
+        table.add_row(name, Text(str(process.process.pid), style="dim"), _state(process), does)
+    state = Text(receiver.state, style=_RECEIVER.get(receiver.state, "red"))
+    refused = f", {receiver.refused} refused" if receiver.refused else ""
+    table.add_row("Event API", "", state, f"{len(receiver.taken)} events taken{refused}")
     return table
 
 
-def _worker_state(worker: WorkerProcess) -> Text:
-    if worker.lives:
-        if worker.fate:
+def _state(process: Watched) -> Text:
+    if process.lives:
+        if process.fate:
             return Text("leaving", style="yellow")
-        return Text("working", style="green") if worker.ready else Text("starting", style="dim")
-    return Text("killed -9", style="red") if worker.fate == "kill -9" else Text("left", style="dim")
+        return Text("working", style="green") if process.ready else Text("starting", style="dim")
+    return Text("killed -9", style="red") if process.fate == "kill -9" else Text("left", style="dim")
 
 
-def _held(stage: Stage, worker: WorkerProcess) -> Text:
+def _held(stage: Stage, worker: Watched) -> Text:
     held = stage.account.held_by(worker.name)
     runs = "  ".join(agent if count == 1 else f"{agent} x{count}" for agent, count in sorted(held.items()))
     return Text(

@@ -1,4 +1,14 @@
 -- The feed: what happened to a run, in order. Every script that changes a run appends here, in the same call.
-local function append_event(record, kind, data)
+-- A run whose events go outside names its queue's outbox in its record: whoever relays them looks there. `outbox` is that
+-- field, or false, where the caller has read it already.
+local function append_event(record, kind, data, outbox)
+  if outbox == nil then outbox = redis.call('HGET', record, 'outbox') end
+  -- `<queue>:outbox` beside `<queue>:run:<id>`: what follows in the record's name is the id.
+  if outbox then redis.call('ZADD', outbox, 'NX', 0, record:sub(#outbox - 1)) end
   return redis.call('XADD', record .. ':events', '*', 'type', kind, 'data', data)
+end
+
+-- For listeners that only want to hear it now: nothing is kept for those who come later.
+local function publish_event(record, id, kind, data)
+  redis.call('PUBLISH', record .. ':live', '{"id":"' .. id .. '","type":' .. cjson.encode(kind) .. ',"data":' .. data .. '}')
 end

@@ -1,25 +1,10 @@
--- Cancel a run: at once if it waits, by asking its worker if it runs. An entry still in the stream stays as a tombstone.
--- KEYS  1 run (hash), 2 delayed (zset)
+-- Cancel a run: at once if it waits, by asking its worker if it runs.
+-- KEYS  1 returned lane (stream), 2 delayed (zset), 3 ended (zset), 4 limits (set), 5 run prefix, 6 unarchived (zset)
 -- ARGV  1 run id, 2 reason, 3 retention ms, 4 control channel
 -- returns cancelled | requested | missing | the status it ended with before
 -- @include clock
--- @include feed
-local record, delayed = KEYS[1], KEYS[2]
-local id, reason, retention, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- @include stopping
+local places = { returned = KEYS[1], delayed = KEYS[2], ended = KEYS[3], limits = KEYS[4], run_prefix = KEYS[5],
+  unarchived = KEYS[6] }
 
-local status = redis.call('HGET', record, 'status')
-if not status then return 'missing' end
-if status == 'running' then
-  redis.call('HSET', record, 'cancel', reason)
-  redis.call('PUBLISH', channel, 'cancel ' .. id .. ' ' .. reason)
-  return 'requested'
-end
-if status ~= 'queued' and status ~= 'delayed' then return status end
-redis.call('HSET', record, 'status', 'cancelled', 'cancel', reason, 'finished_at', now_ms())
-append_event(record, 'cancelled', cjson.encode({ reason = reason }))
-if status == 'delayed' then
-  redis.call('ZREM', delayed, id)
-  redis.call('PEXPIRE', record, retention)
-  redis.call('PEXPIRE', record .. ':events', retention)
-end
-return 'cancelled'
+return stop_run(places, ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], now_ms())

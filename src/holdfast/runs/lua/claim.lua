@@ -2,47 +2,129 @@
 -- that nothing is ever read without being claimed, and no two workers try the same run.
 -- Cancelled runs and second entries of the same run are dropped here; entries of foreign producers get their record here.
 -- Run keys are named by what is read, so they can't be declared: they share the queue's hash tag through the run prefix.
--- KEYS  1-4 lanes (streams; the first is served first), 5 gate (hash), 6 runs (zset), 7 run prefix
+-- KEYS  1-4 lanes (streams; the first is served first), 5 gate (hash), 6 runs (zset), 7 run prefix, 8 ended (zset),
+--       9 limits (set), 10 outbox (zset), 11 unarchived (zset)
 -- ARGV  1 group, 2 owner, 3 how many, 4 lane numbers in the order to read ('1234'), 5 retention ms,
---       6 default agent, then per entry that a blocking read has already delivered to us: lane number, entry id
--- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, per run: id, fence, attempt, entry id, agent, message }
+--       6 default agent, 7 '1' if adopted runs' events go outside, 8 limits: JSON of { agents = { name: n }, tenant = n, key = n } or '',
+--       then per entry that a blocking read has already delivered to us: lane number, entry id
+-- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, per run: id, fence, attempt, entry id, agent, message,
+--         runs to undo first and when each was submitted (separated by blanks), submitted_at }
 -- @include clock
 -- @include entry
-local returned, gate, index, run_prefix = KEYS[1], KEYS[5], KEYS[6], KEYS[7]
-local group, owner, room, order, retention, default_agent = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
-local FIRST_WOKEN = 7
+-- @include limits
+-- @include resuming
+local returned, gate, index, run_prefix, ended = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local limits, outbox, unarchived = KEYS[9], KEYS[10], KEYS[11]
+local group, owner, room, order = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local retention, default_agent, outside = tonumber(ARGV[5]), ARGV[6], ARGV[7] == '1'
+local most = ARGV[8] ~= '' and cjson.decode(ARGV[8]) or nil
+local FIRST_WOKEN = 9
 
-local now = string.format('%d', now_ms())
+local clock = now_ms()
+local now = string.format('%d', clock)
 local quoted_owner = cjson.encode(owner)
 local claimed, dropped, adopted = { 'open', 0, 0 }, 0, 0
 
 local function look_up(record)
-  return redis.pcall('HMGET', record, 'status', 'fence', 'attempt', 'lane', 'entry', 'cancel')
+  return redis.pcall('HMGET', record, 'status', 'fence', 'attempt', 'lane', 'entry', 'cancel', 'outbox', 'bound', 'submitted_at')
+end
+
+-- What the envelope of a foreign entry says of itself; whether it can be read at all is the worker's to say.
+local function said(fields)
+  local fine, envelope = pcall(cjson.decode, fields['message_data'] or '')
+  if not fine or type(envelope) ~= 'table' then return {} end
+  local function text(name) return type(envelope[name]) == 'string' and #envelope[name] <= 256 and envelope[name] or '' end
+  local calls = text('webhook') ~= '' or (type(envelope['push']) == 'table' and next(envelope['push']) ~= nil)
+  return { thread = text('thread_id'), tenant = text('tenant'), calls = calls }
 end
 
 local function adopt(record, id, lane, entry, fields)
   local agent = fields['agent_id'] or default_agent
-  local submitted = tonumber(entry:match('^%d+'))
-  redis.call('HSET', record, 'status', 'queued', 'agent', agent, 'thread', '', 'lane', lane, 'entry', entry,
+  local submitted = entry:match('^%d+')
+  local own = said(fields)
+  local thread, tenant = own.thread or '', own.tenant or ''
+  redis.call('HSET', record, 'status', 'queued', 'agent', agent, 'thread', thread, 'lane', lane, 'entry', entry,
     'submitted_at', submitted, 'message', fields['message_data'] or cjson.encode(fields))
   redis.call('ZADD', index, submitted, id)
+  if tenant ~= '' then redis.call('HSET', record, 'tenant', tenant) end
+  if thread ~= '' or tenant ~= '' then redis.call('HSET', record, 'bound', '1') end
+  local leaves = outside or own.calls
+  if leaves then redis.call('HSET', record, 'outbox', outbox) end
   append_event(record, 'adopted', '{}')
   adopted = adopted + 1
-  return { 'queued', false, false, lane, entry, false }
+  local bound = (thread ~= '' or tenant ~= '') and '1'
+  return { 'queued', false, false, lane, entry, false, leaves and outbox, bound, submitted }
 end
 
-local function end_cancelled(record, reason)
-  redis.call('HSET', record, 'status', 'cancelled', 'finished_at', now)
-  append_event(record, 'cancelled', cjson.encode({ reason = reason }))
+-- What binds a run to others, read only of those whose record says that something does: thread, tenant or key.
+local function bonds_of(record, bound)
+  if not bound then return {} end
+  local have = redis.call('HMGET', record, 'thread', 'tenant', 'key')
+  return { thread = have[1], tenant = have[2], key = have[3] }
 end
 
-local function drop(lane, entry, record, expire)
-  drop_entry(lane, group, entry)
-  if expire then
-    redis.call('PEXPIRE', record, retention)
-    redis.call('PEXPIRE', record .. ':events', retention)
+-- Undoing is done by every attempt until the run has ended: the first one may die before it gets to it.
+local function take_debts(record, thread)
+  if not thread or thread == '' then return '' end
+  local debts = limits:sub(1, -7) .. 'rollbacks'
+  local mine, owed = redis.call('HGET', record, 'rollback'), redis.call('HGET', debts, thread)
+  if not owed then return mine or '' end
+  local all = mine and mine .. ' ' .. owed or owed
+  redis.call('HDEL', debts, thread)
+  redis.call('HSET', record, 'rollback', all)
+  return all
+end
+
+-- In one order for all runs, so that no two wait for what the other has.
+local function limits_of(bonds, agent)
+  local wanted = {}
+  local function want(kind, value, n)
+    if value and value ~= '' and n and n > 0 then wanted[#wanted + 1] = { kind .. value, n } end
   end
+  want('thread:', bonds.thread, 1)
+  if most then
+    want('key:', bonds.key, most.key)
+    want('tenant:', bonds.tenant, most.tenant)
+    want('agent:', agent, most.agents[agent])
+  end
+  return wanted
+end
+
+-- Returns false if the run has to wait for one of its limits; it keeps the permits it has.
+local function admitted(record, id, lane, entry, bonds, agent)
+  for _, limit in ipairs(limits_of(bonds, agent)) do
+    local name, n = limit[1], limit[2]
+    if not take_permit(limits, name, n, record, id, clock) then
+      drop_entry(lane, group, entry)
+      -- What it has of other limits is not for one that waits; only its thread stays its own.
+      release_permits(limits, record, id, redis.call('HGET', record, 'permits'), returned, run_prefix, clock, true)
+      park(limits, name, record, id)
+      -- Room in spite of a queue: the limit was raised.
+      while redis.call('ZCARD', holding_of(limits, name)) < n and admit_next(limits, name, returned, run_prefix, clock) do end
+      dropped = dropped + 1
+      return false
+    end
+  end
+  return true
+end
+
+local function end_cancelled(record, id, reason)
+  local data = cjson.encode({ reason = reason })
+  redis.call('HSET', record, 'status', 'cancelled', 'finished_at', now)
+  redis.call('ZADD', unarchived, clock + retention, id)
+  publish_event(record, append_event(record, 'cancelled', data), 'cancelled', data)
+  release_permits(limits, record, id, redis.call('HGET', record, 'permits'), returned, run_prefix, clock)
+end
+
+local function drop(lane, entry, id, leaves)
+  drop_entry(lane, group, entry)
+  if leaves then redis.call('ZADD', ended, clock + retention, id) end
   dropped = dropped + 1
+end
+
+-- A producer answers an interrupted run by an entry of the same id that says RESUME; the envelope is kept as it came.
+local function answers(status, fields)
+  return status == 'interrupted' and (fields['message_data'] or ''):find('"action"%s*:%s*"RESUME"') ~= nil
 end
 
 local function claim(lane, entry, pairs_list)
@@ -59,20 +141,29 @@ local function claim(lane, entry, pairs_list)
   end
   local status, cancel = have[1], have[6]
   local same = have[4] == lane and have[5] == entry
+  if answers(status, fields) then
+    local run = redis.call('HMGET', record, 'agent', 'message', 'interrupts')
+    go_on(returned, record, id, run, 'envelope', fields['message_data'], '', clock)
+  end
   if not same or (status ~= 'queued' and status ~= 'running') then
-    return drop(lane, entry, record, same and status == 'cancelled')
+    return drop(lane, entry, id, same and status == 'cancelled')
   end
   if cancel then
-    end_cancelled(record, cancel)
-    return drop(lane, entry, record, true)
+    end_cancelled(record, id, cancel)
+    return drop(lane, entry, id, true)
   end
+  local agent = fields['agent_id'] or default_agent
+  local bonds = bonds_of(record, have[8])
+  if (have[8] or (most and most.agents[agent])) and not admitted(record, id, lane, entry, bonds, agent) then return end
   local fence, attempt = (tonumber(have[2]) or 0) + 1, (tonumber(have[3]) or 0) + 1
   redis.call('HSET', record, 'status', 'running', 'fence', fence, 'attempt', attempt, 'owner', owner, 'started_at', now)
-  append_event(record, 'started', '{"attempt":' .. attempt .. ',"fence":' .. fence .. ',"owner":' .. quoted_owner .. '}')
+  append_event(record, 'started', '{"attempt":' .. attempt .. ',"fence":' .. fence .. ',"owner":' .. quoted_owner .. '}',
+    have[7])
   local n = #claimed
   claimed[n + 1], claimed[n + 2], claimed[n + 3] = id, fence, attempt
-  claimed[n + 4], claimed[n + 5] = entry, fields['agent_id'] or default_agent
+  claimed[n + 4], claimed[n + 5] = entry, agent
   claimed[n + 6] = fields['message_data'] or cjson.encode(fields)
+  claimed[n + 7], claimed[n + 8] = take_debts(record, bonds.thread), have[9] or '0'
   room = room - 1
 end
 

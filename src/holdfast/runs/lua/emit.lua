@@ -17,6 +17,7 @@ for at = 2, #ARGV, 5 do
     if number > (tonumber(have[3]) or 0) then
       redis.call('HSET', record, 'emitted', ARGV[at + 2])
       word = append_event(record, ARGV[at + 3], ARGV[at + 4])
+      publish_event(record, word, ARGV[at + 3], ARGV[at + 4])
     end
   end
   words[#words + 1] = word

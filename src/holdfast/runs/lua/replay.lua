@@ -1,11 +1,11 @@
 -- Queue a run that ended again, from its first attempt; its dead letter, if it has one, leaves with it.
--- KEYS  1 lane (stream), 2 dead letters (stream), 3 run (hash), 4 runs (zset)
--- ARGV  1 run id, 2 dead letter id or ''
+-- KEYS  1 lane (stream), 2 dead letters (stream), 3 run (hash), 4 runs (zset), 5 ended (zset), 6 outbox (zset)
+-- ARGV  1 run id, 2 dead letter id or '', 3 '1' if events of a run that has no record any more go outside
 -- returns replayed | missing | the status that can't be replayed
 -- @include clock
 -- @include feed
 -- @include queued
-local lane, deadletter, record, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lane, deadletter, record, index, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local id, letter = ARGV[1], ARGV[2]
 
 local have = redis.call('HMGET', record, 'status', 'agent', 'message', 'dead')
@@ -24,6 +24,8 @@ local function revive_from_letter()
   agent, message = fields['agent_id'] or '', fields['message_data'] or ''
   redis.call('HSET', record, 'agent', agent, 'message', message, 'thread', fields['thread'] or '', 'submitted_at', now,
     'fence', fields['fence'] or 0)
+  if fields['thread'] and fields['thread'] ~= '' then redis.call('HSET', record, 'bound', '1') end
+  if ARGV[3] == '1' then redis.call('HSET', record, 'outbox', KEYS[6]) end
   redis.call('ZADD', index, now, id)
   return true
 end
@@ -37,8 +39,7 @@ end
 local entry = queue_entry(lane, id, agent, message, stamp_of(now))
 redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry, 'attempt', 0, 'owner', '')
 redis.call('HDEL', record, 'cancel', 'error', 'result', 'finished_at', 'dead', 'due_at')
-redis.call('PERSIST', record)
-redis.call('PERSIST', record .. ':events')
+redis.call('ZREM', ended, id)
 append_event(record, 'replayed', '{}')
 if letter ~= '' then redis.call('XDEL', deadletter, letter) end
 return 'replayed'

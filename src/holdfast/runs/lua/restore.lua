@@ -1,16 +1,15 @@
 -- Put runs back that are nowhere: their record says queued, running or delayed, but nothing would ever bring them to a worker,
 -- because somebody deleted or acked their entry, or deleted the consumer that held it, or a failover lost it.
 -- A run that some worker may still be doing is taken from it (fence + 1) and becomes due only when that worker has let go.
--- KEYS  1-4 lanes (streams; the first is served first), 5 delayed (zset), 6 run prefix
+-- KEYS  1-4 lanes (streams; the first is served first), 5 delayed (zset), 6 run prefix, 7 ended (zset), 8 limits (set)
 -- ARGV  1 group, 2 lease ttl ms, 3 retention ms, 4 '1' to look only, then run ids
--- returns, per run: fine | young (its entry is too fresh to judge) | restored | expiring (it ended, and has a ttl now)
+-- returns, per run: fine | young (its entry is too fresh to judge) | restored | expiring (it ended, and has its time to leave now)
 -- @include clock
--- @include feed
 -- @include group
--- @include queued
 -- @include ids
-local returned, delayed, run_prefix = KEYS[1], KEYS[5], KEYS[6]
-local group, ttl, retention, look_only = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
+-- @include limits
+local returned, delayed, run_prefix, ended, limits = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local group, ttl, retention, look_only = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local LIVE = { queued = true, running = true }
 local ENDED = { succeeded = true, failed = true, timed_out = true, cancelled = true }
 
@@ -43,7 +42,7 @@ local function queue_again(id, record, run)
   local fence = run.fence + 1
   drop(run.lane, run.entry)
   local entry = queue_entry(returned, id, run.agent, run.message, stamp_of(now))
-  redis.call('HSET', record, 'lane', returned, 'entry', entry, 'fence', fence, 'owner', '')
+  redis.call('HSET', record, 'lane', returned, 'entry', entry, 'fence', fence, 'owner', '', 'parked', '')
   told(record, run.status, fence)
 end
 
@@ -61,27 +60,27 @@ local function wait_again(id, record, run)
   told(record, run.status, run.fence)
 end
 
-local function expire(record, run)
+local function let_leave(id, run)
   drop(run.lane, run.entry)
-  redis.call('PEXPIRE', record, retention)
-  redis.call('PEXPIRE', record .. ':events', retention)
+  redis.call('ZADD', ended, now + retention, id)
 end
 
 local function restore(id)
   local record = run_prefix .. id
-  local have = redis.call('HMGET', record, 'status', 'lane', 'entry', 'fence', 'agent', 'message', 'due_at')
+  local have = redis.call('HMGET', record, 'status', 'lane', 'entry', 'fence', 'agent', 'message', 'due_at', 'parked')
   local run = { status = have[1], lane = have[2], entry = have[3], fence = tonumber(have[4]) or 0, agent = have[5] or '',
     message = have[6] or '', due = tonumber(have[7]) or now }
-  if not run.status or redis.call('PTTL', record) ~= -1 then return 'fine' end
+  if not run.status or redis.call('ZSCORE', ended, id) then return 'fine' end
   if run.status == 'delayed' then
     if redis.call('ZSCORE', delayed, id) then return 'fine' end
     if not look_only then wait_again(id, record, run) end
     return 'restored'
   end
+  if have[8] and have[8] ~= '' and redis.call('ZSCORE', parked_of(limits, have[8]), id) then return 'fine' end
   if not (LIVE[run.status] or ENDED[run.status]) or in_place(run.lane, run.entry) then return 'fine' end
   if tonumber((run.entry or ''):match('^%d+') or 0) > now - 2 * ttl then return 'young' end
   if ENDED[run.status] then
-    if not look_only then expire(record, run) end
+    if not look_only then let_leave(id, run) end
     return 'expiring'
   end
   if not look_only then (run.status == 'running' and take_away or queue_again)(id, record, run) end

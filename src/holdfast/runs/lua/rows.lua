@@ -7,6 +7,6 @@ local run_prefix = KEYS[1]
 local rows = {}
 for i = 1, #ARGV do
   rows[i] = redis.call('HMGET', run_prefix .. ARGV[i], 'status', 'agent', 'thread', 'lane', 'entry', 'attempt', 'fence', 'owner',
-    'submitted_at', 'started_at', 'finished_at', 'due_at', 'cancel', 'error')
+    'submitted_at', 'started_at', 'finished_at', 'due_at', 'cancel', 'error', 'tenant', 'parked')
 end
 return rows

@@ -1,21 +1,25 @@
 -- End a batch of attempts, each once and only under the fence it ran under: result or error, event, ack and delete together.
--- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 dead letters (stream), 7 run prefix
+-- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 dead letters (stream), 7 run prefix, 8 ended (zset), 9 limits (set),
+--       10 unarchived (zset)
 -- ARGV  1 group, 2 owner, 3 deletes ('1' if acked entries are deleted), 4 retention ms,
---       then per run: id, fence, status (succeeded | failed | timed_out | cancelled | delayed), value field (result | error),
---       value (JSON), event data (JSON), delay ms (delayed) or reason (failed, timed_out)
--- returns, per run: settled | cancelled (instead of delayed) | already (this fence settled before: a reply was lost) | stale
+--       then per run: id, fence, status (succeeded | failed | timed_out | cancelled | delayed | interrupted), value field
+--       (result | error | interrupt), value (JSON), event data (JSON), delay ms (delayed), reason (failed, timed_out) or which
+--       interrupt of the run it is (interrupted)
+-- returns, per run: settled | cancelled (instead of delayed or interrupted) | already (this fence settled before: a reply was lost) | stale
 -- @include clock
--- @include feed
-local delayed, deadletter, run_prefix = KEYS[5], KEYS[6], KEYS[7]
-local group, owner, deletes, retention = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4]
+-- @include limits
+local returned, delayed, deadletter, run_prefix, ended = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local limits, unarchived = KEYS[9], KEYS[10]
+local group, owner, deletes, retention = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 local STRIDE = 7
 local EVENTS = { delayed = 'retrying' }
+local PAUSES = { delayed = true, interrupted = true }
 
 local now = now_ms()
-local finished_at = string.format('%d', now)
+local finished_at, leaves_at = string.format('%d', now), string.format('%d', now + retention)
 
--- Entries are acked and deleted together at the end, one call for each lane.
-local acked, deleted = {}, {}
+-- Entries are acked and deleted together at the end, one call for each lane; and all ended runs are noted in one.
+local acked, deleted, leaving = {}, {}, {}
 
 local function put(lists, lane, entry)
   local list = lists[lane]
@@ -44,29 +48,37 @@ local function settle(at)
   local id, fence, status, field, value = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local data, extra = ARGV[at + 5], ARGV[at + 6]
   local record = run_prefix .. id
-  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry')
+  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'permits', 'outbox')
   if have[2] ~= fence then return 'stale' end
   if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end
 
-  local reason = status == 'delayed' and redis.call('HGET', record, 'cancel')
+  local reason = PAUSES[status] and redis.call('HGET', record, 'cancel')
   if reason then
-    -- Nobody wants it tried again: the cancel came while this attempt failed.
+    -- Nobody wants it to go on: the cancel came while this attempt failed, or asked for an answer.
     status, data = 'cancelled', cjson.encode({ reason = reason })
+    if field == 'interrupt' then field, value = 'error', cjson.encode({ kind = 'cancelled', message = reason }) end
   end
-  finish_entry(have[3], have[4], deletes or status == 'delayed')
-  append_event(record, EVENTS[status] or status, data)
+  local pauses = PAUSES[status]
+  finish_entry(have[3], have[4], deletes or pauses)
+  local event = append_event(record, EVENTS[status] or status, data, have[6])
   if status == 'delayed' then
     local due = now + tonumber(extra)
     redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'due_at', due, 'entry', '')
     redis.call('ZADD', delayed, due, id)
-    return 'settled'
+  elseif status == 'interrupted' then
+    redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'interrupts', extra, 'entry', '')
+    publish_event(record, event, status, data)
   end
+  if have[5] then release_permits(limits, record, id, have[5], returned, run_prefix, now, pauses) end
+  if pauses then return 'settled' end
+
+  publish_event(record, event, status, data)
   redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'finished_at', finished_at)
   if status == 'failed' or status == 'timed_out' then
     bury(record, id, status, value, extra)
   end
-  redis.call('PEXPIRE', record, retention)
-  redis.call('PEXPIRE', record .. ':events', retention)
+  leaving[#leaving + 1] = leaves_at
+  leaving[#leaving + 1] = id
   return reason and 'cancelled' or 'settled'
 end
 
@@ -74,4 +86,8 @@ local words = {}
 for at = 5, #ARGV, STRIDE do words[#words + 1] = settle(at) end
 for lane, entries in pairs(acked) do redis.call('XACK', lane, group, unpack(entries)) end
 for lane, entries in pairs(deleted) do redis.call('XDEL', lane, unpack(entries)) end
+if leaving[1] then
+  redis.call('ZADD', ended, unpack(leaving))
+  redis.call('ZADD', unarchived, unpack(leaving))
+end
 return words

@@ -1,10 +1,10 @@
-"""The development system: a server, workers and a janitor as real processes, kept up and reloaded.
+"""The development system: a server, workers and the API as real processes, kept up and reloaded.
 
 ::
 
-    start    server ─> app checked ─> workers, janitor
-    change   app checked ─> sound: workers replaced │ broken: said, the old workers go on
-    stop     workers (drain; a second Ctrl-C hands back now) ─> janitor ─> server
+    start    server ─> app checked ─> workers, api (janitor and relay are in it, or beside it)
+    change   app checked ─> sound: workers replaced, the api if agents came or went │ broken: the old go on
+    stop     workers (drain; a second Ctrl-C hands back now) ─> api and the others ─> server
 """
 
 from __future__ import annotations
@@ -12,29 +12,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.config import redacted
 from holdfast.errors import AppError
 from holdfast.redis.nearby import embedded_server
+from holdfast.services.dev.address import curl_line, missing_packages, reserved
 from holdfast.services.dev.check import check_app
-from holdfast.services.dev.child import Child, Recipe
+from holdfast.services.dev.child import Child
 from holdfast.services.dev.console import Console
+from holdfast.services.dev.recipes import Recipes
 from holdfast.services.dev.watch import Watch, app_folder
 from holdfast.services.signals import on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Generator
 
     from holdfast.config import Settings
     from holdfast.redis.embedded import EmbeddedServer
+    from holdfast.services.dev.address import Address
     from holdfast.services.dev.check import Verdict
 
 RELOAD_GRACE_SECONDS = 2.0
 """How long runs may finish on the old code before they are handed to workers with the new one."""
+API_GRACE_SECONDS = 0.5
+"""How long the api may linger: here no load balancer has to learn first that it leaves."""
 STOP_MARGIN_SECONDS = 2.0
 SERVER_LOOK_SECONDS = 1.0
 
@@ -115,7 +118,7 @@ class Dev:
             wait.cancel()
         return not self._stop.is_set()
 
-    async def _reload(self, workers: list[Child]) -> None:
+    async def _reload(self, workers: list[Child], api: list[Child], agents: tuple[str, ...]) -> None:
         while (watch := self._watch) is not None:
             changed = await watch.changed()
             self._console.say(f"{_named(changed)} changed")
@@ -124,67 +127,78 @@ class Dev:
                 self._console.warn(verdict.problem)
                 self._console.say("the old code goes on; waiting for the next change")
                 continue
-            self._console.say(f"reloading {len(workers)} workers; agents: {', '.join(verdict.agents)}")
-            await asyncio.gather(*(worker.replace(RELOAD_GRACE_SECONDS, self._hurry) for worker in workers))
+            # The api knows the agents by name only: while those are the same, its callers notice nothing.
+            knowing = api if verdict.agents != agents else []
+            agents = verdict.agents
+            what = f"{len(workers)} workers{' and the api' if knowing else ''}"
+            self._console.say(f"reloading {what}; agents: {', '.join(agents)}")
+            replaced = [each.replace(RELOAD_GRACE_SECONDS, self._hurry) for each in workers]
+            replaced += [each.replace(API_GRACE_SECONDS, self._hurry) for each in knowing]
+            await asyncio.gather(*replaced)
 
     # -- the processes
 
     async def _up(self, url: str, verdict: Verdict) -> None:
-        workers = [Child(self._worker(url, number), self._console) for number in range(1, self._count + 1)]
-        janitors = [Child(self._janitor(url), self._console)] if self._settings.janitor.enabled else []
-        self._welcome(url, verdict)
-        async with asyncio.TaskGroup() as group:
-            for child in (*workers, *janitors):
-                group.create_task(child.run(), name=child.name)
-            rounds = [group.create_task(self._keep_server()), group.create_task(self._reload(workers))]
-            await self._stop.wait()
-            for task in rounds:
-                task.cancel()
-            await self._down(workers, janitors)
+        with self._address() as address:
+            recipes = Recipes(self._settings, self._app_path, url, workers=self._count, address=address)
+            workers = [Child(recipe, self._console) for recipe in recipes.workers()]
+            api = [Child(recipe, self._console) for recipe in recipes.api()]
+            upkeep = [Child(recipe, self._console) for recipe in recipes.upkeep()]
+            self._welcome(url, verdict, address)
+            async with asyncio.TaskGroup() as group:
+                for child in (*workers, *api, *upkeep):
+                    group.create_task(child.run(), name=child.name)
+                rounds = (self._keep_server(), self._reload(workers, api, verdict.agents))
+                tasks = [group.create_task(each) for each in rounds]
+                await self._stop.wait()
+                for task in tasks:
+                    task.cancel()
+                await self._down(workers, api, upkeep)
 
-    async def _down(self, workers: list[Child], janitors: list[Child]) -> None:
-        """Workers first, while Redis is there to hand runs back to."""
+    @contextlib.contextmanager
+    def _address(self) -> Generator[Address | None]:
+        """Where the API will be; None, and a word about it, if it can't be."""
+        missing = missing_packages()
+        if missing:
+            self._console.say(
+                f"no api: it needs {', '.join(missing)}, which pip install 'holdfast[api]' brings; "
+                "everything else goes on without it"
+            )
+            yield None
+            return
+        with reserved(self._settings.api) as address:
+            if address.refused:
+                self._console.warn(
+                    f"port {self._settings.api.port} can't be had ({address.refused}): the api is on "
+                    f"{address.port} instead; --port or api.port (HOLDFAST_API_PORT) chooses another"
+                )
+            yield address
+
+    async def _down(self, workers: list[Child], api: list[Child], upkeep: list[Child]) -> None:
+        """Workers first, while Redis is there to hand runs back to, and the API to tell of it."""
         self._console.say("stopping: runs may finish; Ctrl-C again hands them back now")
         grace = self._settings.worker.drain_seconds + STOP_MARGIN_SECONDS
         await asyncio.gather(*(worker.stop(grace, self._hurry) for worker in workers))
-        await asyncio.gather(*(janitor.stop(STOP_MARGIN_SECONDS, self._hurry) for janitor in janitors))
+        stops = [each.stop(API_GRACE_SECONDS, self._hurry) for each in api]
+        stops += [each.stop(STOP_MARGIN_SECONDS, self._hurry) for each in upkeep]
+        await asyncio.gather(*stops)
 
-    def _worker(self, url: str, number: int) -> Recipe:
-        name = f"worker-{number}"
-
-        def environment() -> dict[str, str]:
-            # A new name for every start: what a dead process of this place still holds is not ours.
-            return self._environment(url, number - 1) | {"WORKER_POD_NAME": f"{name}-{secrets.token_hex(2)}"}
-
-        return Recipe(name, _holdfast("worker", "--app", self._app_path), environment)
-
-    def _janitor(self, url: str) -> Recipe:
-        return Recipe("janitor", _holdfast("janitor"), lambda: self._environment(url, self._count))
-
-    def _environment(self, url: str, place: int) -> dict[str, str]:
-        settings = self._settings
-        environment = {"REDIS_URL": url, "PYTHONUNBUFFERED": "1"}
-        if settings.log.format == "auto":
-            environment["HOLDFAST_LOG_FORMAT"] = "console"
-        if settings.metrics.port:
-            environment["METRICS_PORT"] = str(settings.metrics.port + place)
-        return environment
-
-    def _welcome(self, url: str, verdict: Verdict) -> None:
+    def _welcome(self, url: str, verdict: Verdict, address: Address | None) -> None:
         console, agents = self._console, verdict.agents
-        submit = console.bold(f"holdfast submit {agents[0] if agents else 'AGENT'} JSON --follow")
+        first = agents[0] if agents else "AGENT"
+        submit = console.bold(f"holdfast submit {first} JSON --follow")
         here = "" if self._settings.redis.url else f" (in {Path.cwd()}, or with REDIS_URL set)"
-        console.say(
-            f"Redis    {redacted(url)}\n"
-            f"agents   {', '.join(agents) or 'none yet: register one with @app.agent'}\n"
-            f"submit   {submit}{here}\n"
-            f"reload   {self._watch.folder if self._watch else 'off'}\n"
-            f"stop     Ctrl-C"
-        )
-
-
-def _holdfast(*arguments: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "holdfast", *arguments)
+        lines = [
+            f"Redis    {redacted(url)}",
+            f"agents   {', '.join(agents) or 'none yet: register one with @app.agent'}",
+            f"submit   {submit}{here}",
+            f"reload   {self._watch.folder if self._watch else 'off'}",
+            "stop     Ctrl-C",
+        ]
+        if address is not None:
+            curl = console.bold(curl_line(address, first, keyed=bool(self._settings.api.keys)))
+            lines[3:3] = [f"api      {address.url}", f"http     {curl}"]
+        console.say("\n".join(lines))
 
 
 def _lives(pid: int) -> bool:

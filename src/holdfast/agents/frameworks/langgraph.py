@@ -1,0 +1,219 @@
+"""LangGraph graphs: a checkpoint after every superstep, in Holdfast's store, under the run's fence.
+
+After a crash the graph goes on from its last checkpoint; nodes of the superstep that had finished are not run
+again. ``interrupt()`` waits without a worker. A worker that leaves hands the run on after a superstep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, cast
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
+from langgraph.types import Command
+from pydantic_core import to_jsonable_python
+
+from holdfast.agents.frameworks.current import entered
+from holdfast.agents.frameworks.langgraph_saver import FencedSaver
+from holdfast.agents.frameworks.replay import Questions, Replay
+from holdfast.errors import HandBack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
+
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.types import Interrupt, StateSnapshot
+
+    from holdfast.agents.context import Context
+
+
+class LangGraphAgent:
+    """A LangGraph graph, compiled or not, as an agent of Holdfast.
+
+    ``stream`` names the stream modes whose chunks go to the feed, each as ``{"mode": …, "data": …}``.
+    ``config`` is LangGraph's own (``recursion_limit``, ``configurable``, ``callbacks``), and
+    ``context(ctx, input)`` makes the graph's runtime context. A checkpointer that the graph was compiled with
+    is replaced.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        *,
+        stream: Iterable[str] = ("updates", "messages", "custom"),
+        config: RunnableConfig | None = None,
+        context: Callable[[Context, Any], Any] | None = None,
+    ) -> None:
+        self.graph = graph.compile() if hasattr(graph, "compile") else graph
+        self._modes = frozenset([stream] if isinstance(stream, str) else stream)
+        self._config: RunnableConfig = config or {}
+        self._context = context
+
+    async def __call__(self, ctx: Context, payload: Any) -> Any:
+        """Run the graph, or go on with it; return its output as JSON."""
+        rows = await ctx.memory.checkpoints()
+        saver = None if rows is None else FencedSaver(rows)
+        graph = self.graph.copy({"checkpointer": InMemorySaver() if saver is None else saver})
+        attempt = _Attempt(self, graph, saver, ctx, payload)
+        with entered(ctx):
+            return await attempt.run()
+
+    def configured(self, thread: str) -> RunnableConfig:
+        """Return the configuration of a run in a thread."""
+        configurable = {**self._config.get("configurable", {}), "thread_id": thread}
+        return cast("RunnableConfig", {**self._config, "configurable": configurable})
+
+    def runtime(self, ctx: Context, payload: Any) -> Any:
+        """Return the graph's runtime context of a run."""
+        return None if self._context is None else self._context(ctx, payload)
+
+    def shows(self, mode: str) -> bool:
+        """Tell whether chunks of a stream mode go to the feed."""
+        return mode in self._modes
+
+    @property
+    def modes(self) -> list[Any]:
+        """The stream modes to ask for: the graph's output comes as the last of its values."""
+        return sorted(self._modes | {"values"})
+
+
+class _Attempt:
+    """One attempt at a run of a graph."""
+
+    def __init__(
+        self, agent: LangGraphAgent, graph: Any, saver: FencedSaver | None, ctx: Context, payload: Any
+    ) -> None:
+        self._agent = agent
+        self._graph = graph
+        self._saver = saver
+        self._ctx = ctx
+        self._payload = payload
+        self._thread = ctx.thread_id or ctx.run_id
+        self._config = agent.configured(self._thread)
+        self._replay = Replay(ctx, "langgraph")
+        self._questions = Questions(self._replay)
+        self._output: Any = None
+
+    async def run(self) -> Any:
+        """Go on until the graph has ended, however many answers that takes."""
+        source = await self._start()
+        while True:
+            await self._stream(source)
+            snapshot = await self._graph.aget_state(self._config)
+            if not snapshot.next and not snapshot.interrupts:
+                break
+            source = await self._ask(snapshot)
+        if self._saver is not None:
+            await self._saver.finish(self._thread)
+        return _plain(self._output)
+
+    async def _start(self) -> Any:
+        """Return what the graph starts with: the input, an answer it waited for, or nothing but its state."""
+        if self._saver is None or not await self._saver.began(self._thread):
+            return _given(self._payload, self._graph)
+        snapshot = await self._graph.aget_state(self._config)
+        if snapshot.interrupts:
+            # A node that failed after it took its answer still shows the question: it has the answer already.
+            asked = await self._replay.get(self._asking(await self._question(snapshot)))
+            return None if asked is None else await self._ask(snapshot)
+        return await self._ask(snapshot) if self._stops_before(snapshot) else None
+
+    def _stops_before(self, snapshot: StateSnapshot) -> bool:
+        """A breakpoint is passed by going on, so it must not look like a crash."""
+        stops = self._graph.interrupt_before_nodes
+        return bool(snapshot.next) and (stops == "*" or bool(set(stops) & set(snapshot.next)))
+
+    async def _stream(self, source: Any) -> None:
+        async with _draining(self._ctx) as control:
+            chunks = self._graph.astream(
+                source,
+                self._config,
+                context=self._agent.runtime(self._ctx, self._payload),
+                stream_mode=self._agent.modes,
+                durability="sync",
+                control=control,
+            )
+            try:
+                async for mode, chunk in chunks:
+                    if mode == "values":
+                        self._output = chunk
+                    if self._agent.shows(mode) and not _told_before(mode, chunk):
+                        await self._ctx.stream({"mode": mode, "data": _shown(mode, chunk)})
+            except GraphDrained as exc:
+                raise HandBack("its worker is leaving, and the graph is between two supersteps") from exc
+
+    async def _ask(self, snapshot: StateSnapshot) -> Any:
+        """Wait for the answer to what the graph asks, and return what to go on with."""
+        question, pending = await self._question(snapshot), list(snapshot.interrupts)
+        if not pending:  # a breakpoint: any answer lets it go on
+            await self._questions.ask(question, {"next": list(snapshot.next)}, lambda _: None)
+            return None
+        await self._replay.put(self._asking(question), b"true")
+        answers = await self._questions.ask(question, _asked(pending), lambda answer: _by_id(answer, pending))
+        return Command(resume=answers)
+
+    async def _question(self, snapshot: StateSnapshot) -> str:
+        """Name a question: a node that asks twice does so at one checkpoint, with one answer more taken."""
+        checkpoint = snapshot.config.get("configurable", {})["checkpoint_id"]
+        taken = 0 if self._saver is None else await self._saver.answers(self._thread)
+        return " ".join([checkpoint, str(taken), *sorted(each.id for each in snapshot.interrupts)])
+
+    def _asking(self, question: str) -> str:
+        return self._replay.at(f"asked {question}", 1)
+
+
+@contextlib.asynccontextmanager
+async def _draining(ctx: Context) -> AsyncGenerator[RunControl]:
+    """Give the control that lets a graph stop after its superstep when the worker wants to leave."""
+    control = RunControl()
+
+    async def watch() -> None:
+        await ctx.wait_draining()
+        control.request_drain("the worker is leaving")
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield control
+    finally:
+        watching.cancel()
+
+
+def _given(payload: Any, graph: Any) -> Any:
+    """A string is a message to a graph that takes messages."""
+    if isinstance(payload, str) and "messages" in graph.channels:
+        return {"messages": [{"role": "user", "content": payload}]}
+    return payload
+
+
+def _asked(pending: list[Interrupt]) -> Any:
+    if len(pending) == 1:
+        return _plain(pending[0].value)
+    return {"interrupts": [{"id": each.id, "value": _plain(each.value)} for each in pending]}
+
+
+def _by_id(answer: Any, pending: list[Interrupt]) -> dict[str, Any]:
+    """Read an answer: of several interrupts by their ids, or one for all of them."""
+    ids = {each.id for each in pending}
+    by_id = cast("dict[str, Any]", answer) if len(pending) > 1 and isinstance(answer, dict) else {}
+    return by_id if by_id and set(by_id) <= ids else dict.fromkeys(ids, cast("Any", answer))
+
+
+def _told_before(mode: str, chunk: Any) -> bool:
+    """A node that finished before a crash is told again by LangGraph, when its superstep goes on."""
+    return mode == "updates" and bool(chunk.get("__metadata__", {}).get("cached"))
+
+
+def _shown(mode: str, chunk: Any) -> Any:
+    if mode != "messages":
+        return _plain(chunk)
+    message, metadata = chunk
+    node = metadata.get("langgraph_node")
+    return {"id": message.id, "type": message.type, "node": node, "content": _plain(message.content)}
+
+
+def _plain(value: Any) -> Any:
+    """Write a value as JSON; what has no JSON is written as its text."""
+    return to_jsonable_python(value, fallback=str)

@@ -1,0 +1,146 @@
+"""The system as one caller may see it: what belongs to another tenant does not exist here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from holdfast.api.archive import archived_view
+from holdfast.api.shapes import ErrorView, RunRow, RunView
+from holdfast.config.names import checked_queue
+from holdfast.errors import NotFound
+from holdfast.redis.command import command
+from holdfast.runs.run import Run, checked_id
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from holdfast.api.auth import Caller
+    from holdfast.api.backend import Backend, Line
+    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.run import RunFault
+
+_SEPARATOR: Final = "/"
+
+
+def access(request: Request, role: str) -> Access:
+    """Return what the request's caller may see, if it has the role."""
+    caller: Caller = request.scope["caller"]
+    caller.require(role)
+    return Access(request.app.state.backend, caller)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Finds queues and runs for one caller."""
+
+    backend: Backend
+    caller: Caller
+
+    def line(self, name: str | None) -> Line:
+        """The configured queue of that name, or the default one."""
+        lines = self.backend.lines
+        if not name:
+            return next(iter(lines.values()))
+        line = lines.get(name)
+        if line is None:
+            raise NotFound(f"no queue {name[:80]!r} is configured here{_meant(name, tuple(lines))}")
+        return line
+
+    def lines(self, name: str | None) -> list[Line]:
+        """The queue that was named, or all of them."""
+        return [self.line(checked_queue(name))] if name else list(self.backend.lines.values())
+
+    async def find(self, run_id: str) -> tuple[Line, Run]:
+        """A run that Redis still knows, and its queue."""
+        found = await self._live(run_id)
+        if found is None:
+            raise self._missing(run_id)
+        return found
+
+    async def view(self, run_id: str) -> RunView:
+        """Everything known of a run, live or archived."""
+        found = await self._live(run_id)
+        if found is not None:
+            return view(found[1])
+        archived = await (await self.backend.store.get()).archived(run_id, self.caller.tenant)
+        if archived is None or not self.caller.sees(archived.tenant):
+            raise self._missing(run_id)
+        return archived_view(archived)
+
+    async def _live(self, run_id: str) -> tuple[Line, Run] | None:
+        checked_id(run_id, "run_id")
+        for line in self.backend.lines.values():
+            try:
+                run = await line.queue.get(run_id)
+            except NotFound:
+                continue
+            if self.caller.sees(run.tenant):
+                return line, run
+        return None
+
+    def _missing(self, run_id: str) -> NotFound:
+        # The same words whether it does not exist or belongs to another tenant.
+        return NotFound(f"no run {run_id!r} is known here: check the id; GET /runs lists what there is")
+
+
+async def in_redis(queue: RunQueue, run_id: str) -> bool:
+    """Whether a run is still there, so that the archive's copy of it is not the only one."""
+    return bool(await command(queue.redis, "EXISTS", queue.keys.run(run_id)))
+
+
+# -- names of a tenant
+
+
+def scoped(tenant: str, name: str) -> str:
+    """A thread's, limit's or idempotency key's name, apart from the same name of another tenant."""
+    return f"{tenant}{_SEPARATOR}{name}" if tenant and name else name
+
+
+def unscoped(tenant: str, name: str) -> str:
+    """The name as the tenant gave it."""
+    return name.removeprefix(f"{tenant}{_SEPARATOR}") if tenant else name
+
+
+# -- views
+
+
+def row(run: Run) -> RunRow:
+    """A run as a list shows it."""
+    return RunRow(
+        id=run.id,
+        queue=run.queue,
+        status=run.status.value,
+        agent=run.agent,
+        thread_id=unscoped(run.tenant, run.thread_id),
+        tenant=run.tenant,
+        attempt=run.attempt,
+        fence=run.fence,
+        owner=run.owner,
+        submitted_at=run.submitted_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        due_at=run.due_at,
+        cancel=run.cancel,
+        parked=run.parked,
+        error=error_view(run.error),
+    )
+
+
+def view(run: Run) -> RunView:
+    """A run with everything that is known of it."""
+    fields = {name: getattr(row(run), name) for name in RunRow.__struct_fields__}
+    return RunView(
+        **fields, input=run.input, metadata=run.metadata, result=run.result, interrupt=run.interrupt
+    )
+
+
+def error_view(fault: RunFault | None) -> ErrorView | None:
+    """Why a run ended badly, if it did."""
+    return ErrorView(fault.kind, fault.message, fault.traceback) if fault is not None else None
+
+
+def _meant(name: str, known: tuple[str, ...]) -> str:
+    close = get_close_matches(name[:80], known, n=1)
+    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"

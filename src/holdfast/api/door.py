@@ -1,0 +1,131 @@
+"""The door of the API: who calls, how much it sends, its request id, and that every error is a problem.
+
+Pure ASGI: the requests of a busy API pass here, and a task or a copied body for each would double their cost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import ClientDisconnect
+
+from holdfast.api import problems
+from holdfast.api.auth import Denied
+from holdfast.telemetry.logs import get_logger, run_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from holdfast.api.auth import Keyring
+
+PUBLIC: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
+"""Probes have no keys, and the description of the API is no secret."""
+
+_LONGEST_LENGTH = 18
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+_log = get_logger(__name__)
+
+
+class TooLarge(Denied):
+    """The body is larger than ``api.max_body_bytes``."""
+
+    def __init__(self, limit: int) -> None:
+        detail = f"a body may have {limit} bytes (api.max_body_bytes): send less, or a reference to it"
+        # What was not read of the body must not be taken for the next request.
+        super().__init__(413, detail, headers={"Connection": "close"})
+
+
+class Door:
+    """ASGI middleware around all routes."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keyring: Keyring,
+        max_body_bytes: int,
+        redis_url: str,
+        closing: Callable[[], bool],
+        count: Callable[[Scope, int, float], None],
+        express: Mapping[tuple[str, str], ASGIApp],
+    ) -> None:
+        self._app = app
+        self._express = express
+        self._keyring = keyring
+        self._limit = max_body_bytes
+        self._redis_url = redis_url
+        self._closing = closing
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"")
+        request_id = given if _REQUEST_ID.fullmatch(given) else os.urandom(12).hex().encode()
+        named = scope["request_id"] = request_id.decode()
+        visit = _Visit(receive, send, request_id, self._limit, closing=self._closing())
+        run_context.set({"request_id": named})
+        try:
+            length = headers.get(b"content-length", b"0")
+            if len(length) > _LONGEST_LENGTH or (length.isdigit() and int(length) > self._limit):
+                raise TooLarge(self._limit)  # noqa: TRY301  answered as any other error
+            if scope["path"] not in PUBLIC:
+                scope["caller"] = self._keyring.caller(scope, headers)
+            # The busiest routes go past the framework, whose ways cost more than what they do.
+            app = self._express.get((scope["method"], scope["path"]), self._app)
+            await app(scope, visit.receive, visit.send)
+        except ClientDisconnect:
+            return
+        except Exception as exc:
+            if visit.status:
+                _log.error("an answer broke off", path=scope["path"], exc_info=exc)
+                raise
+            response = problems.answer(exc, request_id=named, redis_url=self._redis_url)
+            await response(scope, visit.receive, visit.send)
+        finally:
+            seconds = time.perf_counter() - started
+            self._count(scope, visit.status, seconds)
+            _log.debug(
+                "request", method=scope["method"], path=scope["path"], status=visit.status, seconds=seconds
+            )
+
+
+class _Visit:
+    """One request on its way in and out."""
+
+    __slots__ = ("_limit", "_read", "_receive", "_send", "extra", "status")
+
+    def __init__(self, receive: Receive, send: Send, request_id: bytes, limit: int, *, closing: bool) -> None:
+        self._receive = receive
+        self._send = send
+        self._limit = limit
+        self._read = 0
+        self.status = 0
+        self.extra: list[tuple[bytes, bytes]] = [(b"x-request-id", request_id)]
+        if closing:
+            self.extra.append((b"connection", b"close"))
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._read += len(message.get("body", b""))
+            if self._read > self._limit:
+                raise TooLarge(self._limit)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers: list[Any] = list(message.get("headers", ()))
+            message["headers"] = headers + self.extra
+        await self._send(message)

@@ -1,0 +1,149 @@
+"""``POST /execute``: ask for a run, or answer one that waits. The hot path of the API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from holdfast.api.access import Access, access, scoped, unscoped
+from holdfast.api.auth import SUBMIT
+from holdfast.api.openapi import answers, takes
+from holdfast.api.replies import read, reply
+from holdfast.api.shapes import Accepted, ExecuteRequest
+from holdfast.errors import Conflict, InputError, NotFound
+from holdfast.runs.run import Multitask, Priority, Submission
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from holdfast.api.backend import Line
+    from holdfast.runs.run import Ticket
+
+router = APIRouter(tags=["execute"])
+
+_request = msgspec.json.Decoder(ExecuteRequest)
+_PRIORITIES: Final = {each.value: each for each in Priority}
+_MULTITASKS: Final = {each.value: each for each in Multitask}
+_LONGEST_KEY: Final = 128
+
+_EXAMPLE: Final = {
+    "status": "queued",
+    "run_id": "0192f0c1-7e6a-7c3b-9d54-0a8f5e1b2c3d",
+    "correlation_id": "0192f0c1-7e6a-7c3b-9d54-0a8f5e1b2c3d",
+    "message_id": "1731000000000-0",
+    "thread_id": "conversation-7",
+}
+_KEY_HEADER: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "The same key again is the same run, for a day.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": _LONGEST_KEY, "pattern": "^[!-~]+$"},
+}
+
+
+@router.post(
+    "/execute",
+    summary="Ask for a run, or answer one that waits for input",
+    status_code=202,
+    responses={
+        **answers(202, Accepted, "The run is queued.", _EXAMPLE),
+        **answers(200, Accepted, "The run was there already: same key or correlation id.", _EXAMPLE),
+        **answers(errors=(401, 403, 404, 409, 413, 422, 429, 503)),
+    },
+    openapi_extra={
+        "parameters": [_KEY_HEADER],
+        **takes(
+            ExecuteRequest,
+            {
+                "start": {"agent_id": "triage", "input": {"ticket": 7}, "thread_id": "conversation-7"},
+                "later": {"agent_id": "report", "delay_seconds": 3600, "priority": "low"},
+                "answer": {
+                    "agent_id": "triage",
+                    "action": "RESUME",
+                    "correlation_id": "0192f0c1-7e6a-7c3b-9d54-0a8f5e1b2c3d",
+                    "input": {"approved": True},
+                },
+            },
+        ),
+    },
+)
+async def execute(request: Request) -> Response:
+    """Queue a run and return at once; events and result are read by its id."""
+    here = access(request, SUBMIT)
+    wanted = read(await request.body(), _request)
+    if wanted.action == "RESUME":
+        return await _resume(here, wanted)
+    if here.backend.app is not None:
+        here.backend.app.get(wanted.agent_id)
+    line = here.line(wanted.queue)
+    submission = _submission(here, wanted, request.headers.get("idempotency-key", ""))
+    ticket = await line.sender.submit(submission)
+    if ticket.fresh:
+        return reply(_accepted(ticket, wanted.thread_id or ""), 202)
+    return await _known(here, line, ticket, submission)
+
+
+async def express(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer the same as a plain ASGI application: a framework's routing would double the cost."""
+    response = await execute(Request(scope, receive))
+    await response(scope, receive, send)
+
+
+def _submission(here: Access, wanted: ExecuteRequest, key: str) -> Submission:
+    tenant = here.caller.tenant or wanted.tenant or ""
+    if here.caller.tenant and wanted.tenant and wanted.tenant != here.caller.tenant:
+        raise InputError(
+            f"tenant: the key belongs to {here.caller.tenant!r}, not to {wanted.tenant!r}; leave it out"
+        )
+    if len(key) > _LONGEST_KEY:
+        raise InputError(f"Idempotency-Key may have {_LONGEST_KEY} characters, got {len(key)}")
+    client, project = wanted.client_id or "", wanted.project_id or ""
+    if "\n" in client or "\n" in project:  # a pattern's $ lets a last newline pass; these become headers
+        raise InputError("client_id and project_id must be one line of printable ASCII characters")
+    return Submission(
+        agent=wanted.agent_id,
+        input=wanted.input,
+        run_id=wanted.correlation_id or "",
+        thread_id=scoped(tenant, wanted.thread_id or ""),
+        priority=_PRIORITIES[wanted.priority],
+        delay_seconds=wanted.delay_seconds or 0.0,
+        timeout_seconds=wanted.timeout_seconds,
+        idempotency_key=scoped(tenant, key),
+        client_id=client,
+        project_id=project,
+        tenant=tenant,
+        metadata=wanted.metadata or {},
+        webhook=wanted.webhook or "",
+        push=msgspec.to_builtins(wanted.push) if wanted.push else {},
+        logger_context=wanted.logger_context or {},
+        multitask=_MULTITASKS[wanted.multitask],
+        concurrency_key=scoped(tenant, wanted.concurrency_key or ""),
+    )
+
+
+async def _known(here: Access, line: Line, ticket: Ticket, submission: Submission) -> Response:
+    """Answer with the run that was there, unless it is somebody else's."""
+    try:
+        run = await line.queue.get(ticket.run_id)
+    except NotFound:  # it has just left Redis
+        return reply(_accepted(ticket, unscoped(submission.tenant, submission.thread_id)), 200)
+    if not here.caller.sees(run.tenant):
+        raise Conflict(f"correlation_id {ticket.run_id!r} is taken: choose another, or leave it out")
+    return reply(_accepted(ticket, unscoped(run.tenant, run.thread_id)), 200)
+
+
+async def _resume(here: Access, wanted: ExecuteRequest) -> Response:
+    if not wanted.correlation_id:
+        raise InputError("correlation_id: RESUME needs the id of the run that waits")
+    line, run = await here.find(wanted.correlation_id)
+    if run.agent != wanted.agent_id:
+        raise Conflict(f"run {run.id} is one of agent {run.agent!r}, not of {wanted.agent_id!r}")
+    await line.queue.resume_run(run.id, wanted.input)
+    return reply(Accepted("queued", run.id, run.id, "", unscoped(run.tenant, run.thread_id)), 202)
+
+
+def _accepted(ticket: Ticket, thread_id: str) -> Accepted:
+    return Accepted(ticket.status.value, ticket.run_id, ticket.run_id, ticket.message_id, thread_id)

@@ -1,0 +1,100 @@
+"""Why a run is where it is: a pure function of what is known, in sentences an operator can act on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.runs.run import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.redis.members import Member
+    from holdfast.runs.queue import Depth, Gate
+    from holdfast.runs.run import Run
+
+
+def explain(
+    run: Run, gate: Gate, depth: Depth, members: Sequence[Member], now: float | None = None
+) -> list[str]:
+    """Say why, the most telling reason first."""
+    now = time.time() if now is None else now
+    match run.status:
+        case Status.QUEUED:
+            return _queued(run, gate, depth, members)
+        case Status.DELAYED:
+            return [_delayed(run, now), *_last_error(run)]
+        case Status.RUNNING:
+            return _running(run, members, now)
+        case Status.INTERRUPTED:
+            return [f"the agent asked something: POST /runs/{run.id}/resume with the answer as its value"]
+        case Status.SUCCEEDED:
+            return [f"it ended well after {_attempts(run)}, in {run.finished_at - run.started_at:.3f} s"]
+        case _:
+            return [*_ended_badly(run), _again(run)]
+
+
+def _queued(run: Run, gate: Gate, depth: Depth, members: Sequence[Member]) -> list[str]:
+    if run.parked:
+        return [f"it waits for {run.parked}, which is taken: it starts the moment that is free"]
+    said: list[str] = []
+    if gate.mode == "paused":
+        why = f" ({gate.reason})" if gate.reason else ""
+        said.append(
+            f"queue {run.queue!r} is paused{why}: `holdfast queues resume {run.queue}` opens it again"
+        )
+    workers = [m for m in members if m.kind == "worker" and run.queue in _names(m, "queues")]
+    if not workers:
+        said.append(f"no worker serves queue {run.queue!r}: start one with `holdfast worker --app APP`")
+    elif not any(run.agent in _names(member, "agents") for member in workers):
+        names = ", ".join(sorted(member.name for member in workers)[:5])
+        said.append(f"no worker of queue {run.queue!r} has the agent {run.agent!r}: {names} run others")
+    if run.attempt:
+        said.append(f"it was handed back or reclaimed after {_attempts(run)}; it is served first")
+    said.append(
+        f"{depth.undelivered} runs wait in queue {run.queue!r}, {depth.pending} are held by "
+        f"{len(workers)} workers; the oldest has waited {depth.oldest_seconds:.1f} s"
+    )
+    return said
+
+
+def _running(run: Run, members: Sequence[Member], now: float) -> list[str]:
+    said = [f"{run.owner} has been at it for {max(now - run.started_at, 0):.1f} s, {_ordinal(run)}"]
+    if run.cancel:
+        said.insert(0, f"it was asked to stop: {run.cancel}")
+    if not any(member.kind == "worker" and member.name == run.owner for member in members):
+        said.append(f"{run.owner} gives no sign of life: another worker takes over when its lease ends")
+    return said + _last_error(run)
+
+
+def _delayed(run: Run, now: float) -> str:
+    left = run.due_at - now
+    due = f"in {left:.1f} s" if left > 0 else "now"
+    return f"it is due {due}" + (f", after {_attempts(run)}" if run.attempt else "")
+
+
+def _ended_badly(run: Run) -> list[str]:
+    if run.status is Status.CANCELLED:
+        return [f"it was cancelled: {run.cancel or 'no reason was given'}"]
+    return [f"it was given up after {_attempts(run)}", *_last_error(run)]
+
+
+def _last_error(run: Run) -> list[str]:
+    return [f"its last error: {run.error.kind}: {run.error.message}"] if run.error else []
+
+
+def _again(run: Run) -> str:
+    return f"POST /runs/{run.id}/retry queues it again"
+
+
+def _attempts(run: Run) -> str:
+    return f"{run.attempt} attempt{'' if run.attempt == 1 else 's'}"
+
+
+def _ordinal(run: Run) -> str:
+    return f"attempt {run.attempt}, fence {run.fence}"
+
+
+def _names(member: Member, field: str) -> list[str]:
+    return member.fields.get(field, "").split(",")

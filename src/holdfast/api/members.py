@@ -1,0 +1,35 @@
+"""``/members``: every live process."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from holdfast.api.access import access
+from holdfast.api.auth import READ
+from holdfast.api.openapi import answers
+from holdfast.api.replies import reply
+from holdfast.api.shapes import MemberList, MemberView
+
+router = APIRouter(tags=["members"])
+
+_MEMBER = {
+    "kind": "worker",
+    "name": "worker-1",
+    "fields": {"host": "node-1", "pid": "7", "queues": "agent-queue", "load": "2", "capacity": "10"},
+}
+
+
+@router.get(
+    "/members",
+    summary="List every live process",
+    responses={
+        **answers(200, MemberList, "Processes, by kind and name.", {"members": [_MEMBER]}),
+        **answers(errors=(401, 403, 503)),
+    },
+)
+async def get_members(request: Request) -> Response:
+    """Show the workers, janitors and other processes that are alive; not for the key of one tenant."""
+    here = access(request, READ)
+    here.caller.require_every_tenant()
+    found = await here.backend.members.all(here.backend.redis)
+    return reply(MemberList([MemberView(each.kind, each.name, each.fields) for each in found]))

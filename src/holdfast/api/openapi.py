@@ -1,0 +1,120 @@
+"""The description of the API: shapes from msgspec, examples from beside the routes, problems everywhere."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from fastapi.openapi.utils import get_openapi
+
+from holdfast.api import problems, shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fastapi import FastAPI
+
+_REF: Final = "#/components/schemas/{name}"
+_PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
+    401: ("A key is needed.", "unauthorized", "send a key: `Authorization: Bearer <key>`"),
+    403: (
+        "The caller may not do this.",
+        "forbidden",
+        "the key 'dashboard' has the role read; this needs the role submit",
+    ),
+    404: ("There is no such thing.", "not-found", "no run 'x' is known here: check the id"),
+    409: (
+        "Its state does not allow this.",
+        "conflict",
+        "run 7 is running: only an interrupted run waits for an answer",
+    ),
+    413: (
+        "The body is too large.",
+        "too-large",
+        "a body may have 2097152 bytes (api.max_body_bytes): send less, or a reference to it",
+    ),
+    422: ("The request can't be accepted.", "invalid", "body: Object missing required field `agent_id`"),
+    429: (
+        "The queue is full or paused; Retry-After says when to come back.",
+        "queue-full",
+        "queue 'agent-queue' holds 100000 runs, its max_depth (STREAM_MAXLEN); try again later",
+    ),
+    503: (
+        "Redis does not answer; Retry-After says when to come back.",
+        "redis-unavailable",
+        "Redis at redis://redis:6379 does not answer: check that it runs",
+    ),
+}
+
+
+def answers(
+    status: int = 0,
+    shape: type | None = None,
+    description: str = "",
+    example: Any = None,
+    *,
+    errors: Iterable[int] = (),
+) -> dict[int | str, dict[str, Any]]:
+    """Describe an answer, and the problems that may come instead."""
+    described: dict[int | str, dict[str, Any]] = {}
+    if shape is not None:
+        content = {"schema": _ref(shape), **({"example": example} if example is not None else {})}
+        described[status] = {"description": description, "content": {"application/json": content}}
+    for code in errors:
+        sentence, slug, detail = _PROBLEMS[code]
+        example = {
+            "type": f"urn:holdfast:problem:{slug}",
+            "title": HTTPStatus(code).phrase,
+            "status": code,
+            "detail": detail,
+            "request_id": "5f0c2a7be1d94b3c8a6e7d10",
+        }
+        content = {"schema": _ref(problems.Problem), "example": example}
+        described[code] = {"description": sentence, "content": {problems.MEDIA_TYPE: content}}
+        if code in {429, 503}:
+            described[code]["headers"] = {
+                "Retry-After": {"schema": {"type": "string"}, "description": "Seconds."}
+            }
+    return described
+
+
+def takes(shape: type, examples: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
+    """Describe a body."""
+    named = {name: {"value": value} for name, value in examples.items()}
+    content = {"application/json": {"schema": _ref(shape), "examples": named}}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Write the whole description."""
+    document = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
+    _, components = msgspec.json.schema_components(_shapes(), ref_template=_REF)
+    parts: dict[str, Any] = document.setdefault("components", {})
+    parts["schemas"] = components
+    parts["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": "A key of `holdfast api new-key`."}
+    }
+    document["security"] = [{"key": []}, {}]
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            _complete(operation)
+    return document
+
+
+def _complete(operation: dict[str, Any]) -> None:
+    """FastAPI describes its own validation errors, which never leave here: ours are problems."""
+    answers_of: dict[str, Any] = operation["responses"]
+    if problems.MEDIA_TYPE not in answers_of.get("422", {}).get("content", {problems.MEDIA_TYPE: 0}):
+        answers_of.update({f"{code}": text for code, text in answers(errors=(422,)).items()})
+
+
+def _shapes() -> list[type]:
+    found = [value for value in vars(shapes).values() if isinstance(value, type)]
+    return [each for each in (*found, problems.Problem) if issubclass(each, msgspec.Struct)]
+
+
+def _ref(shape: type) -> dict[str, str]:
+    return {"$ref": _REF.format(name=shape.__name__)}

@@ -1,0 +1,148 @@
+"""Errors as ``application/problem+json`` (RFC 9457): what went wrong, and what the caller can do about it."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from holdfast.errors import (
+    Conflict,
+    HoldfastError,
+    InputError,
+    NotFound,
+    PayloadTooLarge,
+    QueueFull,
+    QueuePaused,
+    RedisUnavailable,
+    Refused,
+    UnknownAgent,
+)
+from holdfast.redis.client import TROUBLE
+from holdfast.redis.edge import answering
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MEDIA_TYPE: Final = "application/problem+json"
+_URN: Final = "urn:holdfast:problem:"
+
+_log = get_logger(__name__)
+
+_KINDS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
+    (UnknownAgent, 404, "unknown-agent", "Nobody here runs this agent"),
+    (PayloadTooLarge, 413, "too-large", "The message is too large"),
+    (InputError, 422, "invalid", "The request can't be accepted"),
+    (QueueFull, 429, "queue-full", "The queue is full"),
+    (QueuePaused, 429, "queue-paused", "The queue takes no new runs now"),
+    (RedisUnavailable, 503, "redis-unavailable", "Redis does not answer"),
+    (Refused, 503, "unavailable", "Not now"),
+    (NotFound, 404, "not-found", "There is no such thing"),
+    (Conflict, 409, "conflict", "Its state does not allow this"),
+)
+"""The most specific first."""
+_DEFECT: Final = (500, "internal", "Something went wrong here")
+
+_PLAIN: Final[Mapping[int, tuple[str, str]]] = {
+    400: ("bad-request", "The request can't be read"),
+    401: ("unauthorized", "A key is needed"),
+    403: ("forbidden", "This caller may not do this"),
+    404: ("no-such-path", "There is no such path"),
+    405: ("wrong-method", "The path exists, but not with this method"),
+    413: ("too-large", "The body is too large"),
+}
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a request: where, and what."""
+
+    where: str
+    what: str
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A problem, as RFC 9457 has it; ``request_id`` finds the request in the logs."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str = ""
+    errors: tuple[Fault, ...] = ()
+
+
+def answer(exc: Exception, *, request_id: str = "", redis_url: str = "") -> Response:
+    """Return what a caller is told of an exception."""
+    headers: dict[str, str] = {}
+    problem = _problem(exc, request_id, redis_url, headers)
+    if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log.error("request failed", error=problem.detail, exc_info=exc)
+    return Response(
+        msgspec.json.encode(problem), status_code=problem.status, headers=headers, media_type=MEDIA_TYPE
+    )
+
+
+def _problem(exc: Exception, request_id: str, redis_url: str, headers: dict[str, str]) -> Problem:
+    if isinstance(exc, TROUBLE):
+        exc = _translated(exc, redis_url)
+    if isinstance(exc, HoldfastError):
+        if isinstance(exc, Refused):
+            headers["Retry-After"] = f"{max(1, math.ceil(exc.retry_after))}"
+        status, slug, title = _kind(exc)
+        return _told(status, slug, title, str(exc), request_id)
+    if isinstance(exc, RequestValidationError):
+        return _invalid(cast("Sequence[Mapping[str, Any]]", exc.errors()), request_id)
+    if isinstance(exc, HTTPException):
+        headers.update(exc.headers or {})
+        slug, title = _PLAIN.get(exc.status_code, ("http", HTTPStatus(exc.status_code).phrase))
+        return _told(exc.status_code, slug, title, _detail(exc), request_id)
+    detail = f"this is a defect of ours: the log has it under request_id {request_id}"
+    return _told(*_DEFECT, detail, request_id)
+
+
+def _kind(exc: Exception) -> tuple[int, str, str]:
+    return next(
+        ((status, slug, title) for kind, status, slug, title in _KINDS if isinstance(exc, kind)), _DEFECT
+    )
+
+
+def _told(status: int, slug: str, title: str, detail: str, request_id: str) -> Problem:
+    return Problem(type=_URN + slug, title=title, status=status, detail=detail, request_id=request_id)
+
+
+def _translated(exc: Exception, redis_url: str) -> Exception:
+    try:
+        with answering(redis_url):
+            raise exc
+    except HoldfastError as translated:
+        return translated
+
+
+def _detail(exc: HTTPException) -> str:
+    if exc.status_code == HTTPStatus.NOT_FOUND and exc.detail == HTTPStatus.NOT_FOUND.phrase:
+        return "nothing is at this path: GET /openapi.json lists what there is"
+    if exc.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"this path allows {(exc.headers or {}).get('Allow', 'other methods')}"
+    return str(exc.detail)
+
+
+def _invalid(errors: Sequence[Mapping[str, Any]], request_id: str) -> Problem:
+    faults = tuple(
+        Fault(".".join(str(part) for part in error.get("loc", ())), str(error.get("msg", "")))
+        for error in errors
+    )
+    detail = "; ".join(f"{fault.where}: {fault.what}" for fault in faults[:5]) or "the request is not valid"
+    return Problem(
+        type=_URN + "invalid",
+        title="The request can't be accepted",
+        status=422,
+        detail=detail,
+        request_id=request_id,
+        errors=faults,
+    )

@@ -1,0 +1,127 @@
+"""``/queues``: how much work there is, and whether queues take and give it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Path, Request, Response
+
+from holdfast.api.access import access
+from holdfast.api.auth import OPERATE, READ
+from holdfast.api.openapi import answers, takes
+from holdfast.api.replies import body, reply
+from holdfast.api.shapes import QueueList, QueueView, ReasonRequest
+
+if TYPE_CHECKING:
+    from holdfast.runs.queue import RunQueue
+
+router = APIRouter(tags=["queues"])
+
+Name = Annotated[str, Path(description="The queue's name.", examples=["agent-queue"])]
+
+_reason = msgspec.json.Decoder(ReasonRequest)
+_VIEW: Final[dict[str, Any]] = {
+    "name": "agent-queue",
+    "mode": "open",
+    "reason": "",
+    "since": 0.0,
+    "depth": 3,
+    "undelivered": 1,
+    "pending": 2,
+    "delayed": 0,
+    "dead": 0,
+    "oldest_seconds": 0.2,
+    "workers": 1,
+}
+_CHANGES: Final = {
+    **answers(200, QueueView, "The queue as it is now.", {**_VIEW, "mode": "paused", "reason": "upgrade"}),
+    **answers(errors=(401, 403, 404, 413, 422, 503)),
+}
+_BODY: Final = takes(ReasonRequest, {"why": {"reason": "upgrade"}}, required=False)
+
+
+@router.get(
+    "/queues",
+    summary="List the queues",
+    responses={
+        **answers(200, QueueList, "Every configured queue.", {"queues": [_VIEW]}),
+        **answers(errors=(401, 403, 503)),
+    },
+)
+async def get_queues(request: Request) -> Response:
+    """Show every configured queue, the default one first."""
+    here = access(request, READ)
+    return reply(QueueList([await _view(line.queue) for line in here.backend.lines.values()]))
+
+
+@router.get(
+    "/queues/{name}",
+    summary="Read how much work a queue holds",
+    responses={
+        **answers(200, QueueView, "The queue as it is now.", _VIEW),
+        **answers(errors=(401, 403, 404, 422, 503)),
+    },
+)
+async def get_queue(request: Request, name: Name) -> Response:
+    """Show one queue."""
+    here = access(request, READ)
+    return reply(await _view(here.line(name).queue))
+
+
+@router.post(
+    "/queues/{name}/pause",
+    summary="Take no new runs and start none; what runs goes on",
+    responses=_CHANGES,
+    openapi_extra=_BODY,
+)
+async def pause_queue(request: Request, name: Name) -> Response:
+    """Pause a queue."""
+    queue, reason = await _changing(request, name)
+    await queue.pause(reason)
+    return reply(await _view(queue))
+
+
+@router.post(
+    "/queues/{name}/drain",
+    summary="Take no new runs, but work off those that are there",
+    responses=_CHANGES,
+    openapi_extra=_BODY,
+)
+async def drain_queue(request: Request, name: Name) -> Response:
+    """Drain a queue."""
+    queue, reason = await _changing(request, name)
+    await queue.drain(reason)
+    return reply(await _view(queue))
+
+
+@router.post("/queues/{name}/resume", summary="Open a queue again", responses=_CHANGES, openapi_extra=_BODY)
+async def resume_queue(request: Request, name: Name) -> Response:
+    """Open a queue that was paused or drained."""
+    queue, _ = await _changing(request, name)
+    await queue.resume()
+    return reply(await _view(queue))
+
+
+async def _changing(request: Request, name: str) -> tuple[RunQueue, str]:
+    here = access(request, OPERATE)
+    here.caller.require_every_tenant()
+    given = await body(request, _reason, ReasonRequest())
+    return here.line(name).queue, given.reason
+
+
+async def _view(queue: RunQueue) -> QueueView:
+    gate, depth = await queue.gate(), await queue.depth()
+    return QueueView(
+        name=queue.name,
+        mode=gate.mode,
+        reason=gate.reason,
+        since=gate.since,
+        depth=depth.depth,
+        undelivered=depth.undelivered,
+        pending=depth.pending,
+        delayed=depth.delayed,
+        dead=depth.dead,
+        oldest_seconds=depth.oldest_seconds,
+        workers=depth.workers,
+    )

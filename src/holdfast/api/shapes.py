@@ -1,0 +1,243 @@
+"""What goes in and out of the API, as msgspec reads and writes it; OpenAPI is derived from these."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Text = Annotated[str, Meta(max_length=256, pattern="^[ -~]*$")]
+Id = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[!-~]+$")]
+Scoped = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+$")]
+"""A name that may be put behind that of its tenant."""
+Tenant = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_.-]+$")]
+
+
+class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A receiver of A2A push notifications."""
+
+    url: Annotated[str, Meta(max_length=2048, pattern="^https?://[!-~]+$")]
+    token: Annotated[str, Meta(max_length=1024, pattern="^[!-~]*$")] = ""
+
+
+class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ask for a run (START), or answer one that waits for input (RESUME, with its correlation_id)."""
+
+    agent_id: Annotated[
+        str,
+        Meta(max_length=200, pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$", description="The agent's name."),
+    ]
+    input: Annotated[Any, Meta(description="What the agent is given; with RESUME, the answer.")] = None
+    action: Literal["START", "RESUME"] = "START"
+    correlation_id: Annotated[
+        Id | None, Meta(description="The run's id; the same one again is the same run.")
+    ] = None
+    thread_id: Annotated[
+        Scoped | None, Meta(description="The conversation; its runs go one after the other.")
+    ] = None
+    client_id: Text | None = None
+    project_id: Text | None = None
+    tenant: Annotated[Tenant | None, Meta(description="Forced to the key's own, if the key has one.")] = None
+    queue: Annotated[Text | None, Meta(description="The queue, if it is not the default one.")] = None
+    priority: Literal["high", "normal", "low"] = "normal"
+    delay_seconds: Annotated[float, Meta(ge=0, le=315_360_000)] | None = None
+    timeout_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    metadata: dict[str, Any] | None = None
+    webhook: Annotated[
+        Annotated[str, Meta(max_length=2048, pattern="^https?://[!-~]+$")] | None,
+        Meta(description="Where the run's events are sent, as Standard Webhooks has it."),
+    ] = None
+    push: Annotated[Push | None, Meta(description="Where A2A push notifications of the run go.")] = None
+    logger_context: Annotated[
+        dict[str, Any] | None, Meta(description="Fields of every log line and event of the run.")
+    ] = None
+    multitask: Annotated[
+        Literal["enqueue", "reject", "interrupt", "rollback"],
+        Meta(description="What becomes of this run if its thread is busy."),
+    ] = "enqueue"
+    concurrency_key: Annotated[Scoped | None, Meta(description="Runs with the same key share a limit.")] = (
+        None
+    )
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The receipt for a run; ``correlation_id`` is its id in the words of the caller."""
+
+    status: str
+    run_id: str
+    correlation_id: str
+    message_id: str
+    thread_id: str
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """Why a run, or its last attempt, ended badly."""
+
+    kind: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list; times are seconds since the epoch, 0 = not yet."""
+
+    id: str
+    queue: str
+    status: str
+    agent: str
+    thread_id: str = ""
+    tenant: str = ""
+    attempt: int = 0
+    fence: int = 0
+    owner: str = ""
+    submitted_at: float = 0.0
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    due_at: float = 0.0
+    cancel: str = ""
+    parked: str = ""
+    error: ErrorView | None = None
+    archived: bool = False
+
+
+class RunView(RunRow, frozen=True, kw_only=True):
+    """Everything that is known of a run."""
+
+    input: Any = None
+    metadata: dict[str, Any] = {}
+    result: Any = None
+    interrupt: Any = None
+
+
+class RunList(msgspec.Struct, frozen=True):
+    """Runs, newest first, the archived ones last; without a cursor that was all."""
+
+    runs: list[RunRow]
+    cursor: str = ""
+
+
+class ResultView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a run ended, or where it is; ``result`` if it succeeded, ``error`` if it did not."""
+
+    run_id: str
+    status: str
+    result: Any = msgspec.UNSET
+    error: ErrorView | None = None
+    interrupt: Any = msgspec.UNSET
+
+
+class ResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer to a run that waits for one."""
+
+    value: Any = None
+
+
+class ReasonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why something is done; others see it."""
+
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """What became of a run."""
+
+    run_id: str
+    status: str
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """Why a run is where it is, in sentences."""
+
+    run_id: str
+    status: str
+    because: list[str]
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue: whether it is open, and how much work it holds."""
+
+    name: str
+    mode: str
+    reason: str
+    since: float
+    depth: int
+    undelivered: int
+    pending: int
+    delayed: int
+    dead: int
+    oldest_seconds: float
+    workers: int
+
+
+class QueueList(msgspec.Struct, frozen=True):
+    """Every configured queue, the default one first."""
+
+    queues: list[QueueView]
+
+
+class LetterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was given up, and why."""
+
+    id: str
+    run_id: str
+    queue: str
+    agent: str
+    status: str
+    reason: str
+    attempts: int
+    error: ErrorView
+    input: Any
+    at: float
+
+
+class LetterList(msgspec.Struct, frozen=True):
+    """Dead letters, newest first; without a cursor that was all."""
+
+    letters: list[LetterView]
+    cursor: str = ""
+
+
+class MemberView(msgspec.Struct, frozen=True):
+    """One live process, as it last described itself."""
+
+    kind: str
+    name: str
+    fields: dict[str, str]
+
+
+class MemberList(msgspec.Struct, frozen=True):
+    """Every live process."""
+
+    members: list[MemberView]
+
+
+class EventLine(msgspec.Struct, frozen=True):
+    """An event of a run, as a line of NDJSON."""
+
+    id: str
+    type: str
+    at: float
+    data: Any
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether this process serves."""
+
+    status: str
+
+
+class QueueHealth(msgspec.Struct, frozen=True):
+    """Whether a queue's consumer group is there."""
+
+    queue: str
+    group: str
+    present: bool
+
+
+class RedisHealth(msgspec.Struct, frozen=True):
+    """How fast Redis answers, and whether the consumer groups are there."""
+
+    status: str
+    ping_ms: float
+    queues: list[QueueHealth]

@@ -1,0 +1,80 @@
+"""``holdfast api``: one api process; ``holdfast api new-key`` makes a key for it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.agents.loader import load_app
+from holdfast.cli.serving import Parser, serving
+from holdfast.config import load
+from holdfast.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from holdfast.config import Settings
+
+_MISSING = "the API needs more packages: pip install 'holdfast[api]'"
+
+
+def run(arguments: list[str]) -> int:
+    """Serve HTTP until SIGTERM or Ctrl-C, or make a key."""
+    if arguments[:1] == ["new-key"]:
+        return _new_key(arguments[1:])
+    parser = Parser("api")
+    parser.epilog = "`holdfast api new-key NAME` makes a key for it"
+    parser.add_argument(
+        "--app",
+        metavar="APP",
+        help="the agents, package.module:app or path/to/file.py:app: runs of others are refused",
+    )
+    parser.add_argument("--host", metavar="HOST", help="the address to listen on, instead of api.host")
+    parser.add_argument(
+        "--port", metavar="PORT", type=int, help="the port, instead of api.port; 0 is a free one"
+    )
+    given = parser.parse_args(arguments)
+    settings = _placed(load(given.config).settings, given.host, given.port)
+    try:
+        from holdfast.services.api import run_api  # noqa: PLC0415  an extra that may be missing
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"{_MISSING} ({exc})") from exc
+    with serving(settings, json=given.json) as settings:
+        return run_api(settings, load_app(given.app) if given.app else None)
+
+
+def _placed(settings: Settings, host: str | None, port: int | None) -> Settings:
+    if port is not None and not 0 <= port <= 65535:
+        raise InputError(f"--port must be a port between 0 and 65535, got {port}")
+    if host is not None and not host.strip():
+        raise InputError("--host must be an address or a host name")
+    changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    return msgspec.structs.replace(settings, api=msgspec.structs.replace(settings.api, **changes))
+
+
+def _new_key(arguments: list[str]) -> int:
+    parser = Parser("api")
+    parser.prog, parser.description = "holdfast api new-key", "Make a key and print it, once."
+    parser.add_argument("name", metavar="NAME", help="whose key it is; shown in logs and errors")
+    parser.add_argument(
+        "--tenant", default="*", metavar="TENANT", help="the only tenant it sees; * is every one"
+    )
+    parser.add_argument(
+        "--roles", default="read+submit", metavar="ROLES", help="what it may do: of read+submit+operate"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        from holdfast.api.auth import new_key  # noqa: PLC0415  an extra that may be missing
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"{_MISSING} ({exc})") from exc
+    key, line = new_key(given.name, tenant=given.tenant, roles=given.roles)
+    if given.json:
+        text = msgspec.json.encode({"key": key, "line": line}).decode()
+    else:
+        text = (
+            f"key:  {key}\n\n"
+            "It is not shown again. Add this line to api.keys in holdfast.yaml, or to HOLDFAST_API_KEYS:\n\n"
+            f"  - {line}"
+        )
+    sys.stdout.write(f"{text}\n")
+    return 0

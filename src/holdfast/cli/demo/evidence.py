@@ -1,0 +1,113 @@
+"""What speaks for the promises that need more than a count of runs: pure, over what was read back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.cli.demo.account import SUCCEEDED
+from holdfast.cli.demo.check import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from holdfast.cli.demo.account import Event
+    from holdfast.cli.demo.books import Audit, Record
+    from holdfast.cli.demo.figures import Asked, Streamed
+    from holdfast.cli.demo.receiver import Delivery
+
+
+def steps_done_once(shaken: Collection[str], audit: Audit) -> Check:
+    """No step that was finished when its worker went is done again."""
+    finished, wrong = 0, list[str]()
+    for record in audit.records:
+        if record.run_id not in shaken:
+            continue
+        before, repeated = _steps(record.events)
+        finished += len(before)
+        wrong += [f"{record.run_id}: step {step} was finished, and done again" for step in repeated]
+        if not before:
+            wrong.append(f"{record.run_id} had finished no step when it lost its worker")
+    claim = (
+        f"{finished} steps of {len(shaken)} runs were finished when their workers went: none was done again"
+    )
+    return Check(claim, tuple(wrong))
+
+
+def _steps(events: Sequence[Event]) -> tuple[set[int], list[int]]:
+    """The steps that were finished in an attempt before the last, and those that were done after that."""
+    finished, ours, repeated = set[int](), set[int](), list[int]()
+    for event in events:
+        if event.type == "started":
+            finished |= ours
+            ours = set[int]()
+        elif event.type == "progress":
+            ours.add(int(event.data["step"]))
+        elif event.type == "working" and int(event.data["step"]) in finished | ours:
+            repeated.append(int(event.data["step"]))
+    return finished, repeated
+
+
+def answered(asked: Asked, result: object, audit: Audit) -> Check:
+    """The run that asked was given the answer, and went on with it."""
+    claim = f'asked "{asked.question}", answered "{asked.answer}": {msgspec.json.encode(result).decode()}'
+    record = next((each for each in audit.records if each.run_id == asked.run_id), None)
+    if record is None:
+        return Check(claim, (f"{asked.run_id} is not in Redis",))
+    wrong: list[str] = []
+    wanted = ["submitted", "started", "interrupted", "resumed", "started", "succeeded"]
+    if (told := [event.type for event in record.events]) != wanted:
+        wrong.append(f"its feed has {', '.join(told)}")
+    if [event.data.get("value") for event in record.events if event.type == "resumed"] != [asked.answer]:
+        wrong.append("its feed has another answer")
+    if record.status != SUCCEEDED or record.result != result:
+        wrong.append(f"it is {record.status} with {record.result}")
+    return Check(claim, tuple(wrong))
+
+
+def streamed_once(streamed: Streamed, audit: Audit) -> Check:
+    """The follower saw the whole feed, each event once and in order."""
+    feed = next((_ids(each) for each in audit.records if each.run_id == streamed.run_id), list[str]())
+    seen = list(streamed.ids)
+    wrong: list[str] = []
+    if missed := [each for each in feed if each not in seen]:
+        wrong.append(f"missed: {', '.join(missed)}")
+    if len(seen) != len(set(seen)):
+        wrong.append("events were seen twice")
+    if not wrong and seen != feed:
+        wrong.append("events were seen out of order, or are not in the feed")
+    if not streamed.before or not streamed.after:
+        wrong.append("the stream was not resumed in its middle")
+    parts = f"{len(streamed.before)} + {len(streamed.after)}"
+    return Check(f"{parts} events followed over two replicas: none missed, none seen twice", tuple(wrong))
+
+
+def delivered(taken: Sequence[Delivery], audit: Audit) -> Check:
+    """The Event API got every event of every run in order; only the latest one of a run may come again."""
+    by_run: defaultdict[str, list[str]] = defaultdict(list)
+    for delivery in taken:
+        by_run[delivery.run_id].append(delivery.id)
+    wrong: list[str] = []
+    repeats = 0
+    for record in audit.records:
+        came = by_run.pop(record.run_id, [])
+        once = [event_id for event_id, _ in groupby(came)]
+        repeats += len(came) - len(once)
+        if once != (feed := _ids(record)):
+            lost = len(set(feed) - set(once))
+            wrong.append(
+                f"{record.run_id}: " + (f"{lost} of {len(feed)} events lost" if lost else "out of order")
+            )
+    wrong += [f"{run_id}: events of a run that nobody submitted" for run_id in by_run]
+    if audit.undelivered:
+        wrong.append(f"{audit.undelivered} events were given up")
+    count = sum(len(record.events) for record in audit.records)
+    again = f", {repeats} of them twice" if repeats else ""
+    return Check(f"{count} events reached the Event API{again}: all, in order for each run", tuple(wrong))
+
+
+def _ids(record: Record) -> list[str]:
+    return [event.id for event in record.events]

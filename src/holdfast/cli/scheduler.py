@@ -1,0 +1,19 @@
+"""``holdfast scheduler``: one scheduler process. It imports what that needs and nothing for terminals."""
+
+from __future__ import annotations
+
+from holdfast.agents.loader import load_app
+from holdfast.cli.serving import Parser, serving
+from holdfast.config import load
+from holdfast.services.scheduler import run_scheduler
+
+
+def run(arguments: list[str]) -> int:
+    """Run the schedules of an app, and those added at run time, until SIGTERM or Ctrl-C."""
+    parser = Parser("scheduler")
+    parser.add_argument(
+        "--app", required=True, metavar="APP", help="the agents: package.module:app or path/to/file.py:app"
+    )
+    given = parser.parse_args(arguments)
+    with serving(load(given.config).settings, json=given.json) as settings:
+        return run_scheduler(settings, load_app(given.app))

@@ -1,0 +1,283 @@
+"""``holdfast schedules``: what runs again and again, and what an operator does about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from holdfast.cli import options, output
+from holdfast.cli.output import Column
+from holdfast.cli.root import COMMANDS
+from holdfast.cli.station import Station, at_station
+from holdfast.cli.wording import ago, compact, moment, span
+from holdfast.errors import InputError, NotFound
+from holdfast.schedules.cadence import fire_times
+from holdfast.schedules.entries import Entries, Entry
+from holdfast.schedules.explain import explain
+from holdfast.schedules.patterns import Patterns
+from holdfast.schedules.place import schedule_keys
+from holdfast.schedules.registry import Registry
+from holdfast.schedules.schedule import Schedule, decoded
+from holdfast.schedules.trigger import Cron, Every
+from holdfast.schedules.words import Changed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+schedules = options.group(COMMANDS["schedules"])
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]...", help="Schedules, or globs such as 'nightly-*'.")
+]
+Everything = Annotated[bool, typer.Option("--all", help="All schedules.")]
+
+_COLUMNS = (
+    Column("NAME", free=True),
+    Column("STATE"),
+    Column("TRIGGER", free=True),
+    Column("NEXT"),
+    Column("LAST"),
+    Column("OUTCOME"),
+    Column("RUNS", number=True),
+    Column("STREAK", number=True),
+)
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(schedules, name="schedules")
+
+
+@schedules.command("list")
+def list_schedules(
+    pattern: Annotated[str, typer.Argument(metavar="[GLOB]", help="Names to list.")] = "*",
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List schedules: where each is, and when it is due next."""
+
+    async def work(station: Station) -> list[Entry]:
+        return (await _entries(station).list(pattern, limit=limit)).entries
+
+    found = sorted(at_station(options.read_settings(config), work), key=lambda entry: entry.name)[:limit]
+    if json:
+        output.document([_document(entry) for entry in found])
+    else:
+        output.table(_COLUMNS, [_row(entry) for entry in found], empty="no schedules")
+
+
+@schedules.command("show")
+def show_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
+    """Show one schedule: its definition, its state and its last run."""
+
+    async def work(station: Station) -> Entry:
+        return await _entries(station).get(name)
+
+    entry = at_station(options.read_settings(config), work)
+    if json:
+        output.document(_document(entry))
+    else:
+        output.record(_fields(entry))
+
+
+@schedules.command("trigger")
+def trigger_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
+    """Run a schedule now; its turns stay where they are."""
+    _change([name], lambda registry, names: registry.trigger(names), json=json, config=config)
+
+
+@schedules.command("pause")
+def pause_schedules(
+    names: Names = None,
+    everything: Everything = False,
+    reason: options.Reason = "",
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Let schedules take no turns until they are resumed."""
+    wanted = _wanted(names, everything=everything)
+    _change(wanted, lambda registry, found: registry.pause(found, reason), json=json, config=config)
+
+
+@schedules.command("resume")
+def resume_schedules(
+    names: Names = None,
+    everything: Everything = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Let paused schedules take their turns again."""
+    wanted = _wanted(names, everything=everything)
+    _change(wanted, lambda registry, found: registry.resume(found), json=json, config=config)
+
+
+@schedules.command("remove")
+def remove_schedules(names: Names = None, json: options.Json = False, config: options.Config = None) -> None:
+    """Remove schedules for good; one that a running scheduler's app declares comes back."""
+    wanted = _wanted(names, everything=False)
+    _change(wanted, lambda registry, found: registry.remove(found), json=json, config=config)
+
+
+@schedules.command("next")
+def next_times(
+    name: Name,
+    count: Annotated[int, typer.Option("--count", min=1, max=1000, help="How many turns.")] = 5,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Tell the next turns of a schedule."""
+
+    async def work(station: Station) -> list[float]:
+        entry, now = await _entries(station).get(name), (await _registry(station).count()).now
+        first = entry.next_at
+        if first is None:
+            return fire_times(decoded(entry.spec), now, count)
+        return [first, *fire_times(decoded(entry.spec), max(first, now), count - 1)]
+
+    times = at_station(options.read_settings(config), work)
+    if json:
+        output.document(times)
+    else:
+        for at in times:
+            output.line(moment(at))
+
+
+@schedules.command("explain")
+def explain_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
+    """Say why a schedule does not run now."""
+
+    async def work(station: Station) -> str:
+        entry, now = await _entries(station).get(name), (await _registry(station).count()).now
+        members = await station.members().all(station.redis)
+        return explain(
+            entry,
+            decoded(entry.spec),
+            now=now,
+            patterns=Patterns.of(station.settings.redis.agent),
+            sharded=station.settings.redis.scheduler.sharding != "none",
+            schedulers={one.name: one.fields for one in members if one.kind == "scheduler"},
+        )
+
+    said = at_station(options.read_settings(config), work)
+    if json:
+        output.document({"name": name, "why": said})
+    else:
+        output.line(f"{name}: {said}")
+
+
+def _entries(station: Station) -> Entries:
+    return Entries(station.redis, schedule_keys(station.settings.redis))
+
+
+def _registry(station: Station) -> Registry:
+    return Registry(station.redis, schedule_keys(station.settings.redis))
+
+
+def _wanted(names: list[str] | None, *, everything: bool) -> list[str]:
+    if bool(names) == everything:
+        raise InputError("name the schedules, or write --all for all of them")
+    return ["*"] if everything else list(names or ())
+
+
+def _change(
+    wanted: Sequence[str],
+    change: Callable[[Registry, list[str]], Awaitable[list[Changed]]],
+    *,
+    json: bool,
+    config: Path | None,
+) -> None:
+    async def work(station: Station) -> dict[str, Changed]:
+        registry = _registry(station)
+        names = await _found(registry, wanted)
+        return dict(zip(names, await change(registry, names), strict=True))
+
+    done = at_station(options.read_settings(config), work)
+    unknown = [name for name, word in done.items() if word is Changed.UNKNOWN]
+    if unknown:
+        raise NotFound(f"there is no schedule {unknown[0]!r}: `holdfast schedules list` shows what there is")
+    if json:
+        output.document(done)
+    else:
+        for name, word in done.items():
+            output.line(f"{name} {word.value}")
+
+
+async def _found(registry: Registry, wanted: Sequence[str]) -> list[str]:
+    names: list[str] = []
+    for one in wanted:
+        if any(sign in one for sign in "*?["):
+            names += [name async for page in registry.names(one) for name in page]
+        else:
+            names.append(one)
+    if not names:
+        raise NotFound(f"no schedule fits {', '.join(wanted)}")
+    return sorted(set(names))
+
+
+def _schedule(entry: Entry) -> Schedule | None:
+    try:
+        return decoded(entry.spec)
+    except InputError:
+        return None
+
+
+def _document(entry: Entry) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(entry)
+    fields.pop("spec")
+    return {**fields, "schedule": _schedule(entry)}
+
+
+def _trigger(schedule: Schedule | None) -> str:
+    if schedule is None:
+        return "unreadable"
+    match schedule.trigger:
+        case Every(seconds=seconds):
+            return f"every {span(seconds)}"
+        case Cron(expression=expression, zone=zone):
+            return f"{expression} {zone}"
+        case once:
+            return f"once, {moment(once.at)}"
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    due, last = ago(entry.next_at or 0), ago(entry.last_end or 0)
+    counts = (str(entry.runs), str(entry.streak))
+    return (entry.name, entry.state, _trigger(_schedule(entry)), due, last, entry.last_outcome, *counts)
+
+
+def _fields(entry: Entry) -> list[tuple[str, str]]:
+    schedule = _schedule(entry)
+    known = [] if schedule is None else _definition(schedule)
+    took = "" if entry.last_duration_ms is None else f" in {span(entry.last_duration_ms / 1000)}"
+    return [
+        ("schedule", entry.name),
+        ("state", entry.state),
+        ("trigger", _trigger(schedule)),
+        *known,
+        ("next", moment(entry.next_at or 0)),
+        ("owner", entry.owner),
+        ("running since", moment(entry.acquired_at or 0) if entry.owner else ""),
+        ("paused", entry.paused and f"{entry.paused}, since {moment(entry.paused_since or 0)}"),
+        ("last run", f"{entry.last_outcome}{took}, {moment(entry.last_end)}" if entry.last_end else ""),
+        ("last error", entry.last_error),
+        ("runs", str(entry.runs)),
+        ("failures in a row", str(entry.streak)),
+        ("fence", str(entry.fence)),
+    ]
+
+
+def _definition(schedule: Schedule) -> list[tuple[str, str]]:
+    return [
+        ("agent", schedule.agent),
+        ("runs in", f"queue {schedule.target}" if schedule.target else "the scheduler"),
+        ("timeout", span(schedule.timeout_seconds)),
+        ("priority", str(schedule.priority)),
+        ("policies", f"misfire {schedule.misfire}, overlap {schedule.overlap}"),
+        ("input", "" if schedule.input is None else compact(schedule.input)),
+        ("source", schedule.source),
+    ]

@@ -1,0 +1,1 @@
+"""The way over the HTTP API, for programs that should not, or can't, reach Redis."""

@@ -1,0 +1,118 @@
+"""What an answer of the API means that is not what was asked for: the error that Redis would have given."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from holdfast.errors import (
+    AccessDenied,
+    ApiUnavailable,
+    ConfigError,
+    Conflict,
+    HoldfastError,
+    InputError,
+    NotFound,
+    PayloadTooLarge,
+    QueueFull,
+    QueuePaused,
+    RedisUnavailable,
+    Refused,
+    UnknownAgent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+SETTING: Final = "api_url (client.url, HOLDFAST_API_URL)"
+_KEY: Final = "check api_key (client.key, HOLDFAST_API_KEY)"
+_URN: Final = "urn:holdfast:problem:"
+_LONGEST_PAUSE_SECONDS: Final = 3600.0
+
+_REFUSED: Final[Mapping[str, type[Refused]]] = {
+    "queue-full": QueueFull,
+    "queue-paused": QueuePaused,
+    "redis-unavailable": RedisUnavailable,
+    "unavailable": Refused,
+}
+_WRONG: Final[Mapping[str, type[HoldfastError]]] = {
+    "unknown-agent": UnknownAgent,
+    "too-large": PayloadTooLarge,
+    "invalid": InputError,
+    "not-found": NotFound,
+    "conflict": Conflict,
+}
+
+
+class _Problem(msgspec.Struct):
+    """The part of a problem (RFC 9457) that a client reads."""
+
+    type: str = ""
+    detail: str = ""
+
+
+_problem = msgspec.json.Decoder(_Problem)
+
+
+def error_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -> HoldfastError:
+    """Return the error that an answer is; one of ours is told by its type, a proxy's by its status."""
+    problem = _read(body)
+    kind, detail = problem.type.removeprefix(_URN), problem.detail
+    if kind in _REFUSED:
+        return _REFUSED[kind](detail, retry_after=retry_after(headers))
+    if kind in _WRONG:
+        return _WRONG[kind](detail)
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return AccessDenied(f"the API at {url} said no: {detail or HTTPStatus(status).phrase}; {_KEY}")
+    return _of_status(url, status, headers, detail)
+
+
+def _of_status(url: str, status: int, headers: Mapping[str, str], detail: str) -> HoldfastError:
+    said = f"the API at {url} answered {status}{f': {detail}' if detail else ''}"
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return PayloadTooLarge(f"{said}; store large data elsewhere and send a reference")
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return Refused(said, retry_after=retry_after(headers))
+    if status == HTTPStatus.REQUEST_TIMEOUT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return ApiUnavailable(said, retry_after=retry_after(headers))
+    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+        return ConfigError(
+            f"{said}, a redirect to {headers.get('Location', '?')[:200]}: {SETTING} must be that"
+        )
+    if status == HTTPStatus.NOT_FOUND:
+        return ConfigError(f"{said}: there is no API of Holdfast there, check {SETTING}")
+    return HoldfastError(said)
+
+
+def not_ours(url: str, what: object) -> ConfigError:
+    """Return the error that says that somebody else answers at this URL."""
+    return ConfigError(f"what answers at {url} is no API of Holdfast ({what}): check {SETTING}")
+
+
+def read(url: str, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Read an answer, or say that it can't be the API's."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise not_ours(url, exc) from exc
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Read how long to wait; a date, or what can't be read, is a second."""
+    try:
+        seconds = float(headers.get("Retry-After", ""))
+    except ValueError:
+        return 1.0
+    return min(max(seconds, 0.0), _LONGEST_PAUSE_SECONDS) if math.isfinite(seconds) else 1.0
+
+
+def _read(body: bytes) -> _Problem:
+    try:
+        return _problem.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Problem()

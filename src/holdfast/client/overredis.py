@@ -1,0 +1,132 @@
+"""The way over Redis: what redis-py raises does not leave it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from holdfast.config.names import checked_queue
+from holdfast.errors import RedisUnavailable
+from holdfast.events.feed import NOW, Feed
+from holdfast.redis.breaker import Breaker
+from holdfast.redis.client import connect
+from holdfast.redis.edge import answering
+from holdfast.redis.nearby import nearby
+from holdfast.runs.queue import RunQueue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from types import TracebackType
+
+    from holdfast.config import Settings
+    from holdfast.events.event import Event
+    from holdfast.runs.run import Run, Submission, Ticket
+
+
+class RedisLine:
+    """One queue on Redis; a flood of reads can't delay ``sender``, which has its own pool."""
+
+    def __init__(self, sender: RunQueue, reader: RunQueue, feed: Feed, *, url: str) -> None:
+        self._sender = sender
+        self._reader = reader
+        self._feed = feed
+        self._url = url
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._reader.name
+
+    async def submit(self, wanted: Submission) -> Ticket:
+        """Ask for a run; concurrent calls travel together."""
+        with answering(self._url):
+            return await self._sender.submit(wanted)
+
+    async def submit_many(self, wanted: Sequence[Submission]) -> Sequence[Ticket | Exception]:
+        """Ask for many in as few calls as possible."""
+        with answering(self._url):
+            return await self._sender.submit_many(wanted)
+
+    async def get(self, run_id: str) -> Run:
+        """Read a run."""
+        with answering(self._url):
+            return await self._reader.get(run_id)
+
+    async def ended(self, run_id: str) -> Run:
+        """Wait until a run has ended, by its feed."""
+        run = await self.get(run_id)
+        while not run.status.ended:
+            try:
+                async with contextlib.aclosing(self._feed.follow(run_id, NOW)) as events:
+                    async for _ in events:
+                        pass
+                run = await self.get(run_id)
+            except RedisUnavailable as exc:
+                await asyncio.sleep(exc.retry_after)
+        return run
+
+    def follow(self, run_id: str, after: str) -> AsyncGenerator[Event]:
+        """Yield events until the run has ended."""
+        return self._feed.follow(run_id, after)
+
+    async def cancel(self, run_id: str, reason: str) -> str:
+        """Cancel a run."""
+        with answering(self._url):
+            return await self._reader.cancel(run_id, reason)
+
+    async def resume(self, run_id: str, answer: Any) -> None:
+        """Answer an interrupted run."""
+        with answering(self._url):
+            await self._reader.resume_run(run_id, answer)
+
+    async def retry(self, run_id: str) -> None:
+        """Queue a run again that ended badly."""
+        with answering(self._url):
+            await self._reader.replay(run_id)
+
+
+class RedisWay:
+    """Connections to the configured Redis, or to the embedded server of this directory if one runs."""
+
+    def __init__(self, settings: Settings) -> None:
+        redis = nearby(settings.redis)
+        self._settings = msgspec.structs.replace(settings, redis=redis)
+        self._reading, self._sending = connect(redis), connect(redis)
+        self._breaker = Breaker(redis.breaker)
+        self._lines: dict[str, RedisLine] = {}
+        self._stack = contextlib.AsyncExitStack()
+        for connection in (self._reading, self._sending):
+            self._stack.push_async_callback(connection.aclose)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, exc, trace)
+
+    def line(self, queue: str | None) -> RedisLine:
+        """The queue of that name, or the default one."""
+        name = queue or self._settings.messaging.queue
+        if name not in self._lines:
+            self._lines[name] = self._connect(checked_queue(name))
+        return self._lines[name]
+
+    def _connect(self, name: str) -> RedisLine:
+        settings, redis = self._settings, self._settings.redis
+        queue = settings.queue_named(name)
+        sender = RunQueue(
+            queue,
+            self._sending,
+            prefix=redis.key_prefix,
+            sender=settings.sender,
+            breaker=self._breaker,
+            outside=bool(settings.event_api.url),
+        )
+        self._stack.push_async_callback(sender.aclose)
+        reader = RunQueue(queue, self._reading, prefix=redis.key_prefix)
+        return RedisLine(sender, reader, Feed(reader.keys, self._reading, redis), url=redis.url)

@@ -1,0 +1,203 @@
+"""A courier delivers the lines of one sink: every event of a queue's runs, in order per run, at least once.
+
+Invariant: the next event of a line is sent only when the one before was answered and the cursor has moved on.
+So a crash repeats only the last event, and nobody hears of an event before those that precede it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.errors import LeaseLost
+from holdfast.events.patience import given_up, pause_seconds
+from holdfast.events.sinks.destinations import Unwell
+from holdfast.events.sinks.request import Answer, Verdict
+from holdfast.redis.client import DISCONNECTS, TROUBLE
+from holdfast.telemetry.logs import get_logger, run_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from holdfast.config import RelaySettings
+    from holdfast.events.event import Event
+    from holdfast.events.origin import Origin
+    from holdfast.events.outbox import Line, Outbox
+    from holdfast.events.pace import Pace, Slots
+    from holdfast.events.sinks.destinations import Destinations
+    from holdfast.events.sinks.poster import Poster
+    from holdfast.events.sinks.request import Request, Sink
+    from holdfast.events.spreader import Origins
+    from holdfast.telemetry.metrics import Metrics
+
+    Hold = Callable[[Line, float], AbstractAsyncContextManager[object]]
+    """Keeps a line while its body runs, from the loop's time at which it was asked for."""
+
+_AGAIN_SECONDS = 0.5
+_GOODBYE_SECONDS = 1.0
+_JITTER = 0.2
+
+_log = get_logger(__name__)
+
+
+class Courier:
+    """Delivers what one queue has for one sink."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        sink: Sink,
+        settings: RelaySettings,
+        *,
+        origins: Origins,
+        poster: Poster,
+        destinations: Destinations,
+        slots: Slots,
+        pace: Pace,
+        hold: Hold,
+        metrics: Metrics,
+    ) -> None:
+        self._queue = origins.queue
+        self._outbox = outbox
+        self._sink = sink
+        self._settings = settings
+        self._origins = origins
+        self._poster = poster
+        self._destinations = destinations
+        self._slots = slots
+        self._pace = pace
+        self._hold = hold
+        self._metrics = metrics
+        self._delivered = metrics.relay_delivered.child(self._queue, sink.name)
+        self._undelivered = metrics.relay_undelivered.labels(self._queue, sink.name)
+        self._lag = metrics.relay_lag_seconds.child(self._queue, sink.name)
+        self._took = metrics.relay_post_seconds.child(sink.name)
+
+    async def run(self) -> None:
+        """Deliver until the pace says stop; return when no line is held any more."""
+        async with asyncio.TaskGroup() as group:
+            while not self._pace.stopping:
+                await self._pace.either(self._slots.wait())
+                if self._slots.free > 0 and not self._pace.stopping:
+                    await self._pace.round(lambda: self._claim(group))
+
+    async def _claim(self, group: asyncio.TaskGroup) -> bool:
+        """Take lines that are due; True if there may be more."""
+        asked = asyncio.get_running_loop().time()
+        claimed = await self._outbox.claim(self._sink.name, self._slots.free)
+        for line in claimed.lines:
+            self._slots.take()
+            group.create_task(self._attend(line, asked), name=f"line {line.name}")
+        for run_id in claimed.gone:
+            self._undelivered.inc()
+            _log.warning("run left before its events were delivered", run_id=run_id, sink=self._sink.name)
+        return claimed.looked > 0
+
+    # -- one line
+
+    async def _attend(self, line: Line, asked: float) -> None:
+        try:
+            async with self._hold(line, asked):
+                await self._carry(line)
+        except LeaseLost:
+            _log.warning("line was taken over", run_id=line.run_id, sink=line.sink, fence=line.fence)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError, *DISCONNECTS):  # else it is due when its lease ends
+                async with asyncio.timeout(_GOODBYE_SECONDS):
+                    await self._outbox.put_back(line, 0)
+            raise
+        except TROUBLE as exc:
+            self._metrics.redis_errors.labels(type(exc).__name__).inc()  # the line is due when its lease ends
+        finally:
+            self._slots.give()
+
+    async def _carry(self, line: Line) -> None:
+        """Deliver the line's events until there are no more, one is not taken, or we are to stop."""
+        started = time.monotonic()
+        origin = await self._origins.of(line)
+        if origin is None:
+            await self._outbox.put_back(line, _AGAIN_SECONDS)
+            return
+        run_context.set({**origin.logger_context, "run_id": line.run_id, "queue": self._queue})
+        going_on = True
+        while going_on:
+            events = line.events
+            for number, event in enumerate(events, 1):
+                if self._pace.stopping:
+                    await self._outbox.put_back(line, 0)
+                    return
+                answer = await self._send(origin, event, line)
+                now = line.now + time.monotonic() - started
+                going_on = await self._settle(line, event, answer, now, last=number == len(events))
+                if not going_on:
+                    return
+
+    async def _settle(self, line: Line, event: Event, answer: Answer, now: float, *, last: bool) -> bool:
+        """Move past the event, or put the line back; False if the line is not ours any more."""
+        reason = ""
+        if answer.verdict is Verdict.DELIVERED:
+            self._delivered.inc()
+            self._lag.observe(max(now - event.at, 0.0))
+        else:
+            reason = self._judge(line, event, answer, now)
+            if not reason:
+                await self._later(line, event, answer)
+                return False
+            self._undelivered.inc()
+            _log.error("event given up", sink=line.sink, event_id=event.id, type=event.type, error=reason)
+        return await self._outbox.move(line, event, line.sequence + 1, last=last, reason=reason)
+
+    def _judge(self, line: Line, event: Event, answer: Answer, now: float) -> str:
+        """Why the event is given up, if it is."""
+        if answer.kind == "busy":
+            return ""
+        self._metrics.relay_failures.labels(self._queue, line.sink, answer.kind).inc()
+        return given_up(
+            answer,
+            refusals=line.refusals,
+            event_at=event.at,
+            failing_since=line.now - line.failing_seconds if line.failing_seconds else 0.0,
+            now=now,
+            patience=self._settings.give_up_seconds,
+        )
+
+    async def _later(self, line: Line, event: Event, answer: Answer) -> None:
+        pause = pause_seconds(self._settings, answer, tries=line.tries, refusals=line.refusals)
+        why = "refused" if answer.verdict is Verdict.REFUSED else "failed"
+        if answer.kind == "busy":
+            pause, why = answer.retry_after, "released"
+        else:
+            _log.info(
+                "event not taken", sink=line.sink, event_id=event.id, again_in=pause, error=answer.reason
+            )
+        await self._outbox.put_back(line, pause * random.uniform(1, 1 + _JITTER), why=why)  # noqa: S311
+
+    # -- one event
+
+    async def _send(self, origin: Origin, event: Event, line: Line) -> Answer:
+        try:
+            request = self._sink.request(origin, event, line.sequence + 1, line.address)
+        except Exception as exc:  # an event that can't be written must not stop the others
+            return Answer(kind="sink", error=f"the event can't be written: {exc!r}")
+        started = time.monotonic()
+        answer = await self._post(request)
+        if answer.status or answer.kind in {"timeout", "connection"}:
+            self._took.observe(time.monotonic() - started)
+        return answer
+
+    async def _post(self, request: Request) -> Answer:
+        destination = self._destinations.of(request.url, ours=not request.guarded)
+        if destination.crowded:
+            return Answer(kind="busy", retry_after=destination.turn_away(self._settings))
+        if wait := destination.breaker.retry_after:
+            return Answer(kind="breaker", error="the receiver is down (breaker)", retry_after=wait)
+        answer = Answer(kind="connection")
+        with destination.slot(), contextlib.suppress(Unwell), destination.breaker.guard():
+            answer = await self._poster.post(request)
+            if answer.unwell:
+                raise Unwell
+        return answer

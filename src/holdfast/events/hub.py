@@ -1,0 +1,243 @@
+"""The hub follows the feeds of any number of runs on one connection that blocks.
+
+Invariant: as with a feed, a follower sees every event after the one it starts at, once and in order, whatever
+Redis does. A follower reads for itself until it has caught up; from then on the hub hands it what comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import random
+from typing import TYPE_CHECKING, Any
+
+from holdfast.events.event import Event, order
+from holdfast.events.feed import NOW, PAGE, Feed
+from holdfast.redis.client import DISCONNECTS, REFUSALS, connect_blocking
+from holdfast.redis.command import command
+from holdfast.redis.connections import Cluster
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from types import TracebackType
+    from typing import Self
+
+    from holdfast.config import RedisSettings
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import QueueKeys
+
+_BLOCK_SECONDS = 2.0
+_SHORT_BLOCK_SECONDS = 0.1
+"""Where a blocked reader can't be woken (a cluster, a server that forbids it), new followers wait so long."""
+_LOOK_SECONDS = 10.0
+_RETRY_SECONDS = 0.2
+_WAKE_SECONDS = 0.01
+_KEPT_MOST = 1000
+
+_log = get_logger(__name__)
+
+
+class _Follower:
+    """What the hub has for one follower; one that is too slow loses it and reads for itself again."""
+
+    __slots__ = ("behind", "events", "more")
+
+    def __init__(self) -> None:
+        self.events: collections.deque[Event] = collections.deque()
+        self.more = asyncio.Event()
+        self.behind = False
+
+    def hand(self, events: list[Event]) -> None:
+        if len(self.events) + len(events) > _KEPT_MOST:
+            self.events.clear()
+            self.behind = True
+        elif not self.behind:
+            self.events.extend(events)
+        self.more.set()
+
+    async def take(self, seconds: float) -> list[Event]:
+        """Wait for events; none after a while, or when there are too many to have been kept."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.more.wait()
+        events = list(self.events)
+        self.events.clear()
+        self.more.clear()
+        return events
+
+
+class _Stream:
+    """A feed that is followed, and how far it was read."""
+
+    __slots__ = ("followers", "read")
+
+    def __init__(self, read: str) -> None:
+        self.read = read
+        self.followers: set[_Follower] = set()
+
+
+class _Reader:
+    """Reads all followed feeds of one Redis (of one queue, in a cluster) on one connection."""
+
+    def __init__(self, redis: Redis, settings: RedisSettings) -> None:
+        self._redis = redis
+        self._settings = settings
+        self._wakes = not isinstance(redis, Cluster)
+        self._streams: dict[str, _Stream] = {}
+        self._changed = asyncio.Event()
+        self._blocked_as = 0
+        self._asked: dict[str, str] = {}
+
+    def add(self, feed: str, after: str) -> _Follower:
+        """Hand what comes after ``after`` to a new follower."""
+        follower = _Follower()
+        stream = self._streams.get(feed)
+        if stream is None:
+            # Who followed it before may be gone, but what was asked for them is what the reader will be told.
+            stream = self._streams[feed] = _Stream(max(after, self._asked.get(feed, "0"), key=order))
+            self._changed.set()
+        follower.behind = order(stream.read) > order(after)
+        stream.followers.add(follower)
+        return follower
+
+    def remove(self, feed: str, follower: _Follower) -> None:
+        """Forget a follower, and its feed if nobody else follows it."""
+        stream = self._streams[feed]
+        stream.followers.discard(follower)
+        if not stream.followers:
+            del self._streams[feed]
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._wake())
+            while True:
+                reader = connect_blocking(self._settings, _BLOCK_SECONDS)
+                try:
+                    await self._read(reader)
+                except (*DISCONNECTS, *REFUSALS) as exc:
+                    _log.info("hub waits for Redis", error=str(exc))
+                    await asyncio.sleep(_RETRY_SECONDS)
+                finally:
+                    self._blocked_as = 0
+                    await reader.aclose()
+
+    async def _read(self, reader: Any) -> None:
+        """Read on one connection until it fails."""
+        known_as: int = await command(reader, "CLIENT ID") if self._wakes else 0
+        while True:
+            if not self._streams:
+                await self._changed.wait()
+            self._changed.clear()
+            feeds = {feed: stream.read for feed, stream in self._streams.items()}
+            if not feeds:
+                continue
+            self._asked, self._blocked_as = feeds, known_as
+            seconds = _BLOCK_SECONDS if self._wakes else _SHORT_BLOCK_SECONDS
+            reply = await reader.xread(feeds, count=PAGE, block=int(seconds * 1000))
+            self._blocked_as = 0
+            for feed, entries in reply:
+                self._hand(feed.decode(), [Event.of(entry, fields) for entry, fields in entries])
+
+    def _hand(self, feed: str, events: list[Event]) -> None:
+        stream = self._streams.get(feed)
+        # Everybody left meanwhile, and somebody else came who starts elsewhere.
+        if stream is None or not events or order(events[-1].id) <= order(stream.read):
+            return
+        stream.read = events[-1].id
+        for follower in stream.followers:
+            follower.hand(events)
+
+    async def _wake(self) -> None:
+        """Wake the blocked reader when there is a feed that it does not read yet."""
+        while True:
+            await self._changed.wait()
+            blocked_as = self._blocked_as
+            if self._wakes and blocked_as and not self._streams.keys() <= self._asked.keys():
+                await self._unblock(blocked_as)
+            # It may not have been blocked yet: ask until it has seen the change.
+            await asyncio.sleep(_WAKE_SECONDS)
+
+    async def _unblock(self, blocked_as: int) -> None:
+        try:
+            await command(self._redis, "CLIENT UNBLOCK", blocked_as)
+        except REFUSALS as exc:
+            self._wakes = False
+            _log.warning("hub can't wake its reader", error=str(exc))
+        except DISCONNECTS:
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+class Hub:
+    """Follows feeds of one Redis: ``async with Hub(redis, settings) as hub``."""
+
+    def __init__(self, redis: Redis, settings: RedisSettings) -> None:
+        self._redis = redis
+        self._settings = settings
+        self._readers: dict[str, tuple[_Reader, asyncio.Task[None]]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks = [task for _, task in self._readers.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def follow(self, keys: QueueKeys, run_id: str, after: str = "0") -> AsyncGenerator[Event]:
+        """Yield events after the given one as they come, and end when the run has; see ``Feed.follow``."""
+        feed = Feed(keys, self._redis, self._settings)
+        if after == NOW:
+            after, events = await feed.newest(run_id), list[Event]()
+        else:
+            events = await feed.read(run_id, after)
+        reader, name = self._reader(keys), keys.feed(run_id)
+        follower: _Follower | None = None
+        try:
+            while True:
+                for event in events:
+                    after = event.id
+                    yield event
+                if (not events or events[-1].final) and await feed.over(run_id, after):
+                    return
+                if follower is None and len(events) < PAGE:
+                    follower = reader.add(name, after)
+                if follower is None:
+                    events = await feed.patiently_read(run_id, after)
+                else:
+                    events = await self._next(feed, follower, run_id, after)
+        finally:
+            if follower is not None:
+                reader.remove(name, follower)
+
+    async def _next(self, feed: Feed, follower: _Follower, run_id: str, after: str) -> list[Event]:
+        """What the hub has for the follower, or what it finds by reading for itself."""
+        if not follower.behind:
+            events = await follower.take(_LOOK_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+            if not events:
+                return await feed.patiently_read(run_id, after)
+            if not follower.behind:
+                return [event for event in events if order(event.id) > order(after)]
+        follower.behind = False
+        follower.events.clear()
+        events = await feed.patiently_read(run_id, after)
+        follower.behind = follower.behind or len(events) >= PAGE
+        return events
+
+    def _reader(self, keys: QueueKeys) -> _Reader:
+        """The reader of a queue: the only one, except in a cluster, where queues are on different nodes."""
+        name = keys.run_prefix if isinstance(self._redis, Cluster) else ""
+        found = self._readers.get(name)
+        if found is None or found[1].done():
+            if found is not None and not found[1].cancelled():
+                # It never ends by itself; whoever follows from here on must not suffer for what ended it.
+                _log.error("the hub's reader died: another takes over", error=repr(found[1].exception()))
+            reader = _Reader(self._redis, self._settings)
+            found = (reader, asyncio.create_task(reader.run(), name="hub"))
+            self._readers[name] = found
+        return found[0]

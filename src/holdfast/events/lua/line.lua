@@ -1,0 +1,48 @@
+-- A line is the events of one run on their way to one sink. It stands in the sink's own set beside the outbox, by when to look;
+-- a line that is held has its lease's end there. Its state is in the run's record as `relay:<sink>`: fence, owner ('-' is
+-- nobody), id and position of the last event dealt with, failed tries, refusals of the next event, and since when it fails
+-- (ms, 0 = it does not).
+local function lines_of(outbox, sink)
+  return outbox .. ':' .. sink
+end
+
+local function read_line(record, sink)
+  local packed = redis.call('HGET', record, 'relay:' .. sink)
+  if not packed then
+    return { fence = 0, owner = '-', cursor = '0-0', sequence = 0, tries = 0, refusals = 0, since = 0 }
+  end
+  local fence, owner, cursor, sequence, tries, refusals, since =
+    packed:match('^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+)$')
+  return {
+    fence = tonumber(fence), owner = owner, cursor = cursor, sequence = tonumber(sequence), tries = tonumber(tries),
+    refusals = tonumber(refusals), since = tonumber(since),
+  }
+end
+
+local function write_line(record, sink, line)
+  redis.call('HSET', record, 'relay:' .. sink, string.format('%d %s %s %d %d %d %d', line.fence, line.owner, line.cursor,
+    line.sequence, line.tries, line.refusals, line.since))
+end
+
+local function note_gone(undelivered, most, run, sink)
+  redis.call('XADD', undelivered, 'MAXLEN', '~', most, '*', 'run_id', run, 'event_id', '', 'sequence', '', 'type', '',
+    'sink', sink, 'error', 'the run left before all its events were delivered', 'data', '')
+end
+
+-- What comes after the cursor, as { id, type, data, … }: a page that is neither long nor heavy.
+local PAGE, PAGE_BYTES = 20, 262144
+local function events_after(record, cursor, into)
+  local bytes = 0
+  for _, entry in ipairs(redis.call('XRANGE', record .. ':events', '(' .. cursor, '+', 'COUNT', PAGE)) do
+    local kind, data = '', 'null'
+    for i = 1, #entry[2], 2 do
+      if entry[2][i] == 'type' then kind = entry[2][i + 1] end
+      if entry[2][i] == 'data' then data = entry[2][i + 1] end
+    end
+    local n = #into
+    into[n + 1], into[n + 2], into[n + 3] = entry[1], kind, data
+    bytes = bytes + #data
+    if bytes > PAGE_BYTES then break end
+  end
+  return bytes
+end

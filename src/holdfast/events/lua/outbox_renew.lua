@@ -1,0 +1,23 @@
+-- Keep lines for the owner and fence that hold them.
+-- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets), 2 run prefix
+-- ARGV  1 owner, 2 ttl ms, then per line: run, sink, fence
+-- returns, per line: kept | lost
+-- @include clock
+-- @include line
+local outbox, run_prefix = KEYS[1], KEYS[2]
+local owner, ttl = ARGV[1], tonumber(ARGV[2])
+
+local now, words = now_ms(), {}
+for i = 3, #ARGV, 3 do
+  local run, sink = ARGV[i], ARGV[i + 1]
+  local record, word = run_prefix .. run, 'lost'
+  if redis.call('HEXISTS', record, 'relay:' .. sink) == 1 then
+    local line = read_line(record, sink)
+    if line.owner == owner and line.fence == tonumber(ARGV[i + 2]) then
+      redis.call('ZADD', lines_of(outbox, sink), now + ttl, run)
+      word = 'kept'
+    end
+  end
+  words[#words + 1] = word
+end
+return words

@@ -1,0 +1,33 @@
+-- Let go of lines until they are due again; only their present holder can.
+-- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets), 2 run prefix
+-- ARGV  1 owner, then per line: run, sink, fence, pause ms, why (failed | refused: the receiver does not want the event | released)
+-- returns, per line: returned | stale
+-- @include clock
+-- @include line
+local outbox, run_prefix = KEYS[1], KEYS[2]
+local owner = ARGV[1]
+local STRIDE = 5
+
+local now = now_ms()
+
+local function put_back(at)
+  local run, sink, fence, pause, why = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4]
+  local record = run_prefix .. run
+  if redis.call('HEXISTS', record, 'relay:' .. sink) == 0 then return 'stale' end
+  local line = read_line(record, sink)
+  if line.fence ~= fence or (line.owner ~= owner and line.owner ~= '-') then return 'stale' end
+  if line.owner == '-' then return 'returned' end
+  line.owner = '-'
+  if why ~= 'released' then
+    line.tries = line.tries + 1
+    if line.since == 0 then line.since = now end
+  end
+  if why == 'refused' then line.refusals = line.refusals + 1 end
+  write_line(record, sink, line)
+  redis.call('ZADD', lines_of(outbox, sink), now + pause, run)
+  return 'returned'
+end
+
+local words = {}
+for at = 2, #ARGV, STRIDE do words[#words + 1] = put_back(at) end
+return words

@@ -1,0 +1,17 @@
+-- Note where the events of runs go, once and for all, and have them looked at now.
+-- KEYS  1 outbox (zset), 2 run prefix
+-- ARGV  per run: id, webhook or '', push (JSON) or ''
+-- returns how many runs were still there
+local outbox, run_prefix = KEYS[1], KEYS[2]
+
+local there = 0
+for i = 1, #ARGV, 3 do
+  local record = run_prefix .. ARGV[i]
+  if redis.call('EXISTS', record) == 1 then
+    redis.call('HSETNX', record, 'webhook', ARGV[i + 1])
+    redis.call('HSETNX', record, 'push', ARGV[i + 2])
+    there = there + 1
+  end
+  redis.call('ZADD', outbox, 0, ARGV[i])
+end
+return there

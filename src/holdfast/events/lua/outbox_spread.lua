@@ -1,0 +1,49 @@
+-- Spread runs that have said something new over their lines; a line that is held or waits is left as it is: whoever has it
+-- will find the new events. Records are named by what is read, so they can't be declared: they share the queue's hash tag.
+-- KEYS  1 outbox (zset: run -> when to look, ms), 2 run prefix, 3 undelivered (stream)
+-- ARGV  1 how long nobody else looks at a run that the caller must route, ms, 2 how many to look at,
+--       3 '1' if there is an Event API, 4 how many undelivered are kept
+-- returns { how many were looked at, then rows:
+--   { unrouted, run, agent, thread, tenant, submitted_at, message }: nobody has said yet where its events go (outbox_route)
+--   { gone, run, '' }: it left before all was delivered, which is noted among the undelivered
+--   { unserved, run }: only the Event API can be meant, and the caller has none }
+-- @include clock
+-- @include line
+local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
+local aside, room, event_api, most = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4]
+local REPLY_BYTES, UNSERVED_MS = 2097152, 5000
+
+local now = now_ms()
+local rows, bytes = { 0 }, 0
+
+local function look(run)
+  local have = redis.pcall('HMGET', run_prefix .. run, 'webhook', 'push', 'agent', 'thread', 'tenant', 'submitted_at', 'message',
+    'status')
+  if have.err or not have[8] then
+    redis.call('ZREM', outbox, run)
+    note_gone(undelivered, most, run, '')
+    return { 'gone', run, '' }
+  end
+  local webhook, push = have[1], have[2]
+  if not webhook and not push then
+    redis.call('ZADD', outbox, now + aside, run)
+    bytes = bytes + #(have[7] or '')
+    return { 'unrouted', run, have[3] or '', have[4] or '', have[5] or '', have[6] or '', have[7] or '' }
+  end
+  local sinks = { eventapi = event_api, webhook = (webhook or '') ~= '', push = (push or '') ~= '' }
+  if not (sinks.eventapi or sinks.webhook or sinks.push) then
+    redis.call('ZADD', outbox, now + UNSERVED_MS, run)
+    return { 'unserved', run }
+  end
+  redis.call('ZREM', outbox, run)
+  for sink, wanted in pairs(sinks) do
+    if wanted then redis.call('ZADD', lines_of(outbox, sink), 'NX', 0, run) end
+  end
+end
+
+for _, run in ipairs(redis.call('ZRANGEBYSCORE', outbox, '-inf', now, 'LIMIT', 0, room)) do
+  if bytes > REPLY_BYTES then break end
+  rows[1] = rows[1] + 1
+  rows[#rows + 1] = look(run)
+end
+return rows

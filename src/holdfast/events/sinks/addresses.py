@@ -1,0 +1,38 @@
+"""Which addresses a URL that came from outside may lead to: none of our own network."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TypeAlias
+
+Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+def is_public(host: str) -> bool:
+    """Tell whether an IP address is one of the public internet, also behind IPv6's ways to write IPv4."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return all(each.is_global and not each.is_multicast for each in (address, *_within(address)))
+
+
+def _within(address: Ip) -> list[Ip]:
+    """The IPv4 addresses that an IPv6 address stands for."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    found = [address.ipv4_mapped, address.sixtofour, address.teredo[1] if address.teredo else None]
+    if address in _NAT64:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [each for each in found if each is not None]
+
+
+def is_literal(host: str) -> bool:
+    """Tell whether a host is an IP address rather than a name."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""Receivers, by scheme, host and port: one that is down or slow does not take everybody's slots."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from holdfast.config import BreakerSettings
+from holdfast.redis.breaker import Breaker, State
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from holdfast.config import RelaySettings
+
+_REMEMBERED: Final = 10_000
+_WINDOW_SECONDS: Final = 10.0
+
+
+class Unwell(Exception):
+    """Told to the breaker: the receiver as a whole did not answer well."""
+
+
+class Destination:
+    """One receiver: its breaker, and how many of the relay's slots it has."""
+
+    def __init__(self, settings: BreakerSettings, most: int) -> None:
+        self.breaker = Breaker(settings, is_failure=lambda exc: isinstance(exc, Unwell))
+        self.most = most
+        self.active = 0
+        self._turned_away = 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it has as many slots as one receiver may have."""
+        return self.active >= self.most
+
+    @contextlib.contextmanager
+    def slot(self) -> Generator[None]:
+        """Take one of the relay's slots."""
+        self.active += 1
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self._turned_away = max(self._turned_away - 1, 0)
+
+    def turn_away(self, settings: RelaySettings) -> float:
+        """How long a line shall wait that finds it crowded: longer, the more of them do."""
+        self._turned_away += 1
+        return min(
+            settings.retry_first_seconds * (1 + self._turned_away / self.most), settings.retry_most_seconds
+        )
+
+
+class Destinations:
+    """All receivers of a relay; the Event API may have all slots of its sink, any other a quarter."""
+
+    def __init__(self, settings: RelaySettings) -> None:
+        self._breaker = BreakerSettings(
+            failure_threshold=settings.breaker_failures,
+            window_seconds=_WINDOW_SECONDS,
+            cooldown_seconds=settings.breaker_seconds,
+            half_open_probes=1,
+        )
+        self._share = max(settings.concurrency // 4, 1)
+        self._all = settings.concurrency
+        self._known: dict[str, Destination] = {}
+
+    def of(self, url: str, *, ours: bool) -> Destination:
+        """The receiver behind a URL; ``ours`` if the operator named it."""
+        origin = _origin(url)
+        found = self._known.pop(origin, None)
+        if found is None:
+            found = Destination(self._breaker, self._all if ours else self._share)
+        self._known[origin] = found
+        if len(self._known) > _REMEMBERED:
+            self._forget()
+        return found
+
+    def open_breakers(self) -> int:
+        """How many receivers are not called now because they were down."""
+        return sum(1 for each in self._known.values() if each.breaker.state is not State.CLOSED)
+
+    def _forget(self) -> None:
+        oldest = next((origin for origin, each in self._known.items() if not each.active), "")
+        self._known.pop(oldest, None)
+
+
+def _origin(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or ""
+    except ValueError:
+        return url
+    return f"{parts.scheme}://{host}:{port}"

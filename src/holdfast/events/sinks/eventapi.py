@@ -1,0 +1,35 @@
+"""The Event API: every event of every run, as CloudEvents, with the headers that its owners ask for."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from holdfast.events.cloudevent import CONTENT_TYPE, cloud_event, trace_headers
+from holdfast.events.sinks.request import Request
+
+if TYPE_CHECKING:
+    from holdfast.config import EventApiSettings
+    from holdfast.events.event import Event
+    from holdfast.events.origin import Origin
+
+_HEADER_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
+
+
+class EventApi:
+    """``event_api.url``; the operator chose it, so it may be in our own network."""
+
+    name = "eventapi"
+
+    def __init__(self, settings: EventApiSettings) -> None:
+        self._url = settings.url
+        self._headers = {"content-type": CONTENT_TYPE, "x-enterprise-api-internal": settings.secret}
+
+    def request(self, origin: Origin, event: Event, sequence: int, address: str) -> Request:
+        """Write the request for one event."""
+        del address
+        headers = {**self._headers, **trace_headers(origin)}
+        # A client id that can't be a header is in the body all the same.
+        if _HEADER_VALUE.fullmatch(origin.client_id):
+            headers["x-client-id"] = origin.client_id
+        return Request(self._url, headers, cloud_event(origin, event, sequence), guarded=False)

@@ -1,0 +1,139 @@
+"""Sends requests over kept connections; what the network does comes back as an answer, not as an exception.
+
+A guarded request is checked where it matters: every address that its name resolves to, when connecting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+from aiohttp.resolver import ThreadedResolver
+from yarl import URL
+
+from holdfast.config import redacted
+from holdfast.events.sinks.addresses import is_literal, is_public
+from holdfast.events.sinks.request import Answer, read_retry_after
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from aiohttp.abc import ResolveResult
+
+    from holdfast.config import RelaySettings
+    from holdfast.events.sinks.request import Request
+
+_KEEP_ALIVE_SECONDS = 4.0
+"""Less than the 5 s after which many servers close: a POST on a connection that just closed fails."""
+_READ_MOST = 65536
+_SHOWN = 200
+_PRIVATE = "it points to a private address, which relay.private_webhooks would allow"
+
+
+class PrivateAddressError(Exception):
+    """A name resolves only to addresses that must not be called; no OSError, which aiohttp would rewrite."""
+
+
+class _PublicOnly(AbstractResolver):
+    """Resolves names to public addresses only, so that one can't change between a check and the call."""
+
+    def __init__(self) -> None:
+        self._resolver = ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family)
+        public = [each for each in found if is_public(each["host"])]
+        if not public:
+            raise PrivateAddressError(_PRIVATE)
+        return public
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+class Poster:
+    """The HTTP client of a relay: ``async with``."""
+
+    def __init__(self, settings: RelaySettings) -> None:
+        self._settings = settings
+        self._open: aiohttp.ClientSession | None = None
+        self._guarded: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._open = self._session(None)
+        self._guarded = None if self._settings.private_webhooks else self._session(_PublicOnly())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for session in (self._open, self._guarded):
+            if session is not None:
+                await session.close()
+
+    def _session(self, resolver: AbstractResolver | None) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=0,  # the relay limits itself, by slots
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            resolver=resolver,
+            use_dns_cache=resolver is None,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=self._settings.timeout_seconds),
+            headers={"user-agent": "holdfast-relay"},
+            trust_env=False,
+        )
+
+    async def post(self, request: Request) -> Answer:
+        """Send a request and say what came back."""
+        session = (self._guarded if request.guarded else None) or self._open
+        assert session is not None
+        if session is self._guarded and _is_private_literal(request.url):
+            return Answer(kind="address", error=_PRIVATE)
+        try:
+            async with session.post(
+                request.url, data=request.body, headers=request.headers, allow_redirects=False
+            ) as response:
+                return await _read(response)
+        except TimeoutError:
+            return Answer(kind="timeout", error=f"no answer in {self._settings.timeout_seconds:g} s")
+        except PrivateAddressError as exc:
+            return Answer(kind="address", error=str(exc))
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as exc:
+            return Answer(kind="address", error=f"it can't be called: {_why(exc)}")
+        except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as exc:
+            return Answer(kind="connection", error=f"no connection: {_why(exc)}")
+
+
+async def _read(response: aiohttp.ClientResponse) -> Answer:
+    """Read the answer to its end, unless it is long: then the connection is not worth keeping."""
+    body = await response.content.read(_READ_MOST)
+    if 200 <= response.status < 300:
+        return Answer(status=response.status)
+    text = " ".join(body[: _SHOWN * 4].decode(errors="replace").split())[:_SHOWN]
+    return Answer(
+        status=response.status,
+        error=text,
+        retry_after=read_retry_after(response.headers.get("retry-after", "")),
+    )
+
+
+def _is_private_literal(url: str) -> bool:
+    """Tell whether a URL names a private address itself: such a one is not resolved."""
+    try:
+        host = URL(url).host or ""
+    except ValueError:
+        return False  # the call itself says what is wrong
+    return is_literal(host) and not is_public(host)
+
+
+def _why(exc: BaseException) -> str:
+    return redacted(" ".join(str(exc).split()))[:_SHOWN] or type(exc).__name__

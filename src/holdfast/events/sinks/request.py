@@ -1,0 +1,101 @@
+"""What a sink asks to be sent, what came back, and what that means for the event."""
+
+from __future__ import annotations
+
+import email.utils
+import enum
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from holdfast.events.event import Event
+    from holdfast.events.origin import Origin
+
+_WORTH_RETRYING: Final = frozenset({408, 409, 425, 429})
+_UNWELL: Final = frozenset({429, 502, 503, 504})
+_LONGEST_RETRY_AFTER: Final = 3600.0
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One POST; ``guarded`` if its URL came from outside and must not lead into our own network."""
+
+    url: str
+    headers: dict[str, str]
+    body: bytes
+    guarded: bool = True
+
+
+class Sink(Protocol):
+    """Somewhere events go."""
+
+    name: str
+
+    def request(self, origin: Origin, event: Event, sequence: int, address: str) -> Request:
+        """Write the request for one event; the same but for its time however often it is asked for."""
+        ...
+
+
+class Verdict(enum.StrEnum):
+    """What an answer means for the event.
+
+    ::
+
+        2xx                                          delivered
+        408 409 425 429, 5xx, no answer              retry: until give_up_seconds
+        3xx and other 4xx                            refused: REFUSALS_MOST times, then it is given up
+        an address that must not be called, no URL   impossible: given up at once
+    """
+
+    DELIVERED = "delivered"
+    RETRY = "retry"
+    REFUSED = "refused"
+    IMPOSSIBLE = "impossible"
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back: a status, or 0 and why there is none."""
+
+    status: int = 0
+    error: str = ""
+    kind: str = "status"
+    """Why it failed, for metrics: status, timeout, connection, address, breaker, busy, sink."""
+    retry_after: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it means for the event."""
+        if 200 <= self.status < 300:
+            return Verdict.DELIVERED
+        if self.kind == "address":
+            return Verdict.IMPOSSIBLE
+        if 300 <= self.status < 500 and self.status not in _WORTH_RETRYING:
+            return Verdict.REFUSED
+        return Verdict.RETRY
+
+    @property
+    def unwell(self) -> bool:
+        """Whether it tells something about the receiver as a whole, rather than about this event."""
+        return self.kind in {"timeout", "connection"} or self.status in _UNWELL
+
+    @property
+    def reason(self) -> str:
+        """Why the event was not taken, in a sentence."""
+        if self.kind != "status":
+            return self.error or self.kind
+        return f"the receiver answered {self.status}" + (f": {self.error}" if self.error else "")
+
+
+def read_retry_after(value: str, now: float | None = None) -> float:
+    """Read a Retry-After header, in seconds or as a date, as seconds from now; an hour at most."""
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        seconds = float(text[:9])
+    else:
+        try:
+            at = email.utils.parsedate_to_datetime(text)
+        except (TypeError, ValueError):
+            return 0.0
+        seconds = at.timestamp() - (time.time() if now is None else now)
+    return min(max(seconds, 0.0), _LONGEST_RETRY_AFTER)

@@ -1,0 +1,107 @@
+"""The archive: ended runs are copied to the store in batches, to be found when Redis has let them go.
+
+A run leaves the list only when the store has it; the same batch twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import InputError
+from holdfast.redis.command import command
+from holdfast.runs.message import decode_message
+from holdfast.runs.run import ENDED, Envelope
+from holdfast.store.archive import ArchivedRun
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.runs.queue import RunQueue
+    from holdfast.store.door import StoreDoor
+    from holdfast.telemetry.metrics import Metrics
+
+_BATCH = 200
+_AT_ONCE = 20
+_BATCHES = 50
+
+_log = get_logger(__name__)
+
+
+class Filed(msgspec.Struct, frozen=True):
+    """What one pass archived; ``whole`` is False if it stopped at its limit."""
+
+    archived: int
+    whole: bool = True
+
+
+class Archive:
+    """Archives the ended runs of one queue."""
+
+    def __init__(self, queue: RunQueue, store: StoreDoor, metrics: Metrics) -> None:
+        self._queue = queue
+        self._store = store
+        self._archived = metrics.runs_archived.labels(queue.name)
+
+    async def run_once(self, *, dry_run: bool = False) -> Filed:
+        """Archive what has ended since the last pass."""
+        redis, waiting = self._queue.redis, self._queue.keys.unarchived
+        if dry_run:
+            return Filed(await command(redis, "ZCARD", waiting))
+        archived = 0
+        for _ in range(_BATCHES):
+            ids: list[bytes] = await command(redis, "ZRANGE", waiting, 0, _BATCH - 1)
+            if not ids:
+                return Filed(archived)
+            rows = await self._read([run_id.decode() for run_id in ids])
+            await (await self._store.get()).archive(rows)
+            await command(redis, "ZREM", waiting, *ids)
+            self._archived.inc(len(rows))
+            archived += len(rows)
+        return Filed(archived, whole=False)
+
+    async def _read(self, ids: list[str]) -> list[ArchivedRun]:
+        """Read the runs; one that was replayed since comes back to the list when it ends again."""
+        rows: list[ArchivedRun] = []
+        for at in range(0, len(ids), _AT_ONCE):
+            page = ids[at : at + _AT_ONCE]
+            reads = (command(self._queue.redis, "HGETALL", self._queue.keys.run(run_id)) for run_id in page)
+            for run_id, fields in zip(page, await asyncio.gather(*reads), strict=True):
+                if fields.get(b"status", b"").decode() in ENDED:
+                    rows.append(archived_run(run_id, self._queue.name, fields))
+        return rows
+
+
+def archived_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> ArchivedRun:
+    """Make of a run's hash what the store keeps of it."""
+
+    def text(name: bytes) -> str:
+        return fields.get(name, b"").decode(errors="replace")
+
+    def seconds(name: bytes) -> float:
+        return float(fields.get(name) or 0) / 1000
+
+    try:
+        envelope = decode_message(fields.get(b"message", b""))
+    except InputError:
+        envelope = Envelope(input=None)
+    return ArchivedRun(
+        id=run_id,
+        queue=queue,
+        agent=text(b"agent"),
+        thread_id=text(b"thread") or envelope.thread_id,
+        tenant=text(b"tenant") or envelope.tenant,
+        status=text(b"status"),
+        attempt=int(fields.get(b"attempt") or 0),
+        fence=int(fields.get(b"fence") or 0),
+        submitted_at=seconds(b"submitted_at"),
+        started_at=seconds(b"started_at"),
+        finished_at=seconds(b"finished_at"),
+        input=msgspec.json.encode(envelope.input),
+        result=fields.get(b"result", b""),
+        error=fields.get(b"error", b""),
+        metadata=msgspec.json.encode(envelope.metadata) if envelope.metadata else b"",
+    )

@@ -1,0 +1,75 @@
+-- @include feed
+-- @include queued
+-- Limits: how many runs of one thread, key, tenant or agent go on at once. One that must wait is parked: it has no entry, no slot
+-- and no lease, and is queued by the script that ends a holder. A permit belongs to a run, not to a worker, so no death loses it.
+-- `limits` is the set of limits in use; `holding:<name>` and `parked:<name>` (zsets of run ids) lie beside it, and `waiters`,
+-- the set of all that are parked.
+local function holding_of(limits, name) return limits:sub(1, -7) .. 'holding:' .. name end
+local function parked_of(limits, name) return limits:sub(1, -7) .. 'parked:' .. name end
+local function is_thread(name) return name:sub(1, 7) == 'thread:' end
+
+local function note_permit(record, name)
+  local have = redis.call('HGET', record, 'permits')
+  local permits = have and have ~= '' and cjson.decode(have) or {}
+  permits[#permits + 1] = name
+  redis.call('HSET', record, 'permits', cjson.encode(permits))
+end
+
+-- Whoever comes later than a parked run waits behind it, even if there is room.
+local function take_permit(limits, name, most, record, id, now)
+  local holding = holding_of(limits, name)
+  if redis.call('ZSCORE', holding, id) then return true end
+  if redis.call('ZCARD', holding) >= most or redis.call('EXISTS', parked_of(limits, name)) == 1 then return false end
+  redis.call('ZADD', holding, now, id)
+  redis.call('SADD', limits, name)
+  note_permit(record, name)
+  return true
+end
+
+-- In the order of parking, by a number and not by the clock: two in one millisecond have an order too. One that pushes goes
+-- before all that do not.
+local PUSHES = -1e15
+local function park(limits, name, record, id, pushes)
+  local order = redis.call('INCR', limits:sub(1, -7) .. 'turns')
+  redis.call('ZADD', parked_of(limits, name), pushes and order + PUSHES or order, id)
+  redis.call('SADD', limits, name)
+  redis.call('SADD', limits:sub(1, -7) .. 'waiters', id)
+  redis.call('HSET', record, 'status', 'queued', 'entry', '', 'parked', name)
+  append_event(record, 'parked', '{"limit":' .. cjson.encode(name) .. '}')
+end
+
+-- The first in line has the permit from here on: nobody overtakes it on its way to a worker.
+local function admit_next(limits, name, lane, run_prefix, now)
+  local parked, holding = parked_of(limits, name), holding_of(limits, name)
+  local first = redis.call('ZPOPMIN', parked)[1]
+  while first do
+    local record = run_prefix .. first
+    redis.call('SREM', limits:sub(1, -7) .. 'waiters', first)
+    local have = redis.call('HMGET', record, 'parked', 'agent', 'message')
+    if have[1] == name then
+      redis.call('ZADD', holding, now, first)
+      note_permit(record, name)
+      local entry = queue_entry(lane, first, have[2], have[3], stamp_of(now))
+      redis.call('HSET', record, 'parked', '', 'lane', lane, 'entry', entry)
+      append_event(record, 'unparked', '{"limit":' .. cjson.encode(name) .. '}')
+      return true
+    end
+    first = redis.call('ZPOPMIN', parked)[1]
+  end
+  if redis.call('EXISTS', holding) == 0 then redis.call('SREM', limits, name) end
+  return false
+end
+
+-- A run that only pauses keeps its thread: the next message of a conversation must not overtake the one before.
+local function release_permits(limits, record, id, permits, lane, run_prefix, now, pauses)
+  if not permits or permits == '' then return end
+  local kept = {}
+  for _, name in ipairs(cjson.decode(permits)) do
+    if pauses and is_thread(name) then
+      kept[1] = name
+    elseif redis.call('ZREM', holding_of(limits, name), id) == 1 then
+      admit_next(limits, name, lane, run_prefix, now)
+    end
+  end
+  redis.call('HSET', record, 'permits', kept[1] and cjson.encode(kept) or '')
+end

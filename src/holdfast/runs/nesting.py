@@ -1,0 +1,24 @@
+"""How deep a JSON document may go: what one reader can follow, another's stack can't."""
+
+from __future__ import annotations
+
+import re
+
+DEEPEST = 200
+_MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+
+
+def too_deep(document: bytes) -> bool:
+    """Tell whether a document is nested more than ``DEEPEST`` levels deep."""
+    if document.count(b"[") + document.count(b"{") <= DEEPEST:
+        return False
+    depth = 0
+    for mark in _MARKS.finditer(document):
+        first = document[mark.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > DEEPEST:
+                return True
+        elif first in b"]}":
+            depth -= 1
+    return False

@@ -1,0 +1,168 @@
+"""Acquisition: whatever is due and fits into the free permits becomes ours, in one script call.
+
+Invariant: nothing is ours before it is due or while another holds it, whatever was seen when looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.leases.lease import Lease
+from holdfast.leases.sortedsets import SortedSetLeases
+from holdfast.redis.scripts import load
+from holdfast.schedules.words import BATCH, seconds, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import ScheduleKeys
+
+_ACQUIRE = load(__package__, "acquire")
+_DUE = load(__package__, "due")
+_HEAD, _FIELDS = 4, 8
+_TURN_OF_ITS_OWN = "-"
+_SPARE = 4
+"""A scheduler that chooses names several times what it wants: another may be quicker with the first ones."""
+
+
+class Acquired(msgspec.Struct, frozen=True):
+    """A schedule that is ours now, under ``fence``; times are epoch seconds by Redis TIME."""
+
+    name: str
+    fence: int
+    ready: float
+    """Its turn: the score it was found at."""
+    acquired_at: float
+    deadline: float
+    streak: int
+    runs: int
+    spec: bytes
+    triggered: bool
+    """Asked for by hand: completing it does not move its turns."""
+
+    def lease(self, owner: str) -> Lease:
+        """The lease it is held by."""
+        return Lease(self.name, owner, self.fence)
+
+
+class Acquisition(msgspec.Struct, frozen=True):
+    """What one call brought; the leases are trusted from ``asked_at``, the loop's time before the call."""
+
+    schedules: list[Acquired]
+    asked_at: float
+    now: float
+    """Redis TIME of the call."""
+    earliest: float | None
+    """The next turn of all that is left; None if nothing waits."""
+    backlog: int
+    """How many are due and left."""
+    dropped: int = 0
+    """Entries that were no schedules that can run: without a definition, held by another, or paused."""
+
+
+def schedule_leases(keys: ScheduleKeys, *, owner: str, ttl_ms: int) -> SortedSetLeases:
+    """The lease table of schedules, for the keeper: it renews, all else goes through our own scripts."""
+    return SortedSetLeases(keys.leases, keys.record_prefix, kind="schedule", owner=owner, ttl_ms=ttl_ms)
+
+
+class Acquirer:
+    """Acquires schedules for one owner."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        keys: ScheduleKeys,
+        *,
+        owner: str,
+        ttl_ms: int,
+        priority_seconds: float = 60.0,
+        default_timeout_ms: int = 300_000,
+        scan_pages: int = 10,
+    ) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._where: list[Any] = [keys.waiting, keys.working, keys.leases, keys.definitions]
+        self._where += [keys.priorities, keys.record_prefix]
+        self._owner = owner
+        self._ttl_ms = ttl_ms
+        self._tail = [priority_seconds, default_timeout_ms]
+        self._scan_pages = scan_pages
+        self._rank = 0
+
+    async def acquire(self, limit: int, accept: Callable[[str], bool] | None = None) -> Acquisition:
+        """Make up to ``limit`` due schedules ours, of those whose name ``accept`` takes."""
+        limit = min(limit, BATCH)
+        if accept is None:
+            return await self._call(limit, ())
+        return await self.take(limit, await self.look(limit, accept))
+
+    async def look(self, limit: int, accept: Callable[[str], bool]) -> list[str]:
+        """Find due names that ``accept`` takes, more than ``limit`` if there are; nothing is taken yet.
+
+        Pages on from where the last look ended, so that foreign ones at the head never hide ours.
+        """
+        wanted = min(max(limit, 0) * _SPARE, BATCH)
+        urgent, head, due = await self._page(0)
+        found = {name: None for name in (*urgent, *head) if accept(name)}
+        # The head is looked at every time, for the most overdue; the pages behind it take turns.
+        rank = max(self._rank, len(head))
+        for _ in range(min(self._scan_pages, math.ceil((due - len(head)) / BATCH))):
+            if len(found) >= wanted:
+                break
+            _, page, _ = await self._page(rank)
+            found.update((name, None) for name in page if accept(name))
+            rank = rank + BATCH if rank + BATCH < due else len(head)
+        self._rank = rank
+        return list(found)[:wanted]
+
+    async def take(self, limit: int, names: Sequence[str]) -> Acquisition:
+        """Make up to ``limit`` of ``names`` ours, as far as they are due and still wait."""
+        return await self._call(min(limit, BATCH), names, named=True)
+
+    async def _page(self, rank: int) -> tuple[list[str], list[str], int]:
+        due, urgent, page = await _DUE(
+            self._redis, [self._keys.waiting, self._keys.priorities], [rank, BATCH]
+        )
+        return [text(name) for name in urgent], [text(name) for name in page], int(due)
+
+    async def _call(self, limit: int, names: Sequence[str], *, named: bool = False) -> Acquisition:
+        asked_at = asyncio.get_running_loop().time()
+        args = [self._owner, self._ttl_ms, max(limit, 0), *self._tail, int(named), *names]
+        reply = await _ACQUIRE(self._redis, self._where, args)
+        now = float(text(reply[0]))
+        return Acquisition(
+            [_acquired(reply, at, now) for at in range(_HEAD, len(reply), _FIELDS)],
+            asked_at,
+            now,
+            seconds(reply[1]),
+            backlog=int(reply[2]),
+            dropped=int(reply[3]),
+        )
+
+
+def _acquired(reply: list[Any], at: int, now: float) -> Acquired:
+    name, fence, ready, deadline, streak, runs, spec, cadence = reply[at : at + _FIELDS]
+    return Acquired(
+        text(name),
+        int(fence),
+        float(ready),
+        now,
+        float(deadline),
+        _whole(streak),
+        _whole(runs),
+        spec,
+        text(cadence) != _TURN_OF_ITS_OWN,
+    )
+
+
+def _whole(value: Any) -> int:
+    """A counter of a record; 0 where somebody wrote something else."""
+    try:
+        return int(value)
+    except ValueError:
+        return 0

@@ -1,0 +1,70 @@
+"""Completion: a run ends once, under its fence, and its schedule gets its next turn in the same script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.redis.scripts import load
+from holdfast.schedules.words import CHUNK, Ended, score, words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.leases.lease import Lease
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import ScheduleKeys
+
+_COMPLETE = load(__package__, "complete")
+_GIVE_BACK = load(__package__, "give_back")
+_ERROR_MOST = 1000
+"""Characters of an error that are kept; the rest is in the logs."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """How a run ended and when its schedule's next turn is; ``next_at`` None is never again."""
+
+    name: str
+    fence: int
+    next_at: float | None
+    streak: int = 0
+    outcome: str = "succeeded"
+    error: str = ""
+    duration_ms: float = 0.0
+    pause: str = ""
+    """Why the schedule is paused from now on, as after too many failures in a row."""
+
+
+class Completer:
+    """Ends the runs of one owner."""
+
+    def __init__(self, redis: Redis, keys: ScheduleKeys, *, owner: str) -> None:
+        self._redis = redis
+        self._where: list[Any] = [keys.waiting, keys.working, keys.leases, keys.definitions]
+        self._where += [keys.record_prefix]
+        self._nudge = keys.nudge
+        self._owner = owner
+
+    async def complete(self, runs: Sequence[Done]) -> list[Ended]:
+        """End runs; a stale one changes nothing. Safe to send again when the answer was lost."""
+        done: list[Ended] = []
+        for start in range(0, len(runs), CHUNK):
+            args: list[Any] = [self._owner]
+            for run in runs[start : start + CHUNK]:
+                args += (run.name, run.fence, score(run.next_at), run.streak, run.outcome)
+                args += (run.error[:_ERROR_MOST], round(run.duration_ms, 3), run.pause)
+            done += words(Ended, await _COMPLETE(self._redis, self._where, args))
+        return done
+
+    async def give_back(self, leases: Sequence[Lease], after: Sequence[float] | None = None) -> list[Ended]:
+        """Give runs back that did not end: due so many seconds from now, or at their original turn."""
+        done: list[Ended] = []
+        delays = ["" for _ in leases] if after is None else [f"{delay:.6f}" for delay in after]
+        pairs = list(zip(leases, delays, strict=True))
+        for start in range(0, len(pairs), CHUNK):
+            args: list[Any] = [self._owner]
+            for lease, delay in pairs[start : start + CHUNK]:
+                args += (lease.key, lease.fence, delay)
+            done += words(Ended, await _GIVE_BACK(self._redis, [*self._where, self._nudge], args))
+        return done

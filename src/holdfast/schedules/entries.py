@@ -1,0 +1,174 @@
+"""Reading schedules: where each is, what it last did, and what it waits for."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import NotFound
+from holdfast.redis.command import command
+from holdfast.redis.scripts import load
+from holdfast.schedules.words import CHUNK, NORMAL_PRIORITY, seconds, text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import ScheduleKeys
+
+_ENTRIES = load(__package__, "entries")
+_HEAD = 5
+
+
+class State(enum.StrEnum):
+    """Where a schedule is.
+
+    ::
+
+        waiting --acquire--> running --complete, give back, reclaim--> waiting
+           |  ^                 +--complete, no turn left--> done
+           |  +--resume-- paused <--complete, if paused meanwhile
+           +--pause------->
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    DONE = "done"
+    MISSING = "missing"
+    """In no place: somebody meddled, and the next repopulation brings it back."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One schedule as Redis knows it; times are epoch seconds, None where there is none."""
+
+    name: str
+    spec: bytes
+    state: State
+    next_at: float | None
+    """Its next turn; while paused the one it keeps, while running None."""
+    triggered: bool
+    """Whether a manual run waits or goes on."""
+    priority: int
+    fence: int
+    owner: str
+    ready: float | None
+    acquired_at: float | None
+    deadline: float | None
+    lease_expires_at: float | None
+    streak: int
+    runs: int
+    reclaimed: int
+    """How often its holder died since it last ended."""
+    paused: str
+    """Why it is paused, or will be after this run."""
+    paused_since: float | None
+    last_start: float | None
+    last_end: float | None
+    last_duration_ms: float | None
+    last_outcome: str
+    last_error: str
+
+
+class EntryPage(msgspec.Struct, frozen=True):
+    """Some schedules; ``cursor`` is "" after the last page."""
+
+    entries: list[Entry]
+    cursor: str
+
+
+async def scan_names(
+    redis: Redis, keys: ScheduleKeys, pattern: str, cursor: str, count: int
+) -> tuple[str, list[str]]:
+    """One page of the names that fit a glob, about ``count`` looked at; the cursor begins and ends as "0"."""
+    scan = ("HSCAN", keys.definitions, cursor, "MATCH", pattern, "COUNT", max(count, 10))
+    after, page = await command(redis, *scan)
+    return text(after), [text(name) for name in page]  # redis-py has made a dict of it
+
+
+class Entries:
+    """Reads the schedules of one set of keys."""
+
+    def __init__(self, redis: Redis, keys: ScheduleKeys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    async def get(self, name: str) -> Entry:
+        """Read one schedule."""
+        (entry,) = await self.get_many([name]) or [None]
+        if entry is None:
+            raise NotFound(f"There is no schedule named {name!r}; `holdfast schedules list` shows them all.")
+        return entry
+
+    async def get_many(self, names: Sequence[str]) -> list[Entry]:
+        """Read schedules; unknown ones are left out."""
+        keys = self._keys
+        where = [keys.waiting, keys.working, keys.leases, keys.definitions, keys.priorities]
+        found: list[Entry] = []
+        for start in range(0, len(names), CHUNK):
+            page = names[start : start + CHUNK]
+            rows = await _ENTRIES(self._redis, [*where, keys.record_prefix], page)
+            found += [_entry(name, row) for name, row in zip(page, rows, strict=True) if row[0]]
+        return found
+
+    async def list(self, pattern: str = "*", *, limit: int = 100, cursor: str = "") -> EntryPage:
+        """Read about ``limit`` schedules whose name fits the glob ``pattern``, in no particular order."""
+        names: list[str] = []
+        at = cursor or "0"
+        while len(names) < limit:
+            at, found = await scan_names(self._redis, self._keys, pattern, at, limit)
+            names += found
+            if at == "0":
+                break
+        return EntryPage(await self.get_many(list(dict.fromkeys(names))), "" if at == "0" else at)
+
+
+def _entry(name: str, row: list[Any]) -> Entry:
+    spec, waits, deadline, expiry, priority = row[:_HEAD]
+    record = {text(row[i]): row[i + 1] for i in range(_HEAD, len(row), 2)}
+    state = _state(waits, deadline or expiry, record)
+    expires_ms = seconds(expiry)
+    return Entry(
+        name=name,
+        spec=spec,
+        state=state,
+        next_at=_number(waits) if state is State.WAITING else _number(record.get("next")),
+        triggered="cadence" in record,
+        priority=int(_number(priority) or 0) if priority else NORMAL_PRIORITY,
+        fence=int(_number(record.get("fence")) or 0),
+        owner=text(record.get("owner", "")),
+        ready=_number(record.get("ready")),
+        acquired_at=_number(record.get("acquired_at")),
+        deadline=_number(deadline),
+        lease_expires_at=None if expires_ms is None else expires_ms / 1000,
+        streak=int(_number(record.get("streak")) or 0),
+        runs=int(_number(record.get("runs")) or 0),
+        reclaimed=int(_number(record.get("reclaimed")) or 0),
+        paused=text(record.get("paused", "")),
+        paused_since=_number(record.get("paused_since")),
+        last_start=_number(record.get("last_start")),
+        last_end=_number(record.get("last_end")),
+        last_duration_ms=_number(record.get("last_duration_ms")),
+        last_outcome=text(record.get("last_outcome", "")),
+        last_error=text(record.get("last_error", "")),
+    )
+
+
+def _state(waits: Any, runs: Any, record: dict[str, Any]) -> State:
+    if runs:
+        return State.RUNNING
+    if waits:
+        return State.WAITING
+    if "paused_since" in record:
+        return State.PAUSED
+    return State.DONE if "done" in record else State.MISSING
+
+
+def _number(value: Any) -> float | None:
+    """A number of a record; None also where somebody wrote something else."""
+    try:
+        return float(value) if value not in {b"", "", None} else None
+    except ValueError:
+        return None

@@ -1,0 +1,104 @@
+-- Make up to n due schedules ours: out of `waiting`, into `working` with their deadline, leased, under a higher fence.
+-- One script finds and takes them, so nobody tries what another already has, and nothing runs before it is due.
+-- Records are named by what is found, so they can't be declared: they share the hash tag through their prefix.
+-- KEYS  1 waiting (zset: name -> next run, s), 2 working (zset: name -> deadline, s), 3 leases (zset: name -> expiry, ms),
+--       4 definitions (hash: name -> spec), 5 priorities (zset: name -> class), 6 record prefix
+-- ARGV  1 owner, 2 ttl ms, 3 how many, 4 seconds that a class of priority is worth, 5 timeout ms of one that has none,
+--       6 '1' to take only from the names that follow; they are taken in order as far as they are (still) due
+-- returns { now, earliest score left or '', due and left, dropped (no definition, held or paused),
+--         then per schedule: name, fence, ready, deadline, streak, runs, spec, cadence or '-' (a turn of its own) }
+-- @include state
+-- @include order
+local waiting, working, leases, definitions, priorities, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local owner, ttl, room, worth = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local default_timeout, named = tonumber(ARGV[5]), ARGV[6] == '1'
+local FIRST_NAME, WINDOW, ROUNDS = 7, 200, 20
+
+local clock = now_us()
+local now = clock / 1000000
+local now_score = as_score(now)
+local dropped = 0
+local leaving, deadlines, expiries, taken = {}, {}, {}, {}
+
+local function whatever_is_due()
+  local ranked = redis.call('EXISTS', priorities) == 1
+  local window = (ranked or dropped > 0) and math.max(room, WINDOW) or room
+  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now_score, 'WITHSCORES', 'LIMIT', 0, window)
+  local candidates, known = {}, {}
+  for i = 1, #found, 2 do
+    candidates[#candidates + 1] = { name = found[i], score = found[i + 1], at = tonumber(found[i + 1]) }
+    known[found[i]] = true
+  end
+  if ranked then urgent_due(waiting, priorities, now, known, candidates) end
+  return candidates
+end
+
+-- Asked again here: since the caller looked, another may have taken or even finished them.
+local function those_still_due()
+  local names, candidates = {}, {}
+  for i = FIRST_NAME, #ARGV do names[#names + 1] = ARGV[i] end
+  if #names == 0 then return candidates end
+  for i, score in ipairs(redis.call('ZMSCORE', waiting, unpack(names))) do
+    local at = tonumber(score or nil)
+    if at and at <= now then candidates[#candidates + 1] = { name = names[i], score = score, at = at } end
+  end
+  return candidates
+end
+
+local function drop(candidate)
+  redis.call('ZREM', waiting, candidate.name)
+  dropped = dropped + 1
+end
+
+local function take(candidate, spec)
+  local name, record = candidate.name, prefix .. candidate.name
+  local have = read_record(record, 'fence', 'timeout_ms', 'streak', 'runs', 'paused_since', 'cadence', 'cancel')
+  if have[5] and not have[6] then
+    redis.call('HSET', record, 'next', candidate.score)
+    return drop(candidate)
+  end
+  local fence = raise_fence(have[1], clock)
+  local ready = candidate.at == -math.huge and now_score or candidate.score
+  local deadline = as_score(now + (tonumber(have[2]) or default_timeout) / 1000)
+  redis.call('HSET', record, 'fence', fence, 'owner', owner, 'ready', ready, 'acquired_at', now_score)
+  if have[7] then redis.call('HDEL', record, 'cancel') end
+  leaving[#leaving + 1] = name
+  local n = #deadlines
+  deadlines[n + 1], deadlines[n + 2] = deadline, name
+  expiries[n + 1], expiries[n + 2] = math.floor(clock / 1000) + ttl, name
+  n = #taken
+  taken[n + 1], taken[n + 2], taken[n + 3], taken[n + 4] = name, fence, ready, deadline
+  taken[n + 5], taken[n + 6], taken[n + 7], taken[n + 8] = have[3] or '0', have[4] or '0', spec, have[6] or '-'
+end
+
+local function take_first(candidates)
+  local names = {}
+  local most = dropped > 0 and math.max(room, WINDOW) or room
+  for i = 1, math.min(most, #candidates) do names[i] = candidates[i].name end
+  if #names == 0 then return end
+  local specs = redis.call('HMGET', definitions, unpack(names))
+  local held = redis.call('ZMSCORE', leases, unpack(names))
+  for i = 1, #names do
+    if #leaving >= room then break end
+    -- What is leased is somebody's, though it stands in both sets: its holder or a reclaim brings it back.
+    if specs[i] and not held[i] then take(candidates[i], specs[i]) else drop(candidates[i]) end
+  end
+  if #leaving == 0 then return end
+  redis.call('ZREM', waiting, unpack(leaving))
+  redis.call('ZADD', working, unpack(deadlines))
+  redis.call('ZADD', leases, unpack(expiries))
+  room = room - #leaving
+  leaving, deadlines, expiries = {}, {}, {}
+end
+
+-- Where something had to be dropped there is room for others: they must not wait behind it.
+for _ = 1, ROUNDS do
+  local before = dropped
+  take_first(in_order(named and those_still_due() or whatever_is_due(), priorities, worth))
+  if dropped == before or room <= 0 then break end
+end
+
+local earliest = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
+local reply = { now_score, earliest[2] or '', redis.call('ZCOUNT', waiting, '-inf', now_score), dropped }
+for i = 1, #taken do reply[4 + i] = taken[i] end
+return reply

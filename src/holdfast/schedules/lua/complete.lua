@@ -1,0 +1,62 @@
+-- End a batch of runs, each once and only under the fence it ran under, and plan the next turn of each.
+-- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix
+-- ARGV  1 owner, then per run: name, fence, next run (s; '' = no turn is left), streak, outcome, error, duration ms,
+--       why it is paused from now on or ''
+-- returns, per run: completed | already (ended before: a reply was lost) | stale (changes nothing) | removed
+-- @include state
+local waiting, working, leases, definitions, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local owner = ARGV[1]
+local STRIDE = 8
+
+local now = as_score(now_us() / 1000000)
+local ended = {}
+
+local function note(record, have, at)
+  local streak, outcome, error, duration = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  -- A manual run is not one of its turns: it must not use up `max runs`.
+  local runs = (tonumber(have[4]) or 0) + (have[6] and 0 or 1)
+  redis.call('HSET', record, 'owner', '', 'streak', streak, 'runs', string.format('%.0f', runs), 'last_start', have[3] or '',
+    'last_end', now, 'last_duration_ms', duration, 'last_outcome', outcome, 'last_error', error)
+  if have[10] then redis.call('HDEL', record, 'reclaimed') end
+  if have[9] then redis.call('HDEL', record, 'cancel') end
+end
+
+local function plan(record, name, have, turn, pause)
+  local paused, cadence, replan, buffered = have[5], have[6], have[7], have[8]
+  if cadence or replan or buffered then redis.call('HDEL', record, 'cadence', 'replan', 'buffered') end
+  if pause ~= '' and not paused then
+    redis.call('HSET', record, 'paused', pause, 'paused_since', now)
+    paused = now
+  end
+  turn = replan or cadence or turn
+  if not buffered then return land(waiting, record, name, turn, paused) end
+  redis.call('HSET', record, 'cadence', turn)
+  if paused then redis.call('HSET', record, 'next', turn) end
+  redis.call('ZADD', waiting, now, name)
+end
+
+local function complete(at)
+  local name, fence = ARGV[at], ARGV[at + 1]
+  local record = prefix .. name
+  local have = read_record(record, 'owner', 'fence', 'acquired_at', 'runs', 'paused_since', 'cadence', 'replan', 'buffered',
+    'cancel', 'reclaimed')
+  local word = refusal(have[1], have[2], owner, fence, definitions, name)
+  if word then return word end
+  ended[#ended + 1] = name
+  if redis.call('HEXISTS', definitions, name) == 0 then
+    redis.call('ZREM', waiting, name)
+    redis.call('DEL', record)
+    return 'removed'
+  end
+  note(record, have, at)
+  plan(record, name, have, ARGV[at + 2], ARGV[at + 7])
+  return 'completed'
+end
+
+local words = {}
+for at = 2, #ARGV, STRIDE do words[#words + 1] = complete(at) end
+if #ended > 0 then
+  redis.call('ZREM', working, unpack(ended))
+  redis.call('ZREM', leases, unpack(ended))
+end
+return words

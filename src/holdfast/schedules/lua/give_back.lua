@@ -1,0 +1,32 @@
+-- Give runs back that did not end, each only under the fence it ran under: a shutdown, or no room to start one.
+-- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 nudge (channel)
+-- ARGV  1 owner, then per run: name, fence, seconds from now or '' (at its original turn)
+-- returns, per run: returned | already (ended or given back before) | stale (changes nothing) | removed
+-- @include state
+local waiting, working, leases, definitions, prefix, nudge = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local owner = ARGV[1]
+local STRIDE = 3
+
+local now = now_us() / 1000000
+
+local function give_back(name, fence, delay)
+  local record = prefix .. name
+  local have = read_record(record, 'owner', 'fence', 'ready', 'paused_since', 'cadence', 'replan')
+  local word = refusal(have[1], have[2], owner, fence, definitions, name)
+  if word then return word end
+  redis.call('ZREM', working, name)
+  redis.call('ZREM', leases, name)
+  if redis.call('HEXISTS', definitions, name) == 0 then
+    redis.call('DEL', record)
+    return 'removed'
+  end
+  redis.call('HSET', record, 'owner', '')
+  local at = delay == '' and have[3] or as_score(now + (tonumber(delay) or 0))
+  come_back(waiting, record, name, at, have[4], have[5], have[6])
+  return 'returned'
+end
+
+local words = {}
+for at = 2, #ARGV, STRIDE do words[#words + 1] = give_back(ARGV[at], ARGV[at + 1], ARGV[at + 2]) end
+redis.call('PUBLISH', nudge, 'returned')
+return words

@@ -1,0 +1,31 @@
+-- Let paused schedules take their turns again: the one they had, or the one that is given.
+-- KEYS  1 waiting (zset), 2 leases (zset), 3 definitions (hash), 4 record prefix, 5 nudge (channel)
+-- ARGV  per schedule: name, its next turn (s) or '' (the one it had; missed meanwhile = now)
+-- returns, per schedule: resumed | already (it is not paused) | unknown
+-- @include state
+local waiting, leases, definitions, prefix, nudge = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+
+local now = as_score(now_us() / 1000000)
+
+local function resume(name, at)
+  if redis.call('HEXISTS', definitions, name) == 0 then return 'unknown' end
+  local record = prefix .. name
+  local have = read_record(record, 'paused_since', 'next', 'done', 'cadence')
+  if not have[1] then return 'already' end
+  redis.call('HDEL', record, 'paused', 'paused_since', 'next')
+  if redis.call('ZSCORE', leases, name) then return 'resumed' end
+  if have[3] and not have[2] then return 'resumed' end
+  local turn = at ~= '' and at or have[2] or now
+  if redis.call('ZSCORE', waiting, name) then
+    redis.call('HSET', record, 'cadence', turn)
+  else
+    redis.call('HDEL', record, 'cadence')
+    land(waiting, record, name, turn)
+  end
+  return 'resumed'
+end
+
+local words = {}
+for i = 1, #ARGV, 2 do words[#words + 1] = resume(ARGV[i], ARGV[i + 1]) end
+redis.call('PUBLISH', nudge, 'resumed')
+return words

@@ -1,0 +1,83 @@
+-- Look at one page of a set and put right what no lease can: the second net, for entries that no lawful script leaves behind.
+-- Invalid means that no definition is in Redis; whether this pod knows an agent of that name is never asked.
+-- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix
+-- ARGV  1 waiting | working, 2 rank to begin at, 3 page size, 4 seconds that an invalid entry may be old,
+--       5 '1' if invalid names that are only digits go at once
+-- returns { members looked at, members that stay, then per finding: name, numeric | invalid | overlap | returned | unscored | damaged }
+-- @include state
+local waiting, working, leases, definitions, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local which, from, size = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local threshold, numeric_goes = tonumber(ARGV[4]), ARGV[5] == '1'
+
+local clock = now_us()
+local now = clock / 1000000
+local set = which == 'working' and working or waiting
+
+local function forget(name)
+  redis.call('ZREM', set, name)
+  if not redis.call('ZSCORE', leases, name) then redis.call('DEL', prefix .. name) end
+end
+
+local function take_from_owner(name)
+  local have = read_record(prefix .. name, 'fence', 'ready', 'paused_since', 'cadence', 'replan')
+  redis.call('HSET', prefix .. name, 'fence', raise_fence(have[1], clock), 'owner', '')
+  return have
+end
+
+local function look_invalid(name, at)
+  if numeric_goes and name:find('^%d+$') then
+    forget(name)
+    return 'numeric', true
+  end
+  if at > now - threshold then return nil end
+  forget(name)
+  return 'invalid', true
+end
+
+local function look_working(name, at, defined, lease, other)
+  local kind = redis.call('TYPE', prefix .. name).ok
+  if kind ~= 'hash' and kind ~= 'none' then
+    redis.call('DEL', prefix .. name)
+    return 'damaged'
+  end
+  if other and defined then
+    redis.call('ZREM', lease and waiting or working, name)
+    if not lease then take_from_owner(name) end
+    return 'overlap', not lease
+  end
+  -- Removed while it ran: its holder, or a reclaim, ends it.
+  if lease then return nil end
+  if not defined then return look_invalid(name, at) end
+  redis.call('ZREM', working, name)
+  local have = take_from_owner(name)
+  come_back(waiting, prefix .. name, name, have[2] or as_score(now), have[3], have[4], have[5])
+  return 'returned', true
+end
+
+local function look_waiting(name, at, defined)
+  if not defined then return look_invalid(name, at) end
+  if at > -math.huge and at < math.huge then return nil end
+  redis.call('ZADD', waiting, as_score(now), name)
+  return 'unscored'
+end
+
+local page = redis.call('ZRANGE', set, from, from + size - 1, 'WITHSCORES')
+local names = {}
+for i = 1, #page, 2 do names[#names + 1] = page[i] end
+if #names == 0 then return { 0, 0 } end
+
+local held = redis.call('ZMSCORE', leases, unpack(names))
+local others = redis.call('ZMSCORE', set == working and waiting or working, unpack(names))
+local reply, gone = { #names, 0 }, 0
+for i, name in ipairs(names) do
+  local defined = redis.call('HEXISTS', definitions, name) == 1
+  local look = set == working and look_working or look_waiting
+  local word, left = look(name, tonumber(page[2 * i]), defined, held[i], others[i])
+  if left then gone = gone + 1 end
+  if word then
+    reply[#reply + 1] = name
+    reply[#reply + 1] = word
+  end
+end
+reply[2] = #names - gone
+return reply

@@ -1,0 +1,48 @@
+"""Nudges: a channel says that a schedule was registered, triggered, resumed or given back.
+
+It also says that a scheduler has left. What is missed, the next look brings, ``interval-ms`` later at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.redis.client import TROUBLE
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.redis.client import Redis
+
+_RETRY_SECONDS = 1.0
+
+_log = get_logger(__name__)
+
+
+class Nudges:
+    """Listens on the channel and calls whoever is to wake up."""
+
+    def __init__(self, channel: str, wake: Callable[[], None], redis: Redis) -> None:
+        self._channel = channel
+        self._wake = wake
+        self._redis: Any = redis
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        while True:
+            try:
+                await self._listen()
+            except TROUBLE as exc:
+                _log.info("nudges wait for Redis", error=str(exc) or type(exc).__name__)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _listen(self) -> None:
+        await self._redis.initialize()  # a cluster's client must know the nodes before it can choose one
+        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+            await channel.subscribe(self._channel)
+            self._wake()
+            while True:
+                if await channel.get_message(timeout=None) is not None:
+                    self._wake()

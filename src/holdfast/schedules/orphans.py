@@ -1,0 +1,123 @@
+"""Orphans: schedules whose holder died, and entries that no lawful script leaves behind.
+
+The first net is the leases: any scheduler brings back what was not renewed, within about one ttl.
+The second is the leader's sweep over both sets, page by page, for what has no lease.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast.leases.lease import STANDINGS, Lease, Standing
+from holdfast.redis.scripts import load
+from holdfast.schedules.words import PAGE, Found, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import ScheduleKeys
+
+_RECLAIM = load(__package__, "reclaim")
+_SWEEP = load(__package__, "sweep")
+_LEAD = load(__package__, "lead")
+_RENEW = load(__package__, "lead_renew")
+_RESIGN = load(__package__, "resign")
+_SETS: tuple[Literal["working", "waiting"], ...] = ("working", "waiting")
+
+
+class Reclaimed(msgspec.Struct, frozen=True):
+    """A schedule that was taken from an owner which stopped renewing."""
+
+    name: str
+    owner: str
+    removed: bool = False
+    """Nobody defines it any more, so it was not planned again."""
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What a sweep looked at and put right; ``whole`` is False if its budget ended it between two pages."""
+
+    looked_at: int
+    found: dict[Found, int]
+    whole: bool
+
+
+class CleanupLeadership:
+    """The office of orphan cleanup: a lease kept as a string, so that ``GET cleanup-leader`` answers."""
+
+    kind = "leader"
+
+    def __init__(self, keys: ScheduleKeys, *, owner: str, ttl_ms: int) -> None:
+        self._key = keys.leader
+        self._owner = owner
+        self._ttl_ms = ttl_ms
+
+    async def campaign(self, redis: Redis) -> Lease | None:
+        """Start a term, or return None while somebody else leads."""
+        fence = await _LEAD(redis, [self._key], [self._owner, self._ttl_ms])
+        return Lease(self._key, self._owner, fence) if fence else None
+
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+        """Prolong the term, if it is still ours."""
+        return [STANDINGS[await _RENEW(redis, [self._key], [_term(lease), self._ttl_ms])] for lease in leases]
+
+    async def release(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[bool]:
+        """Resign, if the term is still ours."""
+        return [await _RESIGN(redis, [self._key], [_term(lease)]) == b"released" for lease in leases]
+
+
+class Orphans:
+    """Both nets, over one set of keys."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        keys: ScheduleKeys,
+        *,
+        threshold_seconds: float = 600.0,
+        remove_numeric: bool = True,
+        page: int = PAGE,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis = redis
+        self._where: list[Any] = [keys.waiting, keys.working, keys.leases, keys.definitions]
+        self._where += [keys.record_prefix]
+        self._tail = [threshold_seconds, int(remove_numeric)]
+        self._page = page
+        self._monotonic = monotonic
+
+    async def reclaim(self, limit: int = 100) -> list[Reclaimed]:
+        """Bring back what expired, at its original turn and under a higher fence."""
+        reply = await _RECLAIM(self._redis, self._where, [limit])
+        return [
+            Reclaimed(text(reply[i]), text(reply[i + 1]), removed=text(reply[i + 2]) == "removed")
+            for i in range(0, len(reply), 3)
+        ]
+
+    async def sweep(self, *, budget_seconds: float = 0.0) -> Swept:
+        """Look at both sets, whole or until the budget is used up (0 = no limit)."""
+        ends = self._monotonic() + budget_seconds if budget_seconds > 0 else float("inf")
+        found: Counter[Found] = Counter()
+        looked_at = 0
+        for which in _SETS:
+            rank = 0
+            while True:
+                if self._monotonic() >= ends:
+                    return Swept(looked_at, dict(found), whole=False)
+                args = [which, rank, self._page, *self._tail]
+                seen, kept, *rest = await _SWEEP(self._redis, self._where, args)
+                found.update(Found(text(word)) for word in rest[1::2])
+                looked_at += seen
+                rank += kept
+                if seen < self._page:
+                    break
+        return Swept(looked_at, dict(found), whole=True)
+
+
+def _term(lease: Lease) -> str:
+    return f"{lease.owner} {lease.fence}"

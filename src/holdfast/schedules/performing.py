@@ -1,0 +1,95 @@
+"""One turn, from an acquired schedule to its outcome: run in place under its lease, or submitted."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agents.context import Context, RunInfo, Signals
+from holdfast.agents.failures import Failure, FailureClass, classify
+from holdfast.agents.invoke import Invocation
+from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
+from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
+from holdfast.errors import LeaseLost
+from holdfast.schedules.cadence import fire_times
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from holdfast.schedules.acquisition import Acquired
+    from holdfast.schedules.clock import RedisClock
+    from holdfast.schedules.patterns import Overrun
+    from holdfast.schedules.place import Place
+    from holdfast.schedules.running import Turn
+    from holdfast.schedules.schedule import Schedule
+
+_log = get_logger(__name__)
+
+
+def turn_id(run: Acquired) -> str:
+    """The name of a turn: the same when it is run again because its scheduler died."""
+    return f"{run.name}@{run.ready:.3f}"
+
+
+def prepare(
+    place: Place, schedule: Schedule, run: Acquired, clock: RedisClock, overrun: Overrun
+) -> Invocation:
+    """Make the invocation of a schedule that runs in place; its time ends at deadline + threshold."""
+    spec = place.app.get(schedule.agent)
+    left = overrun.left(run.name, run.deadline, clock.now())
+    seconds = max(left, 0.001) if place.settings.zombie_cleanup.enabled else float(LONGEST_TIMEOUT_SECONDS)
+    info = RunInfo(
+        run_id=turn_id(run),
+        agent_id=schedule.agent,
+        thread_id="",
+        attempt=1,
+        fence=run.fence,
+        deadline=datetime.fromtimestamp(clock.now() + seconds, UTC),
+        metadata=schedule.metadata,
+        log_fields={"schedule": run.name},
+    )
+    memory = None
+    if place.store is not None:
+        memory = place.store.memory(run_id=info.run_id, thread_id="", fence=run.fence, owner=place.owner)
+    ctx = Context(info, _emit, Signals(place.draining), memory=memory, store=place.store)
+    return Invocation(spec, ctx, schedule.input, seconds, place.executor)
+
+
+async def perform(place: Place, turn: Turn, clock: RedisClock) -> Outcome:
+    """Run a turn for as long as its lease is ours."""
+    timer = _stop_at_next_turn(turn, clock)
+    try:
+        async with turn.hold:
+            if turn.invocation is None:
+                return await _submit(place, turn)
+            return await turn.invocation.run()
+    except LeaseLost:
+        return Lost()
+    except Exception as exc:
+        return Failed(classify(exc))
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+async def _submit(place: Place, turn: Turn) -> Outcome:
+    if place.submit is None:
+        return Failed(Failure.because(FailureClass.INVALID, "this scheduler has no way to submit runs"))
+    await place.submit(turn.schedule, turn_id(turn.run))
+    return Succeeded(None)
+
+
+def _stop_at_next_turn(turn: Turn, clock: RedisClock) -> asyncio.TimerHandle | None:
+    """With the overlap policy ``cancel`` a run that is still on at the next turn makes room for it."""
+    if turn.schedule.overlap != "cancel" or turn.invocation is None:
+        return None
+    following = fire_times(turn.schedule, turn.run.acquired_at, 1)
+    if not following:
+        return None
+    loop, text = asyncio.get_running_loop(), "its next turn is due"
+    return loop.call_later(max(clock.until(following[0]), 0), turn.stop, StopReason.CANCEL, text)
+
+
+async def _emit(event_type: str, data: Any) -> None:
+    """A turn in place has no feed: what its agent emits is logged."""
+    _log.debug("event", type=event_type, data=data)

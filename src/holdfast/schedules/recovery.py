@@ -1,0 +1,149 @@
+"""Ends of turns on their way to Redis, in batches; what could not be told is tried again, once per cycle.
+
+After three tries in vain it is given up: its lease ends, and any scheduler brings the schedule back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import RedisUnavailable
+from holdfast.redis.breaker import State
+from holdfast.redis.client import TROUBLE
+from holdfast.schedules.words import CHUNK, Ended
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.leases.lease import Lease
+    from holdfast.redis.breaker import Breaker
+    from holdfast.schedules.completion import Completer, Done
+    from holdfast.telemetry.metrics import Metrics
+
+ATTEMPTS: Final = 3
+
+_log = get_logger(__name__)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Ending:
+    """The end of one turn: completed, or given back if there is no ``done``."""
+
+    lease: Lease
+    done: Done | None
+    told: Callable[[Ended | None], None]
+    """Called once, with Redis's word; None if it could not be told."""
+    after_seconds: float | None = None
+    """When a turn that is given back is due again, from now; None is at its original turn."""
+    tries: int = 0
+
+
+class Endings:
+    """Tells Redis how turns ended; ``add`` never waits, ``run`` sends."""
+
+    def __init__(
+        self, completer: Completer, breaker: Breaker, metrics: Metrics, *, cycle_seconds: float
+    ) -> None:
+        self._completer = completer
+        self._breaker = breaker
+        self._metrics = metrics
+        self._cycle_seconds = cycle_seconds
+        self._new: list[Ending] = []
+        self._again: list[Ending] = []
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def depth(self) -> int:
+        """How many ends wait for another try."""
+        return len(self._again)
+
+    def add(self, ending: Ending) -> None:
+        """Tell with the next batch."""
+        self._new.append(ending)
+        self._idle.clear()
+        self._wake.set()
+
+    async def flushed(self) -> None:
+        """Wait until everything added so far was told or given up."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Send batches until cancelled."""
+        loop = asyncio.get_running_loop()
+        cycle = loop.time()
+        while True:
+            pause = max(cycle - loop.time(), 0) if self._again else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+            while self._new:
+                batch, self._new = self._new[:CHUNK], self._new[CHUNK:]
+                await self._send(batch)
+            if self._again and loop.time() >= cycle:
+                await self.try_again()
+                cycle = loop.time() + self._cycle_seconds
+            if not self._new and not self._again:
+                self._idle.set()
+
+    async def try_again(self) -> None:
+        """One more try for each that failed; none is used up while the breaker knows that Redis is away."""
+        if self._breaker.state is State.OPEN:
+            return
+        waiting, self._again = self._again, []
+        for start in range(0, len(waiting), CHUNK):
+            await self._send(waiting[start : start + CHUNK])
+
+    async def _send(self, batch: list[Ending]) -> None:
+        ends = [ending for ending in batch if ending.done is not None]
+        returned = [ending for ending in batch if ending.done is None]
+        for part, call in ((ends, self._complete), (returned, self._give_back)):
+            if not part:
+                continue
+            try:
+                with self._breaker.guard():
+                    words = await call(part)
+            except RedisUnavailable:
+                self._again += part  # the breaker did not let it try
+            except TROUBLE as exc:
+                self._failed(part, exc)
+            else:
+                self._told(part, words)
+
+    async def _complete(self, batch: list[Ending]) -> list[Ended]:
+        return await self._completer.complete([ending.done for ending in batch if ending.done is not None])
+
+    async def _give_back(self, batch: list[Ending]) -> list[Ended]:
+        words: list[Ended] = []
+        for where in (True, False):
+            part = [ending for ending in batch if (ending.after_seconds is None) is where]
+            delays = None if where else [ending.after_seconds or 0.0 for ending in part]
+            told = await self._completer.give_back([ending.lease for ending in part], delays) if part else []
+            words += told
+        batch.sort(key=lambda ending: ending.after_seconds is not None)
+        return words
+
+    def _told(self, batch: list[Ending], words: list[Ended]) -> None:
+        for ending, word in zip(batch, words, strict=True):
+            if ending.tries:
+                self._metrics.schedule_recovery.labels("told").inc()
+            ending.told(word)
+
+    def _failed(self, batch: list[Ending], exc: Exception) -> None:
+        _log.warning("ends of turns wait for Redis", turns=len(batch), error=str(exc) or type(exc).__name__)
+        for ending in batch:
+            ending.tries += 1
+            if ending.tries < ATTEMPTS:
+                self._again.append(ending)
+                continue
+            self._metrics.schedule_recovery.labels("given_up").inc()
+            _log.error(
+                "the end of a turn could not be told: its lease ends by itself", schedule=ending.lease.key
+            )
+            ending.told(None)

@@ -1,0 +1,129 @@
+"""A schedule: which agent runs again and again, when, and within which limits.
+
+Everything that can be wrong with one is found by ``checked``, before it reaches Redis.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.config.names import checked_queue
+from holdfast.errors import InputError
+from holdfast.schedules.trigger import Cron, Moment, Trigger
+from holdfast.schedules.wallclock import next_fire
+
+Misfire: TypeAlias = Literal["coalesce", "skip", "catch_up"]
+Overlap: TypeAlias = Literal["skip", "buffer", "cancel", "allow"]
+Source: TypeAlias = Literal["code", "api"]
+
+_YEAR: Final = 365 * 86400
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+# A member that is a mere number is taken for damage and repaired away.
+_NUMBER = re.compile(r"[0-9.]+")
+_NAME_ALLOWED: Final = (
+    "up to 200 letters, digits, _ . : / and -, the first a letter, digit or _, and not a mere number"
+)
+_WHERE = re.compile(r" - at `\$\.?(.*)`$")
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One schedule, as it is declared, stored and sent."""
+
+    name: str
+    agent: str
+    trigger: Trigger
+    timeout_seconds: Annotated[float, Meta(ge=0.001, le=_YEAR)] = 300.0
+    error_seconds: Annotated[float, Meta(ge=0, le=_YEAR)] | None = None
+    """The wait after a failure; None is the interval, for a cron expression its next time."""
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    """0 is the most urgent."""
+    input: Any = None
+    starts_at: Moment = 0.0
+    ends_at: Moment = 0.0
+    max_runs: Count = 0
+    """Runs after which it is done, failed ones included; 0 is no limit."""
+    misfire: Misfire = "coalesce"
+    catch_up_most: Annotated[int, Meta(ge=1, le=1000)] = 10
+    overlap: Overlap = "skip"
+    pause_after_failures: Count = 0
+    target: str = ""
+    """The queue that its runs are submitted to; empty runs the agent in the scheduler."""
+    metadata: dict[str, str] = {}
+    source: Source = "code"
+
+
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+_DECODER: Final = msgspec.json.Decoder(Schedule)
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """Return the schedule as it will be read back, or raise InputError with the field that is wrong."""
+    sound = _converted(schedule)
+    for field in ("name", "agent"):
+        _check_name(field, getattr(sound, field))
+    if sound.target:
+        _check_target(sound)
+    if isinstance(sound.trigger, Cron):
+        _check_cron(sound, sound.trigger)
+    if 0 < sound.ends_at <= sound.starts_at:
+        raise _wrong(sound, f"ends_at: {sound.ends_at:g} is not after starts_at, {sound.starts_at:g}")
+    return sound
+
+
+def encoded(schedule: Schedule) -> bytes:
+    """Return the schedule as JSON; equal schedules are equal bytes."""
+    return _ENCODER.encode(schedule)
+
+
+def decoded(raw: bytes | str) -> Schedule:
+    """Read a schedule back, or raise InputError with what is wrong with it."""
+    try:
+        return _DECODER.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise InputError(f"the schedule can't be read: {_located(exc)}") from None
+
+
+def _converted(schedule: Schedule) -> Schedule:
+    try:
+        return msgspec.convert(msgspec.to_builtins(schedule), Schedule)
+    except msgspec.ValidationError as exc:
+        raise _wrong(schedule, _located(exc)) from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise _wrong(schedule, f"input: it can't be written as JSON ({exc})") from None
+
+
+def _located(exc: Exception) -> str:
+    text = str(exc)
+    where = _WHERE.search(text)
+    return f"{where[1]}: {text[: where.start()]}" if where else text
+
+
+def _check_name(field: str, name: str) -> None:
+    if not _NAME.fullmatch(name) or _NUMBER.fullmatch(name):
+        raise InputError(f"{field}: {name[:80]!r} is not a name: {_NAME_ALLOWED}")
+
+
+def _check_target(schedule: Schedule) -> None:
+    try:
+        checked_queue(schedule.target)
+    except InputError as exc:
+        raise _wrong(schedule, f"target: {exc}") from None
+
+
+def _check_cron(schedule: Schedule, cron: Cron) -> None:
+    try:
+        first = next_fire(cron.expression, cron.zone, schedule.starts_at)
+    except InputError as exc:
+        raise _wrong(schedule, str(exc)) from None
+    if first is None:
+        raise _wrong(schedule, f"trigger.expression: {cron.expression!r} never fires")
+
+
+def _wrong(schedule: Schedule, what: str) -> InputError:
+    return InputError(f"schedule {str(schedule.name)[:80]!r}: {what}")

@@ -1,0 +1,113 @@
+"""Upkeep of the schedules: what dead schedulers held comes back, and the leader sweeps what has no lease."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from holdfast.redis.client import TROUBLE
+from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.config import SchedulerSettings
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import ScheduleKeys
+    from holdfast.telemetry.metrics import Metrics
+
+_BATCH: Final = 100
+_LONGEST_SECONDS: Final = 1.0
+_IN_OFFICE: Final = 0.75
+"""Of its term: a pass ends before another may begin one."""
+
+_log = get_logger(__name__)
+
+
+class Upkeep:
+    """Both nets of one scheduler, as rounds that go on until cancelled."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        keys: ScheduleKeys,
+        settings: SchedulerSettings,
+        metrics: Metrics,
+        *,
+        owner: str,
+        ttl_seconds: float,
+        wake: Callable[[], None],
+    ) -> None:
+        cleanup = settings.orphan_cleanup
+        self._redis = redis
+        self._settings = cleanup
+        self._metrics = metrics
+        self._wake = wake
+        self._every = min(ttl_seconds / 10, _LONGEST_SECONDS)
+        self._orphans = Orphans(
+            redis,
+            keys,
+            threshold_seconds=cleanup.threshold_ms / 1000,
+            remove_numeric=cleanup.remove_numeric_only_agents,
+        )
+        self._office = CleanupLeadership(keys, owner=owner, ttl_ms=cleanup.leadership_ttl_ms)
+        self.cleaned = 0
+
+    async def reclaim(self) -> None:
+        """Bring back what was not renewed, whoever held it."""
+        while True:
+            await asyncio.sleep(self._every)
+            try:
+                while await self._reclaim_once() == _BATCH:
+                    pass
+            except TROUBLE as exc:
+                self._metrics.redis_errors.labels(type(exc).__name__).inc()
+
+    async def _reclaim_once(self) -> int:
+        found = await self._orphans.reclaim(_BATCH)
+        if found:
+            self.cleaned += len(found)
+            self._metrics.schedule_reclaimed.inc(len(found))
+            owners = sorted({one.owner for one in found})
+            _log.warning(
+                "schedules taken back: their owners stopped renewing", turns=len(found), owners=owners
+            )
+            self._wake()
+        return len(found)
+
+    async def sweep(self) -> None:
+        """Look at both sets every interval, if it is our office or everybody's."""
+        while self._settings.enabled:
+            await asyncio.sleep(self._settings.interval_ms / 1000)
+            try:
+                result = await self._sweep_once()
+            except TimeoutError:
+                result = "hung"
+            except TROUBLE as exc:
+                self._metrics.redis_errors.labels(type(exc).__name__).inc()
+                result = "failed"
+            self._metrics.schedule_sweeps.labels(result).inc()
+
+    async def _sweep_once(self) -> str:
+        if self._settings.force_all_pods:
+            return await self._pass()
+        lease = await self._office.campaign(self._redis)
+        if lease is None:
+            return "elsewhere"
+        try:
+            return await self._pass()
+        finally:
+            await self._office.release(self._redis, [lease])
+
+    async def _pass(self) -> str:
+        term = self._settings.leadership_ttl_ms / 1000 * _IN_OFFICE
+        async with asyncio.timeout(term):
+            swept = await self._orphans.sweep(budget_seconds=self._settings.run_budget_ms / 1000)
+        for word, count in swept.found.items():
+            self._metrics.schedule_repaired.labels(word.value).inc(count)
+            self.cleaned += count
+        if swept.found:
+            _log.warning("schedules repaired", **{word.value: count for word, count in swept.found.items()})
+            self._wake()
+        return "whole" if swept.whole else "over_budget"

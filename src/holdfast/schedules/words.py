@@ -1,0 +1,95 @@
+"""What the scripts answer, read into words and numbers, whatever type the client made of a reply."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+W = TypeVar("W", bound=enum.StrEnum)
+
+BATCH = 500
+"""The most that one call acquires: more would hold Redis up for long."""
+
+CHUNK = 100
+"""How much of a larger batch goes in one call: about a millisecond of Redis, whose other callers wait."""
+
+PAGE = 200
+"""How much a pass over everything looks at in one call."""
+
+
+NORMAL_PRIORITY = 5
+"""0 is the most urgent; only other classes than this are noted for the scripts."""
+
+
+class Registered(enum.StrEnum):
+    """What became of a definition."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    RESTORED = "restored"
+    """Known and unchanged, but it had lost its place or its record."""
+    UNCHANGED = "unchanged"
+
+
+class Changed(enum.StrEnum):
+    """What became of an operator's wish."""
+
+    REMOVED = "removed"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    TRIGGERED = "triggered"
+    BUFFERED = "buffered"
+    """It runs: it will run once more after that."""
+    STOPPING = "stopping"
+    IDLE = "idle"
+    """It does not run: there is nothing to stop."""
+    ALREADY = "already"
+    UNKNOWN = "unknown"
+    """There is no schedule of that name."""
+
+
+class Ended(enum.StrEnum):
+    """What became of the end of a run."""
+
+    COMPLETED = "completed"
+    RETURNED = "returned"
+    ALREADY = "already"
+    """It was ended under this fence before: the reply was lost."""
+    STALE = "stale"
+    """Somebody else has it by now; nothing was changed."""
+    REMOVED = "removed"
+    """Nobody defines it any more; it will not run again."""
+
+
+class Found(enum.StrEnum):
+    """What a sweep put right."""
+
+    NUMERIC = "numeric"
+    INVALID = "invalid"
+    OVERLAP = "overlap"
+    RETURNED = "returned"
+    UNSCORED = "unscored"
+    DAMAGED = "damaged"
+
+
+def text(reply: Any) -> str:
+    """A name or word of a reply."""
+    return reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+
+
+def words(kind: type[W], reply: Iterable[Any]) -> list[W]:
+    """A whole reply of words."""
+    return [kind(text(word)) for word in reply]
+
+
+def seconds(reply: Any) -> float | None:
+    """A score of a reply; None where there is none."""
+    return float(text(reply)) if reply not in {b"", "", None} else None
+
+
+def score(at: float | None) -> str:
+    """A time as the scripts take it; '' is never."""
+    return "" if at is None else f"{at:.6f}"

@@ -1,0 +1,297 @@
+"""The api process: HTTP in front of the queues; by its settings it is a janitor and a relay too.
+
+::
+
+    SIGTERM ─> /readyz says no, event streams end with a hint to come back, connections are not kept
+            ─> after linger_seconds nobody new is let in
+            ─> open requests finish within drain_seconds, exit 0 (a second signal: now)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import os
+import platform
+import socket
+import time
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import uvicorn
+import uvloop
+
+from holdfast.api.app import create_app
+from holdfast.api.auth import check_exposure
+from holdfast.api.backend import Backend, Line
+from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
+from holdfast.events.feed import Feed
+from holdfast.events.hub import Hub
+from holdfast.redis.client import TROUBLE
+from holdfast.redis.members import Member, Members
+from holdfast.services.connections import Connections
+from holdfast.services.janitor import Janitor
+from holdfast.services.process import leave_at_once
+from holdfast.services.relay import Relay
+from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.telemetry.exporter import Exporter
+from holdfast.telemetry.logs import get_logger
+from holdfast.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from starlette.types import Scope
+
+    from holdfast.agents.app import App
+    from holdfast.config import QueueSettings, Settings
+
+_GOODBYE_SECONDS = 2.0
+_BACKLOG = 2048
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than a load balancer keeps an idle connection, so that it is the one to close it."""
+_EXPRESS = {"/execute": "/execute"}
+"""Paths that are answered past the router, which would name their route."""
+
+_log = get_logger(__name__)
+
+
+class Part(Protocol):
+    """What runs beside HTTP in the same process."""
+
+    async def run(self) -> None:
+        """Work until stopped."""
+
+    def request_stop(self) -> None:
+        """Stop soon."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with the signals left to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Capture none."""
+        yield
+
+
+class ApiProcess:
+    """Serves HTTP until it is stopped, then lets open requests finish."""
+
+    def __init__(self, settings: Settings, app: App | None = None) -> None:
+        check_exposure(settings.api)
+        self._settings = settings
+        self._app = app
+        self.name = f"api-{uuid.uuid4()}"
+        self.metrics = Metrics(app.agents if app is not None else None)
+        self.port = 0
+        self.ready = False
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._since = time.time()
+        self._members = Members(
+            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
+        )
+
+    def request_stop(self) -> None:
+        """Begin to leave; asked again, leave at once."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            listener = stack.enter_context(_listen(settings.api.host, settings.api.port))
+            self.port = listener.getsockname()[1]
+            connections = await stack.enter_async_context(Connections(settings, self.metrics))
+            exporter = stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
+            hub = await stack.enter_async_context(Hub(connections.redis, settings.redis))
+            backend = self._backend(connections, hub, exporter)
+            server = Server(self._config(backend))
+            await self._serve(connections, backend, server, listener)
+
+    # -- wiring
+
+    def _backend(self, connections: Connections, hub: Hub, exporter: Exporter) -> Backend:
+        settings = self._settings
+        names = settings.queue_names()
+        lines = {name: self._line(connections, hub, settings.queue_named(name)) for name in names}
+        return Backend(
+            settings=settings,
+            redis=connections.redis,
+            lines=lines,
+            members=self._members,
+            app=self._app,
+            store=connections.store,
+            metrics=partial(exporter.answer, "/metrics"),
+            count=self._count,
+            streams=self.metrics.http_streams.inc,
+        )
+
+    def _line(self, connections: Connections, hub: Hub, settings: QueueSettings) -> Line:
+        queue = connections.queue(settings)
+        feed = Feed(queue.keys, connections.redis, self._settings.redis)
+        return Line(connections.sender(settings), queue, partial(hub.follow, queue.keys), feed.read)
+
+    def _parts(self, connections: Connections) -> list[Part]:
+        api = self._settings.api
+        janitor = [Janitor(connections, self.metrics)] if api.janitor else []
+        relay = [Relay(connections, self.metrics)] if api.relay else []
+        return [*janitor, *relay]
+
+    def _config(self, backend: Backend) -> uvicorn.Config:
+        return uvicorn.Config(
+            create_app(backend),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            server_header=False,
+            # The peer's own address decides who is let in: a header can claim anything.
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=max(1, round(self._settings.api.drain_seconds)),
+        )
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "") or _EXPRESS.get(scope["path"], "other")
+        self.metrics.http_requests.child(route, str(status)).inc()
+        self.metrics.http_request_seconds.child(route).observe(seconds)
+
+    # -- serving
+
+    async def _serve(
+        self, connections: Connections, backend: Backend, server: Server, listener: socket.socket
+    ) -> None:
+        parts = self._parts(connections)
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(server.serve([listener]), name="http")
+            working = [group.create_task(part.run(), name=type(part).__name__) for part in parts]
+            rounds = [
+                group.create_task(self._heartbeat(connections), name="heartbeat"),
+                group.create_task(self._try_archive(connections), name="archive"),
+            ]
+            self.ready = True
+            _log.info("api ready", name=self.name, host=self._settings.api.host, port=self.port)
+            await self._stop.wait()
+            self.ready = False
+            backend.draining.set()
+            await self._drain(server, serving)
+            for part in parts:
+                part.request_stop()
+            await self._gone(working)
+            for task in rounds:
+                task.cancel()
+        with contextlib.suppress(*TROUBLE, TimeoutError):  # else the record ends by itself
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await self._members.leave(connections.redis, "api", self.name)
+        _log.info("api left", name=self.name)
+
+    async def _drain(self, server: Server, serving: asyncio.Task[None]) -> None:
+        """Let nobody new in after a while, and wait for those who are here."""
+        _log.info("api drains", open_requests=len(server.server_state.tasks))
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait((hurry,), timeout=self._settings.api.linger_seconds)
+            server.should_exit = True
+            await asyncio.wait((hurry, serving), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                server.force_exit = True
+                for task in list(server.server_state.tasks):
+                    task.cancel()
+        finally:
+            hurry.cancel()
+
+    async def _gone(self, working: list[asyncio.Task[None]]) -> None:
+        """Wait for the parts, but not for ever: what they leave undone, others do."""
+        if working:
+            _, left = await asyncio.wait(working, timeout=_GOODBYE_SECONDS)
+            for task in left:
+                task.cancel()
+
+    async def _try_archive(self, connections: Connections) -> None:
+        """Say early what is wrong with the database; one that is only away is asked again when needed."""
+        try:
+            await connections.store.get()
+        except StoreUnavailable as exc:
+            _log.warning("the archive of runs does not answer", error=str(exc))
+
+    async def _heartbeat(self, connections: Connections) -> None:
+        fields = {
+            "version": importlib.metadata.version("holdfast"),
+            "host": platform.node(),
+            "pid": str(os.getpid()),
+            "since": f"{self._since:.3f}",
+            "address": f"{self._settings.api.host}:{self.port}",
+        }
+        while True:
+            with contextlib.suppress(*TROUBLE):
+                await self._members.announce(connections.redis, Member("api", self.name, fields))
+            await asyncio.sleep(self._members.heartbeat_seconds)
+
+
+def run_api(settings: Settings, app: App | None = None) -> int:
+    """Run the API until SIGTERM or SIGINT; return its exit code."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, _plainly():
+        runner.run(_until_signal(settings, app))
+    ignore_signals()
+    return 0
+
+
+@contextlib.contextmanager
+def _plainly() -> Generator[None]:
+    """Raise what a part of ours said on purpose as it was said, not as a group of one."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        said = group.subgroup(HoldfastError)
+        while isinstance(said, BaseExceptionGroup):
+            said = said.exceptions[0]
+        raise said or group from group
+
+
+async def _until_signal(settings: Settings, app: App | None) -> None:
+    process = ApiProcess(settings, app)
+    asked = 0
+
+    def stop() -> None:
+        nonlocal asked
+        asked += 1
+        process.request_stop()
+        if asked > 1:  # whatever still holds us, now is now
+            asyncio.get_running_loop().call_later(_GOODBYE_SECONDS, leave_at_once)
+
+    on_signals(stop)
+    await process.run()
+
+
+@contextlib.contextmanager
+def _listen(host: str, port: int) -> Generator[socket.socket]:
+    """Open the port, or say which setting to change."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)  # from here on callers wait rather than being refused
+            listener.settimeout(0)
+        except OSError:
+            listener.close()
+            raise
+    except (OSError, UnicodeError) as exc:
+        raise ConfigError(
+            f"api.port (HOLDFAST_API_PORT) {port} can't be opened on api.host (HOLDFAST_API_HOST) {host!r}: "
+            f"{exc}; choose another"
+        ) from exc
+    with listener:
+        yield listener

@@ -1,0 +1,91 @@
+"""The API of ``holdfast dev``: whether it can be there, on which port, and how to call it.
+
+Invariant: a port that was found is kept for the API until dev ends, also while the API is started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from holdfast.config import ApiSettings
+
+_PACKAGES: Final = ("fastapi", "uvicorn", "httptools", "aiohttp")
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is opened here
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the API listens; ``refused`` says why it is not the port that was wanted."""
+
+    host: str
+    port: int
+    refused: str = ""
+
+    @property
+    def url(self) -> str:
+        """The address to call from this machine."""
+        host = _EVERYWHERE.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def missing_packages() -> list[str]:
+    """What the extra ``api`` would bring and is not installed."""
+    return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+
+
+@contextlib.contextmanager
+def reserved(settings: ApiSettings) -> Generator[Address]:
+    """Keep the wanted port for a child, or a free one if that is taken.
+
+    A free one rather than none: a second dev on the same machine shall work, too, and it says where.
+    """
+    _require_safety(settings)
+    with contextlib.ExitStack() as stack:
+        try:
+            place, refused = stack.enter_context(_bound(settings.host, settings.port)), ""
+        except OSError as exc:
+            refused = exc.strerror or str(exc)
+            try:
+                place = stack.enter_context(_bound(settings.host, 0))
+            except OSError as worse:
+                raise ConfigError(
+                    f"api.host (HOLDFAST_API_HOST) {settings.host!r} can't be listened on: {worse}"
+                ) from worse
+        yield Address(settings.host, place.getsockname()[1], refused)
+
+
+def _require_safety(settings: ApiSettings) -> None:
+    """Raise what the child would raise at every start."""
+    from holdfast.api.auth import check_exposure  # noqa: PLC0415  an extra that may be missing
+
+    check_exposure(settings)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that has the port but does not listen: others are kept away, the child may listen."""
+    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    place = socket.socket(family, kind, protocol)
+    try:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(where)
+    except OSError:
+        place.close()
+        raise
+    return place
+
+
+def curl_line(address: Address, agent: str, *, keyed: bool) -> str:
+    """The command that asks for a run over HTTP."""
+    body = json.dumps({"agent_id": agent, "input": {}})
+    key = " -H 'Authorization: Bearer KEY'" if keyed else ""
+    return f"curl {address.url}/execute{key} -d '{body}'"

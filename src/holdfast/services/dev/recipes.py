@@ -1,0 +1,77 @@
+"""Which processes a development system has, and how each of them is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.services.dev.child import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.config import Settings
+    from holdfast.services.dev.address import Address
+
+
+class Recipes:
+    """The recipes of one system: all its processes have the same Redis, database and settings."""
+
+    def __init__(
+        self, settings: Settings, app_path: str, redis_url: str, *, workers: int, address: Address | None
+    ) -> None:
+        self._settings = settings
+        self._app_path = app_path
+        self._redis_url = redis_url
+        self._count = workers
+        self._address = address
+
+    def workers(self) -> list[Recipe]:
+        """The workers, numbered from 1."""
+        return [self._worker(number) for number in range(1, self._count + 1)]
+
+    def api(self) -> list[Recipe]:
+        """The API, if it has an address."""
+        if self._address is None:
+            return []
+        where = ("--host", self._address.host, "--port", str(self._address.port))
+        command = _holdfast("api", "--app", self._app_path, *where)
+        return [Recipe("api", command, self._environment(self._count))]
+
+    def upkeep(self) -> list[Recipe]:
+        """What the API does beside HTTP, where it does not: processes of their own."""
+        settings, recipes = self._settings, list[Recipe]()
+        there = self._address is not None
+        if settings.janitor.enabled and not (there and settings.api.janitor):
+            recipes.append(Recipe("janitor", _holdfast("janitor"), self._environment(self._count + 1)))
+        if importlib.util.find_spec("aiohttp") and not (there and settings.api.relay):
+            recipes.append(Recipe("relay", _holdfast("relay"), self._environment(self._count + 2)))
+        return recipes
+
+    def _worker(self, number: int) -> Recipe:
+        name, common = f"worker-{number}", self._environment(number - 1)
+
+        def environment() -> dict[str, str]:
+            # A new name for every start: what a dead process of this place still holds is not ours.
+            return common() | {"WORKER_POD_NAME": f"{name}-{secrets.token_hex(2)}"}
+
+        return Recipe(name, _holdfast("worker", "--app", self._app_path), environment)
+
+    def _environment(self, place: int) -> Callable[[], dict[str, str]]:
+        settings = self._settings
+        environment = {"REDIS_URL": self._redis_url, "PYTHONUNBUFFERED": "1"}
+        if not settings.database.url:
+            # One file for all, whatever folder a process or its agents change to.
+            environment["HOLDFAST_DATABASE_PATH"] = str(Path(settings.database.path).absolute())
+        if settings.log.format == "auto":
+            environment["HOLDFAST_LOG_FORMAT"] = "console"
+        if settings.metrics.port:
+            environment["METRICS_PORT"] = str(settings.metrics.port + place)
+        return environment.copy
+
+
+def _holdfast(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "holdfast", *arguments)

@@ -1,0 +1,61 @@
+"""Presence: a part that runs inside any process says that it lives, and goodbye."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.redis.client import TROUBLE
+from holdfast.redis.members import Member
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from holdfast.redis.client import Redis
+    from holdfast.redis.members import Members
+    from holdfast.telemetry.metrics import Metrics
+
+_GOODBYE_SECONDS = 2.0
+
+
+class Presence:
+    """One member's record, kept while ``beat`` runs."""
+
+    def __init__(
+        self, members: Members, redis: Redis, metrics: Metrics, *, kind: str, name: str, queues: Iterable[str]
+    ) -> None:
+        self._members = members
+        self._redis = redis
+        self._metrics = metrics
+        fields = {
+            "host": platform.node(),
+            "pid": str(os.getpid()),
+            "since": f"{time.time():.3f}",
+            "queues": ",".join(queues),
+        }
+        self._member = Member(kind, name, fields)
+
+    async def beat(self) -> None:
+        """Say again and again that it lives, until cancelled."""
+        while True:
+            with self.patiently():
+                await self._members.announce(self._redis, self._member)
+            await asyncio.sleep(self._members.heartbeat_seconds)
+
+    async def leave(self) -> None:
+        """Say goodbye, if Redis is there to hear it."""
+        with self.patiently():
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await self._members.leave(self._redis, self._member.kind, self._member.name)
+
+    @contextlib.contextmanager
+    def patiently(self) -> Generator[None]:
+        """What is done again in seconds may fail while Redis is away."""
+        try:
+            yield
+        except TROUBLE as exc:
+            self._metrics.redis_errors.labels(type(exc).__name__).inc()

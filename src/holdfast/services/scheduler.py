@@ -1,0 +1,260 @@
+"""The scheduler process: runs the schedules until it is told to stop, then gives back what did not finish."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import importlib.metadata
+import os
+import platform
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agents.watchdog import LoopWatchdog
+from holdfast.leases.keeper import Keeper
+from holdfast.redis.client import TROUBLE
+from holdfast.redis.members import Member, Members
+from holdfast.runs.run import Priority, Submission
+from holdfast.schedules.nudges import Nudges
+from holdfast.schedules.place import Place, schedule_keys
+from holdfast.schedules.reconcile import Reconcile
+from holdfast.schedules.registry import Registry
+from holdfast.schedules.report import Report
+from holdfast.schedules.scheduler import Scheduler
+from holdfast.schedules.shards import Shards
+from holdfast.schedules.upkeep import Upkeep
+from holdfast.services.connections import Connections
+from holdfast.services.process import calm_collector, leave_at_once, loop_factory
+from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.telemetry.exporter import Exporter
+from holdfast.telemetry.logs import get_logger
+from holdfast.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from holdfast.agents.app import App
+    from holdfast.config import Settings
+    from holdfast.runs.queue import RunQueue
+    from holdfast.schedules.place import Submit
+    from holdfast.schedules.schedule import Schedule
+
+_KIND = "scheduler"
+_THREADS = "holdfast-scheduled"
+_MOST_THREADS = 1000
+_GOODBYE_SECONDS = 3.0
+_RETRY_SECONDS = 1.0
+_URGENT, _PATIENT = 3, 7
+"""Classes of priority up to here go to the high lane of a queue, from there to the low one."""
+
+_log = get_logger(__name__)
+
+
+class SchedulerProcess:
+    """Wires one scheduler and walks it through its life."""
+
+    def __init__(self, settings: Settings, app: App, *, abandon: Callable[[], None] = lambda: None) -> None:
+        self._settings = settings
+        self._app = app
+        self._abandon = abandon
+        self.name = settings.worker.name or f"scheduler-{uuid.uuid4()}"
+        self.metrics = Metrics(app.agents)
+        self.ready = False
+        self.scheduler: Scheduler | None = None
+        self._stop = asyncio.Event()
+        self._since = time.time()
+        self._senders: dict[str, RunQueue] = {}
+        self._members = Members(
+            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
+        )
+
+    def request_stop(self) -> None:
+        """Begin the shutdown; asking again changes nothing."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Schedule until stopped."""
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            connections = await stack.enter_async_context(Connections(settings, self.metrics))
+            stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
+            # The keeper is entered before the work, so that leases are kept until the last turn is told.
+            keeper = await stack.enter_async_context(
+                Keeper(settings.lease, connections.for_keeper, self.metrics)
+            )
+            stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics))
+            executor = concurrent.futures.ThreadPoolExecutor(
+                min(settings.redis.agent.permits or _MOST_THREADS, _MOST_THREADS), thread_name_prefix=_THREADS
+            )
+            stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+            await self._work(connections, keeper, executor)
+            await self._leave(connections)
+        if _threads_left() or (self.scheduler is not None and self.scheduler.left_behind):
+            self._abandon()
+
+    async def _work(
+        self, connections: Connections, keeper: Keeper, executor: concurrent.futures.Executor
+    ) -> None:
+        settings = self._settings.redis
+        place = Place(
+            self._app,
+            settings.scheduler,
+            executor,
+            asyncio.Event(),
+            self.name,
+            self._submitter(connections),
+            connections.store,
+        )
+        redis, keys, ttl = connections.redis, schedule_keys(settings), self._settings.lease.ttl_seconds
+        scheduler = self.scheduler = Scheduler(
+            place, redis, keys, settings, keeper=keeper, metrics=self.metrics, ttl_seconds=ttl
+        )
+        upkeep = Upkeep(
+            redis,
+            keys,
+            settings.scheduler,
+            self.metrics,
+            owner=self.name,
+            ttl_seconds=ttl,
+            wake=scheduler.nudge,
+        )
+        registry, schedules = Registry(redis, keys), tuple(self._app.schedules.values())
+        rounds = [
+            keeper.watch(),
+            self._heartbeat(connections, scheduler),
+            self._reconcile(Reconcile(registry, schedules, settings.scheduler), scheduler),
+            upkeep.reclaim(),
+            upkeep.sweep(),
+            Nudges(keys.nudge, scheduler.nudge, connections.blocking(0)).run(),
+            Report(scheduler, registry, upkeep, schedules, settings, self.metrics).run(),
+        ]
+        await self._until_stopped(scheduler, rounds, len(schedules))
+
+    async def _until_stopped(
+        self, scheduler: Scheduler, rounds: Sequence[Coroutine[Any, Any, None]], schedules: int
+    ) -> None:
+        async with asyncio.TaskGroup() as group:
+            beside = [group.create_task(each) for each in rounds]
+            work = group.create_task(self._schedule(scheduler), name="scheduler")
+            self.ready = True
+            _log.info("scheduler ready", name=self.name, schedules=schedules)
+            await self._stop.wait()
+            self.ready = False
+            scheduler.quiet()
+            await work
+            for task in beside:
+                task.cancel()
+
+    async def _schedule(self, scheduler: Scheduler) -> None:
+        if self._settings.redis.scheduler.enabled:
+            await scheduler.run()
+        else:
+            _log.warning("no schedules are run: redis.scheduler.enabled is false")
+            await self._stop.wait()
+
+    async def _reconcile(self, reconcile: Reconcile, scheduler: Scheduler) -> None:
+        every = self._settings.redis.scheduler.refresh_period_seconds
+        while True:
+            whole = False
+            try:
+                whole = await reconcile.run_once()
+                scheduler.forget_foreign()
+            except TROUBLE as exc:
+                _log.warning("schedules can't be registered now", error=str(exc) or type(exc).__name__)
+            await asyncio.sleep(every if whole else min(every, _RETRY_SECONDS))
+
+    def _submitter(self, connections: Connections) -> Submit:
+        """The way from a schedule to a run: the rooms of both know nothing of each other."""
+
+        async def submit(schedule: Schedule, turn: str) -> None:
+            queue = self._senders.get(schedule.target)
+            if queue is None:
+                queue = self._senders.setdefault(
+                    schedule.target, connections.sender(self._settings.queue_named(schedule.target))
+                )
+            await queue.submit(
+                Submission(
+                    agent=schedule.agent,
+                    input=schedule.input,
+                    priority=_lane(schedule.priority),
+                    idempotency_key=f"schedule:{turn}",
+                    metadata={**schedule.metadata, "schedule": schedule.name},
+                )
+            )
+
+        return submit
+
+    # -- membership
+
+    async def _heartbeat(self, connections: Connections, scheduler: Scheduler) -> None:
+        while True:
+            with contextlib.suppress(*TROUBLE):  # the next beat tries again; no lease needs it
+                await self._announce(connections, scheduler)
+                await self._look_around(connections, scheduler)
+            await asyncio.sleep(self._members.heartbeat_seconds)
+
+    async def _announce(self, connections: Connections, scheduler: Scheduler) -> None:
+        fields = {
+            "version": importlib.metadata.version("holdfast"),
+            "host": platform.node(),
+            "pid": str(os.getpid()),
+            "since": f"{self._since:.3f}",
+            "agents": ",".join(sorted(self._app.agents)),
+            "capacity": str(max(scheduler.permits.limit, 0)),
+            "load": str(len(scheduler.running)),
+            "state": "draining" if self._stop.is_set() else "working",
+        }
+        await self._members.announce(connections.redis, Member(_KIND, self.name, fields))
+
+    async def _look_around(self, connections: Connections, scheduler: Scheduler) -> None:
+        if self._settings.redis.scheduler.sharding == "none":
+            return
+        others = [member.name for member in await self._members.all(connections.redis) if _shares(member)]
+        if scheduler.shards is None or set(scheduler.shards.pods) != {self.name, *others}:
+            scheduler.shards = Shards(self.name, others)
+            scheduler.nudge()
+
+    async def _leave(self, connections: Connections) -> None:
+        try:
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await self._members.leave(connections.redis, _KIND, self.name)
+                # What we planned and won't run, the others may not have seen: they look again.
+                await connections.redis.publish(schedule_keys(self._settings.redis).nudge, "left")
+        except TROUBLE as exc:
+            _log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
+
+
+def _shares(member: Member) -> bool:
+    return member.kind == _KIND and member.fields.get("state") != "draining"
+
+
+def _lane(priority: int) -> Priority:
+    if priority <= _URGENT:
+        return Priority.HIGH
+    return Priority.LOW if priority >= _PATIENT else Priority.NORMAL
+
+
+def _threads_left() -> bool:
+    return any(thread.name.startswith(_THREADS) and thread.is_alive() for thread in threading.enumerate())
+
+
+def run_scheduler(settings: Settings, app: App) -> int:
+    """Run a scheduler until SIGTERM or SIGINT; return its exit code."""
+    calm_collector()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+            runner.run(_until_signal(settings, app))
+    except BaseException as exc:
+        _log.critical("the scheduler dies; its turns go to others when their leases end", error=repr(exc))
+        raise
+    ignore_signals()
+    return 0
+
+
+async def _until_signal(settings: Settings, app: App) -> None:
+    process = SchedulerProcess(settings, app, abandon=leave_at_once)
+    on_signals(process.request_stop)
+    await process.run()

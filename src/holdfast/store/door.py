@@ -1,0 +1,95 @@
+"""The door to the store, opened by whoever needs it first: agents that remember nothing need none."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.store.engine import Away
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.config import DatabaseSettings
+    from holdfast.store.checkpoints import Checkpoints
+    from holdfast.store.memory import StoredMemory
+    from holdfast.store.store import Store
+
+_PAUSE_SECONDS = 0.2
+
+
+class StoreDoor:
+    """One store of one process; closed at the end if it was ever opened."""
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self._settings = settings
+        self._turn = asyncio.Lock()
+        self._store: Store | None = None
+
+    async def get(self) -> Store:
+        """Return the store, opened."""
+        if self._store is None:
+            async with self._turn:
+                if self._store is None:
+                    from holdfast.store.open import open_store  # noqa: PLC0415  a driver that may not be needed
+
+                    self._store = await open_store(self._settings)
+        return self._store
+
+    def memory(
+        self, *, run_id: str, thread_id: str, fence: int, owner: str, queue: str = "", tenant: str = ""
+    ) -> LazyMemory:
+        """Return the memory of one attempt; nothing is opened before it is used."""
+
+        async def opened() -> StoredMemory:
+            store = await self.get()
+            return store.memory(
+                run_id=run_id, thread_id=thread_id, fence=fence, owner=owner, queue=queue, tenant=tenant
+            )
+
+        return LazyMemory(opened)
+
+    async def aclose(self) -> None:
+        """Close the store, if it was ever opened."""
+        if self._store is not None:
+            await self._store.aclose()
+
+
+class LazyMemory:
+    """A memory that opens the door when it is first asked."""
+
+    def __init__(self, open_memory: Callable[[], Awaitable[StoredMemory]]) -> None:
+        self._open = open_memory
+        self._memory: StoredMemory | None = None
+
+    async def step(self, name: str) -> bytes | None:
+        """Return what the step gave, if it has been done."""
+        return await (await self._opened()).step(name)
+
+    async def put_step(self, name: str, value: bytes, *, seconds: float = 0.0) -> None:
+        """Remember that a step is done."""
+        await (await self._opened()).put_step(name, value, seconds=seconds)
+
+    async def state(self) -> dict[str, bytes]:
+        """Return the state of the thread, or of the run if it has none."""
+        return await (await self._opened()).state()
+
+    async def put_state(self, key: str, value: bytes | None) -> None:
+        """Remember a part of the state; None forgets it."""
+        await (await self._opened()).put_state(key, value)
+
+    async def rollback(self, run_id: str) -> None:
+        """Undo what another run of the thread wrote to its state."""
+        await (await self._opened()).rollback(run_id)
+
+    async def checkpoints(self) -> Checkpoints:
+        """Return the checkpoints of graphs in this thread."""
+        return await (await self._opened()).checkpoints()
+
+    async def _opened(self) -> StoredMemory:
+        while self._memory is None:
+            try:
+                self._memory = await self._open()
+            except Away:  # as patient as the memory itself: the run's lease and deadline end the waiting
+                await asyncio.sleep(_PAUSE_SECONDS)
+        return self._memory

@@ -1,0 +1,64 @@
+"""What an operation asks of a database, and what a database must be able to do.
+
+An operation is a generator: it yields statements and is sent their answers. It is written once, and each
+engine runs it as one transaction. Every operation may be done again, so a lost answer is no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+T = TypeVar("T")
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """One statement with ``:name`` placeholders; with ``many`` it is done once for each."""
+
+    sql: str
+    values: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    many: Sequence[Mapping[str, Any]] | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The rows that a statement returned, and how many it changed."""
+
+    rows: Sequence[Sequence[Any]]
+    count: int
+
+
+Operation: TypeAlias = "Generator[Statement, Answer, T]"
+Kind: TypeAlias = Literal["sqlite", "postgresql"]
+
+
+class Away(StoreUnavailable):
+    """The database is away or busy just now: the same operation may succeed if it is tried again."""
+
+
+class Engine(Protocol):
+    """A database that runs operations."""
+
+    kind: Kind
+
+    async def run(self, operation: Callable[[], Operation[T]], *, write: bool, single: bool = False) -> T:
+        """Do an operation in one transaction; ``single`` promises that it is one statement."""
+        ...
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date, one process at a time; return the names of what was applied."""
+        ...
+
+    async def applied(self) -> set[int]:
+        """Return the numbers of the migrations that the schema has."""
+        ...
+
+    async def aclose(self) -> None:
+        """Finish what was asked and close."""
+        ...

@@ -1,0 +1,159 @@
+"""Operations under a fence: what a run may read and write while it is its owner's.
+
+A fence is registered once an attempt; it must be higher than the one seen before, or the same one of the same
+owner. (After a failover of Redis a fence may repeat under another owner: that one is refused.) Every write
+names fence and owner again and changes nothing if they are no longer those of the run.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import LeaseLost
+from holdfast.store.engine import Answer, Statement
+
+if TYPE_CHECKING:
+    from holdfast.store.engine import Operation
+
+_REGISTER = """
+INSERT INTO holdfast_fences (run, fence, owner, used_at) VALUES (:run, :fence, :owner, :now)
+ON CONFLICT (run) DO UPDATE SET fence = excluded.fence, owner = excluded.owner, used_at = excluded.used_at
+WHERE excluded.fence > holdfast_fences.fence
+   OR (excluded.fence = holdfast_fences.fence AND excluded.owner = holdfast_fences.owner)
+"""
+_SEEN = "SELECT fence, owner FROM holdfast_fences WHERE run = :run"
+_HELD = "SELECT 1 AS one FROM holdfast_fences WHERE run = :run AND fence = :fence AND owner = :owner {share}"
+_SEAL = "UPDATE holdfast_fences SET owner = '' WHERE run = :other"
+
+_STEPS = "SELECT name, value FROM holdfast_steps WHERE run = :run"
+_PUT_STEP = f"""
+WITH held AS ({_HELD})
+INSERT INTO holdfast_steps (run, name, value, seconds, fence, written_at)
+SELECT :run, :name, CAST(:value AS {{blob}}), :seconds, :fence, :now FROM held WHERE true
+ON CONFLICT (run, name) DO UPDATE SET value = excluded.value, seconds = excluded.seconds,
+    fence = excluded.fence, written_at = excluded.written_at
+"""  # noqa: S608 - all of it is written here
+_FORGET_STEPS = "DELETE FROM holdfast_steps WHERE run = :run"
+_FORGET_STATE = "DELETE FROM holdfast_state WHERE scope = :scope"
+
+_STATE = """
+SELECT key, value FROM holdfast_state AS mine WHERE scope = :scope AND value IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM holdfast_state AS newer
+    WHERE newer.scope = mine.scope AND newer.key = mine.key AND newer.seq > mine.seq)
+"""
+_PUT_STATE = f"""
+WITH held AS ({_HELD})
+INSERT INTO holdfast_state (scope, key, run, value, seq, written_at)
+SELECT :scope, :key, :run, CAST(:value AS {{blob}}), {{next_seq}}, :now FROM held WHERE true
+ON CONFLICT (scope, key, run) DO UPDATE SET value = excluded.value, seq = excluded.seq,
+    written_at = excluded.written_at
+"""  # noqa: S608 - as above
+_UNDO = "DELETE FROM holdfast_state WHERE scope = :scope AND run = :other"
+_UNDO_CHECKPOINTS = "DELETE FROM holdfast_checkpoints WHERE scope = :scope AND run = :other"
+_UNDO_WRITES = "DELETE FROM holdfast_checkpoint_writes WHERE scope = :scope AND run = :other"
+_LAST_OTHER = """
+SELECT run FROM holdfast_state WHERE scope = :scope AND run <> :run ORDER BY seq DESC LIMIT 1
+"""
+_COMPACT = """
+DELETE FROM holdfast_state WHERE scope = :scope AND run <> :run AND run <> :other AND EXISTS (
+    SELECT 1 FROM holdfast_state AS newer
+    WHERE newer.scope = holdfast_state.scope AND newer.key = holdfast_state.key
+      AND newer.seq > holdfast_state.seq AND newer.run <> :run AND newer.run <> :other)
+"""
+_COMPACT_DELETED = """
+DELETE FROM holdfast_state WHERE scope = :scope AND run <> :run AND run <> :other AND value IS NULL
+"""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who writes: a run under one fence of one owner, and the scope of its state."""
+
+    run: str
+    fence: int
+    owner: str
+    scope: str
+    thread: bool
+
+    def values(self) -> dict[str, object]:
+        """Return the values that name the holder in a statement."""
+        return {"run": self.run, "fence": self.fence, "owner": self.owner}
+
+
+def register(holder: Holder) -> Operation[dict[str, bytes]]:
+    """Take the run over under this fence and return the steps that it has done."""
+    done = yield Statement(_REGISTER, {**holder.values(), "now": time.time()})
+    if not done.count:
+        raise _lost(holder, (yield Statement(_SEEN, {"run": holder.run})))
+    found = yield Statement(_STEPS, {"run": holder.run})
+    if holder.thread:
+        yield from _compact(holder)
+    return {name: bytes(value) for name, value in found.rows}
+
+
+def _compact(holder: Holder) -> Operation[None]:
+    """Drop what earlier runs wrote and later ones replaced.
+
+    The last of them keeps all its rows and what it replaced, because it may be taken back.
+    """
+    found = yield Statement(_LAST_OTHER, {"scope": holder.scope, "run": holder.run})
+    if found.rows:
+        values = {"scope": holder.scope, "run": holder.run, "other": found.rows[0][0]}
+        yield Statement(_COMPACT, values)
+        yield Statement(_COMPACT_DELETED, values)
+
+
+def put_step(holder: Holder, name: str, value: bytes, seconds: float) -> Operation[None]:
+    """Write down that a step is done; the same name again replaces its value."""
+    values = {**holder.values(), "name": name, "value": value, "seconds": seconds, "now": time.time()}
+    done = yield Statement(_PUT_STEP, values)
+    if not done.count:
+        raise _lost(holder)
+
+
+def read_state(scope: str) -> Operation[dict[str, bytes]]:
+    """Return the newest value of every key that was not deleted."""
+    found = yield Statement(_STATE, {"scope": scope})
+    return {key: bytes(value) for key, value in found.rows}
+
+
+def put_state(holder: Holder, key: str, value: bytes | None) -> Operation[None]:
+    """Write a key of the state; None deletes it, which a rollback can undo too."""
+    values = {**holder.values(), "scope": holder.scope, "key": key, "value": value, "now": time.time()}
+    done = yield Statement(_PUT_STATE, values)
+    if not done.count:
+        raise _lost(holder)
+
+
+def roll_back(holder: Holder, other: str) -> Operation[None]:
+    """Take back what another run wrote into this scope, and refuse what its old owner still writes."""
+    yield from held(holder)
+    yield Statement(_SEAL, {"other": other})
+    yield Statement(_UNDO, {"scope": holder.scope, "other": other})
+    yield Statement(_UNDO_CHECKPOINTS, {"scope": holder.scope, "other": other})
+    yield Statement(_UNDO_WRITES, {"scope": holder.scope, "other": other})
+
+
+def forget(holder: Holder) -> Operation[None]:
+    """Drop the steps of this run and its own state; the fence stays, against whoever is late."""
+    yield from held(holder)
+    yield Statement(_FORGET_STEPS, {"run": holder.run})
+    if not holder.thread:
+        yield Statement(_FORGET_STATE, {"scope": holder.scope})
+
+
+def held(holder: Holder) -> Operation[None]:
+    """Refuse to go on if the run is another's, and keep it ours until the transaction ends."""
+    found = yield Statement(_HELD, holder.values())
+    if not found.rows:
+        raise _lost(holder)
+
+
+def _lost(holder: Holder, seen: Answer | None = None) -> LeaseLost:
+    now = f" ({seen.rows[0][1]!r} has it under fence {seen.rows[0][0]})" if seen and seen.rows else ""
+    return LeaseLost(
+        f"run {holder.run!r} is no longer {holder.owner!r}'s under fence {holder.fence}{now}: "
+        "nothing was written"
+    )

@@ -1,0 +1,87 @@
+"""What a run remembers during one attempt: the steps it has done, and the state of its thread.
+
+It does not give up while the database is away: whoever runs the attempt does, when its lease or time ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.store import fences
+from holdfast.store.checkpoints import Checkpoints
+from holdfast.store.names import checked_key, label, run_label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.store.engine import Operation
+    from holdfast.store.fences import Holder
+    from holdfast.store.store import Store
+
+T = TypeVar("T")
+
+
+class StoredMemory:
+    """The memory of one attempt. The first use registers its fence and reads all steps of the run."""
+
+    def __init__(self, store: Store, holder: Holder, *, queue: str) -> None:
+        self._store = store
+        self._holder = holder
+        self._queue = queue
+        self._steps: dict[str, bytes] | None = None
+        self._opening = asyncio.Lock()
+
+    async def step(self, name: str) -> bytes | None:
+        """Return what a step gave when it was done, or None if it was not."""
+        return (await self._opened()).get(label(name))
+
+    async def put_step(self, name: str, value: bytes, *, seconds: float = 0.0) -> None:
+        """Write down that a step is done; raise LeaseLost, and write nothing, if the run is another's."""
+        steps, name = await self._opened(), label(name)
+        took = float(seconds) if math.isfinite(seconds) else 0.0
+        await self._do("put_step", lambda: fences.put_step(self._holder, name, value, took), single=True)
+        steps[name] = value
+
+    async def state(self) -> dict[str, bytes]:
+        """Return the state of the thread, or of the run if it has none."""
+        await self._opened()
+        return await self._do(
+            "state", lambda: fences.read_state(self._holder.scope), write=False, single=True
+        )
+
+    async def put_state(self, key: str, value: bytes | None) -> None:
+        """Write a key of the state, None deletes it; raise LeaseLost as ``put_step`` does."""
+        checked_key(key)
+        await self._opened()
+        await self._do("put_state", lambda: fences.put_state(self._holder, key, value), single=True)
+
+    async def rollback(self, run_id: str) -> None:
+        """Take back what another run wrote into this thread's state; its owner can write no more."""
+        await self._opened()
+        other = run_label(self._queue, run_id)
+        await self._do("rollback", lambda: fences.roll_back(self._holder, other))
+
+    async def checkpoints(self) -> Checkpoints:
+        """Return the checkpoints of graphs in this thread, to be written under the same fence."""
+        await self._opened()
+        return Checkpoints(self._store, self._holder)
+
+    async def forget(self) -> None:
+        """Drop the steps of this run, and its state if it has no thread."""
+        steps = await self._opened()
+        await self._do("forget", lambda: fences.forget(self._holder))
+        steps.clear()
+
+    async def _opened(self) -> dict[str, bytes]:
+        if self._steps is None:
+            async with self._opening:
+                if self._steps is None:
+                    self._steps = await self._do("register", lambda: fences.register(self._holder))
+        return self._steps
+
+    async def _do(
+        self, name: str, operation: Callable[[], Operation[T]], *, write: bool = True, single: bool = False
+    ) -> T:
+        return await self._store.perform(name, operation, write=write, single=single, patient=True)

@@ -1,0 +1,57 @@
+"""Opens the store that the settings name: PostgreSQL if they have a URL, else a SQLite file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ConfigError
+from holdfast.store.sqlite import SqliteEngine
+from holdfast.store.store import Store
+
+if TYPE_CHECKING:
+    from holdfast.config.tree import DatabaseSettings
+    from holdfast.store.engine import Engine
+    from holdfast.store.store import Observe
+
+
+async def open_store(
+    settings: DatabaseSettings, *, observe: Observe | None = None, migrate: bool = False
+) -> Store:
+    """Open the store; a SQLite file is brought up to date, a PostgreSQL only if ``migrate`` says so."""
+    engine, _ = await _open(settings)
+    store = Store(engine, timeout_seconds=settings.timeout_seconds, observe=observe)
+    try:
+        if migrate:
+            await store.migrate()
+        else:
+            await store.check_schema()
+    except BaseException:
+        await store.aclose()
+        raise
+    return store
+
+
+async def migrate_store(settings: DatabaseSettings) -> list[str]:
+    """Bring the schema up to date and return the names of the migrations that this took."""
+    engine, applied = await _open(settings)
+    try:
+        return applied + await engine.migrate()
+    finally:
+        await engine.aclose()
+
+
+async def _open(settings: DatabaseSettings) -> tuple[Engine, list[str]]:
+    """Return the engine, and what opening it has already migrated."""
+    if not settings.url:
+        sqlite = SqliteEngine(settings.path, timeout_seconds=settings.timeout_seconds)
+        return sqlite, await sqlite.open()
+    try:
+        from holdfast.store.postgresql import PostgresEngine  # noqa: PLC0415 - an extra; most need no driver
+    except ImportError as exc:
+        raise ConfigError(
+            "database.url (DATABASE_URL) names a PostgreSQL, whose driver is missing: "
+            "`pip install holdfast[postgres]`"
+        ) from exc
+    postgresql = PostgresEngine(settings)
+    await postgresql.open()
+    return postgresql, []

@@ -1,0 +1,214 @@
+"""The store: what runs remember and what is kept of them, whichever database holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
+
+from holdfast.errors import ConfigError
+from holdfast.store import archive, retention
+from holdfast.store.archive import ArchivedRun, ArchivePage, Wanted
+from holdfast.store.engine import Away, Statement
+from holdfast.store.fences import Holder
+from holdfast.store.memory import StoredMemory
+from holdfast.store.migrate import missing
+from holdfast.store.names import label, run_label, scope_label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from holdfast.store.engine import Engine, Kind, Operation
+    from holdfast.store.retention import Pruned
+
+T = TypeVar("T")
+Observe: TypeAlias = "Callable[[str, float, str], None]"
+"""Told of every try: the operation, its seconds, and "done", "away" (to be tried again) or "failed"."""
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+_TABLES = ("fences", "steps", "state", "archive", "checkpoints", "checkpoint_writes")
+
+
+class Store:
+    """One database, opened by :func:`holdfast.store.open.open_store`; close it, or use ``async with``."""
+
+    def __init__(self, engine: Engine, *, timeout_seconds: float, observe: Observe | None = None) -> None:
+        self._engine = engine
+        self._timeout = timeout_seconds
+        self._observe = observe
+
+    @property
+    def kind(self) -> Kind:
+        """Which database it is."""
+        return self._engine.kind
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close it; what was asked before is done first."""
+        await self._engine.aclose()
+
+    # -- schema
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date and return the names of the migrations that this took."""
+        return await self._engine.migrate()
+
+    async def check_schema(self) -> None:
+        """Refuse a schema that is not the one this version knows."""
+        missed = missing(self.kind, await self._engine.applied(), "the database")
+        if missed:
+            raise ConfigError(
+                f"the database lacks {', '.join(each.title for each in missed)}: run `holdfast migrate`"
+            )
+
+    # -- runs that are going
+
+    def memory(
+        self, *, run_id: str, thread_id: str, fence: int, owner: str, queue: str = "", tenant: str = ""
+    ) -> StoredMemory:
+        """Return what a run remembers, for one attempt under one fence; nothing is asked until it is used.
+
+        A thread belongs to its tenant. Runs of two queues are two runs, whatever their ids.
+        """
+        run = run_label(queue, run_id)
+        scope = scope_label(run, thread_id, tenant)
+        holder = Holder(run=run, fence=fence, owner=label(owner), scope=scope, thread=bool(thread_id))
+        return StoredMemory(self, holder, queue=queue)
+
+    # -- runs that have ended
+
+    async def archive(self, runs: Sequence[ArchivedRun]) -> None:
+        """Keep finished runs; the same ones again change nothing, a later end of one replaces it."""
+        if runs:
+            await self.perform("archive", lambda: archive.archive(runs))
+
+    async def archived(self, run_id: str, tenant: str = "") -> ArchivedRun | None:
+        """Return a finished run, of that tenant if one is named."""
+        return await self.perform("archived", lambda: archive.find(run_id, tenant), write=False, single=True)
+
+    async def list_archived(
+        self,
+        *,
+        queue: str = "",
+        status: str = "",
+        agent: str = "",
+        thread_id: str = "",
+        tenant: str = "",
+        since: float = 0.0,
+        until: float = 0.0,
+        limit: int = 50,
+        cursor: str = "",
+    ) -> ArchivePage:
+        """List finished runs without input and result, the last to finish first; ``until`` is exclusive."""
+        wanted = Wanted(
+            queue=queue,
+            status=status,
+            agent=agent,
+            thread_id=thread_id,
+            tenant=tenant,
+            since=since,
+            until=until,
+            limit=max(1, limit),
+            cursor=cursor,
+        )
+        return await self.perform("list_archived", lambda: archive.select(wanted), write=False, single=True)
+
+    async def prune(
+        self, *, archived_before: float, steps_before: float, limit: int, threads_before: float = 0.0
+    ) -> Pruned:
+        """Remove what is too old, about ``limit`` rows of each kind; a time of 0 keeps everything.
+
+        Archived runs go with their steps. ``steps_before`` is for steps of runs that were never archived:
+        these may belong to a run that still waits for an answer, so it should be much earlier.
+        ``threads_before`` is for the state of threads in which nothing has been written since.
+        """
+        return await self.perform(
+            "prune",
+            lambda: retention.prune(
+                archived_before=archived_before,
+                steps_before=steps_before,
+                threads_before=threads_before,
+                limit=max(1, limit),
+            ),
+        )
+
+    # -- health
+
+    async def ping(self) -> float:
+        """Return how many seconds the database took to answer."""
+        began = time.perf_counter()
+        await self.perform("ping", lambda: _ask("SELECT 1"), write=False, single=True)
+        return time.perf_counter() - began
+
+    async def sizes(self) -> dict[str, int]:
+        """Return the rows of every table; of a large one in PostgreSQL, about as many."""
+        return await self.perform("sizes", lambda: _sizes(self.kind), write=False)
+
+    async def stored_bytes(self) -> int:
+        """Return how much room everything takes."""
+        return await self.perform("stored_bytes", lambda: _ask("{bytes}"), write=False, single=True)
+
+    # -- how an operation is done
+
+    async def perform(
+        self,
+        name: str,
+        operation: Callable[[], Operation[T]],
+        *,
+        write: bool = True,
+        single: bool = False,
+        patient: bool = False,
+    ) -> T:
+        """Do an operation, again while the database is away: until the timeout, or forever if ``patient``."""
+        deadline = time.monotonic() + self._timeout
+        pause = _FIRST_PAUSE
+        while True:
+            began = time.perf_counter()
+            try:
+                answer = await self._engine.run(operation, write=write, single=single)
+            except Away:
+                self._tell(name, began, "away")
+                if not patient and time.monotonic() + pause > deadline:
+                    raise
+            except Exception:
+                self._tell(name, began, "failed")
+                raise
+            else:
+                self._tell(name, began, "done")
+                return answer
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _tell(self, name: str, began: float, outcome: str) -> None:
+        if self._observe is not None:
+            self._observe(name, time.perf_counter() - began, outcome)
+
+
+def _ask(sql: str) -> Operation[int]:
+    answer = yield Statement(sql)
+    return int(answer.rows[0][0] or 0)
+
+
+_MANY = 100_000
+
+
+def _sizes(kind: Kind) -> Operation[dict[str, int]]:
+    sizes: dict[str, int] = {}
+    for table in _TABLES:
+        sizes[table] = 0
+        if kind == "postgresql":  # counting a large table there reads all of it
+            sizes[table] = yield from _ask(
+                f"SELECT reltuples::bigint FROM pg_class WHERE oid = 'holdfast_{table}'::regclass"  # noqa: S608
+            )
+        if sizes[table] < _MANY:
+            sizes[table] = yield from _ask(f"SELECT count(*) FROM holdfast_{table}")  # noqa: S608
+    return sizes

@@ -1,0 +1,161 @@
+"""Workers that die in the middle of a graph or an agent of a framework: what was finished is not done again."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from system import System, WorkerChild
+
+from holdfast.runs.run import Status
+
+pytestmark = pytest.mark.chaos
+
+AGENTS = Path(__file__).parents[1] / "integration" / "frameworks"
+
+# What each has done when it waits at the gate for the first time.
+BEFORE = {
+    "pydantic_ai": {"model0", "first", "model1"},
+    "openai_agents": {"model0", "first", "model1"},
+    "langgraph": {"model0", "first", "beside"},
+}
+RESULT = {
+    "pydantic_ai": "1: waited",
+    "openai_agents": "1: waited",
+    "langgraph": {"prompt": "first slow", "seen": ["looked", "beside", "waited", "last"]},
+}
+FRAMEWORKS = sorted(BEFORE)
+
+
+class Crew:
+    """Worker processes with the agents of frameworks, on one SQLite file."""
+
+    def __init__(self, system: System, ledger, gate: Path, framework: str) -> None:
+        self.app = f"{AGENTS}/durable_{framework}.py:app"
+        self.system = system
+        self.ledger = ledger
+        self.gate = gate
+        self.children: list[WorkerChild] = []
+
+    async def start(self, name: str, **environ: str) -> WorkerChild:
+        child = WorkerChild(
+            self.system.settings,
+            self.app,
+            name,
+            CHAOS_LEDGER=str(self.ledger.path),
+            CHAOS_GATE=str(self.gate),
+            HOLDFAST_DATABASE_PATH=self.system.settings.database.path,
+            **environ,
+        )
+        self.children.append(child)
+        async with asyncio.timeout(60):
+            while not await self.system.queue.redis.exists(f"member:worker:{name}"):
+                assert child.process.poll() is None, child.close()
+                await asyncio.sleep(0.02)
+        return child
+
+    async def does(self, what: str, run_id: str, times: int = 1) -> None:
+        async with asyncio.timeout(20):
+            while len(self.ledger.lines(what, run_id)) < times:
+                await asyncio.sleep(0.005)
+
+    def done(self, run_id: str) -> Counter[str]:
+        return Counter(line.what for line in self.ledger.lines(run_id=run_id))
+
+    async def at_the_gate(self, framework: str, run_id: str) -> None:
+        """Wait until the agent waits, and what it has done before is written down."""
+        for what in ("slow", *BEFORE[framework]):
+            await self.does(what, run_id)
+        if framework == "langgraph":
+            async with asyncio.timeout(10):
+                while "beside" not in self._written():
+                    await asyncio.sleep(0.005)
+
+    def _written(self) -> str:
+        with sqlite3.connect(self.system.settings.database.path) as database:
+            rows = database.execute(
+                "SELECT value FROM holdfast_checkpoint_writes WHERE channel = 'seen'"
+            ).fetchall()
+        database.close()
+        return repr(rows)
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def crew(system, ledger, tmp_path, framework):
+    crew = Crew(system, ledger, tmp_path / "gate", framework)
+    yield crew
+    for child in crew.children:
+        print(f"---\n{child.close()}", file=sys.stderr)
+
+
+async def test_what_was_finished_when_a_worker_was_killed_is_not_done_again(system, crew, framework):
+    first = await crew.start("first")
+    run_id = await system.submit(framework, {"prompt": "first slow"})
+    await crew.at_the_gate(framework, run_id)
+    first.kill()
+    crew.gate.touch()
+    await crew.start("second")
+    run = await system.ended(run_id, 30)
+    assert (run.status, run.attempt, run.result) == (Status.SUCCEEDED, 2, RESULT[framework])
+    done = crew.done(run_id)
+    assert done["slow"] == 2, "it was in the middle of that"
+    assert {what: times for what, times in done.items() if times > 1} == {"slow": 2}
+    assert BEFORE[framework] <= set(done)
+
+
+@pytest.mark.parametrize("framework", ["langgraph", "pydantic_ai"])
+async def test_a_frozen_worker_that_wakes_up_adds_nothing(system, crew, framework):
+    first = await crew.start("first")
+    run_id = await system.submit(framework, {"prompt": "first slow"})
+    await crew.at_the_gate(framework, run_id)
+    first.freeze()
+    await crew.start("second")
+    await crew.does("slow", run_id, 2)
+    crew.gate.touch()
+    first.thaw()
+    run = await system.ended(run_id, 30)
+    assert (run.status, run.result) == (Status.SUCCEEDED, RESULT[framework])
+    assert (await system.events(run_id)).count("succeeded") == 1
+    assert crew.done(run_id)["last"] <= 1
+
+
+async def test_an_answer_survives_the_death_of_the_worker_that_got_it(system, crew, framework):
+    first = await crew.start("first")
+    run_id = await system.submit(framework, {"prompt": "first pay"})
+    await system.reaches(run_id, Status.INTERRUPTED)
+    first.kill()
+    await system.queue.resume_run(run_id, True)
+    await crew.start("second")
+    run = await system.ended(run_id, 30)
+    assert run.status is Status.SUCCEEDED, run.error
+    done = crew.done(run_id)
+    assert (done["pay"], done["first"], done["model0"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("framework", ["langgraph"])
+async def test_a_graph_is_handed_on_between_two_supersteps(system, crew):
+    """SIGTERM while a superstep runs: it ends, its checkpoint is kept, and another worker does the next one."""
+    first = await crew.start("first")
+    run_id = await system.submit("langgraph", {"prompt": "first slow"})
+    await crew.at_the_gate("langgraph", run_id)
+    first.terminate()
+    async with asyncio.timeout(10):
+        while await system.queue.redis.hget("member:worker:first", "state") != b"draining":
+            await asyncio.sleep(0.01)
+    crew.gate.touch()
+    assert await first.exited() == 0
+    run = await system.queue.get(run_id)
+    assert (run.status, run.attempt) == (Status.QUEUED, 0), "handed back, and no failed attempt"
+    await crew.start("second")
+    run = await system.ended(run_id, 30)
+    assert (run.status, run.attempt, run.result) == (Status.SUCCEEDED, 1, RESULT["langgraph"])
+    assert max(crew.done(run_id).values()) == 1

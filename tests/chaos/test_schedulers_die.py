@@ -1,0 +1,127 @@
+"""Schedulers that die or are replaced: no schedule is lost, no turn is lost or doubled, and none waits long."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import sys
+import time
+from collections import Counter, defaultdict
+
+import pytest
+from schedulehand import Board
+from scheduling import AGENTS, SchedulerChild
+from system import System
+
+pytestmark = pytest.mark.chaos
+
+TICKS = ("tick-a", "tick-b", "tick-c")
+PATIENT_TTL = 12.0
+
+
+class Schedulers:
+    """Scheduler processes on one Redis."""
+
+    def __init__(self, system, ledger) -> None:
+        self.system, self.ledger = system, ledger
+        self.children: dict[str, SchedulerChild] = {}
+
+    async def start(self, name: str) -> SchedulerChild:
+        child = SchedulerChild(self.system.settings, AGENTS, name, CHAOS_LEDGER=str(self.ledger.path))
+        self.children[name] = child
+        async with asyncio.timeout(20):
+            while not await self.system.queue.redis.exists(f"member:scheduler:{name}"):
+                assert child.process.poll() is None, child.close()
+                await asyncio.sleep(0.02)
+        return child
+
+    def begins(self, name: str = ""):
+        return [line for line in self.ledger.lines("begin") if line.run_id.startswith(f"{name}@") or not name]
+
+    async def begun(self, name: str, times: int, seconds: float = 20.0):
+        async with asyncio.timeout(seconds):
+            while len(lines := self.begins(name)) < times:
+                await asyncio.sleep(0.01)
+        return lines
+
+    def close(self) -> None:
+        for name, child in self.children.items():
+            print(f"--- {name}\n{child.close()}", file=sys.stderr)
+
+
+@pytest.fixture
+def schedulers(system, ledger):
+    schedulers = Schedulers(system, ledger)
+    yield schedulers
+    schedulers.close()
+
+
+async def test_a_killed_schedulers_turn_runs_again_elsewhere_soon(system, schedulers, ledger):
+    first = await schedulers.start("first")
+    (begin,) = await schedulers.begun("long", 1)
+    await schedulers.start("second")
+    killed = time.time()
+    first.kill()
+    again = (await schedulers.begun("long", 2))[1]
+    assert again.at - killed < system.settings.lease.ttl_seconds + 2
+    assert again.run_id == begin.run_id, "the turn that was not finished, under its name"
+    assert again.fence > begin.fence
+    before = {name: len(schedulers.begins(name)) for name in TICKS}
+    for name in TICKS:
+        await schedulers.begun(name, before[name] + 2)
+    ledger.check_nothing_ran_twice_under_one_fence()
+
+
+async def test_a_rolling_deployment_loses_no_turn_and_doubles_none(redis, redis_settings, ledger):
+    async with System(redis_settings, ttl=PATIENT_TTL) as system:
+        schedulers = Schedulers(system, ledger)
+        try:
+            await _roll(schedulers)
+            _check_turns(schedulers, ledger)
+        finally:
+            schedulers.close()
+
+
+async def _roll(schedulers):
+    for name in ("old-1", "old-2"):
+        await schedulers.start(name)
+    await schedulers.begun("tick-a", 3)
+    for old, new in (("old-1", "new-1"), ("old-2", "new-2")):
+        await schedulers.start(new)
+        schedulers.children[old].terminate()
+        assert await schedulers.children[old].exited() == 0
+    turns = len(schedulers.begins("tick-a"))
+    await schedulers.begun("tick-a", turns + 3)
+
+
+def _check_turns(schedulers, ledger):
+    for name in TICKS:
+        begins = schedulers.begins(name)
+        longest = max(b.at - a.at for a, b in itertools.pairwise(begins))
+        assert longest < PATIENT_TTL / 2, "a turn that was lost would have waited for its lease to end"
+        assert not {turn: n for turn, n in Counter(line.run_id for line in begins).items() if n > 1}
+    ends = Counter(line.run_id for line in ledger.lines("end"))
+    unfinished = {line.run_id for line in ledger.lines("begin")} - set(ends)
+    assert len(unfinished) <= len(TICKS) + 1, "only what runs at this moment"
+
+
+async def test_random_kills_leave_every_schedule_in_exactly_one_place(system, schedulers, ledger):
+    """Group P with whole processes: the sets are disjoint, nothing is lost, nothing is begun twice under one fence."""
+    dice, board = random.Random(7), Board(system.queue.redis)
+    alive = [f"pod-{n}" for n in range(2)]
+    for name in alive:
+        await schedulers.start(name)
+    for n in range(3):
+        await schedulers.begun("tick-a", 2 * n + 2)
+        victim = alive.pop(dice.randrange(len(alive)))
+        schedulers.children[victim].kill()
+        alive.append(f"next-{n}")
+        await schedulers.start(alive[-1])
+        waiting, working = await board.waiting(), await board.working()
+        assert not set(waiting) & set(working)
+        assert set(waiting) | set(working) == {*TICKS, "long"}
+    counts = defaultdict(int, Counter(line.run_id.partition("@")[0] for line in schedulers.begins()))
+    for name in TICKS:
+        await schedulers.begun(name, counts[name] + 2)
+    ledger.check_nothing_ran_twice_under_one_fence()

@@ -1,0 +1,471 @@
+"""What a client does, whichever way it goes: one suite, over Redis and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from datetime import timedelta
+
+import pytest
+from system import until
+
+from holdfast import (
+    App,
+    Client,
+    Conflict,
+    Context,
+    GiveUp,
+    HoldfastError,
+    InputError,
+    NotFound,
+    PayloadTooLarge,
+    QueuePaused,
+    ResultTimeout,
+    RunCancelled,
+    RunFailed,
+    RunTimedOut,
+    SyncClient,
+)
+from holdfast.runs.run import Run, Status
+
+app = App("tests")
+
+
+@app.agent
+async def echo(value):
+    return value
+
+
+@app.agent
+async def talk(ctx: Context, words):
+    for word in words:
+        await ctx.emit("word", word)
+    return len(words)
+
+
+@app.agent
+async def give_up(value):
+    raise GiveUp(f"not with {value}")
+
+
+@app.agent
+async def sleep(value):
+    await asyncio.sleep(60)
+
+
+@app.agent
+async def show(ctx: Context, value):
+    return {"thread": ctx.thread_id, "metadata": dict(ctx.metadata), "run": ctx.run_id}
+
+
+@app.agent
+async def ask(ctx: Context, questions):
+    return [await ctx.interrupt({"question": question}) for question in questions]
+
+
+@pytest.fixture
+async def worker(system):
+    return await system.worker(app)
+
+
+# -- a run and its result
+
+
+async def test_a_result_is_waited_for(client, worker):
+    handle = await client.submit("echo", {"a": [1, 2]})
+    assert handle.fresh
+    assert await handle.result(timeout=10) == {"a": [1, 2]}
+    assert await handle.status() is Status.SUCCEEDED
+    assert await handle.result() == {"a": [1, 2]}
+
+
+async def test_a_result_that_comes_later_is_waited_for(client, system):
+    handle = await client.submit("echo", 1)
+    waiting = asyncio.create_task(handle.result(timeout=20))
+    await system.worker(app)
+    assert await waiting == 1
+
+
+async def test_a_run_that_gave_up_raises_with_its_reason(client, worker):
+    handle = await client.submit("give_up", "you")
+    with pytest.raises(RunFailed, match="not with you") as caught:
+        await handle.result(timeout=10)
+    assert caught.value.run_id == handle.run_id
+
+
+async def test_a_run_past_its_deadline_raises(client, worker):
+    handle = await client.submit("sleep", timeout="50ms")
+    with pytest.raises(RunTimedOut, match=handle.run_id):
+        await handle.result(timeout=10)
+
+
+async def test_a_cancelled_run_raises_with_its_reason(client, worker, system):
+    waiting, running = await client.submit("sleep", delay="1h"), await client.submit("sleep")
+    await system.reaches(running.run_id, Status.RUNNING)
+    assert await waiting.cancel("no longer wanted") == "cancelled"
+    assert await client.cancel(running.run_id, reason="too late") == "requested"
+    with pytest.raises(RunCancelled, match="no longer wanted"):
+        await waiting.result(timeout=10)
+    with pytest.raises(RunCancelled, match="too late"):
+        await running.result(timeout=10)
+
+
+async def test_waiting_may_end_before_the_run_does(client):
+    handle = await client.submit("echo", 1)
+    for patience in (0, 0.05, "50ms", timedelta(milliseconds=50)):
+        with pytest.raises(ResultTimeout, match=handle.run_id):
+            await handle.result(timeout=patience)
+    assert await handle.status() is Status.QUEUED
+
+
+async def test_cancelling_the_waiting_does_not_cancel_the_run(client):
+    handle = await client.submit("echo", 1)
+    waiting = asyncio.create_task(handle.result())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await handle.status() is Status.QUEUED
+
+
+async def test_a_retried_run_has_a_result_again(client, system):
+    handle = await client.submit("echo", 5)
+    await handle.cancel()
+    again = await client.retry(handle.run_id)
+    waiting = asyncio.create_task(again.result(timeout=20))
+    await system.worker(app)
+    assert await waiting == 5
+    with pytest.raises(Conflict, match="succeeded"):
+        await client.retry(handle.run_id)
+
+
+async def test_events_are_followed_to_the_end(client, worker):
+    handle = await client.submit("talk", ["a", "b"])
+    events = [event async for event in handle.events()]
+    assert [event.type for event in events] == ["submitted", "started", "word", "word", "succeeded"]
+    assert [event.data for event in events if event.type == "word"] == ["a", "b"]
+    rest = [event.type async for event in handle.events(after=events[2].id)]
+    assert rest == ["word", "succeeded"]
+
+
+async def test_what_is_said_about_a_run_reaches_its_agent(client, worker):
+    handle = await client.submit("show", run_id="order-7", thread_id="t1", metadata={"user": "ada"})
+    assert await handle.result(timeout=10) == {"thread": "t1", "metadata": {"user": "ada"}, "run": "order-7"}
+
+
+async def test_an_interrupted_run_goes_on_with_its_answers(client, worker, system):
+    handle = await client.submit("ask", ["name?", "age?"])
+    waiting = asyncio.create_task(handle.result(timeout=20))
+    run = await system.reaches(handle.run_id, Status.INTERRUPTED)
+    assert (await handle.run()).interrupt == run.interrupt == {"question": "name?"}
+    await handle.resume("ada")
+    async with asyncio.timeout(10):
+        while (await handle.run()).interrupt != {"question": "age?"}:
+            await asyncio.sleep(0.005)
+    assert (await client.resume(handle.run_id, {"years": 36})).run_id == handle.run_id
+    assert await waiting == ["ada", {"years": 36}]
+    with pytest.raises(Conflict, match="succeeded"):
+        await handle.resume("too late")
+    with pytest.raises(InputError, match="JSON"):
+        await handle.resume(object())
+
+
+async def test_everything_known_of_a_run_is_the_same_by_both_ways(client, worker, system):
+    handle = await client.submit("give_up", {"n": 1}, thread_id="t", metadata={"a": [1]}, tenant="acme")
+    with pytest.raises(RunFailed):
+        await handle.result(timeout=10)
+    known, stored = await handle.run(), await system.queue.get(handle.run_id)
+    # Where it lies in Redis is nobody's business over HTTP.
+    for name in sorted(set(Run.__struct_fields__) - {"lane", "entry", "thread_id"}):
+        assert getattr(known, name) == getattr(stored, name), name
+    assert known.thread_id == "t"
+
+
+async def test_events_are_the_same_by_both_ways(client, worker, system):
+    handle = await client.submit("talk", ["é", {"a": [1, None]}, "two\nlines", "x" * 300_000])
+    assert await handle.result(timeout=10) == 4
+    async with Client(settings=system.settings) as direct:
+        stored = [event async for event in direct.handle(handle.run_id).events()]
+    assert [event async for event in handle.events()] == stored
+
+
+async def test_a_run_that_is_queued_again_is_followed_to_its_new_end(client, system):
+    handle = await client.submit("echo", 1)
+    await handle.cancel()
+    assert [event.type async for event in handle.events()] == ["submitted", "cancelled"]
+    await handle.retry()
+    following = asyncio.create_task(_types(handle))
+    await system.worker(app)
+    assert await asyncio.wait_for(following, 20) == [
+        "submitted",
+        "cancelled",
+        "replayed",
+        "started",
+        "succeeded",
+    ]
+
+
+async def _types(handle):
+    return [event.type async for event in handle.events()]
+
+
+@pytest.mark.parametrize("after", ["yesterday", "1-", "1-0\r\nX-Header: 1", ""])
+async def test_what_can_not_be_an_events_id_is_refused(client, after):
+    handle = await client.submit("echo", 1)
+    with pytest.raises(InputError, match="after"):
+        await anext(handle.events(after=after))
+
+
+async def test_events_of_nobody_are_not_found(client):
+    with pytest.raises(NotFound, match="nobody"):
+        await anext(client.handle("nobody").events())
+
+
+async def test_leaving_the_events_early_leaves_nothing_behind(client, worker):
+    handle = await client.submit("sleep")
+    for _ in range(3):
+        events = handle.events()
+        assert (await anext(events)).type == "submitted"
+        await events.aclose()
+    assert await client.cancel(handle.run_id) == "requested"
+
+
+@pytest.mark.parametrize(
+    "run_id", ["a/b", "a?b#c", "100%25", "..", "a+b&c=d", "{x}:'\"", "é".encode().hex(), "a/result/b"]
+)
+async def test_an_id_may_hold_any_printable_character(client, worker, run_id):
+    handle = await client.submit("echo", 1, run_id=run_id)
+    assert handle.run_id == run_id
+    assert await handle.result(timeout=10) == 1
+    assert (await client.handle(run_id).run()).id == run_id
+    assert (await anext(handle.events())).type == "submitted"
+    with pytest.raises(Conflict):
+        await client.cancel(run_id)
+
+
+# -- submitting
+
+
+async def test_the_same_key_or_id_gives_the_same_run(client):
+    first = await client.submit("echo", 1, idempotency_key="k")
+    again = await client.submit("echo", 2, idempotency_key="k")
+    assert (again.run_id, again.fresh) == (first.run_id, False)
+    named = await client.submit("echo", 1, correlation_id="c")
+    assert named.run_id == "c"
+    assert not (await client.submit("echo", 1, run_id="c")).fresh
+    assert (await named.run()).input == 1
+
+
+async def test_a_handle_can_be_made_from_an_id(client, worker):
+    handle = await client.submit("echo", 1)
+    assert await client.handle(handle.run_id).result(timeout=10) == 1
+    with pytest.raises(NotFound, match="nobody"):
+        await client.handle("nobody").result()
+    with pytest.raises(NotFound, match="nobody"):
+        await client.handle("nobody").cancel()
+    with pytest.raises(NotFound, match="nobody"):
+        await client.retry("nobody")
+
+
+async def test_a_run_is_in_the_queue_that_was_named(client):
+    handle = await client.submit("echo", 1, queue="media", priority="high")
+    assert handle.queue == "media"
+    assert (await handle.run()).queue == "media"
+    assert await client.handle(handle.run_id, queue="media").status() is Status.QUEUED
+    elsewhere = client.handle(handle.run_id, queue="even")
+    for work in (
+        elsewhere.status(),
+        elsewhere.result(),
+        elsewhere.cancel(),
+        elsewhere.resume(),
+        elsewhere.retry(),
+    ):
+        with pytest.raises(NotFound, match=handle.run_id):
+            await work
+    with pytest.raises(NotFound, match=handle.run_id):
+        await anext(elsewhere.events())
+    assert await handle.status() is Status.QUEUED
+
+
+async def test_many_are_submitted_in_order_to_their_queues(client):
+    handles = await client.submit_many(
+        {"agent": "echo", "input": n, "queue": "even" if n % 2 == 0 else None} for n in range(6)
+    )
+    assert [(await handle.run()).input for handle in handles] == list(range(6))
+    assert {(await handle.run()).queue for handle in handles} == {"even", "agent-queue"}
+    assert await client.submit_many([]) == []
+
+
+async def test_many_of_one_thread_are_accepted_in_their_order(client):
+    wanted = [{"agent": "echo", "input": n, "thread_id": f"t{n % 3}"} for n in range(60)]
+    runs = [await handle.run() for handle in await client.submit_many(wanted)]
+    assert [run.input for run in runs] == list(range(60))
+    for thread in ("t0", "t1", "t2"):
+        asked = [run for run in runs if run.thread_id == thread]
+        assert asked == sorted(asked, key=lambda run: run.submitted_at)
+
+
+async def test_a_refusal_among_many_is_raised_or_returned(client):
+    requests = [
+        {"agent": "echo", "input": 1, "run_id": "fine"},
+        {"agent": "echo", "input": "x" * 2_000_000},
+    ]
+    with pytest.raises(PayloadTooLarge) as caught:
+        await client.submit_many(requests)
+    assert caught.value.__notes__ == ["1 of 2 runs were accepted"]
+    accepted, refused = await client.submit_many(requests, return_errors=True)
+    assert (accepted.run_id, accepted.fresh) == ("fine", False)
+    assert isinstance(refused, PayloadTooLarge)
+
+
+async def test_a_paused_queue_refuses(client, system):
+    await system.queue.pause()
+    with pytest.raises(QueuePaused, match="agent-queue"):
+        await client.submit("echo", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"agent": ""}, "agent"),
+        ({"agent": 7}, "agent"),
+        ({"input": object()}, "echo"),
+        ({"input": {1j: 2}}, "echo"),
+        ({"run_id": "two words"}, "run_id"),
+        ({"run_id": "x" * 300}, "run_id"),
+        ({"run_id": 5}, "run_id"),
+        ({"run_id": "a", "correlation_id": "b"}, "correlation_id"),
+        ({"idempotency_key": "ключ"}, "idempotency_key"),
+        ({"priority": "urgent"}, "urgent"),
+        ({"delay": -1}, "delay"),
+        ({"delay": "soon"}, "soon"),
+        ({"delay": math.inf}, "delay"),
+        ({"delay": None}, "delay"),
+        ({"delay": "100000d"}, "delay"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": "never"}, "never"),
+        ({"thread_id": None}, "thread_id"),
+        ({"metadata": {1: 2}}, "metadata"),
+        ({"queue": "two words"}, "queue"),
+        ({"queue": "{a}{b}"}, "queue"),
+    ],
+)
+async def test_what_can_not_be_accepted_is_named(client, options, named):
+    request = {"agent": "echo", **options}
+    with pytest.raises(InputError, match=named):
+        await client.submit(**request)
+
+
+async def test_a_word_that_does_not_exist_is_a_type_error(client):
+    with pytest.raises(TypeError, match="prority"):
+        await client.submit("echo", prority="high")
+
+
+@pytest.mark.parametrize("run_id", ["", "two words", "é"])
+async def test_what_can_not_be_a_run_id_is_refused(client, run_id):
+    with pytest.raises(InputError, match="run_id"):
+        client.handle(run_id)
+
+
+# -- connections
+
+
+async def test_a_closed_client_says_how_to_open_it(face):
+    client = Client(**face.here)
+    with pytest.raises(HoldfastError, match="async with"):
+        await client.submit("echo")
+    with pytest.raises(HoldfastError, match="with SyncClient"):
+        SyncClient(**face.here).submit("echo")
+
+
+async def test_a_system_that_is_away_is_our_error(face):
+    async with Client(**face.away) as client:
+        for work in (
+            client.submit("echo"),
+            client.submit_many([{"agent": "echo"}]),
+            client.handle("a").status(),
+            client.handle("a").result(),
+            client.handle("a").cancel(),
+            client.handle("a").resume(1),
+            client.retry("a"),
+            anext(client.handle("a").events()),
+        ):
+            with pytest.raises(face.error) as caught:
+                await work
+            assert "secret" not in str(caught.value)
+            assert "127.0.0.1" in str(caught.value)
+            assert caught.value.retry_after > 0
+
+
+# -- the sync face
+
+
+async def test_a_script_submits_waits_and_follows(face, worker):
+    def script():
+        with SyncClient(**face.here) as client:
+            handle = client.submit("talk", ["a"], priority="high")
+            assert handle.result(timeout="10s") == 1
+            assert handle.status() is Status.SUCCEEDED
+            assert handle.run().agent == "talk"
+            events = list(handle.events())
+            many = client.submit_many([{"agent": "echo", "input": n} for n in range(3)])
+            return [event.type for event in events], [each.result(timeout=10) for each in many]
+
+    events, results = await asyncio.to_thread(script)
+    assert events == ["submitted", "started", "word", "succeeded"]
+    assert results == [0, 1, 2]
+
+
+async def test_a_script_sees_the_same_errors(face, worker):
+    def script():
+        with SyncClient(**face.here) as client:
+            with pytest.raises(RunFailed, match="not with you"):
+                client.submit("give_up", "you").result(timeout=10)
+            with pytest.raises(InputError, match="urgent"):
+                client.submit("echo", priority="urgent")
+            with pytest.raises(NotFound):
+                client.handle("nobody").status()
+            slow = client.submit("sleep", delay=60)
+            with pytest.raises(ResultTimeout):
+                slow.result(timeout=0.05)
+            assert slow.cancel() == "cancelled"
+            assert client.retry(slow.run_id).run_id == slow.run_id
+            assert client.cancel(slow.run_id) in {"cancelled", "requested"}
+
+    await asyncio.to_thread(script)
+
+
+async def test_a_script_may_stop_following_early(face, worker):
+    def script():
+        with SyncClient(**face.here) as client:
+            handle = client.submit("talk", ["a", "b"])
+            for event in handle.events():
+                if event.type == "word":
+                    return event.data
+        return None
+
+    assert await asyncio.to_thread(script) == "a"
+
+
+async def test_the_thread_of_a_sync_client_ends_with_it(face):
+    def script():
+        with SyncClient(**face.here) as client:
+            client.submit("echo")
+
+    await asyncio.to_thread(script)
+    await until(lambda: not any(t.name == "holdfast-client" for t in threading.enumerate()))
+
+
+async def test_a_script_answers_a_run(face, worker, system):
+    def script():
+        with SyncClient(**face.here) as client:
+            handle = client.submit("ask", ["a", "b"])
+            for event in handle.events():
+                if event.type == "interrupted" and event.data["index"] == 1:
+                    client.resume(handle.run_id, 1)
+                elif event.type == "interrupted":
+                    handle.resume(2)
+            return handle.result()
+
+    assert await asyncio.to_thread(script) == [1, 2]

@@ -1,0 +1,119 @@
+"""F: permits are taken before acquiring, and given back exactly once, however a turn ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from schedulehand import registration
+from scheduling import stage_of
+from system import until
+
+from holdfast import App
+from holdfast.schedules.entries import State
+from holdfast.schedules.schedule import Schedule
+from holdfast.schedules.trigger import Every
+
+
+@pytest.fixture
+async def stage(redis, redis_settings):
+    async with stage_of(redis, redis_settings) as stage:
+        yield stage
+
+
+class Crowd:
+    """Agents that count themselves."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.done = 0
+
+    async def work(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.02)
+        self.now -= 1
+        self.done += 1
+
+
+def schedules(number: int, agent: str = "work", **options) -> list[Schedule]:
+    return [
+        Schedule(name=f"{agent}-{n}", agent=agent, trigger=Every(seconds=3600), **options)
+        for n in range(number)
+    ]
+
+
+async def test_f1_never_more_at_once_than_permits(stage):
+    app, crowd = App("test"), Crowd()
+    app.register("work", crowd.work)
+    await stage.board.registry.register(schedules(30))
+    running = await stage.start(app, permits=4)
+    await until(lambda: crowd.done == 30)
+    assert crowd.most == 4
+    await until(lambda: running.scheduler.permits.taken == 0)
+
+
+@pytest.mark.parametrize("permits", [0, -1])
+async def test_f2_no_limit_is_no_limit(stage, permits):
+    app, crowd = App("test"), Crowd()
+    app.register("work", crowd.work)
+    await stage.board.registry.register(schedules(150))
+    await stage.start(app, permits=permits)
+    await until(lambda: crowd.done == 150)
+    assert crowd.most > 100
+
+
+async def test_f3_at_rest_all_permits_are_free_whatever_happened(stage):
+    app = App("test")
+
+    async def good() -> None: ...
+
+    async def bad() -> None:
+        raise ValueError
+
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    async def rude() -> None:
+        raise SystemExit
+
+    for call in (good, bad, slow, rude):
+        app.register(call.__name__, call)
+    registry = stage.board.registry
+    for name in ("good", "bad", "rude", "nobody"):
+        await registry.register(schedules(5, name))
+    await registry.register(schedules(5, "slow", timeout_seconds=0.2))
+    await registry.put([registration("damaged", spec=b"{", first=1.0)])
+    running = await stage.start(app, permits=7, zombies={"threshold_ms": 0})
+    for name in ("good", "bad", "rude", "slow"):
+        for n in range(5):
+            await stage.entry(f"{name}-{n}", State.WAITING, runs=1)
+    await stage.entry("damaged", State.WAITING, runs=1)
+    await until(lambda: running.scheduler.permits.taken == 0)
+    assert (await stage.entry("nobody-0")).runs == 0
+
+
+async def test_f4_a_thread_that_ignores_its_stop_keeps_its_permit(stage):
+    app, free, began = App("test"), threading.Event(), []
+
+    def deaf() -> None:
+        began.append(1)
+        free.wait(30)
+
+    app.register("deaf", deaf)
+    await stage.board.registry.register(schedules(1, "deaf", timeout_seconds=0.1))
+    running = await stage.start(app, permits=2, zombies={"threshold_ms": 0})
+    await stage.entry("deaf-0", State.WAITING, runs=1)
+    try:
+        assert (running.scheduler.permits.taken, len(running.scheduler.running)) == (1, 0)
+    finally:
+        free.set()
+    await until(lambda: running.scheduler.permits.taken == 0)
+
+
+async def test_f5_an_acquisition_that_fails_gives_its_permits_back(stage):
+    running = await stage.start(App("test"), breaker={"failure_threshold": 1000})
+    await stage.board.redis.set(stage.board.keys.waiting, "damaged")
+    await until(lambda: running.count("schedule_acquire_failures_total") >= 2)
+    assert running.scheduler.permits.taken == 0
+    await stage.board.redis.delete(stage.board.keys.waiting)

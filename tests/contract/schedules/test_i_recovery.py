@@ -1,0 +1,157 @@
+"""I: what is missing comes back, and ends that Redis was not there for are told later."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from schedulehand import redis_now
+from scheduling import stage_of
+from system import until
+
+from holdfast import App
+from holdfast.config import CircuitBreakerSettings
+from holdfast.leases.lease import Lease
+from holdfast.schedules.breakers import redis_breaker
+from holdfast.schedules.completion import Done
+from holdfast.schedules.entries import State
+from holdfast.schedules.recovery import ATTEMPTS, Ending, Endings
+from holdfast.schedules.words import Ended
+from holdfast.telemetry.metrics import Metrics
+
+
+@pytest.fixture
+async def stage(redis, redis_settings):
+    async with stage_of(redis, redis_settings) as stage:
+        yield stage
+
+
+def hourly_app(ran: list[int]) -> App:
+    app = App("test")
+
+    @app.schedule(every=3600)
+    async def work() -> None:
+        ran.append(1)
+
+    return app
+
+
+async def test_i1_after_a_flush_the_schedules_of_the_code_come_back(stage):
+    ran: list[int] = []
+    await stage.start(hourly_app(ran), refresh_period_seconds=0.1)
+    await stage.entry("work", State.WAITING, runs=1)
+    await stage.board.redis.flushall()
+    await until(lambda: len(ran) == 2)
+
+
+async def test_i2_what_lost_its_place_comes_back(stage):
+    ran: list[int] = []
+    await stage.start(hourly_app(ran), refresh_period_seconds=0.1)
+    await stage.entry("work", State.WAITING, runs=1)
+    await stage.board.redis.delete(stage.board.keys.waiting)
+    await until(lambda: len(ran) == 2)
+
+
+async def test_i3_reconciling_moves_no_turn(stage):
+    ran: list[int] = []
+    await stage.start(hourly_app(ran), refresh_period_seconds=0.02)
+    await stage.entry("work", State.WAITING, runs=1)
+    before = await stage.board.waiting()
+    await asyncio.sleep(0.3)  # a dozen passes
+    assert await stage.board.waiting() == before
+    assert before["work"] > await redis_now(stage.board.redis) + 3000
+
+
+async def test_i4_new_ones_are_spread_and_known_ones_are_not(stage):
+    app = App("test")
+    for n in range(30):
+
+        async def work() -> None: ...
+
+        app.register(f"work-{n}", work)
+        app.schedule(every=3600, name=f"s{n}")(app.agents[f"work-{n}"].call)
+    now = await redis_now(stage.board.redis)
+    await stage.start(app, jitter={"initial_registration_seconds": 600})
+    async with asyncio.timeout(5):
+        while len(await stage.board.waiting()) < 25:
+            await asyncio.sleep(0.01)
+    scores = (await stage.board.waiting()).values()
+    assert max(scores) - now > 120
+
+
+class Flaky:
+    """A completer whose Redis is away so many times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.calls = failures, 0
+
+    async def complete(self, runs: list[Done]) -> list[Ended]:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise ConnectionError("away")
+        return [Ended.COMPLETED for _ in runs]
+
+
+def endings_of(completer: Flaky, *, threshold: int = 100, cycle: float = 0.1) -> Endings:
+    breaker = redis_breaker(CircuitBreakerSettings(failure_threshold=threshold, cooldown_ms=60_000))
+    return Endings(completer, breaker, Metrics(), cycle_seconds=cycle)
+
+
+async def told_by(endings: Endings, *, seconds: float = 5.0) -> list[Ended | None]:
+    words: list[Ended | None] = []
+    endings.add(Ending(Lease("a", "pod", 1), Done("a", 1, 9e9), words.append))
+    sending = asyncio.create_task(endings.run())
+    try:
+        async with asyncio.timeout(seconds):
+            await endings.flushed()
+    except TimeoutError:
+        pass
+    finally:
+        sending.cancel()
+    return words
+
+
+async def test_i5_an_end_that_failed_is_told_a_cycle_later():
+    completer = Flaky(failures=2)
+    assert await told_by(endings_of(completer)) == [Ended.COMPLETED]
+    assert completer.calls == 3
+
+
+async def test_i6_after_three_tries_it_is_given_up_and_its_lease_let_go():
+    completer = Flaky(failures=100)
+    assert await told_by(endings_of(completer)) == [None]
+    assert completer.calls == ATTEMPTS
+
+
+async def test_r10_one_try_per_cycle():
+    """All tries in one pass would be used up within a moment of an outage."""
+    completer = Flaky(failures=100)
+    assert await told_by(endings_of(completer, cycle=0.4), seconds=0.3) == []
+    assert completer.calls <= 2
+
+
+async def test_i7_while_the_breaker_is_open_no_try_is_used_up():
+    completer = Flaky(failures=100)
+    endings = endings_of(completer, threshold=3, cycle=0.01)
+    breaker = endings._breaker
+    for _ in range(3):
+        with pytest.raises(ConnectionError), breaker.guard():
+            raise ConnectionError
+    assert await told_by(endings, seconds=0.3) == []
+    assert (completer.calls, endings.depth) == (0, 1)
+
+
+async def test_r11_a_failed_completion_does_not_wait_for_the_orphan_threshold(stage):
+    """Its lease is let go: any scheduler brings it back within about a ttl."""
+    app, ran = App("test"), []
+
+    @app.schedule(every=3600)
+    async def work() -> None:
+        ran.append(1)
+
+    running = await stage.start(app, breaker={"failure_threshold": 1000})
+    await stage.entry("work", State.WAITING, runs=1)
+    running.scheduler._completer.complete = Flaky(failures=3).complete
+    await stage.board.make_due("work")
+    running.scheduler.nudge()
+    await until(lambda: len(ran) == 3, seconds=stage.system.settings.lease.ttl_seconds + 5)

@@ -1,0 +1,83 @@
+"""K: a turn that ignores its stop does not hold its schedule up, but keeps its permit until it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+from scheduling import stage_of
+from system import until
+
+from holdfast import App
+from holdfast.schedules.entries import State
+from holdfast.schedules.patterns import Overrun
+from holdfast.schedules.running import Running
+from holdfast.schedules.zombies import Zombies
+
+
+@pytest.fixture
+async def stage(redis, redis_settings):
+    async with stage_of(redis, redis_settings) as stage:
+        yield stage
+
+
+async def test_k1_the_scan_lets_the_schedule_go_on_without_its_zombie(stage):
+    app, free, ended = App("test"), asyncio.Event(), []
+
+    @app.schedule(every=3600, timeout=0.1)
+    async def stubborn() -> None:
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+        ended.append(1)
+
+    running = await stage.start(app, zombies={"threshold_ms": 100, "interval_ms": 200})
+    entry = await stage.entry("stubborn", State.WAITING, runs=1)
+    try:
+        assert entry.last_outcome == "timed_out"
+        assert running.count("schedule_zombies_total", kind="scan") == 1
+        assert running.scheduler.permits.taken == 1
+        assert running.scheduler.zombies.found == 1
+    finally:
+        free.set()
+    await until(lambda: running.scheduler.permits.taken == 0)
+    after = await stage.entry("stubborn")
+    assert (after.runs, after.last_outcome, ended) == (1, "timed_out", [1]), "its late end changes nothing"
+
+
+def turn(name: str, deadline: float) -> SimpleNamespace:
+    return SimpleNamespace(run=SimpleNamespace(name=name, fence=1, deadline=deadline), told=False)
+
+
+def scan(turns: list[SimpleNamespace], now: float, **options) -> list[str]:
+    running, found = Running(), []
+    for each in turns:
+        running.add(each)
+    Zombies(running, Overrun(30.0), lambda each: found.append(each.run.name), **options).scan(now)
+    return found
+
+
+def test_k2_only_what_is_beyond_deadline_and_threshold():
+    turns = [turn("over", 60.0), turn("late", 80.0), turn("fine", 200.0)]
+    assert scan(turns, now=100.0) == ["over"]
+
+
+def test_r8_the_clock_is_that_of_redis():
+    """This machine may be an hour off: what counts is the time that is handed in."""
+    ahead = time.time() + 3600
+    assert scan([turn("fine", ahead)], now=ahead) == []
+    assert scan([turn("over", time.time())], now=ahead) == ["over"]
+
+
+def test_k3_one_that_was_told_is_no_zombie_again():
+    gone = turn("over", 1.0)
+    gone.told = True
+    assert scan([gone], now=100.0) == []
+
+
+def test_k4_a_scan_over_its_budget_stops_between_items():
+    assert scan([turn("over", 1.0), turn("too", 2.0)], now=100.0, budget_seconds=-1.0) == []

@@ -1,0 +1,57 @@
+"""A real API on a free port of this machine, over a real Valkey; ``api(**settings)`` starts one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from apiserver import RunningApi
+from system import System
+
+from holdfast import App
+from holdfast.config import RedisSettings
+from holdfast.config.tree import ApiSettings, DatabaseSettings
+from holdfast.redis.client import Redis
+from holdfast.services.api import ApiProcess
+
+StartApi = Callable[..., Awaitable[RunningApi]]
+
+
+@pytest.fixture
+async def system(redis: Redis, redis_settings: RedisSettings) -> AsyncIterator[System]:
+    async with System(redis_settings) as system:
+        yield system
+
+
+@pytest.fixture
+async def api(system: System, tmp_path: Path) -> AsyncIterator[StartApi]:
+    started: list[RunningApi] = []
+
+    async def start(app: App | None = None, redis: RedisSettings | None = None, **options: Any) -> RunningApi:
+        options.setdefault("linger_seconds", 0.0)
+        options.setdefault("janitor", False)
+        options.setdefault("relay", False)
+        settings = msgspec.structs.replace(
+            system.settings,
+            redis=redis or system.settings.redis,
+            api=ApiSettings(port=0, **options),
+            database=DatabaseSettings(path=str(tmp_path / "holdfast.sqlite")),
+        )
+        running = RunningApi(ApiProcess(settings, app))
+        started.append(running)
+        return await running.ready()
+
+    yield start
+    for running in started:
+        if not running.task.done():
+            await running.close()
+
+
+@pytest.fixture
+async def client(api: StartApi) -> httpx.AsyncClient:
+    """A client of an API without keys."""
+    return (await api()).client()

@@ -1,0 +1,327 @@
+"""Runs, queues, dead letters, members and health, as operators and programs read and change them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from holdfast import App, Context, GiveUp
+from holdfast.config import QueueSettings
+from holdfast.store.archive import ArchivedRun
+
+
+def agents() -> App:
+    app = App("api-tests")
+
+    @app.agent
+    async def echo(value):
+        return value
+
+    @app.agent
+    async def fails(value):
+        raise GiveUp("not this")
+
+    @app.agent
+    async def sleeps(ctx: Context, value):
+        await asyncio.sleep(60)
+
+    return app
+
+
+async def submit(client, run_id: str, agent: str = "echo", **more) -> str:
+    answer = await client.post("/execute", json={"agent_id": agent, "correlation_id": run_id, **more})
+    assert answer.status_code == 202, answer.text
+    return run_id
+
+
+# -- runs
+
+
+async def test_runs_are_listed_page_by_page_newest_first(client):
+    for number in range(7):
+        await submit(client, f"r{number}", "even" if number % 2 == 0 else "odd", thread_id=f"t{number % 3}")
+    seen, cursor = [], ""
+    while True:
+        page = (await client.get("/runs", params={"limit": 3, "cursor": cursor})).json()
+        seen += [run["id"] for run in page["runs"]]
+        assert len(page["runs"]) <= 3
+        cursor = page["cursor"]
+        if not cursor:
+            break
+    assert seen == [f"r{number}" for number in reversed(range(7))]
+    odd = (await client.get("/runs", params={"agent": "odd"})).json()["runs"]
+    assert [run["id"] for run in odd] == ["r5", "r3", "r1"]
+    assert "input" not in odd[0]
+    threads = (await client.get("/runs", params={"thread_id": "t1"})).json()["runs"]
+    assert [run["id"] for run in threads] == ["r4", "r1"]
+    assert (await client.get("/runs", params={"status": "running"})).json() == {"runs": [], "cursor": ""}
+    for bad in ({"cursor": "x"}, {"cursor": "eyJ4IjoieSJ9"}, {"limit": 0}, {"limit": 201}, {"status": "odd"}):
+        assert (await client.get("/runs", params=bad)).status_code == 422, bad
+    assert (await client.get("/runs", params={"queue": "other"})).status_code == 404
+
+
+async def test_runs_of_several_queues_are_one_list(system, api):
+    other = QueueSettings(name="other", group="other-group")
+    system.settings = msgspec.structs.replace(system.settings, queues={"other": other})
+    client = (await api()).client()
+    for number in range(6):
+        await submit(client, f"r{number}", queue="other" if number % 2 else "agent-queue")
+        await asyncio.sleep(0.002)  # submit times are whole milliseconds, and the list is by them
+    seen, cursor = [], ""
+    while True:
+        page = (await client.get("/runs", params={"limit": 4, "cursor": cursor})).json()
+        seen += [run["id"] for run in page["runs"]]
+        cursor = page["cursor"]
+        if not cursor:
+            break
+    assert seen == ["r5", "r4", "r3", "r2", "r1", "r0"]
+    only = (await client.get("/runs", params={"queue": "other"})).json()["runs"]
+    assert [run["id"] for run in only] == ["r5", "r3", "r1"]
+    assert (await client.get("/runs/r1")).json()["queue"] == "other"
+    assert [queue["name"] for queue in (await client.get("/queues")).json()["queues"]] == [
+        "agent-queue",
+        "other",
+    ]
+
+
+async def test_archived_runs_end_the_list_and_are_read_like_others(system, api):
+    running = await api()
+    client = running.client()
+    await submit(client, "live")
+    from holdfast.store.open import open_store
+
+    database = running.process._settings.database
+    kept = [
+        ArchivedRun(
+            id=f"old{number}",
+            queue="agent-queue",
+            agent="echo",
+            status="failed" if number else "succeeded",
+            submitted_at=1.0,
+            finished_at=10.0 - number,
+            input=b'{"n":1}',
+            result=b"" if number else b'"done"',
+            error=b'{"kind":"ValueError","message":"no"}' if number else b"",
+        )
+        for number in range(3)
+    ]
+    async with await open_store(database) as store:
+        await store.archive(
+            [*kept, ArchivedRun(id="live", queue="agent-queue", status="failed", finished_at=99.0)]
+        )
+    seen, cursor = [], ""
+    while True:
+        page = (await client.get("/runs", params={"limit": 2, "cursor": cursor})).json()
+        seen += [(run["id"], run["archived"]) for run in page["runs"]]
+        cursor = page["cursor"]
+        if not cursor:
+            break
+    assert seen == [("live", False), ("old0", True), ("old1", True), ("old2", True)]
+    run = (await client.get("/runs/old0")).json()
+    assert (run["status"], run["input"], run["result"]) == ("succeeded", {"n": 1}, "done")
+    assert (await client.get("/runs/old0/result")).json()["result"] == "done"
+    assert (await client.get("/runs/old1/result")).json()["error"]["kind"] == "ValueError"
+    assert (await client.get("/runs/old0/events")).status_code == 404
+    assert (await client.post("/runs/old1/retry")).status_code == 409
+    failed = (await client.get("/runs", params={"status": "failed"})).json()["runs"]
+    assert [run["id"] for run in failed] == ["old1", "old2"]
+
+
+async def test_a_failed_run_tells_why_and_is_retried(system, client):
+    await system.worker(agents())
+    await submit(client, "a", "fails")
+    ended = await client.get("/runs/a/result", params={"wait": 20})
+    assert ended.status_code == 200
+    assert ended.json()["status"] == "failed"
+    assert ended.json()["error"]["message"] == "GiveUp: not this"
+    explained = (await client.get("/runs/a/explain")).json()
+    assert "given up after 1 attempt" in explained["because"][0]
+    assert (await client.post("/runs/a/retry")).json() == {"run_id": "a", "status": "queued"}
+    await until_status(client, "a", "failed")
+    assert (await client.post("/runs/a/cancel")).status_code == 409
+
+
+async def until_status(client, run_id: str, status: str) -> None:
+    async with asyncio.timeout(20):
+        while (await client.get(f"/runs/{run_id}")).json()["status"] != status:
+            await asyncio.sleep(0.01)
+
+
+async def test_runs_are_cancelled_waiting_or_running(system, client):
+    await submit(client, "a", "sleeps")
+    explained = (await client.get("/runs/a/explain")).json()["because"]
+    assert "no worker serves queue 'agent-queue'" in explained[0]
+    assert (await client.post("/runs/a/cancel", json={"reason": "why not"})).json()["status"] == "cancelled"
+    result = (await client.get("/runs/a/result")).json()
+    assert result == {
+        "run_id": "a",
+        "status": "cancelled",
+        "error": {"kind": "Cancelled", "message": "why not", "traceback": ""},
+    }
+    await system.worker(agents(), name="w")
+    await submit(client, "b", "sleeps")
+    await until_status(client, "b", "running")
+    assert "w has been at it" in (await client.get("/runs/b/explain")).json()["because"][0]
+    assert (await client.post("/runs/b/cancel")).json() == {"run_id": "b", "status": "requested"}
+    await until_status(client, "b", "cancelled")
+    assert (await client.post("/runs/b/cancel", content=b"[1]")).status_code == 422
+    assert (await client.post("/runs/missing/cancel")).status_code == 404
+
+
+async def test_waiting_ends_with_the_time_and_the_run_goes_on(client):
+    await submit(client, "a")
+    waited = await client.get("/runs/a/result", params={"wait": 0.05})
+    assert (waited.status_code, waited.headers["retry-after"]) == (202, "1")
+    assert waited.json() == {"run_id": "a", "status": "queued"}
+    for bad in ("61", "-1", "x", "nan", "inf"):
+        assert (await client.get("/runs/a/result", params={"wait": bad})).status_code == 422, bad
+
+
+# -- queues, dead letters, members
+
+
+async def test_a_queue_is_paused_drained_and_opened(system, client):
+    await submit(client, "a")
+    queue = (await client.get("/queues/agent-queue")).json()
+    assert (queue["depth"], queue["undelivered"], queue["mode"]) == (1, 1, "open")
+    paused = (await client.post("/queues/agent-queue/pause", json={"reason": "upgrade"})).json()
+    assert (paused["mode"], paused["reason"]) == ("paused", "upgrade")
+    assert "is paused (upgrade)" in (await client.get("/runs/a/explain")).json()["because"][0]
+    assert (await client.post("/queues/agent-queue/drain")).json()["mode"] == "draining"
+    assert (await client.post("/queues/agent-queue/resume")).json()["mode"] == "open"
+    assert (await system.queue.gate()).mode == "open"
+    missing = await client.post("/queues/agent-quue/pause")
+    assert missing.status_code == 404
+    assert "did you mean" in missing.json()["detail"]
+
+
+async def test_dead_letters_are_listed_replayed_and_dropped(system, client):
+    await system.worker(agents())
+    for run_id in ("a", "b", "c"):
+        await submit(client, run_id, "fails", input={"id": run_id})
+        await system.ended(run_id)
+    page = (await client.get("/deadletters", params={"limit": 2})).json()
+    rest = (await client.get("/deadletters", params={"limit": 2, "cursor": page["cursor"]})).json()
+    letters = page["letters"] + rest["letters"]
+    assert [letter["run_id"] for letter in letters] == ["c", "b", "a"]
+    assert rest["cursor"] == ""
+    assert letters[0]["input"] == {"id": "c"}
+    by_run, by_id = await client.get("/deadletters/a"), await client.get(f"/deadletters/{letters[2]['id']}")
+    assert by_run.json() == by_id.json() == letters[2]
+    assert (await client.delete("/deadletters/a")).json()["run_id"] == "a"
+    assert (await client.get("/deadletters/a")).status_code == 404
+    assert (await client.post("/deadletters/b/replay")).json() == {"run_id": "b", "status": "queued"}
+    await system.ended("b")
+    assert (await client.get("/deadletters", params={"agent": "echo"})).json()["letters"] == []
+    assert (await client.get("/deadletters", params={"cursor": "x"})).status_code == 422
+
+
+async def test_members_are_seen(system, api):
+    client = (await api(janitor=True, relay=True)).client()
+    await system.worker(agents(), name="w")
+
+    async def kinds() -> set[str]:
+        return {each["kind"] for each in (await client.get("/members")).json()["members"]}
+
+    async with asyncio.timeout(20):
+        while await kinds() != {"api", "worker", "janitor", "relay"}:
+            await asyncio.sleep(0.01)
+
+
+# -- health
+
+
+async def test_health_and_metrics(api):
+    running = await api()
+    client = running.client()
+    assert (await client.get("/healthz")).json() == {"status": "ok"}
+    assert (await client.get("/readyz")).json() == {"status": "ready"}
+    redis = (await client.get("/internal/health/redis")).json()
+    assert redis["status"] == "ok"
+    assert redis["ping_ms"] > 0
+    assert redis["queues"] == [{"queue": "agent-queue", "group": "agent-queue-group", "present": True}]
+    await submit(client, "a")
+    metrics = (await client.get("/metrics")).text
+    assert 'holdfast_http_requests_total{kind="/execute",status="202"} 1.0' in metrics
+    assert 'holdfast_runs_submitted_total{agent="echo",queue="agent-queue"} 1.0' in metrics
+
+
+async def test_a_missing_group_is_told(system, client):
+    await system.queue.redis.delete(system.queue.keys.stream)
+    answer = await client.get("/internal/health/redis")
+    assert (answer.status_code, answer.json()["status"]) == (503, "group missing")
+    await system.queue.ensure()
+
+
+async def test_a_redis_that_is_away_is_told_with_when_to_come_back(api, fault_proxy, proxied_settings):
+    client = (await api(redis=proxied_settings)).client()
+    fault_proxy.refuse()
+    for method, path, body in (
+        ("POST", "/execute", {"agent_id": "echo"}),
+        ("GET", "/runs", None),
+        ("GET", "/runs/a", None),
+        ("GET", "/runs/a/events", None),
+        ("GET", "/queues", None),
+        ("GET", "/members", None),
+        ("GET", "/deadletters", None),
+        ("GET", "/internal/health/redis", None),
+    ):
+        answer = await client.request(method, path, json=body)
+        assert answer.status_code == 503, path
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.json()["type"] == "urn:holdfast:problem:redis-unavailable"
+    assert (await client.get("/healthz")).status_code == 200
+    assert (await client.get("/readyz")).status_code == 200
+    fault_proxy.heal()
+
+    async def works() -> bool:
+        return (await client.post("/execute", json={"agent_id": "echo"})).status_code == 202
+
+    async with asyncio.timeout(30):
+        while not await works():  # the breaker of the sender opens again by itself
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "told"),
+    [
+        ("GET", "/nowhere", 404, "openapi.json"),
+        ("GET", "/runs/", 422, "run_id"),
+        ("PUT", "/runs", 405, "GET"),
+        ("GET", "/execute", 405, "POST"),
+        ("GET", "/runs/%00", 422, "run_id"),
+        ("GET", "/runs/a%20b", 422, "run_id"),
+        ("GET", "/queues/a%2Fb", 404, ""),
+        ("GET", "/runs?limit=many", 422, "limit"),
+    ],
+)
+async def test_every_error_is_a_problem(client, method, path, status, told):
+    answer = await client.request(method, path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert (problem["status"], problem["request_id"]) == (status, answer.headers["x-request-id"])
+    assert problem["type"].startswith("urn:holdfast:problem:")
+    assert told in problem["detail"]
+
+
+async def test_a_defect_of_ours_is_a_problem_too_and_tells_nothing_secret(api, monkeypatch, capfd):
+    running = await api()
+    client = running.client()
+
+    async def broken(*_args):
+        raise RuntimeError("password=hunter2")
+
+    from holdfast.runs.queue import RunQueue
+
+    monkeypatch.setattr(RunQueue, "gate", broken)
+    answer = await client.get("/queues")
+    assert answer.status_code == 500
+    assert "hunter2" not in answer.text
+    assert answer.json()["request_id"] in answer.json()["detail"]
+    # The log has the whole truth, under the same id.
+    logged = next(line for line in capfd.readouterr().err.splitlines() if "request failed" in line)
+    assert answer.json()["request_id"] in logged
+    assert "RuntimeError: password=hunter2" in logged

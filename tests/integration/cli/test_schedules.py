@@ -1,0 +1,131 @@
+"""``holdfast schedules`` and ``holdfast scheduler``, as an operator uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from holdfast.config import RedisSettings
+from holdfast.redis.client import connect
+from holdfast.redis.keys import ScheduleKeys
+from holdfast.schedules.registry import Registry
+from holdfast.schedules.schedule import Schedule
+from holdfast.schedules.trigger import Cron, Every, Once
+
+APP = """
+from holdfast import App
+app = App("test")
+
+@app.schedule(every="1h")
+async def hello():
+    print("hello from a schedule", flush=True)
+"""
+
+
+@pytest.fixture
+def registered(redis_url):
+    """Three schedules, of which nothing is due but one."""
+
+    async def register() -> None:
+        client = connect(RedisSettings(url=redis_url))
+        await Registry(client, ScheduleKeys.of()).register(
+            [
+                Schedule(name="due", agent="work", trigger=Every(seconds=60)),
+                Schedule(name="nightly-a", agent="work", trigger=Cron(expression="0 3 * * *")),
+                Schedule(name="nightly-b", agent="work", trigger=Once(at=time.time() + 9000)),
+            ]
+        )
+        await client.aclose()
+
+    asyncio.run(register())
+
+
+def test_they_are_listed(cli, registered):
+    lines = cli("schedules", "list").out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["due", "waiting"],
+        ["nightly-a", "waiting"],
+        ["nightly-b", "waiting"],
+    ]
+    found = cli("schedules", "list", "nightly-*", "--json").json
+    assert [one["name"] for one in found] == ["nightly-a", "nightly-b"]
+    assert found[0]["schedule"]["trigger"] == {"kind": "cron", "expression": "0 3 * * *"}
+
+
+def test_one_is_shown(cli, registered):
+    said = cli("schedules", "show", "nightly-a")
+    assert said.code == 0
+    assert "0 3 * * * UTC" in said.out
+    assert "misfire coalesce, overlap skip" in said.out
+    assert cli("schedules", "show", "nightly-a", "--json").json["state"] == "waiting"
+    missing = cli("schedules", "show", "nobody")
+    assert (missing.code, "no schedule" in missing.err) == (1, True)
+
+
+def test_they_are_paused_and_resumed_by_pattern(cli, registered):
+    said = cli("schedules", "pause", "nightly-*", "--reason", "the database moves")
+    assert said.out == "nightly-a paused\nnightly-b paused\n"
+    assert "the database moves" in cli("schedules", "explain", "nightly-a").out
+    assert cli("schedules", "list", "due", "--json").json[0]["state"] == "waiting"
+    assert cli("schedules", "resume", "--all", "--json").json == {
+        "due": "already",
+        "nightly-a": "resumed",
+        "nightly-b": "resumed",
+    }
+
+
+def test_without_names_nothing_is_paused(cli, registered):
+    said = cli("schedules", "pause")
+    assert (said.code, "--all" in said.err) == (2, True)
+    assert cli("schedules", "pause", "xyz-*").code == 1
+
+
+def test_the_next_turns_are_told(cli, registered):
+    times = cli("schedules", "next", "nightly-a", "--count", "3", "--json").json
+    assert len(times) == 3
+    assert [b - a for a, b in itertools.pairwise(times)] == [86400, 86400]
+    assert len(cli("schedules", "next", "nightly-b", "--json").json) == 1
+
+
+def test_a_trigger_makes_it_due_now(cli, registered):
+    assert cli("schedules", "trigger", "nightly-b").out == "nightly-b triggered\n"
+    assert "no scheduler lives" in cli("schedules", "explain", "nightly-b").out
+    assert cli("schedules", "trigger", "nobody").code == 1
+
+
+def test_it_is_explained_why_one_does_not_run(cli, registered):
+    assert "not due" in cli("schedules", "explain", "nightly-b", "--json").json["why"]
+    assert "no scheduler lives" in cli("schedules", "explain", "due").out
+
+
+def test_one_is_removed(cli, registered):
+    assert cli("schedules", "remove", "due").out == "due removed\n"
+    assert [one["name"] for one in cli("schedules", "list", "--json").json] == ["nightly-a", "nightly-b"]
+
+
+def test_a_scheduler_runs_until_it_is_told_to_stop(cli, place):
+    (place / "app.py").write_text(APP)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "scheduler", "--app", "app.py:app"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hello from a schedule\n"
+        members = cli("members", "--json").json
+        assert [member["kind"] for member in members] == ["scheduler"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert cli("members", "--json").json == []
+    assert cli("schedules", "show", "hello", "--json").json["runs"] == 1

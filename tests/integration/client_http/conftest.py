@@ -1,0 +1,99 @@
+"""A client over HTTP in front of real APIs; ``api(**settings)`` starts one, ``replica()`` one that can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from apiserver import RunningApi
+from system import System
+
+from holdfast import App
+from holdfast.config import ApiSettings, ClientSettings, RedisSettings, Settings
+from holdfast.redis.client import Redis
+from holdfast.services.api import ApiProcess
+
+StartApi = Callable[..., Awaitable[RunningApi]]
+
+
+@pytest.fixture
+async def system(redis: Redis, redis_settings: RedisSettings) -> AsyncIterator[System]:
+    async with System(redis_settings) as system:
+        yield system
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Settings of a client that reaches no Redis."""
+    client = ClientSettings(timeout_seconds=5.0)
+    return Settings(redis=RedisSettings(url="redis://127.0.0.1:1"), client=client)
+
+
+@pytest.fixture
+async def api(system: System) -> AsyncIterator[StartApi]:
+    started: list[RunningApi] = []
+
+    async def start(
+        app: App | None = None, changes: dict[str, Any] | None = None, **options: Any
+    ) -> RunningApi:
+        serving = ApiSettings(
+            **{"port": 0, "linger_seconds": 0.0, "janitor": False, "relay": False, **options}
+        )
+        settings = msgspec.structs.replace(system.settings, api=serving, **(changes or {}))
+        running = RunningApi(ApiProcess(settings, app))
+        started.append(running)
+        return await running.ready()
+
+    yield start
+    for running in started:
+        if not running.task.done():
+            await running.close()
+
+
+class Replica:
+    """An api process of its own."""
+
+    def __init__(self, redis_url: str, folder: str) -> None:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        environ |= {"REDIS_URL": redis_url, "HOLDFAST_DATABASE_PATH": f"{folder}/archive.sqlite"}
+        command = [sys.executable, "-m", "holdfast", "api", "--port", "0", "--json"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ, cwd=folder)
+        assert self.process.stderr is not None
+        said = list[str]()
+        for line in self.process.stderr:
+            said.append(line)
+            if "api ready" in line:
+                self.url = f"http://127.0.0.1:{json.loads(line)['port']}"
+                return
+        raise AssertionError("".join(said))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+
+@pytest.fixture
+def replica(redis_url: str, tmp_path: Any) -> Iterator[Callable[[], Replica]]:
+    started: list[Replica] = []
+
+    def start() -> Replica:
+        started.append(Replica(redis_url, str(tmp_path)))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()

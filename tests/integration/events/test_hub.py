@@ -1,0 +1,271 @@
+"""The hub: any number of followers on one connection, none of which misses or repeats an event."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import msgspec
+import pytest
+
+from holdfast.config import RedisSettings
+from holdfast.errors import NotFound, RedisUnavailable
+from holdfast.events import hub as hub_module
+from holdfast.events.event import Event
+from holdfast.events.feed import NOW
+from holdfast.events.hub import Hub
+from holdfast.redis.client import connect
+from holdfast.redis.keys import QueueKeys
+
+KEYS = QueueKeys.of("agent-queue")
+
+
+@pytest.fixture
+async def hub(redis, redis_settings):
+    async with Hub(redis, redis_settings) as hub:
+        yield hub
+
+
+async def begin(redis, run_id):
+    await redis.hset(KEYS.run(run_id), mapping={"status": "running"})
+    await say(redis, run_id, "started")
+    return run_id
+
+
+async def say(redis, run_id, kind, data=b"{}"):
+    return (await redis.xadd(KEYS.feed(run_id), {"type": kind, "data": data})).decode()
+
+
+async def end(redis, run_id):
+    await redis.hset(KEYS.run(run_id), mapping={"status": "succeeded"})
+    await say(redis, run_id, "succeeded")
+
+
+class Follower:
+    """Follows in a task."""
+
+    def __init__(self, events):
+        self.seen: list[Event] = []
+        self._more = asyncio.Condition()
+        self.task = asyncio.create_task(self._follow(events))
+
+    async def _follow(self, events):
+        async for event in events:
+            self.seen.append(event)
+            async with self._more:
+                self._more.notify_all()
+
+    async def saw(self, count):
+        async with asyncio.timeout(10), self._more:
+            await self._more.wait_for(lambda: len(self.seen) >= count)
+
+    async def ended(self):
+        await asyncio.wait_for(self.task, 15)
+        return [event.type for event in self.seen]
+
+
+async def blocked(redis, count=1):
+    async with asyncio.timeout(10):
+        while (await redis.info("clients"))["blocked_clients"] != count:
+            await asyncio.sleep(0.005)
+
+
+async def following(hub, run_id, count):
+    """Wait until so many followers have caught up and are handed what comes."""
+    async with asyncio.timeout(10):
+        while len(hub._reader(KEYS)._streams[KEYS.feed(run_id)].followers) < count:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_follower_sees_what_was_and_what_comes_and_ends_with_the_run(redis, hub):
+    await begin(redis, "a")
+    follower = Follower(hub.follow(KEYS, "a"))
+    await follower.saw(1)
+    await say(redis, "a", "thinking")
+    await follower.saw(2)
+    await end(redis, "a")
+    assert await follower.ended() == ["started", "thinking", "succeeded"]
+
+
+async def test_many_followers_share_one_connection(redis, hub):
+    runs = [await begin(redis, f"r{number}") for number in range(100)]
+    followers = [Follower(hub.follow(KEYS, run)) for run in runs]
+    for follower in followers:
+        await follower.saw(1)
+    await blocked(redis, 1)
+    for run in runs:
+        await say(redis, run, "thinking")
+        await end(redis, run)
+    for follower in followers:
+        assert await follower.ended() == ["started", "thinking", "succeeded"]
+
+
+async def test_a_new_follower_wakes_the_blocked_reader(redis, hub, monkeypatch):
+    """Without the waking, it would wait until the block of the others ends."""
+    monkeypatch.setattr(hub_module, "_BLOCK_SECONDS", 30.0)
+    await begin(redis, "a")
+    first = Follower(hub.follow(KEYS, "a"))
+    await first.saw(1)
+    await blocked(redis)
+    await begin(redis, "b")
+    second = Follower(hub.follow(KEYS, "b"))
+    await second.saw(1)
+    await say(redis, "b", "thinking")
+    async with asyncio.timeout(2):
+        await second.saw(2)
+    await end(redis, "a")
+    await end(redis, "b")
+    await first.ended()
+    await second.ended()
+
+
+async def test_followers_of_one_run_may_start_anywhere(redis, hub):
+    await begin(redis, "a")
+    middle = await say(redis, "a", "one")
+    await say(redis, "a", "two")
+    everything, later = Follower(hub.follow(KEYS, "a")), Follower(hub.follow(KEYS, "a", middle))
+    await everything.saw(3)
+    now = Follower(hub.follow(KEYS, "a", NOW))
+    await following(hub, "a", 3)
+    await end(redis, "a")
+    assert await everything.ended() == ["started", "one", "two", "succeeded"]
+    assert await later.ended() == ["two", "succeeded"]
+    assert await now.ended() == ["succeeded"]
+
+
+async def test_a_slow_follower_loses_nothing_and_keeps_little(redis, hub, monkeypatch):
+    monkeypatch.setattr(hub_module, "_KEPT_MOST", 50)
+    await begin(redis, "a")
+    events = hub.follow(KEYS, "a")
+    seen = [await anext(events)]
+    waiting = asyncio.ensure_future(anext(events))
+    await blocked(redis)
+    for number in range(300):
+        await say(redis, "a", "chunk", str(number).encode())
+    await end(redis, "a")
+    seen.append(await waiting)
+    seen += [event async for event in events]
+    assert [event.data for event in seen[1:-1]] == list(range(300))
+
+
+async def test_a_follower_that_comes_while_another_leaves_misses_nothing(redis, hub):
+    """The reader may still be asking for what the one that left had not seen."""
+    await begin(redis, "a")
+    total = 1
+    for number in range(30):
+        first = Follower(hub.follow(KEYS, "a"))
+        await first.saw(total)
+        events = hub.follow(KEYS, "a")
+        seen = [(await anext(events)).id for _ in range(total)]
+        if number % 2:
+            await blocked(redis)
+        await say(redis, "a", "more")  # read by the hub for the first, while the second has not come to it
+        await first.saw(total + 1)
+        first.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first.task
+        async with asyncio.timeout(2):
+            seen.append((await anext(events)).id)
+        await events.aclose()
+        total += 1
+        assert len(set(seen)) == total
+
+
+async def test_a_long_feed_is_followed_page_by_page(redis, hub):
+    await begin(redis, "a")
+    for number in range(450):
+        await say(redis, "a", "chunk", str(number).encode())
+    await end(redis, "a")
+    events = [event async for event in hub.follow(KEYS, "a")]
+    assert [event.data for event in events[1:-1]] == list(range(450))
+
+
+async def test_followers_survive_a_redis_that_restarts(restartable_valkey):
+    settings = RedisSettings(url=restartable_valkey.url, socket_timeout_seconds=2.0)
+    redis = connect(settings)
+    async with Hub(redis, settings) as hub:
+        runs = [await begin(redis, f"r{number}") for number in range(10)]
+        followers = [Follower(hub.follow(KEYS, run)) for run in runs]
+        for follower in followers:
+            await follower.saw(1)
+        await asyncio.to_thread(restartable_valkey.restart)
+        for run in runs:
+            await say(redis, run, "thinking")
+            await end(redis, run)
+        for follower in followers:
+            assert await follower.ended() == ["started", "thinking", "succeeded"]
+    await redis.aclose()
+
+
+async def test_followers_survive_connections_that_break_at_random(redis, proxied_settings, fault_proxy):
+    client = connect(proxied_settings)
+    async with Hub(client, proxied_settings) as hub:
+        runs = [await begin(redis, f"r{number}") for number in range(10)]
+        followers = [Follower(hub.follow(KEYS, run)) for run in runs]
+        for follower in followers:
+            await follower.saw(1)
+        chance = random.Random(7)
+        for number in range(200):
+            await say(redis, chance.choice(runs), "chunk", str(number).encode())
+            if number % 40 == 20:
+                fault_proxy.reset()
+        for run in runs:
+            await end(redis, run)
+        for follower in followers:
+            types = await follower.ended()
+            assert types[-1] == "succeeded"
+        numbers = sorted(event.data for each in followers for event in each.seen if event.type == "chunk")
+        assert numbers == list(range(200))
+        for follower in followers:
+            chunks = [event.data for event in follower.seen if event.type == "chunk"]
+            assert chunks == sorted(chunks)
+    await client.aclose()
+
+
+async def test_a_server_that_forbids_the_waking_is_read_all_the_same(redis, redis_settings):
+    await redis.execute_command(
+        "ACL", "SETUSER", "plain", "on", ">pw", "~*", "&*", "+@all", "-client|unblock"
+    )
+    settings = msgspec.structs.replace(
+        redis_settings, url=redis_settings.url.replace("unix://", "unix://plain:pw@")
+    )
+    client = connect(settings)
+    async with Hub(client, settings) as hub:
+        await begin(redis, "a")
+        first = Follower(hub.follow(KEYS, "a"))
+        await first.saw(1)
+        await blocked(redis)
+        await begin(redis, "b")
+        second = Follower(hub.follow(KEYS, "b"))
+        await second.saw(1)
+        await end(redis, "b")
+        assert await second.ended() == ["started", "succeeded"]
+        await end(redis, "a")
+        await first.ended()
+    await client.aclose()
+    await redis.execute_command("ACL", "DELUSER", "plain")
+
+
+async def test_a_run_that_nobody_knows_has_no_feed(hub):
+    with pytest.raises(NotFound, match="nobody"):
+        await anext(hub.follow(KEYS, "nobody"))
+
+
+async def test_a_feed_that_vanishes_ends_its_followers(redis, hub, monkeypatch):
+    monkeypatch.setattr(hub_module, "_LOOK_SECONDS", 0.05)
+    await begin(redis, "a")
+    follower = Follower(hub.follow(KEYS, "a"))
+    await follower.saw(1)
+    await redis.delete(KEYS.run("a"), KEYS.feed("a"))
+    with pytest.raises(NotFound):
+        await follower.ended()
+
+
+async def test_a_redis_that_is_away_at_the_start_is_said_at_once():
+    settings = RedisSettings(url="unix:///tmp/holdfast-nobody.sock")
+    client = connect(settings)
+    async with Hub(client, settings) as hub:
+        with pytest.raises(RedisUnavailable):
+            await anext(hub.follow(KEYS, "any"))
+    await client.aclose()

@@ -1,0 +1,76 @@
+"""Ended runs are copied to the store, where they are found when Redis has let them go."""
+
+from __future__ import annotations
+
+import pytest
+from byhand import Hand, bury, submit
+from system import System
+
+from holdfast.errors import StoreUnavailable
+from holdfast.runs.archive import Archive
+from holdfast.runs.expiry import Expiry
+from holdfast.runs.run import Status
+from holdfast.store.door import StoreDoor
+from holdfast.telemetry.metrics import Metrics
+
+
+@pytest.fixture
+async def system(redis, redis_settings):
+    async with System(redis_settings) as system:
+        yield system
+
+
+@pytest.fixture
+async def store(system):
+    door = StoreDoor(system.settings.database)
+    yield door
+    await door.aclose()
+
+
+@pytest.fixture
+async def hand(system):
+    return await Hand(system.queue, "w").join()
+
+
+async def test_an_ended_run_is_archived_with_all_that_is_known_of_it(system, store, hand):
+    await submit(system.queue, "r1", thread_id="t", tenant="acme", metadata={"k": 1})
+    await hand.settle(await hand.claim_one())
+    assert (await Archive(system.queue, store, Metrics()).run_once()).archived == 1
+    kept = await (await store.get()).archived("r1")
+    assert (kept.status, kept.thread_id, kept.tenant, kept.agent) == ("succeeded", "t", "acme", "echo")
+    assert (kept.input, kept.result, kept.metadata) == (b'{"n":1}', b"1", b'{"k":1}')
+    assert kept.submitted_at <= kept.started_at <= kept.finished_at
+    assert (await Archive(system.queue, store, Metrics()).run_once()).archived == 0
+
+
+async def test_failed_cancelled_and_replayed_runs(system, store, hand):
+    archive = Archive(system.queue, store, Metrics())
+    await bury(hand, "failed")
+    await bury(hand, "again")
+    await submit(system.queue, "cancelled")
+    await system.queue.cancel("cancelled")
+    await system.queue.replay("again")
+    assert (await archive.run_once()).archived == 2
+    opened = await store.get()
+    assert (await opened.archived("failed")).status == "failed"
+    assert (await opened.archived("cancelled")).status == "cancelled"
+    assert await opened.archived("again") is None
+    (run,) = await hand.claim(2)
+    await hand.settle(hand.lease(run), Status.SUCCEEDED)
+    await archive.run_once()
+    assert (await opened.archived("again")).status == "succeeded"
+
+
+async def test_a_store_that_is_away_costs_no_run(system, hand):
+    class Away:
+        async def get(self):
+            raise StoreUnavailable("away", retry_after=1.0)
+
+    await submit(system.queue, "r1")
+    await hand.settle(await hand.claim_one())
+    with pytest.raises(StoreUnavailable):
+        await Archive(system.queue, Away(), Metrics()).run_once()
+    assert await system.queue.redis.zrange(system.queue.keys.unarchived, 0, -1) == [b"r1"]
+    await system.queue.redis.zadd(system.queue.keys.ended, {"r1": 1})
+    assert await Expiry(system.queue, Metrics()).run_once() == 0  # it waits for the store
+    assert (await system.queue.get("r1")).status is Status.SUCCEEDED

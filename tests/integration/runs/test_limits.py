@@ -1,0 +1,375 @@
+"""Limits: runs of one thread, key, tenant or agent that go on at once. The others are parked, in order."""
+
+from __future__ import annotations
+
+import pytest
+from byhand import Hand, events, leases_end, open_queue, submit
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.config import QueueSettings
+from holdfast.errors import Conflict, HoldfastError, QueueFull
+from holdfast.leases.lease import Lease
+from holdfast.runs.queue import RunQueue
+from holdfast.runs.retention import Retention
+from holdfast.runs.run import Multitask, Status, Submission
+from holdfast.telemetry.metrics import Metrics
+
+
+@pytest.fixture
+async def queue(redis):
+    return await open_queue(redis)
+
+
+@pytest.fixture
+async def hand(queue):
+    return await Hand(queue, "w").join()
+
+
+async def claimed(hand: Hand, count: int = 10) -> list[str]:
+    return [run.run_id for run in await hand.claim(count)]
+
+
+# -- threads
+
+
+async def test_runs_of_one_thread_go_on_one_after_the_other_in_the_order_they_came(queue, hand):
+    for n in range(4):
+        await submit(queue, f"r{n}", thread_id="t")
+    for n in range(4):
+        (run,) = await hand.claim(10)
+        assert run.run_id == f"r{n}"
+        await hand.settle(hand.lease(run))
+    assert await claimed(hand) == []
+
+
+async def test_runs_that_come_in_one_millisecond_keep_their_order(queue, hand):
+    """Fails if the order is that of the clock: names decide a tie then, and these run backwards."""
+    names = [f"r{n:03}" for n in range(60, 0, -1)]
+    await queue.submit_many([Submission(agent="echo", run_id=name, thread_id="t") for name in names])
+    seen = []
+    for _ in names:
+        (run,) = await hand.claim(10)
+        seen.append(run.run_id)
+        await hand.settle(hand.lease(run))
+    assert seen == names
+
+
+async def test_a_run_that_waits_for_its_thread_is_parked_and_holds_no_place_in_the_queue(queue, hand):
+    await submit(queue, "r1", thread_id="t")
+    await submit(queue, "r2", thread_id="t")
+    assert (await queue.depth()).depth == 1
+    run = await queue.get("r2")
+    assert (run.status, run.parked, run.entry) == (Status.QUEUED, "thread:t", "")
+    await hand.settle(await hand.claim_one())
+    assert await events(queue, "r2") == ["submitted", "parked", "unparked"]
+    assert (await queue.get("r2")).parked == ""
+
+
+async def test_other_threads_are_not_held_up(queue, hand):
+    for thread in "ab":
+        for n in range(2):
+            await submit(queue, f"{thread}{n}", thread_id=thread)
+    assert sorted(await claimed(hand)) == ["a0", "b0"]
+
+
+async def test_a_busy_thread_refuses_who_says_reject(queue, hand):
+    await submit(queue, "r1", thread_id="t")
+    with pytest.raises(Conflict, match="thread 't' is busy with run r1"):
+        await submit(queue, "r2", thread_id="t", multitask=Multitask.REJECT)
+    await hand.settle(await hand.claim_one())
+    await submit(queue, "r2", thread_id="t", multitask=Multitask.REJECT)
+    assert await claimed(hand) == ["r2"]
+
+
+async def test_who_interrupts_stops_the_running_one_and_goes_before_those_that_wait(queue, hand):
+    await submit(queue, "r1", thread_id="t")
+    lease = await hand.claim_one()
+    await submit(queue, "r2", thread_id="t")
+    await submit(queue, "r3", thread_id="t", multitask=Multitask.INTERRUPT)
+    assert await hand.renew(lease) == "stop"
+    await hand.settle(lease, Status.CANCELLED)
+    assert await claimed(hand) == ["r3"]
+
+
+async def test_who_interrupts_one_that_has_not_started_starts_at_once(queue, hand):
+    await submit(queue, "r1", thread_id="t")
+    await submit(queue, "r2", thread_id="t", multitask=Multitask.INTERRUPT)
+    assert (await queue.get("r1")).status is Status.CANCELLED
+    assert await claimed(hand) == ["r2"]
+
+
+async def test_who_rolls_back_is_told_whose_state_to_undo(queue, hand):
+    await submit(queue, "r1", thread_id="t")
+    lease = await hand.claim_one()
+    await submit(queue, "r2", thread_id="t", multitask=Multitask.ROLLBACK)
+    await hand.settle(lease, Status.CANCELLED)
+    (run,) = await hand.claim()
+    first = await queue.get("r1")
+    assert (run.run_id, run.rollback) == ("r2", (f"r1 {first.submitted_at * 1000:.0f}",))
+
+
+async def test_a_rollback_is_owed_by_the_thread_if_the_one_that_wanted_it_is_stopped(queue, hand):
+    """Fails if the debt is written to the run that rolls back: the next one would see what is to be undone."""
+    await submit(queue, "r1", thread_id="t")
+    lease = await hand.claim_one()
+    await submit(queue, "r2", thread_id="t", multitask=Multitask.ROLLBACK)
+    await submit(queue, "r3", thread_id="t", multitask=Multitask.INTERRUPT)
+    await hand.settle(lease, Status.CANCELLED)
+    (run,) = await hand.claim(10)
+    assert (run.run_id, [debt.split()[0] for debt in run.rollback]) == ("r3", ["r1"])
+    assert (await queue.get("r2")).status is Status.CANCELLED
+
+
+async def test_parked_runs_count_when_a_queue_is_full(redis):
+    queue = await open_queue(redis, max_depth=3)
+    for n in range(3):
+        await submit(queue, f"r{n}", thread_id="t")
+    with pytest.raises(QueueFull):
+        await submit(queue, "r3", thread_id="t")
+
+
+async def test_a_parked_run_does_not_keep_other_permits_from_those_that_could_use_them(redis):
+    queue = await open_queue(redis, tenant_concurrency=2)
+    hand = await Hand(queue, "w", {"writer": 1}).join()
+    await submit(queue, "other", agent="writer", tenant="bolt")
+    await submit(queue, "w1", agent="writer", tenant="acme")
+    await submit(queue, "w2", agent="writer", tenant="acme")
+    await submit(queue, "reader", agent="reader", tenant="acme")
+    assert await claimed(hand) == ["other", "reader"]
+
+
+async def test_a_foreign_entry_of_a_thread_waits_for_it_too(queue, hand, redis):
+    for n in range(2):
+        message = f'{{"input": {n}, "thread_id": "t", "tenant": "acme"}}'
+        fields = {"message_data": message, "agent_id": "echo", "correlation_id": f"r{n}"}
+        await redis.xadd(queue.keys.stream, fields)
+    assert await claimed(hand) == ["r0"]
+    assert (await queue.get("r1")).parked == "thread:t"
+    await hand.settle(Lease("r0", "w", 1))
+    assert await claimed(hand) == ["r1"]
+
+
+async def test_a_retried_run_keeps_its_thread(queue, hand):
+    await submit(queue, "r1", thread_id="t")
+    await submit(queue, "r2", thread_id="t")
+    await hand.settle(await hand.claim_one(), Status.DELAYED, 1)
+    await hand.promote()
+    while not (again := await claimed(hand)):
+        await hand.promote()
+    assert again == ["r1"]
+
+
+async def test_a_dead_workers_run_keeps_its_thread_and_nobody_is_lost(queue, hand, redis):
+    other = await Hand(queue, "other").join()
+    await submit(queue, "r1", thread_id="t")
+    await submit(queue, "r2", thread_id="t")
+    await hand.claim_one()
+    await leases_end(queue)
+    await other.reclaim_all()
+    assert await claimed(other) == ["r1"]
+    await other.settle(Lease("r1", "other", 3))
+    assert await claimed(other) == ["r2"]
+
+
+@pytest.mark.parametrize("state", ["parked", "queued", "delayed"])
+async def test_a_cancelled_run_lets_the_next_one_go_on(queue, hand, state):
+    await submit(queue, "first", thread_id="t")
+    await submit(queue, "second", thread_id="t")
+    await submit(queue, "third", thread_id="t")
+    if state == "delayed":
+        await hand.settle(await hand.claim_one(), Status.DELAYED, 60_000)
+    await queue.cancel("second" if state == "parked" else "first")
+    expected = {"parked": "first", "queued": "second", "delayed": "second"}[state]
+    assert await claimed(hand) == [expected]
+    await hand.settle(Lease(expected, "w", 1))
+    assert await claimed(hand) == ["third"]
+
+
+async def test_a_permit_of_a_run_whose_record_was_deleted_is_freed(queue, hand, redis):
+    await submit(queue, "r1", thread_id="t")
+    await submit(queue, "r2", thread_id="t")
+    await hand.claim_one()
+    await redis.delete(queue.keys.run("r1"))
+    swept = await Retention(queue, Metrics(), ttl_seconds=0.0).run_once()
+    assert swept.freed == 1
+    assert await claimed(hand) == ["r2"]
+
+
+async def test_a_parked_run_is_not_taken_for_a_lost_one(queue, hand):
+    await submit(queue, "r1", thread_id="t")
+    await submit(queue, "r2", thread_id="t")
+    assert (await Retention(queue, Metrics(), ttl_seconds=0.0).run_once()).restored == []
+    assert (await queue.get("r2")).parked == "thread:t"
+
+
+# -- agents, tenants, keys
+
+
+async def test_an_agents_limit_holds_over_all_workers_and_is_first_come_first_served(queue):
+    hands = [await Hand(queue, name, {"writer": 2}).join() for name in "ab"]
+    for n in range(5):
+        await submit(queue, f"r{n}", agent="writer")
+    await submit(queue, "free", agent="reader")
+    first = await hands[0].claim(10)
+    assert [run.run_id for run in first] == ["r0", "r1", "free"]
+    assert await claimed(hands[1]) == []
+    await hands[0].settle(hands[0].lease(first[0]))
+    assert await claimed(hands[1]) == ["r2"]
+
+
+async def test_a_tenants_limit(redis):
+    queue = await open_queue(redis, tenant_concurrency=1)
+    hand = await Hand(queue, "w").join()
+    for n in range(2):
+        await submit(queue, f"a{n}", tenant="acme")
+        await submit(queue, f"b{n}", tenant="bolt")
+    assert await claimed(hand) == ["a0", "b0"]
+
+
+async def test_a_concurrency_key_is_held_by_one_run(queue, hand):
+    await submit(queue, "r1", concurrency_key="invoice/7")
+    await submit(queue, "r2", concurrency_key="invoice/7")
+    assert await claimed(hand) == ["r1"]
+    await hand.settle(Lease("r1", "w", 1), Status.FAILED)
+    assert await claimed(hand) == ["r2"]
+
+
+async def test_a_retry_gives_its_agents_permit_to_the_next(queue):
+    hand = await Hand(queue, "w", {"writer": 1}).join()
+    await submit(queue, "r1", agent="writer")
+    await submit(queue, "r2", agent="writer")
+    (run,) = await hand.claim(10)
+    await hand.settle(hand.lease(run), Status.DELAYED, 60_000)
+    assert await claimed(hand) == ["r2"]
+
+
+async def test_a_raised_limit_lets_the_parked_ones_go_on(queue):
+    tight = await Hand(queue, "tight", {"writer": 1}).join()
+    for n in range(3):
+        await submit(queue, f"r{n}", agent="writer")
+    assert await claimed(tight) == ["r0"]
+    wide = await Hand(queue, "wide", {"writer": 3}).join()
+    await submit(queue, "r3", agent="writer")
+    assert await claimed(wide) == []  # it is behind those that wait, and has let them go on
+    assert await claimed(wide) == ["r1", "r2"]
+
+
+# -- whatever happens, in whatever order
+
+STEPS = (
+    "submit",
+    "claim",
+    "settle",
+    "retry",
+    "interrupt",
+    "hand_back",
+    "reclaim",
+    "cancel",
+    "promote",
+    "resume",
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(STEPS), st.integers(0, 7), st.integers(0, 2)), min_size=5, max_size=50
+    )
+)
+async def test_no_limit_is_ever_passed_and_everything_ends(redis, steps):
+    await redis.flushall()
+    queue = RunQueue(QueueSettings(tenant_concurrency=2), redis)
+    await queue.ensure()
+    hands = [await Hand(queue, name, {"writer": 2}).join() for name in "ab"]
+    leases, count = [], 0
+    for step, a, b in steps:
+        hand = hands[a % 2]
+        try:
+            match step:
+                case "submit":
+                    count += 1
+                    await queue.submit(
+                        Submission(
+                            agent=("writer", "reader")[a % 2],
+                            run_id=f"r{count}",
+                            thread_id=("", "s", "t")[b],
+                            tenant=("", "acme")[a // 2 % 2],
+                            concurrency_key=("", "k")[a // 4 % 2],
+                            multitask=list(Multitask)[a % 4],
+                        )
+                    )
+                case "claim":
+                    leases += [(hand, hand.lease(run)) for run in await hand.claim(1 + b)]
+                case "settle" | "retry" | "interrupt" if leases:
+                    holder, lease = leases.pop(a % len(leases))
+                    status = {
+                        "settle": Status.SUCCEEDED,
+                        "retry": Status.DELAYED,
+                        "interrupt": Status.INTERRUPTED,
+                    }[step]
+                    await holder.settle(lease, status, 1)
+                case "hand_back" if leases:
+                    holder, lease = leases.pop(a % len(leases))
+                    await holder.hand_back(lease)
+                case "reclaim":
+                    await hand.reclaim_all()
+                case "cancel":
+                    await queue.cancel(f"r{1 + a % max(count, 1)}")
+                case "resume":
+                    await queue.resume_run(f"r{1 + a % max(count, 1)}", b)
+                case "promote":
+                    await hand.promote()
+        except HoldfastError:
+            pass  # refused: busy, ended, not there
+        await check_limits(redis, queue)
+    await finish(queue, hands, count)
+
+
+async def check_limits(redis, queue) -> None:
+    running: dict[str, list[str]] = {}
+    for raw in await redis.keys("*:run:*"):
+        if raw.endswith(b":events"):
+            continue
+        have = await redis.hgetall(raw)
+        if have[b"status"] != b"running":
+            continue
+        run_id = raw.partition(b":run:")[2].decode()
+        for kind, field in (
+            ("thread", b"thread"),
+            ("tenant", b"tenant"),
+            ("key", b"key"),
+            ("agent", b"agent"),
+        ):
+            if have.get(field):
+                running.setdefault(f"{kind}:{have[field].decode()}", []).append(run_id)
+    most = {"thread": 1, "key": 1, "tenant": 2, "agent": 2}
+    for name, runs in running.items():
+        kind, _, value = name.partition(":")
+        if kind != "agent" or value == "writer":
+            assert len(runs) <= most[kind], f"{name} is held by {runs}"
+
+
+async def finish(queue, hands, count) -> None:
+    """Let everything that is left go on: nothing is stuck."""
+    for _ in range(60 + 10 * count):
+        for hand in hands:
+            await hand.reclaim_all()
+            await hand.promote()
+            for run in await hand.claim(10):
+                await hand.settle(hand.lease(run))
+        waiting = []
+        for n in range(1, count + 1):
+            try:
+                run = await queue.get(f"r{n}")
+            except HoldfastError:
+                continue  # it was refused
+            if run.status is Status.INTERRUPTED:
+                await queue.resume_run(run.id, 1)
+            if not run.status.ended:
+                waiting.append((run.id, run.status, run.parked))
+        if not waiting:
+            break
+    assert waiting == []
+    for name in await queue.redis.smembers(queue.keys.limits):
+        raise AssertionError(f"the limit {name} is still in use")

@@ -1,0 +1,190 @@
+"""Steps and state: what is done stays done, over attempts and workers, and a zombie writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from system import System
+
+from holdfast import App
+from holdfast.errors import LeaseLost, RetryLater
+from holdfast.runs.run import Multitask, Status
+from holdfast.store.door import StoreDoor
+from holdfast.store.names import incarnation
+
+
+@pytest.fixture
+async def system(redis, redis_settings):
+    async with System(redis_settings) as system:
+        yield system
+
+
+@pytest.fixture
+def app():
+    return App("steps")
+
+
+async def test_a_step_is_done_once_over_all_attempts(system, app):
+    done = []
+
+    @app.agent
+    async def worker(ctx, n):
+        async def plan(n: int) -> dict:
+            done.append("plan")
+            return {"plan": n, "key": ctx.idempotency_key("plan")}
+
+        planned = await ctx.step("plan", plan, n)
+        if ctx.attempt < 3:
+            raise RetryLater(after=0.01)
+        return planned
+
+    run_id = await system.submit("worker", 7)
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert (run.result, done) == ({"plan": 7, "key": f"{run_id}:plan"}, ["plan"])
+
+
+async def test_a_name_used_again_is_another_step(system, app):
+    @app.agent
+    async def worker(ctx, urls):
+        return [await ctx.step("fetch", lambda url=url: url.upper()) for url in urls]
+
+    run_id = await system.submit("worker", ["a", "b", "a"])
+    await system.worker(app)
+    assert (await system.ended(run_id)).result == ["A", "B", "A"]
+
+
+async def test_a_step_that_fails_is_not_remembered(system, app):
+    tries = []
+
+    @app.agent
+    async def worker(ctx, _):
+        def flaky() -> str:
+            tries.append(1)
+            if len(tries) < 2:
+                raise ConnectionError("away")
+            return "fine"
+
+        return await ctx.step("flaky", flaky)
+
+    run_id = await system.submit("worker")
+    await system.worker(app)
+    assert (await system.ended(run_id)).result == "fine"
+
+
+async def test_a_sync_agent_has_steps_and_state_too(system, app):
+    @app.agent
+    def worker(ctx, n):
+        ctx.state.set("seen", n)
+        doubled = ctx.step("double", lambda: n * 2)
+        return [doubled, ctx.state.get("seen"), ctx.state.all()]
+
+    run_id = await system.submit("worker", 21)
+    await system.worker(app)
+    assert (await system.ended(run_id)).result == [42, 21, {"seen": 21}]
+
+
+async def test_a_value_that_is_no_json_fails_the_run_for_good(system, app):
+    @app.agent
+    async def worker(ctx, _):
+        return await ctx.step("odd", object)
+
+    run_id = await system.submit("worker")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert (run.status, run.attempt) == (Status.FAILED, 1)
+    assert "what step 'odd' gave can't be written as JSON" in run.error.message
+
+
+async def test_a_step_whose_type_has_changed_since_says_so(system, app):
+    @app.agent
+    async def worker(ctx, _):
+        if ctx.attempt == 1:
+
+            def plan() -> str:
+                return "text"
+
+            await ctx.step("plan", plan)
+            raise RetryLater(after=0.01)
+
+        def other() -> int:
+            return 1
+
+        return await ctx.step("plan", other)
+
+    run_id = await system.submit("worker")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert run.status is Status.FAILED
+    assert "step 'plan' was done with a value that is no int" in run.error.message
+
+
+async def test_what_a_paused_worker_writes_after_its_run_moved_on_is_refused(system, app):
+    """A worker hangs, its run goes on elsewhere, and then it wakes up. Fails without the fence."""
+
+    @app.agent
+    async def worker(ctx, _):
+        if ctx.fence == 1:
+            await asyncio.sleep(60)
+        await ctx.state.set("by", "second")
+        return await ctx.step("pay", lambda: "second")
+
+    run_id = await system.submit("worker")
+    first = await system.worker(app, "first")
+    await system.reaches(run_id, Status.RUNNING)
+    door = StoreDoor(system.settings.database)
+    kept_as = incarnation(run_id, round((await system.queue.get(run_id)).submitted_at * 1000))
+    zombie = door.memory(run_id=kept_as, thread_id="", fence=1, owner="first", queue=system.queue.name)
+    assert await zombie.step("pay") is None
+    first.process.request_stop()
+    first.process.request_stop()
+    await system.worker(app, "second")
+    run = await system.ended(run_id)
+    with pytest.raises(LeaseLost):
+        await zombie.put_step("pay", b'"zombie"')
+    with pytest.raises(LeaseLost):
+        await zombie.put_state("by", b'"zombie"')
+    await door.aclose()
+    assert (run.result, run.fence) == ("second", 3)
+
+
+async def test_state_belongs_to_the_thread_and_a_rollback_undoes_the_other_runs_part(system, app):
+    @app.agent
+    async def count(ctx, wait):
+        number = await ctx.state.get("n", 0) + 1
+        await ctx.state.set("n", number)
+        if wait:
+            await ctx.emit("counted", number)
+            await asyncio.sleep(60)
+        return number
+
+    await system.worker(app)
+    for expected in (1, 2):
+        run_id = await system.submit("count", False, thread_id="t")
+        assert (await system.ended(run_id)).result == expected
+    waiting = await system.submit("count", True, thread_id="t")
+    async with asyncio.timeout(10):
+        while "counted" not in await system.events(waiting):
+            await asyncio.sleep(0.01)
+    run_id = await system.submit("count", False, thread_id="t", multitask=Multitask.ROLLBACK)
+    assert (await system.ended(run_id)).result == 3
+    assert (await system.queue.get(waiting)).status is Status.CANCELLED
+    other = await system.submit("count", False, thread_id="another")
+    assert (await system.ended(other)).result == 1
+
+
+async def test_an_id_that_comes_again_has_none_of_the_steps_of_the_run_before(system, app):
+    """Fails if the store knows runs by their ids alone: the second would be handed what the first did."""
+
+    @app.agent
+    async def secret(ctx, who):
+        await ctx.state.set("who", who)
+        return await ctx.step("plan", lambda: f"plan of {who}")
+
+    await system.worker(app)
+    for who in ("one", "two"):
+        await system.submit("secret", who, run_id="order-7", tenant=who)
+        assert (await system.ended("order-7")).result == f"plan of {who}"
+        await system.queue.redis.delete(system.queue.keys.run("order-7"), system.queue.keys.feed("order-7"))
+        await system.queue.redis.zrem(system.queue.keys.ended, "order-7")

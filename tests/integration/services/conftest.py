@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from devcommand import Dev, StartDev, version
+
+
+@pytest.fixture
+def start_dev(short_dir: Path) -> Iterator[StartDev]:
+    started: list[Dev] = []
+    (short_dir / "desk.py").write_text(version("Hello"))
+
+    def start(*options: str, **environ: str) -> Dev:
+        started.append(Dev(short_dir, *options, **environ))
+        return started[-1]
+
+    yield start
+    for dev in started:
+        dev.close()

@@ -1,0 +1,129 @@
+"""The HTTP API of ``holdfast dev``: it is there by itself, knows the app, and its absence stops nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+from devcommand import StartDev, eventually, gone, greeting, version
+
+
+def call(url: str, body: Any = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=20) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code, json.load(exc)
+
+
+def refuses(url: str) -> bool:
+    try:
+        call(f"{url}/healthz")
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def test_a_run_is_asked_for_and_read_over_http(start_dev: StartDev):
+    api = start_dev().ready().api
+    status, accepted = call(f"{api}/execute", {"agent_id": "greet", "input": "Ada"})
+    assert (status, accepted["status"]) == (202, "queued")
+    status, ended = call(f"{api}/runs/{accepted['run_id']}/result?wait=20")
+    assert (status, ended["result"]) == (200, "Hello Ada")
+
+
+def test_the_curl_line_of_the_welcome_is_accepted_as_it_stands(start_dev: StartDev):
+    dev = start_dev().ready()
+    assert re.match(r"http://127\.0\.0\.1:\d+$", dev.api)
+    curl, url, option, body = shlex.split(re.search(r"http     (curl .*)", dev.text)[1])
+    assert (curl, url, option) == ("curl", f"{dev.api}/execute", "-d")
+    assert call(url, json.loads(body))[0] == 202
+
+
+def test_the_api_is_janitor_and_relay_too_and_all_share_one_database(start_dev: StartDev, short_dir: Path):
+    dev = start_dev().ready()
+    for part in ("api", "janitor", "relay"):
+        dev.says(f"{part} ready")
+    assert {line.partition(" ")[0] for line in dev.lines} == {"dev", "worker-1", "api"}
+    paths = {dev.child(kind).environ()["HOLDFAST_DATABASE_PATH"] for kind in ("worker", "api")}
+    assert paths == {str(short_dir.resolve() / ".holdfast/holdfast.sqlite")}
+
+
+async def test_without_the_extra_everything_else_goes_on_and_that_is_said_once(
+    start_dev: StartDev, short_dir: Path
+):
+    site = short_dir / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys\nsys.modules['fastapi'] = None\n")
+    dev = start_dev(PYTHONPATH=str(site)).ready()
+    dev.says("janitor ready")
+    dev.says("relay ready")
+    assert await greeting(dev) == "Hello Ada"
+    assert dev.text.count("no api: it needs fastapi, which pip install 'holdfast[api]' brings") == 1
+    assert "api      http" not in dev.text
+    assert {line.partition(" ")[0] for line in dev.lines} == {"dev", "worker-1", "janitor", "relay"}
+
+
+def test_a_janitor_that_the_api_is_not_is_a_process_of_its_own(start_dev: StartDev, short_dir: Path):
+    (short_dir / "holdfast.yaml").write_text("api: {janitor: false}\n")
+    dev = start_dev().ready()
+    dev.says("relay ready")
+    dev.says("janitor ready")
+    assert any(line.startswith("janitor  │") and "janitor ready" in line for line in dev.lines)
+    assert any(line.startswith("api      │") and "relay ready" in line for line in dev.lines)
+
+
+def test_a_port_that_is_taken_is_said_and_another_one_used(start_dev: StartDev):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        dev = start_dev("--port", str(taken)).ready()
+        assert not dev.api.endswith(f":{taken}")
+        assert f"port {taken} can't be had (Address already in use): the api is on" in dev.text
+        assert call(f"{dev.api}/healthz")[0] == 200
+
+
+def test_an_api_that_dies_comes_back_at_the_same_address(start_dev: StartDev):
+    dev = start_dev().ready()
+    api = dev.api
+    dev.child("api").kill()
+    dev.says("api was ended by SIGKILL; starting it again")
+    dev.says("api ready", 2)
+    assert call(f"{api}/healthz")[0] == 200
+
+
+def test_the_api_learns_of_a_new_agent_and_is_left_alone_otherwise(start_dev: StartDev, short_dir: Path):
+    dev = start_dev().ready()
+    api, pid = dev.api, dev.child("api").pid
+    (short_dir / "desk.py").write_text(version("Good morning"))
+    dev.ready(2)
+    assert dev.child("api").pid == pid
+    assert call(f"{api}/execute", {"agent_id": "wave"})[0] == 404
+    wave = "\n@app.agent\nasync def wave():\n    return 'o/'\n"
+    (short_dir / "desk.py").write_text(version("Good morning") + wave)
+    dev.says("reloading 1 workers and the api")
+    dev.says("api ready", 2)
+    assert call(f"{api}/execute", {"agent_id": "wave"})[0] == 202
+
+
+def test_an_api_that_strangers_could_call_stops_the_start(start_dev: StartDev):
+    dev = start_dev(HOLDFAST_API_HOST="0.0.0.0")
+    assert dev.exited() == 1
+    assert "api.host (HOLDFAST_API_HOST) '0.0.0.0' can be reached by others" in dev.text
+
+
+def test_the_api_leaves_with_dev(start_dev: StartDev):
+    dev = start_dev().ready()
+    api, child = dev.api, psutil.Process(dev.child("api").pid)
+    dev.process.terminate()
+    assert dev.exited() == 0
+    eventually(lambda: gone(child.pid), "the api is still there")
+    assert refuses(api)

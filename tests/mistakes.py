@@ -1,0 +1,49 @@
+"""Known mistakes, each put back into a copy of the source: the test that guards against it must fail there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake (``old`` becomes ``new`` in ``file``) and the test that must notice it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def check_in_place(self) -> None:
+        """Quick, so that a row which no longer breaks anything is noticed with the change that made it so."""
+        assert self.old in (ROOT / "src" / "holdfast" / self.file).read_text(), f"{self.file}: {self.old}"
+        file, _, test = self.test.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text(), self.test
+
+    def check_noticed(self, directory: Path) -> None:
+        """Run the test against a copy of the source that has the mistake."""
+        source = directory / "src"
+        shutil.copytree(ROOT / "src", source)
+        broken = source / "holdfast" / self.file
+        text = broken.read_text()
+        assert text.count(self.old) >= 1, f"{self.file} no longer has the guarded line: {self.old}"
+        broken.write_text(text.replace(self.old, self.new))
+        done = run_tests(source, self.test)
+        assert "1 failed" in done.stdout, f"{self.test} does not notice: {self.name}\n{done.stdout[-3000:]}"
+
+
+def run_tests(source: Path, *tests: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "--timeout=60", *tests]
+    environ = {**os.environ, "PYTHONPATH": str(source)}
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)

@@ -1,0 +1,71 @@
+"""Why a schedule does not run now: each reason, in its order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.config import ScheduledAgentSettings
+from holdfast.schedules.entries import Entry, State
+from holdfast.schedules.explain import explain
+from holdfast.schedules.patterns import Patterns
+from holdfast.schedules.schedule import Schedule
+from holdfast.schedules.shards import Shards
+from holdfast.schedules.trigger import Every
+
+SCHEDULE = Schedule(name="report", agent="work", trigger=Every(seconds=60))
+ABLE = {"agents": "other,work", "capacity": "2", "load": "1"}
+
+
+def entry(state: State = State.WAITING, **fields: Any) -> Entry:
+    empty = dict.fromkeys(Entry.__struct_fields__)
+    known = {"name": "report", "owner": "", "paused": "", "fence": 7, "state": state, "next_at": 90.0}
+    return Entry(**empty | known | fields)
+
+
+def why(found: Entry, schedulers: dict[str, dict[str, str]] | None = None, **options: Any) -> str:
+    patterns = Patterns.of(ScheduledAgentSettings(**options.pop("agent", {})))
+    live = {"pod": ABLE} if schedulers is None else schedulers
+    return explain(found, SCHEDULE, now=100.0, patterns=patterns, schedulers=live, **options)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (entry(State.RUNNING, owner="pod", acquired_at=95.0), "runs since 5.0 s, in pod under fence 7"),
+        (entry(State.PAUSED, paused="too loud"), "paused: too loud"),
+        (entry(State.DONE), "no turn is left"),
+        (entry(State.MISSING), "lost its place"),
+        (entry(next_at=130.0), "not due: its turn is in 30.0 s"),
+        (entry(), "pod should take it at once"),
+    ],
+)
+def test_by_where_it_is(found, said):
+    assert said in why(found)
+
+
+@pytest.mark.parametrize(
+    ("schedulers", "options", "said"),
+    [
+        ({}, {}, "no scheduler lives"),
+        ({"pod": {"agents": "other"}}, {}, "no live scheduler has the agent 'work'"),
+        ({"pod": ABLE | {"load": "2"}}, {}, "no permit is free in pod"),
+        ({"pod": ABLE | {"capacity": "0", "load": "900"}}, {}, "pod should take it"),
+        ({"pod": ABLE}, {"agent": {"disabled_pattern": "rep.*"}}, "redis.agent.disabled-pattern keeps it"),
+    ],
+)
+def test_by_who_could_run_it(schedulers, options, said):
+    assert said in why(entry(), schedulers, **options)
+
+
+def test_with_shards_only_its_owner_counts():
+    owner = Shards("a", ["b", "c"]).owner("report")
+    assert f"due: {owner} should" in why(entry(), dict.fromkeys("abc", ABLE), sharded=True)
+
+
+def test_a_target_needs_no_agent_here():
+    there = msgspec.structs.replace(SCHEDULE, target="agent-queue")
+    said = explain(entry(), there, now=100.0, patterns=Patterns(), schedulers={"pod": {"agents": ""}})
+    assert "pod should take it" in said

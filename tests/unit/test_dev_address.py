@@ -1,0 +1,57 @@
+"""Where the API of ``holdfast dev`` is: a port that is kept, and an address that can be called."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from holdfast.config import ApiSettings
+from holdfast.errors import ConfigError
+from holdfast.services.dev.address import Address, curl_line, reserved
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("localhost", "http://localhost:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::1", "http://[::1]:80"),
+        ("::", "http://[::1]:80"),
+    ],
+)
+def test_the_url_is_one_that_can_be_called(host: str, url: str):
+    assert Address(host, 80).url == url
+
+
+def test_an_api_with_keys_is_called_with_one():
+    line = curl_line(Address("127.0.0.1", 80), "greet", keyed=True)
+    assert "-H 'Authorization: Bearer KEY'" in line
+    assert "Bearer" not in curl_line(Address("127.0.0.1", 80), "greet", keyed=False)
+
+
+def test_a_reserved_port_refuses_callers_until_the_child_listens_and_again_afterwards():
+    with reserved(ApiSettings(port=0)) as address:
+        for _ in range(2):
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", address.port))
+            with socket.create_server(("127.0.0.1", address.port)):
+                socket.create_connection(("127.0.0.1", address.port)).close()
+
+
+def test_a_taken_port_gives_another_and_says_why():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        reserved(ApiSettings(port=other.getsockname()[1])) as address,
+    ):
+        assert address.port != other.getsockname()[1]
+        assert address.refused == "Address already in use"
+
+
+def test_a_host_that_is_nobodys_is_an_error_that_names_the_setting():
+    with (
+        pytest.raises(ConfigError, match=r"api\.host"),
+        reserved(ApiSettings(host="198.51.100.7", open=True)),
+    ):
+        pass

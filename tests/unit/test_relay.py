@@ -1,0 +1,176 @@
+"""The relay's pure parts: what an answer means, how long to wait, when to give up, whom never to call."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.config import RelaySettings
+from holdfast.errors import ConfigError
+from holdfast.events.cloudevent import trace_headers
+from holdfast.events.event import Event, order
+from holdfast.events.origin import Origin, read_origin
+from holdfast.events.patience import given_up, pause_seconds
+from holdfast.events.sinks.addresses import is_public
+from holdfast.events.sinks.destinations import Destinations
+from holdfast.events.sinks.eventapi import EventApi
+from holdfast.events.sinks.push import Push
+from holdfast.events.sinks.request import Answer, Verdict, read_retry_after
+from holdfast.events.sinks.webhook import Webhook
+
+EVENT = Event("1700000000000-0", "said", {"x": 1}, 1700000000.0)
+ORIGIN = Origin(run_id="r", queue="q")
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        *((status, Verdict.DELIVERED) for status in (200, 201, 202, 204)),
+        *((status, Verdict.RETRY) for status in (408, 409, 425, 429, 500, 502, 503, 504, 599, 0)),
+        *((status, Verdict.REFUSED) for status in (301, 302, 307, 400, 401, 403, 404, 410, 413, 422)),
+    ],
+)
+def test_what_an_answer_means(status, verdict):
+    assert Answer(status=status).verdict is verdict
+
+
+def test_an_address_that_must_not_be_called_is_impossible():
+    assert Answer(kind="address").verdict is Verdict.IMPOSSIBLE
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("7", 7),
+        (" 7 ", 7),
+        ("999999999999", 3600),
+        ("Tue, 14 Nov 2023 22:13:30 GMT", 10),
+        ("Tue, 14 Nov 2023 22:13:00 GMT", 0),
+        ("soon", 0),
+        ("-5", 0),
+        ("", 0),
+        ("٣", 0),
+    ],
+)
+def test_retry_after_is_read_in_both_ways(text, seconds):
+    assert read_retry_after(text, now=1700000000.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("answer", "tries", "refusals", "seconds"),
+    [
+        (Answer(status=500), 0, 0, 0.5),
+        (Answer(status=500), 3, 0, 4.0),
+        (Answer(status=500), 99, 0, 60.0),
+        (Answer(status=503, retry_after=120.0), 0, 0, 120.0),
+        (Answer(status=404), 99, 0, 0.5),
+        (Answer(status=404), 99, 1, 1.0),
+    ],
+)
+def test_pauses_double_up_to_the_longest(answer, tries, refusals, seconds):
+    assert pause_seconds(RelaySettings(), answer, tries=tries, refusals=refusals) == seconds
+
+
+@pytest.mark.parametrize(
+    ("answer", "refusals", "event_at", "since", "given"),
+    [
+        (Answer(status=500), 0, 0.0, 0.0, False),  # the first failure
+        (Answer(status=500), 0, 0.0, 901.0, False),
+        (Answer(status=500), 0, 0.0, 900.0, True),
+        (
+            Answer(status=500),
+            0,
+            950.0,
+            900.0,
+            False,
+        ),  # it has its whole time, however long the receiver fails
+        (Answer(status=404), 1, 0.0, 0.0, False),
+        (Answer(status=404), 2, 0.0, 0.0, True),
+        (Answer(kind="address", error="no"), 0, 0.0, 0.0, True),
+    ],
+)
+def test_when_an_event_is_given_up(answer, refusals, event_at, since, given):
+    reason = given_up(
+        answer, refusals=refusals, event_at=event_at, failing_since=since, now=1000.0, patience=100.0
+    )
+    assert bool(reason) is given
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
+        *("224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fc00::1", "ff02::1"),
+        *("::ffff:127.0.0.1", "2002:7f00:1::", "64:ff9b::7f00:1", "not an address", ""),
+    ],
+)
+def test_addresses_of_our_own_network_are_not_public(address):
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8"])
+def test_addresses_of_the_internet_are_public(address):
+    assert is_public(address)
+
+
+def test_event_ids_are_ordered_by_number():
+    assert order("9-10") > order("9-9")
+    assert order("10-0") > order("9-99")
+    assert order("7") == (7, 0)
+
+
+def test_a_header_is_only_what_can_be_one():
+    odd = Origin(
+        run_id="r", queue="q", client_id="a\r\nb: c", trace={"traceparent": "x\r\ny", "tracestate": "ok"}
+    )
+    assert trace_headers(odd) == {"tracestate": "ok"}
+    settings = type("S", (), {"url": "http://x", "secret": "s"})()
+    assert "x-client-id" not in EventApi(settings).request(odd, EVENT, 1, "").headers
+
+
+def test_a_message_that_nobody_can_read_says_nothing():
+    for message in (
+        b"",
+        b"\xff",
+        b"[]",
+        b"7",
+        b'{"webhook": 7, "push": [], "trace": {"a": 1}}',
+        b"[" * 100_000,
+    ):
+        origin, address = read_origin(message, run_id="r", queue="q", agent="a", thread_id="", tenant="")
+        assert (origin.trace, origin.logger_context, address.webhook, address.push) == ({}, {}, "", "")
+
+
+def test_a_push_config_that_nobody_can_read_has_no_url():
+    assert Push().request(ORIGIN, EVENT, 1, "{nonsense").url == ""
+
+
+def test_push_credentials_become_an_authorization():
+    config = '{"url":"http://x","authentication":{"schemes":["Bearer"],"credentials":"abc"}}'
+    assert Push().request(ORIGIN, EVENT, 1, config).headers["authorization"] == "Bearer abc"
+
+
+def test_without_a_secret_webhooks_have_no_signature():
+    assert "webhook-signature" not in Webhook("").request(ORIGIN, EVENT, 1, "http://x").headers
+
+
+def test_a_secret_that_is_not_base64_stops_the_start():
+    with pytest.raises(ConfigError, match="webhook_secret"):
+        Webhook("whsec_***")
+
+
+def test_a_crowded_receiver_keeps_lines_away_longer_the_more_there_are():
+    settings = RelaySettings(concurrency=8)
+    one = Destinations(settings).of("http://host:1/a", ours=False)
+    pauses = [one.turn_away(settings) for _ in range(1000)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 1
+    assert pauses[-1] == settings.retry_most_seconds
+
+
+def test_receivers_are_told_apart_by_host_and_port():
+    receivers = Destinations(RelaySettings(concurrency=8))
+    assert receivers.of("http://host:1/a", ours=False) is receivers.of("http://host:1/b?c", ours=False)
+    assert receivers.of("http://host:1/a", ours=False) is not receivers.of("http://host:2/a", ours=False)
+    assert receivers.of("http://host:1/a", ours=False).most == 2
+    receivers.of("http://[nonsense", ours=False)
