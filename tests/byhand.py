@@ -116,3 +116,15 @@ async def leases_end(queue: RunQueue) -> None:
 
 async def _pending(queue: RunQueue, lane: str) -> int:
     return (await queue.redis.xpending(lane, queue.settings.group))["pending"]
+
+
+async def now_ms(redis) -> float:
+    seconds, micros = await redis.time()
+    return seconds * 1000 + micros / 1000
+
+
+async def next_ms(queue) -> None:
+    """Wait until the server's clock has left the millisecond of whatever was written last."""
+    then = await now_ms(queue.redis)
+    while await now_ms(queue.redis) < then + 1:
+        await asyncio.sleep(0)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import json
+import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from faultproxy import FaultProxy
 from postgres import postgres_server, postgres_url, start_postgres  # noqa: F401 - fixtures
 from valkeyprocess import ValkeyProcess
 
-from holdfast.config import RedisSettings
+from holdfast.config import LogSettings, RedisSettings
 from holdfast.redis.client import Redis, connect
 from holdfast.redis.embedded import EmbeddedServer
+from holdfast.telemetry.logs import LateLogger, configure
 
 
 @pytest.fixture
@@ -23,6 +29,17 @@ def short_dir() -> Iterator[Path]:
     """A directory whose path leaves room for the name of a socket, unlike tmp_path's."""
     with tempfile.TemporaryDirectory(prefix="hf") as path:
         yield Path(path)
+
+
+@pytest.fixture
+def log_lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """What this process has logged since, as JSON has it; whatever other tests did to the loggers."""
+    stream, handlers = io.StringIO(), logging.getLogger().handlers[:]
+    configure(LogSettings(format="json"), stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    logging.getLogger().handlers[:] = handlers
+    structlog.reset_defaults()
+    LateLogger.epoch += 1
 
 
 @pytest.fixture(scope="session")

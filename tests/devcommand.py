@@ -55,12 +55,12 @@ def gone(pid: int) -> bool:
 class Dev:
     """The command in a process of its own, and what it prints."""
 
-    def __init__(self, folder: Path, *options: str, **environ: str) -> None:
+    def __init__(self, folder: Path, *options: str, app: str = "desk.py:app", **environ: str) -> None:
         ours = {name for row in setting_rows() for name in row.env}
         clean = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("HOLDFAST_")}
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "dev", "desk.py:app", "--workers", "1", *options],
+            [sys.executable, "-m", "holdfast", "dev", app, "--workers", "1", *options],
             cwd=folder,
             env={**clean, "HOLDFAST_API_PORT": "0", **environ},
             stdin=subprocess.DEVNULL,

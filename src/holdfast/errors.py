@@ -17,6 +17,7 @@
     │   └── StoreUnavailable        the database can't be reached, is locked, full or damaged
     ├── AccessDenied                the HTTP API does not know the key, or the key may not do this
     ├── NotFound                    no such run, queue, dead letter
+    │   └── EventsExpired           the run is known, but its events are not kept any more
     ├── Conflict                    the thing is not in a state that allows this
     ├── RunError                    a run that was waited for ended without a result
     │   ├── RunFailed
@@ -102,6 +103,10 @@ class AccessDenied(HoldfastError):
 
 class NotFound(HoldfastError):
     """There is no run, queue or dead letter of that name."""
+
+
+class EventsExpired(NotFound):
+    """The run ended so long ago that only its record is kept, without its events."""
 
 
 class Conflict(HoldfastError):

@@ -29,6 +29,7 @@ class Guard:
 
 
 CONTRACT = "tests/contract/leases/test_lease_contract.py"
+ARCHIVE = "tests/integration/runs/test_archive.py"
 KEEPER = "tests/integration/leases/test_keeper.py"
 FENCES = "tests/integration/runs/test_fences.py"
 REDIS = "tests/chaos/test_redis_fails.py"
@@ -39,6 +40,9 @@ LIMITS = "tests/integration/runs/test_limits.py"
 ASKS = "tests/integration/runs/test_interrupts.py"
 STEPS = "tests/integration/runs/test_steps.py"
 KEPT = "tests/integration/runs/test_retention.py"
+DEAD = "tests/integration/runs/test_deadletter.py"
+RELAYED = "tests/integration/events/test_relay_of_runs.py"
+INVOKE = "tests/unit/agents/test_invoke.py"
 
 GUARDS = [
     Guard(
@@ -96,6 +100,41 @@ GUARDS = [
         "if found[1] and #redis.pcall('XPENDING', lane, group, entry, entry, 1, owner) == 1 then",
         "if found[1] then",
         f"{FENCES}::test_an_entry_that_woke_us_and_was_taken_away_is_not_claimed",
+    ),
+    Guard(
+        "a body learns a turn of the loop later that its lease is gone",
+        "agents/invoke.py",
+        "self._body.cancel()\n        return super()",
+        "return super()",
+        "tests/unit/agents/test_invoke.py::test_a_body_that_was_due_while_all_stood_still_does_not_go_on",
+    ),
+    Guard(
+        "nobody looks when a lease's time is over",
+        "leases/keeper.py",
+        "self.keeper.lookout.at(self.until)",
+        "pass",
+        f"{KEEPER}::test_a_hung_redis_stops_the_body_before_the_lease_can_move",
+    ),
+    Guard(
+        "a run leaves before it is archived",
+        "runs/lua/expire.lua",
+        "finished >= all_before and",
+        "false and",
+        f"{ARCHIVE}::test_a_store_that_is_away_costs_no_run",
+    ),
+    Guard(
+        "an archived run waits for those that are not",
+        "runs/lua/expire.lua",
+        "finished >= all_before and",
+        "",
+        f"{ARCHIVE}::test_what_is_archived_leaves_while_later_ones_wait_for_the_store",
+    ),
+    Guard(
+        "two that archive take each other's runs off the list",
+        "runs/lua/filed.lua",
+        "if not same then return 0 end",
+        "",
+        f"{ARCHIVE}::test_two_that_archive_at_once_lose_no_run",
     ),
     Guard(
         "a body has no trust window",
@@ -184,7 +223,7 @@ GUARDS = [
     Guard(
         "a paused queue loses what woke its reader",
         "runs/lua/claim.lua",
-        "if paused then return { 'paused', dropped, adopted } end",
+        "if paused then return { 'paused', dropped, adopted, undo } end",
         "",
         f"{WORKER}::test_pausing_a_queue_whose_worker_is_blocked_in_a_read_loses_nothing",
     ),
@@ -198,8 +237,8 @@ GUARDS = [
     Guard(
         "attempts are counted only when they end",
         "runs/lua/claim.lua",
-        "(tonumber(have[3]) or 0) + 1",
-        "(tonumber(have[3]) or 1)",
+        "(tonumber(have[5]) or 0) + 1",
+        "(tonumber(have[5]) or 1)",
         f"{DIE}::test_a_run_that_kills_its_workers_is_given_up_as_poison",
     ),
     Guard(
@@ -247,7 +286,7 @@ GUARDS = [
     Guard(
         "a trace is that of whoever came first",
         "runs/submit.py",
-        "self._batches.add((submission, inject()))",
+        "self._batches.add((submission, inject() or submission.trace))",
         "self._batches.add((submission, {}))",
         "tests/integration/runs/test_queues.py::test_each_of_many_submissions_carries_its_own_trace",
     ),
@@ -324,9 +363,51 @@ GUARDS = [
     Guard(
         "a note of an end removes a live run",
         "runs/lua/expire.lua",
-        "if not LIVE[redis.call('HGET', record, 'status')] then",
+        "if not LIVE[have[1]] then",
         "if true then",
         f"{KEPT}::test_a_live_run_under_the_id_of_an_ended_one_does_not_leave",
+    ),
+    Guard(
+        "a delayed run forgets that it was to interrupt",
+        "runs/lua/promote.lua",
+        "if not PUSHY[multitask] then return false end",
+        "if true then return false end",
+        f"{LIMITS}::test_a_delayed_run_that_interrupts_stops_the_running_one_when_it_is_due",
+    ),
+    Guard(
+        "nothing is kept of a dead run that leaves",
+        "runs/lua/expire.lua",
+        "      keep_for_replay(record, have[2])\n",
+        "",
+        f"{DEAD}::test_a_run_revived_after_it_left_is_the_same_run",
+    ),
+    Guard(
+        "the events of a revived run are numbered from the beginning",
+        "events/lua/line.lua",
+        "sequence = told, tries",
+        "sequence = 0, tries",
+        f"{RELAYED}::test_a_run_revived_after_it_left_goes_on_with_the_next_number",
+    ),
+    Guard(
+        "an agent that ignores its deadline is waited for",
+        "runs/perform.py",
+        "place.executor, grace_seconds=grace)",
+        "place.executor)",
+        f"{WORKER}::test_a_run_ends_though_its_agent_ignores_its_stop[deadline]",
+    ),
+    Guard(
+        "a run is handed back while its body goes on",
+        "agents/invoke.py",
+        " and not isinstance(outcome, Yielded):",
+        ":",
+        f"{INVOKE}::test_a_run_is_not_handed_back_while_its_body_goes_on",
+    ),
+    Guard(
+        "a process that leaves waits for agents that linger",
+        "services/worker.py",
+        " or any(desk.worker.lingering for desk in desks)",
+        "",
+        f"{WORKER}::test_a_worker_leaves_without_an_agent_that_lingers",
     ),
 ]
 

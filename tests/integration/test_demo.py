@@ -52,6 +52,7 @@ def test_the_demo_plays_to_its_end_and_proves_that_nothing_was_lost(short_dir: P
     check_answer(printed)
     check_stream(printed)
     check_outage(printed)
+    check_turns(printed)
     assert "\x1b" not in printed  # no terminal, no colours
     assert list(short_dir.iterdir()) == []
 
@@ -88,6 +89,16 @@ def check_stream(printed: str) -> None:
     assert 20 <= before < after == before + 1 < last
     assert (before, last - before) == tuple(map(int, proved.groups()))
     assert last >= 4 * 12  # the words of the letter
+
+
+def check_turns(printed: str) -> None:
+    told = re.search(r"schedule digest had (\d+) turns, none in [\d.]+ s of pause; tidy ran by hand", printed)
+    proved = re.search(
+        r"✓ (\d+) turns of digest, each one run: none doubled, none while it was paused", printed
+    )
+    assert told is not None
+    assert proved is not None
+    assert int(told[1]) == int(proved[1]) >= 4
 
 
 def check_outage(printed: str) -> None:

@@ -10,7 +10,8 @@ import concurrent.futures
 import contextlib
 import inspect
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
@@ -23,8 +24,7 @@ from holdfast.errors import InputError, LeaseLost
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
-    from datetime import datetime
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from structlog.typing import FilteringBoundLogger
 
@@ -37,8 +37,7 @@ _CHECK_SECONDS = 0.5
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunInfo(msgspec.Struct, frozen=True):
     """The facts of one attempt at a run; ``trace`` and ``log_fields`` come from the submitter."""
 
     run_id: str
@@ -47,9 +46,9 @@ class RunInfo:
     attempt: int
     fence: int
     deadline: datetime
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    trace: Mapping[str, str] = field(default_factory=dict[str, str])
-    log_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    trace: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    log_fields: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class Signals:
@@ -141,7 +140,17 @@ class RunView:
 class Context(RunView):
     """The context of an async agent; without a store, what it remembers ends with the attempt."""
 
-    __slots__ = ("_answers", "_asked", "_emit", "_memory", "_state", "_steps", "asking", "store")
+    __slots__ = (
+        "_answers",
+        "_asked",
+        "_emit",
+        "_memory",
+        "_open_memory",
+        "_state",
+        "_steps",
+        "asking",
+        "store",
+    )
 
     def __init__(
         self,
@@ -149,13 +158,14 @@ class Context(RunView):
         emit: Emit,
         signals: Signals | None = None,
         *,
-        memory: Memory | None = None,
+        memory: Callable[[], Memory] = LocalMemory,
         answers: Answers | None = None,
         store: Any = None,
     ) -> None:
         super().__init__(info, Signals() if signals is None else signals)
         self._emit = emit
-        self._memory: Memory = LocalMemory() if memory is None else memory
+        self._open_memory = memory
+        self._memory: Memory | None = None
         self._answers = answers
         self._asked = 0
         self.asking: Interrupted | None = None
@@ -191,24 +201,26 @@ class Context(RunView):
     def steps(self) -> Steps:
         """The steps of this attempt."""
         if self._steps is None:
-            self._steps = Steps(self._memory)
+            self._steps = Steps(self.memory)
         return self._steps
 
     @property
     def journal(self) -> Journal:
         """The same memory under names of one's own choice, for frameworks."""
-        return Journal(self._memory)
+        return Journal(self.memory)
 
     @property
     def memory(self) -> Memory:
         """What the run remembers beyond this attempt, as the store has it."""
+        if self._memory is None:
+            self._memory = self._open_memory()
         return self._memory
 
     @property
     def state(self) -> State:
         """What the run's thread remembers from run to run, or the run itself if it has no thread."""
         if self._state is None:
-            self._state = State(self._memory, self.require_open)
+            self._state = State(self.memory, self.require_open)
         return self._state
 
     async def interrupt(self, value: Any = None) -> Any:

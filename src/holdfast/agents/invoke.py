@@ -1,7 +1,8 @@
 """Run one agent once, and turn whatever it does into an Outcome.
 
 The body has a task of its own, whose cancellation is both the deadline and the stop: it decides the outcome,
-whatever the body still returns or raises. A cancellation of the caller is never swallowed.
+whatever the body still returns or raises. A cancellation of the caller is never swallowed. A body that
+ignores its stop is waited for during the grace, if there is one; then its run ends without it.
 """
 
 from __future__ import annotations
@@ -37,10 +38,37 @@ if TYPE_CHECKING:
     from holdfast.agents.spec import AgentSpec
 
 
+class _End(asyncio.Future[None]):
+    """What the owner waits for. Cancelling the owner cancels this, and with it the body, in the same moment.
+
+    A turn of the loop later would be too late: a body that was due while its process was frozen would go on.
+    """
+
+    def __init__(self, body: asyncio.Task[Outcome], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._body = body
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self._body.cancel()
+        return super().cancel(msg)
+
+
 class Invocation:
     """One attempt of one agent at one run; used once, on one event loop."""
 
-    __slots__ = ("_body", "_ctx", "_executor", "_payload", "_spec", "_stopped", "_thread", "_timeout_seconds")
+    __slots__ = (
+        "_body",
+        "_ctx",
+        "_executor",
+        "_grace_seconds",
+        "_over",
+        "_patience",
+        "_payload",
+        "_spec",
+        "_stopped",
+        "_thread",
+        "_timeout_seconds",
+    )
 
     def __init__(
         self,
@@ -49,20 +77,28 @@ class Invocation:
         payload: Any,
         timeout_seconds: float,
         executor: concurrent.futures.Executor,
+        *,
+        grace_seconds: float | None = None,
     ) -> None:
         self._spec = spec
         self._ctx = ctx
         self._payload = payload
         self._timeout_seconds = timeout_seconds
         self._executor = executor
+        self._grace_seconds = grace_seconds
+        self._over: _End | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._body: asyncio.Task[Outcome] | None = None
         self._stopped: TimedOut | Cancelled | Yielded | None = None
         self._thread: concurrent.futures.Future[Any] | None = None
 
     @property
-    def lingering(self) -> concurrent.futures.Future[Any] | None:
-        """The thread of a sync agent that has not ended yet; after ``run()``, one that ignored its stop."""
-        return None if self._thread is None or self._thread.done() else self._thread
+    def lingering(self) -> concurrent.futures.Future[Any] | asyncio.Task[Any] | None:
+        """The thread of a sync agent that goes on; after ``run()``, any body that ignored its stop."""
+        if self._thread is not None and not self._thread.done():
+            return self._thread
+        body = self._body
+        return body if body is not None and self._ctx.signals.closed and not body.done() else None
 
     def stop(self, reason: StopReason, text: str = "") -> bool:
         """Ask the agent to stop, from the loop's thread; return whether this is what ends it.
@@ -78,8 +114,10 @@ class Invocation:
     async def run(self) -> Outcome:
         """Run the agent and return how it ended.
 
-        An async agent is stopped by cancellation, and this returns only when its body has ended, however long
-        that takes. A sync agent can't be interrupted: this returns at once and its thread lingers.
+        An async agent is stopped by cancellation, and this returns when its body has ended, or when it has
+        ignored that for the grace: then it lingers. Without a grace, and for one that is handed back, there
+        is no end to the waiting: nobody may have the run while a body goes on here under its lease.
+        A sync agent can't be interrupted: this returns at once and its thread lingers.
         """
         owner = asyncio.current_task()
         assert owner is not None
@@ -99,12 +137,26 @@ class Invocation:
     async def _until_deadline(self) -> Outcome:
         # Not in the owner's task: a TaskGroup that fails there leaves the count of cancellations too high
         # (until Python 3.13), which would look as if the owner, say because of a lost lease, were cancelled.
-        self._body = asyncio.create_task(self._observed(), name=self._ctx.info.run_id)
-        deadline = asyncio.get_running_loop().call_later(self._timeout_seconds, self._expire)
+        loop = asyncio.get_running_loop()
+        body = self._body = asyncio.create_task(self._observed(), name=self._ctx.info.run_id)
+        over = self._over = _End(body, loop)
+        body.add_done_callback(self._let_go)
+        deadline = loop.call_later(self._timeout_seconds, self._expire)
         try:
-            return await self._body
+            await over
+        except asyncio.CancelledError:
+            # The owner's: its lease is lost, or it is told to end. The body goes with it.
+            await asyncio.wait((body,), timeout=self._grace_seconds)
+            raise
         finally:
             deadline.cancel()
+            if self._patience is not None:
+                self._patience.cancel()
+        return self._stopped if self._stopped is not None and not body.done() else body.result()
+
+    def _let_go(self, _: object = None) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
     def _expire(self) -> None:
         self._cut_short(TimedOut(self._timeout_seconds))
@@ -116,6 +168,9 @@ class Invocation:
         if self._body is not None and not self._body.cancel():
             return False
         self._stopped = outcome
+        if self._body is not None and self._grace_seconds is not None and not isinstance(outcome, Yielded):
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(self._grace_seconds, self._let_go)
         return True
 
     async def _observed(self) -> Outcome:

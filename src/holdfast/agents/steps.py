@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.agents.finite import require_finite
 from holdfast.errors import InputError, StepMismatch
 
 if TYPE_CHECKING:
@@ -88,9 +89,11 @@ class Steps:
 def as_json(value: Any, what: str) -> bytes:
     """Write a value as JSON, pydantic models too, or say what can't be."""
     try:
-        return msgspec.json.encode(value, enc_hook=_dumped)
+        data = msgspec.json.encode(value, enc_hook=_dumped)
+        require_finite(value, data, what, _dumped)
     except (TypeError, ValueError, RecursionError, OverflowError) as exc:
         raise InputError(f"{what} can't be written as JSON: {exc}") from exc
+    return data
 
 
 def read_back(key: str, data: bytes, call: Callable[..., Any]) -> Any:

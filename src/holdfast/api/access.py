@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.api.archive import archived_view
 from holdfast.api.shapes import ErrorView, RunRow, RunView
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from holdfast.api.backend import Backend, Line
     from holdfast.runs.queue import RunQueue
     from holdfast.runs.run import RunFault
-
-_SEPARATOR: Final = "/"
 
 
 def access(request: Request, role: str) -> Access:
@@ -52,26 +50,26 @@ class Access:
         """The queue that was named, or all of them."""
         return [self.line(checked_queue(name))] if name else list(self.backend.lines.values())
 
-    async def find(self, run_id: str) -> tuple[Line, Run]:
-        """A run that Redis still knows, and its queue."""
-        found = await self._live(run_id)
+    async def find(self, run_id: str, queue: str = "") -> tuple[Line, Run]:
+        """A run that Redis still knows, and its queue; the first that has one, if none was named."""
+        found = await self._live(run_id, queue)
         if found is None:
-            raise self._missing(run_id)
+            raise self._missing(run_id, queue)
         return found
 
-    async def view(self, run_id: str) -> RunView:
+    async def view(self, run_id: str, queue: str = "") -> RunView:
         """Everything known of a run, live or archived."""
-        found = await self._live(run_id)
+        found = await self._live(run_id, queue)
         if found is not None:
             return view(found[1])
-        archived = await (await self.backend.store.get()).archived(run_id, self.caller.tenant)
+        archived = await (await self.backend.store.get()).archived(run_id, self.caller.tenant, queue)
         if archived is None or not self.caller.sees(archived.tenant):
-            raise self._missing(run_id)
+            raise self._missing(run_id, queue)
         return archived_view(archived)
 
-    async def _live(self, run_id: str) -> tuple[Line, Run] | None:
+    async def _live(self, run_id: str, queue: str) -> tuple[Line, Run] | None:
         checked_id(run_id, "run_id")
-        for line in self.backend.lines.values():
+        for line in self.lines(queue):
             try:
                 run = await line.queue.get(run_id)
             except NotFound:
@@ -80,27 +78,15 @@ class Access:
                 return line, run
         return None
 
-    def _missing(self, run_id: str) -> NotFound:
+    def _missing(self, run_id: str, queue: str) -> NotFound:
         # The same words whether it does not exist or belongs to another tenant.
-        return NotFound(f"no run {run_id!r} is known here: check the id; GET /runs lists what there is")
+        where = f"in queue {queue!r}" if queue else "here"
+        return NotFound(f"no run {run_id!r} is known {where}: check the id; GET /runs lists what there is")
 
 
 async def in_redis(queue: RunQueue, run_id: str) -> bool:
     """Whether a run is still there, so that the archive's copy of it is not the only one."""
     return bool(await command(queue.redis, "EXISTS", queue.keys.run(run_id)))
-
-
-# -- names of a tenant
-
-
-def scoped(tenant: str, name: str) -> str:
-    """A thread's, limit's or idempotency key's name, apart from the same name of another tenant."""
-    return f"{tenant}{_SEPARATOR}{name}" if tenant and name else name
-
-
-def unscoped(tenant: str, name: str) -> str:
-    """The name as the tenant gave it."""
-    return name.removeprefix(f"{tenant}{_SEPARATOR}") if tenant else name
 
 
 # -- views
@@ -113,7 +99,7 @@ def row(run: Run) -> RunRow:
         queue=run.queue,
         status=run.status.value,
         agent=run.agent,
-        thread_id=unscoped(run.tenant, run.thread_id),
+        thread_id=run.thread_id,
         tenant=run.tenant,
         attempt=run.attempt,
         fence=run.fence,

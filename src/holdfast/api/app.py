@@ -9,7 +9,19 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from holdfast.api import deadletters, events, execute, health, members, problems, queues, runs
+from holdfast.api import (
+    batch,
+    deadletters,
+    events,
+    execute,
+    health,
+    members,
+    problems,
+    queues,
+    runs,
+    schedules,
+    scheduleverbs,
+)
 from holdfast.api.auth import Keyring, check_exposure
 from holdfast.api.door import Door
 from holdfast.api.openapi import describe
@@ -40,7 +52,18 @@ def create_app(backend: Backend) -> FastAPI:
     )
     app.state.backend = backend
     # The busiest first: routes are tried in order.
-    for module in (execute, events, runs, queues, deadletters, members, health):
+    for module in (
+        execute,
+        batch,
+        events,
+        runs,
+        queues,
+        scheduleverbs,
+        schedules,
+        deadletters,
+        members,
+        health,
+    ):
         app.include_router(module.router)
     app.include_router(runs.last_routes())
     _serve_description(app)

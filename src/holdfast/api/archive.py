@@ -31,7 +31,7 @@ def archived_row(run: ArchivedRun) -> RunRow:
         queue=run.queue,
         status=run.status,
         agent=run.agent,
-        thread_id=run.thread_id.removeprefix(f"{run.tenant}/") if run.tenant else run.thread_id,
+        thread_id=run.thread_id,
         tenant=run.tenant,
         attempt=run.attempt,
         fence=run.fence,

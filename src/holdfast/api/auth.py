@@ -47,6 +47,11 @@ class Caller(msgspec.Struct, frozen=True):
     tenant: str
     roles: frozenset[str]
 
+    @property
+    def operates(self) -> bool:
+        """Whether it is an operator of the whole system, who is told where things are."""
+        return not self.tenant and OPERATE in self.roles
+
     def sees(self, tenant: str) -> bool:
         """Whether what belongs to ``tenant`` exists for this caller."""
         return not self.tenant or self.tenant == tenant

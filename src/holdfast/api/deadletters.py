@@ -10,6 +10,7 @@ from holdfast.api.access import Access, access
 from holdfast.api.auth import OPERATE, READ
 from holdfast.api.openapi import answers
 from holdfast.api.paging import Slice, merged, read_cursor, write_cursor
+from holdfast.api.paths import OfQueue  # noqa: TC001  FastAPI reads it when it runs
 from holdfast.api.replies import reply
 from holdfast.api.shapes import Changed, ErrorView, LetterList, LetterView
 from holdfast.errors import NotFound
@@ -41,6 +42,7 @@ _LETTER: Final[dict[str, Any]] = {
     "run_id": "0192f0c1-7e6a-7c3b-9d54-0a8f5e1b2c3d",
     "queue": "agent-queue",
     "agent": "triage",
+    "tenant": "acme",
     "status": "failed",
     "reason": "attempts",
     "attempts": 3,
@@ -87,7 +89,7 @@ def _source(
         letters = DeadLetters(line.queue)
         for _ in range(_LOOKS):
             page = await letters.list(limit=limit - len(found), cursor=cursor, agent=agent, reason=reason)
-            found += [_view(line, letter) for letter in page.letters if await _seen(here, line, letter)]
+            found += [_view(line, letter) for letter in page.letters if here.caller.sees(letter.tenant)]
             cursor = page.cursor
             if not cursor or len(found) == limit:
                 break
@@ -104,9 +106,9 @@ def _source(
         **answers(errors=(401, 403, 404, 422, 503)),
     },
 )
-async def get_letter(request: Request, ref: Ref) -> Response:
+async def get_letter(request: Request, ref: Ref, queue: OfQueue = "") -> Response:
     """Read a letter by its id or by its run's."""
-    return reply(_view(*await _found(access(request, READ), ref)))
+    return reply(_view(*await _found(access(request, READ), ref, queue)))
 
 
 @router.post(
@@ -118,9 +120,9 @@ async def get_letter(request: Request, ref: Ref) -> Response:
         **answers(errors=(401, 403, 404, 409, 413, 422, 503)),
     },
 )
-async def replay_letter(request: Request, ref: Ref) -> Response:
+async def replay_letter(request: Request, ref: Ref, queue: OfQueue = "") -> Response:
     """Replay a letter; it leaves the dead letters in the same step."""
-    line, letter = await _found(access(request, OPERATE), ref)
+    line, letter = await _found(access(request, OPERATE), ref, queue)
     await line.queue.replay(letter.run_id, letter=letter.id)
     return reply(Changed(letter.run_id, "queued"), 202)
 
@@ -133,33 +135,23 @@ async def replay_letter(request: Request, ref: Ref) -> Response:
         **answers(errors=(401, 403, 404, 422, 503)),
     },
 )
-async def drop_letter(request: Request, ref: Ref) -> Response:
+async def drop_letter(request: Request, ref: Ref, queue: OfQueue = "") -> Response:
     """Drop a letter; its run can't be replayed by it any more."""
-    line, letter = await _found(access(request, OPERATE), ref)
+    line, letter = await _found(access(request, OPERATE), ref, queue)
     await DeadLetters(line.queue).drop(letter.id)
     return reply(_view(line, letter))
 
 
-async def _found(here: Access, ref: str) -> tuple[Line, Letter]:
+async def _found(here: Access, ref: str, queue: str) -> tuple[Line, Letter]:
     checked_id(ref, "the letter's id")
-    for line in here.backend.lines.values():
+    for line in here.lines(queue):
         try:
             letter = await DeadLetters(line.queue).show(ref)
         except NotFound:
             continue
-        if await _seen(here, line, letter):
+        if here.caller.sees(letter.tenant):
             return line, letter
     raise NotFound(f"no dead letter {ref!r} is known here, neither by its id nor by its run's")
-
-
-async def _seen(here: Access, line: Line, letter: Letter) -> bool:
-    """Whether the caller may see a letter; whose it was is known while its run is."""
-    if not here.caller.tenant:
-        return True
-    try:
-        return here.caller.sees((await line.queue.get(letter.run_id)).tenant)
-    except NotFound:
-        return False
 
 
 def _view(line: Line, letter: Letter) -> LetterView:
@@ -169,6 +161,7 @@ def _view(line: Line, letter: Letter) -> LetterView:
         run_id=letter.run_id,
         queue=line.queue.name,
         agent=letter.agent,
+        tenant=letter.tenant,
         status=letter.status,
         reason=letter.reason,
         attempts=letter.attempts,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from holdfast.api.auth import Keyring
+    from holdfast.api.auth import Caller, Keyring
 
 PUBLIC: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
 """Probes have no keys, and the description of the API is no secret."""
@@ -90,7 +90,13 @@ class Door:
             if visit.status:
                 _log.error("an answer broke off", path=scope["path"], exc_info=exc)
                 raise
-            response = problems.answer(exc, request_id=named, redis_url=self._redis_url)
+            caller: Caller | None = scope.get("caller")
+            response = problems.answer(
+                exc,
+                request_id=named,
+                redis_url=self._redis_url,
+                candid=caller is not None and caller.operates,
+            )
             await response(scope, visit.receive, visit.send)
         finally:
             seconds = time.perf_counter() - started

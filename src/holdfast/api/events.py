@@ -15,9 +15,9 @@ from fastapi import APIRouter, Query, Request, Response
 from holdfast.api.access import access
 from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
-from holdfast.api.runs import RunId  # noqa: TC001  FastAPI reads it when it runs
+from holdfast.api.paths import OfQueue, RunId, VerbRoute
 from holdfast.api.shapes import EventLine
-from holdfast.errors import HoldfastError
+from holdfast.errors import EventsExpired, HoldfastError, NotFound
 from holdfast.events.feed import checked_event_id
 from holdfast.telemetry.logs import get_logger
 
@@ -26,18 +26,20 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from holdfast.api.access import Access
     from holdfast.api.backend import Line
     from holdfast.events.event import Event
+    from holdfast.runs.run import Run
 
 SSE: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
 _RETRY_MS: Final = 1000
-_PAGE: Final = 500
+_PAGE: Final = 200
 
 _encode = msgspec.json.Encoder().encode
 _log = get_logger(__name__)
 
-router = APIRouter(tags=["events"])
+router = APIRouter(tags=["events"], route_class=VerbRoute)
 
 _SSE_EXAMPLE: Final = (
     "retry: 1000\n\n"
@@ -68,13 +70,14 @@ _LAST_EVENT_ID: Final = {
             },
         },
         204: {"description": "The run has ended and there is nothing after Last-Event-ID: don't reconnect."},
-        **answers(errors=(401, 403, 404, 422, 503)),
+        **answers(errors=(401, 403, 404, 410, 422, 503)),
     },
     openapi_extra={"parameters": [_LAST_EVENT_ID]},
 )
 async def get_events(
     request: Request,
     run_id: RunId,
+    queue: OfQueue = "",
     after: Annotated[str, Query(description="Begin after this event's id; 0 is the first.")] = "0",
     follow: Annotated[bool, Query(description="Whether to wait for more, until the run ends.")] = True,
 ) -> Response:
@@ -82,7 +85,7 @@ async def get_events(
     here = access(request, READ)
     last = request.headers.get("last-event-id", "")
     start = checked_event_id(last or after)
-    line, run = await here.find(run_id)
+    line, run = await _found(here, run_id, queue)
     backend, settings = here.backend, here.backend.settings.api
     if last and run.status.ended and not await line.read(run_id, start, 1):
         return Response(status_code=204)
@@ -94,6 +97,17 @@ async def get_events(
         keep_alive_seconds=settings.keep_alive_seconds,
         draining=backend.draining,
         gauge=backend.streams,
+    )
+
+
+async def _found(here: Access, run_id: str, queue: str) -> tuple[Line, Run]:
+    try:
+        return await here.find(run_id, queue)
+    except NotFound:
+        run = await here.view(run_id, queue)
+    raise EventsExpired(
+        f"the events of run {run_id} are not kept any more: it ended long ago ({run.status}), and only its "
+        "record is in the archive; GET /runs/{id} reads it"
     )
 
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from holdfast.api.access import Access, access, scoped, unscoped
+from holdfast.api.access import Access, access
 from holdfast.api.auth import SUBMIT
 from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import read, reply
 from holdfast.api.shapes import Accepted, ExecuteRequest
+from holdfast.api.tracing import HEADERS as TRACE_HEADERS
+from holdfast.api.tracing import trace_of
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.runs.run import Multitask, Priority, Submission
 
@@ -54,7 +56,7 @@ _KEY_HEADER: Final = {
         **answers(errors=(401, 403, 404, 409, 413, 422, 429, 503)),
     },
     openapi_extra={
-        "parameters": [_KEY_HEADER],
+        "parameters": [_KEY_HEADER, *TRACE_HEADERS],
         **takes(
             ExecuteRequest,
             {
@@ -76,14 +78,12 @@ async def execute(request: Request) -> Response:
     wanted = read(await request.body(), _request)
     if wanted.action == "RESUME":
         return await _resume(here, wanted)
-    if here.backend.app is not None:
-        here.backend.app.get(wanted.agent_id)
     line = here.line(wanted.queue)
-    submission = _submission(here, wanted, request.headers.get("idempotency-key", ""))
+    submission = submission_of(
+        here, wanted, request.headers.get("idempotency-key", ""), trace_of(request.headers)
+    )
     ticket = await line.sender.submit(submission)
-    if ticket.fresh:
-        return reply(_accepted(ticket, wanted.thread_id or ""), 202)
-    return await _known(here, line, ticket, submission)
+    return reply(await receipt(here, line, ticket, submission), 202 if ticket.fresh else 200)
 
 
 async def express(scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +92,10 @@ async def express(scope: Scope, receive: Receive, send: Send) -> None:
     await response(scope, receive, send)
 
 
-def _submission(here: Access, wanted: ExecuteRequest, key: str) -> Submission:
+def submission_of(here: Access, wanted: ExecuteRequest, key: str, trace: dict[str, str]) -> Submission:
+    """Return what a caller asks for, or raise why it can't be asked for."""
+    if here.backend.app is not None:
+        here.backend.app.get(wanted.agent_id)
     tenant = here.caller.tenant or wanted.tenant or ""
     if here.caller.tenant and wanted.tenant and wanted.tenant != here.caller.tenant:
         raise InputError(
@@ -107,11 +110,11 @@ def _submission(here: Access, wanted: ExecuteRequest, key: str) -> Submission:
         agent=wanted.agent_id,
         input=wanted.input,
         run_id=wanted.correlation_id or "",
-        thread_id=scoped(tenant, wanted.thread_id or ""),
+        thread_id=wanted.thread_id or "",
         priority=_PRIORITIES[wanted.priority],
         delay_seconds=wanted.delay_seconds or 0.0,
         timeout_seconds=wanted.timeout_seconds,
-        idempotency_key=scoped(tenant, key),
+        idempotency_key=key,
         client_id=client,
         project_id=project,
         tenant=tenant,
@@ -120,29 +123,32 @@ def _submission(here: Access, wanted: ExecuteRequest, key: str) -> Submission:
         push=msgspec.to_builtins(wanted.push) if wanted.push else {},
         logger_context=wanted.logger_context or {},
         multitask=_MULTITASKS[wanted.multitask],
-        concurrency_key=scoped(tenant, wanted.concurrency_key or ""),
+        concurrency_key=wanted.concurrency_key or "",
+        trace=trace,
     )
 
 
-async def _known(here: Access, line: Line, ticket: Ticket, submission: Submission) -> Response:
-    """Answer with the run that was there, unless it is somebody else's."""
+async def receipt(here: Access, line: Line, ticket: Ticket, submission: Submission) -> Accepted:
+    """Tell of the run that was made, or that was there, unless that is somebody else's."""
+    if ticket.fresh:
+        return _accepted(ticket, submission.thread_id)
     try:
         run = await line.queue.get(ticket.run_id)
     except NotFound:  # it has just left Redis
-        return reply(_accepted(ticket, unscoped(submission.tenant, submission.thread_id)), 200)
+        return _accepted(ticket, submission.thread_id)
     if not here.caller.sees(run.tenant):
         raise Conflict(f"correlation_id {ticket.run_id!r} is taken: choose another, or leave it out")
-    return reply(_accepted(ticket, unscoped(run.tenant, run.thread_id)), 200)
+    return _accepted(ticket, run.thread_id)
 
 
 async def _resume(here: Access, wanted: ExecuteRequest) -> Response:
     if not wanted.correlation_id:
         raise InputError("correlation_id: RESUME needs the id of the run that waits")
-    line, run = await here.find(wanted.correlation_id)
+    line, run = await here.find(wanted.correlation_id, wanted.queue or "")
     if run.agent != wanted.agent_id:
         raise Conflict(f"run {run.id} is one of agent {run.agent!r}, not of {wanted.agent_id!r}")
     await line.queue.resume_run(run.id, wanted.input)
-    return reply(Accepted("queued", run.id, run.id, "", unscoped(run.tenant, run.thread_id)), 202)
+    return reply(Accepted("queued", run.id, run.id, "", run.thread_id), 202)
 
 
 def _accepted(ticket: Ticket, thread_id: str) -> Accepted:

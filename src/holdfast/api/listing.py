@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.access import in_redis, row, scoped
+from holdfast.api.access import in_redis, row
 from holdfast.api.archive import archived_row
 from holdfast.api.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.api.shapes import RunList, RunRow
@@ -54,12 +54,12 @@ def _live(
     return fetch
 
 
-def _is_wanted(here: Access, run: Run | ArchivedRun, wanted: Mapping[str, Any]) -> bool:
+def _is_wanted(here: Access, run: Run, wanted: Mapping[str, Any]) -> bool:
     thread, tenant = wanted["thread_id"], wanted["tenant"]
     return (
         here.caller.sees(run.tenant)
         and (not tenant or run.tenant == tenant)
-        and (not thread or run.thread_id in {thread, scoped(run.tenant, thread)})
+        and (not thread or run.thread_id == thread)
     )
 
 
@@ -68,12 +68,16 @@ async def _archived(
 ) -> list[RunRow]:
     if limit < 1:
         return []  # the next page begins with them
-    store = await here.backend.store.get()
     status, tenant = wanted["status"], here.caller.tenant or wanted["tenant"]
+    if wanted["tenant"] not in {"", tenant}:
+        del places[_ARCHIVE]
+        return []  # another tenant's: for this caller there are none
+    store = await here.backend.store.get()
     page = await store.list_archived(
         queue=queue,
         status=status.value if status else "",
         agent=wanted["agent"],
+        thread_id=wanted["thread_id"],
         tenant=tenant,
         limit=limit,
         cursor=places[_ARCHIVE],
@@ -84,8 +88,7 @@ async def _archived(
         del places[_ARCHIVE]
     # For a while an ended run is in both: it has been listed from Redis.
     both = await asyncio.gather(*(_still_live(here, run) for run in page.runs))
-    shown = [run for run, live in zip(page.runs, both, strict=True) if not live]
-    return [archived_row(run) for run in shown if _is_wanted(here, run, wanted)]
+    return [archived_row(run) for run, live in zip(page.runs, both, strict=True) if not live]
 
 
 async def _still_live(here: Access, run: ArchivedRun) -> bool:

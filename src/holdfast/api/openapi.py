@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from fastapi.openapi.utils import get_openapi
 
-from holdfast.api import problems, shapes
+from holdfast.api import problems, scheduleshapes, shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,6 +29,11 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
         "conflict",
         "run 7 is running: only an interrupted run waits for an answer",
     ),
+    410: (
+        "The run ended long ago: its record is in the archive, its events are not.",
+        "events-expired",
+        "the events of run 7 are not kept any more: GET /runs/{id} reads its record",
+    ),
     413: (
         "The body is too large.",
         "too-large",
@@ -43,7 +48,7 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
     503: (
         "Redis does not answer; Retry-After says when to come back.",
         "redis-unavailable",
-        "Redis at redis://redis:6379 does not answer: check that it runs",
+        "what this needs (Redis, or the database) does not answer now: try again after Retry-After seconds",
     ),
 }
 
@@ -112,7 +117,8 @@ def _complete(operation: dict[str, Any]) -> None:
 
 
 def _shapes() -> list[type]:
-    found = [value for value in vars(shapes).values() if isinstance(value, type)]
+    modules = (shapes, scheduleshapes)
+    found = [value for each in modules for value in vars(each).values() if isinstance(value, type)]
     return [each for each in (*found, problems.Problem) if issubclass(each, msgspec.Struct)]
 
 

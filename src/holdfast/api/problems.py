@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from holdfast.errors import (
     Conflict,
+    EventsExpired,
     HoldfastError,
     InputError,
     NotFound,
@@ -21,6 +22,7 @@ from holdfast.errors import (
     QueuePaused,
     RedisUnavailable,
     Refused,
+    StoreUnavailable,
     UnknownAgent,
 )
 from holdfast.redis.client import TROUBLE
@@ -43,10 +45,13 @@ _KINDS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (QueuePaused, 429, "queue-paused", "The queue takes no new runs now"),
     (RedisUnavailable, 503, "redis-unavailable", "Redis does not answer"),
     (Refused, 503, "unavailable", "Not now"),
+    (EventsExpired, 410, "events-expired", "The events are not kept any more"),
     (NotFound, 404, "not-found", "There is no such thing"),
     (Conflict, 409, "conflict", "Its state does not allow this"),
 )
 """The most specific first."""
+_OUR_OWN: Final = (RedisUnavailable, StoreUnavailable)
+"""Errors that name hosts of ours."""
 _DEFECT: Final = (500, "internal", "Something went wrong here")
 
 _PLAIN: Final[Mapping[int, tuple[str, str]]] = {
@@ -55,7 +60,9 @@ _PLAIN: Final[Mapping[int, tuple[str, str]]] = {
     403: ("forbidden", "This caller may not do this"),
     404: ("no-such-path", "There is no such path"),
     405: ("wrong-method", "The path exists, but not with this method"),
+    408: ("too-slow", "The request did not arrive in time"),
     413: ("too-large", "The body is too large"),
+    431: ("head-too-large", "The head of the request is too large"),
 }
 
 
@@ -77,10 +84,14 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     errors: tuple[Fault, ...] = ()
 
 
-def answer(exc: Exception, *, request_id: str = "", redis_url: str = "") -> Response:
-    """Return what a caller is told of an exception."""
-    headers: dict[str, str] = {}
-    problem = _problem(exc, request_id, redis_url, headers)
+def answer(exc: Exception, *, request_id: str = "", redis_url: str = "", candid: bool = False) -> Response:
+    """Return what a caller is told of an exception; only a ``candid`` answer names our own hosts."""
+    if isinstance(exc, TROUBLE):
+        exc = _translated(exc, redis_url)
+    headers = {"Retry-After": f"{retry_after(exc)}"} if isinstance(exc, Refused) else {}
+    problem = problem_of(exc, request_id=request_id, candid=candid)
+    if isinstance(exc, HTTPException):
+        headers.update(exc.headers or {})
     if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.error("request failed", error=problem.detail, exc_info=exc)
     return Response(
@@ -88,22 +99,35 @@ def answer(exc: Exception, *, request_id: str = "", redis_url: str = "") -> Resp
     )
 
 
-def _problem(exc: Exception, request_id: str, redis_url: str, headers: dict[str, str]) -> Problem:
-    if isinstance(exc, TROUBLE):
-        exc = _translated(exc, redis_url)
+def retry_after(exc: Exception) -> int:
+    """When to come back, in whole seconds; 0 if that would not help."""
+    return max(1, math.ceil(exc.retry_after)) if isinstance(exc, Refused) else 0
+
+
+def problem_of(exc: Exception, *, request_id: str, candid: bool) -> Problem:
+    """Describe an exception."""
     if isinstance(exc, HoldfastError):
-        if isinstance(exc, Refused):
-            headers["Retry-After"] = f"{max(1, math.ceil(exc.retry_after))}"
         status, slug, title = _kind(exc)
+        if isinstance(exc, _OUR_OWN) or status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            _log.warning("a request had no answer", status=status, error=str(exc))
+            return _told(
+                status, slug, title, str(exc) if candid else _discreet(status, request_id), request_id
+            )
         return _told(status, slug, title, str(exc), request_id)
     if isinstance(exc, RequestValidationError):
         return _invalid(cast("Sequence[Mapping[str, Any]]", exc.errors()), request_id)
     if isinstance(exc, HTTPException):
-        headers.update(exc.headers or {})
         slug, title = _PLAIN.get(exc.status_code, ("http", HTTPStatus(exc.status_code).phrase))
         return _told(exc.status_code, slug, title, _detail(exc), request_id)
-    detail = f"this is a defect of ours: the log has it under request_id {request_id}"
-    return _told(*_DEFECT, detail, request_id)
+    return _told(*_DEFECT, _discreet(_DEFECT[0], request_id), request_id)
+
+
+def _discreet(status: int, request_id: str) -> str:
+    """Say what to do without saying where our servers are: that is nobody's business but the operator's."""
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return f"this is a defect of ours: the log has it under request_id {request_id}"
+    told = "what this needs (Redis, or the database) does not answer now: try again after Retry-After seconds"
+    return f"{told}; the log has it under request_id {request_id}"
 
 
 def _kind(exc: Exception) -> tuple[int, str, str]:

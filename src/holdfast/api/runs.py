@@ -7,13 +7,14 @@ import contextlib
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.api.access import access, error_view
 from holdfast.api.auth import READ, SUBMIT
 from holdfast.api.explain import explain
 from holdfast.api.listing import list_runs
 from holdfast.api.openapi import answers, takes
+from holdfast.api.paths import OfQueue, RunId, VerbRoute
 from holdfast.api.replies import body, reply
 from holdfast.api.shapes import (
     Changed,
@@ -33,23 +34,11 @@ if TYPE_CHECKING:
     from holdfast.api.access import Access
     from holdfast.api.backend import Line
 
-router = APIRouter(tags=["runs"])
-
-RunId = Annotated[
-    str,
-    Path(
-        description="The run's id.",
-        min_length=1,
-        max_length=256,
-        pattern="^[!-~]+$",
-        examples=["0192f0c1-7e6a-7c3b-9d54-0a8f5e1b2c3d"],
-    ),
-]
+router = APIRouter(tags=["runs"], route_class=VerbRoute)
 
 _reason = msgspec.json.Decoder(ReasonRequest)
 _answer = msgspec.json.Decoder(ResumeRequest)
 _LONGEST_WAIT_SECONDS: Final = 60
-_LOOK_SECONDS: Final = 5.0
 
 _ROW: Final[dict[str, Any]] = {
     "id": "0192f0c1-7e6a-7c3b-9d54-0a8f5e1b2c3d",
@@ -119,7 +108,10 @@ async def get_runs(
             {"run_id": "7", "status": "succeeded", "result": {"queue": "billing"}},
         ),
         **answers(
-            202, ResultView, "The run goes on, or waits for an answer.", {"run_id": "7", "status": "running"}
+            202,
+            ResultView,
+            "The run has not ended: it goes on, or is interrupted and waits for an answer.",
+            {"run_id": "7", "status": "running"},
         ),
         **answers(errors=(401, 403, 404, 422, 503)),
     },
@@ -127,17 +119,23 @@ async def get_runs(
 async def get_result(
     request: Request,
     run_id: RunId,
+    queue: OfQueue = "",
     wait: Annotated[
-        float, Query(ge=0, le=_LONGEST_WAIT_SECONDS, description="How many seconds to wait for the end.")
+        float,
+        Query(
+            ge=0,
+            le=_LONGEST_WAIT_SECONDS,
+            description="How many seconds to wait for the end; a question of the run (interrupted) is none.",
+        ),
     ] = 0,
 ) -> Response:
     """Return the result or the error of a run that has ended, or where it is."""
     here = access(request, READ)
     try:
-        line, run = await here.find(run_id)
+        line, run = await here.find(run_id, queue)
     except NotFound:
-        return reply(_archived_result(await here.view(run_id)))
-    if wait and _goes_on(run):
+        return reply(_archived_result(await here.view(run_id, queue)))
+    if wait and not run.status.ended:
         run = await _waited(here, line, run, wait)
     if run.status.ended:
         return reply(_result(run))
@@ -145,35 +143,28 @@ async def get_result(
 
 
 async def _waited(here: Access, line: Line, run: Run, seconds: float) -> Run:
-    """The run once it has ended or asks something, or when the time is over or this process leaves."""
+    """The run once it has ended, or when the time is over or this process leaves."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     leaving = asyncio.ensure_future(here.backend.draining.wait())
     try:
-        while _goes_on(run) and (left := deadline - loop.time()) > 0 and not leaving.done():
+        while not run.status.ended and (left := deadline - loop.time()) > 0 and not leaving.done():
             news = asyncio.ensure_future(_news(line, run.id))
-            # A question asked between our look and our listening would be missed: look again now and then.
-            await asyncio.wait(
-                (news, leaving), timeout=min(left, _LOOK_SECONDS), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait((news, leaving), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
             await asyncio.gather(news, return_exceptions=True)
-            run = (await here.find(run.id))[1]
+            run = (await here.find(run.id, run.queue))[1]
     finally:
         leaving.cancel()
     return run
 
 
 async def _news(line: Line, run_id: str) -> None:
-    """Wait until something happened that may be the end, or a question."""
+    """Wait until something happened that may be the end; one before we listen ends the following at once."""
     async with contextlib.aclosing(line.follow(run_id, NOW)) as events:
         async for event in events:
-            if event.final or event.type == Status.INTERRUPTED.value:
+            if event.final:
                 return
-
-
-def _goes_on(run: Run) -> bool:
-    return not run.status.ended and run.status is not Status.INTERRUPTED
 
 
 def _result(run: Run) -> ResultView:
@@ -209,10 +200,10 @@ def _archived_result(run: RunView) -> ResultView:
         **answers(errors=(401, 403, 404, 422, 503)),
     },
 )
-async def get_explanation(request: Request, run_id: RunId) -> Response:
+async def get_explanation(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Explain a run's state by its record, its queue and the workers there are."""
     here = access(request, READ)
-    line, run = await here.find(run_id)
+    line, run = await here.find(run_id, queue)
     gate, depth = await line.queue.gate(), await line.queue.depth()
     members = await here.backend.members.all(here.backend.redis)
     because = explain(run, gate, depth, members)
@@ -229,11 +220,11 @@ async def get_explanation(request: Request, run_id: RunId) -> Response:
     },
     openapi_extra=takes(ResumeRequest, {"approved": {"value": {"approved": True}}}, required=False),
 )
-async def resume_run(request: Request, run_id: RunId) -> Response:
+async def resume_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Give an interrupted run its answer."""
     here = access(request, SUBMIT)
     given = await body(request, _answer, ResumeRequest())
-    line, run = await here.find(run_id)
+    line, run = await here.find(run_id, queue)
     await line.queue.resume_run(run.id, given.value)
     return reply(Changed(run.id, Status.QUEUED.value), 202)
 
@@ -253,11 +244,11 @@ async def resume_run(request: Request, run_id: RunId) -> Response:
     },
     openapi_extra=takes(ReasonRequest, {"why": {"reason": "asked twice"}}, required=False),
 )
-async def cancel_run(request: Request, run_id: RunId) -> Response:
+async def cancel_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Cancel a run that has not ended."""
     here = access(request, SUBMIT)
     given = await body(request, _reason, ReasonRequest())
-    line, run = await here.find(run_id)
+    line, run = await here.find(run_id, queue)
     word = await line.queue.cancel(run.id, given.reason or f"cancelled by {here.caller.name or 'request'}")
     return reply(Changed(run.id, word), 202)
 
@@ -273,13 +264,13 @@ async def cancel_run(request: Request, run_id: RunId) -> Response:
         **answers(errors=(401, 403, 404, 409, 413, 422, 503)),
     },
 )
-async def retry_run(request: Request, run_id: RunId) -> Response:
+async def retry_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Queue a run again, from its first attempt."""
     here = access(request, SUBMIT)
     try:
-        line, run = await here.find(run_id)
+        line, run = await here.find(run_id, queue)
     except NotFound:
-        await here.view(run_id)
+        await here.view(run_id, queue)
         told = "has left Redis for the archive: submit its input again"
         raise Conflict(f"run {run_id} {told}") from None
     await line.queue.replay(run.id)
@@ -300,6 +291,6 @@ def last_routes() -> APIRouter:
     return last
 
 
-async def get_run(request: Request, run_id: RunId) -> Response:
+async def get_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Read a run with its input, result and error."""
-    return reply(await access(request, READ).view(run_id))
+    return reply(await access(request, READ).view(run_id, queue))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+
+from holdfast.api.problems import Problem
+
+BATCH_MOST: Final = 1000
+"""Runs of one batch; together they are as large as a body may be."""
 
 Text = Annotated[str, Meta(max_length=256, pattern="^[ -~]*$")]
 Id = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[!-~]+$")]
@@ -69,6 +74,35 @@ class Accepted(msgspec.Struct, frozen=True):
     correlation_id: str
     message_id: str
     thread_id: str
+
+
+class BatchRun(ExecuteRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run of a batch: what ``POST /execute`` takes, with START only, and its own idempotency key."""
+
+    idempotency_key: Annotated[
+        Scoped | None, Meta(description="The same key again is the same run, for a day.")
+    ] = None
+
+
+class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Ask for many runs at once; those of one queue are queued in this order."""
+
+    runs: Annotated[list[BatchRun], Meta(min_length=1, max_length=BATCH_MOST)]
+
+
+class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one run of a batch: ``code`` is what ``POST /execute`` would have answered."""
+
+    code: int
+    run: Accepted | None = None
+    problem: Problem | None = None
+    retry_after: int = 0
+
+
+class BatchReply(msgspec.Struct, frozen=True):
+    """What became of each run of a batch, in the order they were asked for."""
+
+    runs: list[BatchItem]
 
 
 class ErrorView(msgspec.Struct, frozen=True):
@@ -183,6 +217,7 @@ class LetterView(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     queue: str
     agent: str
+    tenant: str = ""
     status: str
     reason: str
     attempts: int

@@ -27,7 +27,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--app",
         metavar="APP",
-        help="the agents, package.module:app or path/to/file.py:app: runs of others are refused",
+        help="the agents, package.module:app or path/to/file.py:app: runs of others are refused; without it "
+        "any name is queued",
     )
     parser.add_argument("--host", metavar="HOST", help="the address to listen on, instead of api.host")
     parser.add_argument(

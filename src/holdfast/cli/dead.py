@@ -99,6 +99,7 @@ def _fields(letter: Letter) -> list[tuple[str, str]]:
         ("letter", letter.id),
         ("run", letter.run_id),
         ("agent", letter.agent),
+        ("tenant", letter.tenant),
         ("status", letter.status),
         ("reason", letter.reason),
         ("attempts", str(letter.attempts)),

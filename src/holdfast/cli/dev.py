@@ -32,7 +32,7 @@ def dev(
     json: options.LogJson = False,
     config: options.Config = None,
 ) -> None:
-    """Run the server, workers and the HTTP API until Ctrl-C; a change of the code restarts the workers."""
+    """Run the server, workers, a scheduler and the HTTP API until Ctrl-C; a change restarts what runs it."""
     settings = options.read_settings(config)
     # The processes read the settings themselves, so they are told the same.
     if config is not None:

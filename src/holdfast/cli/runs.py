@@ -41,6 +41,9 @@ _COLUMNS = (
 )
 
 
+_UNLISTED = {"input", "interrupt", "metadata", "result"}
+
+
 def add_to(root: typer.Typer) -> None:
     """Add the commands."""
     root.add_typer(runs, name="runs")
@@ -87,9 +90,9 @@ def _merged(pages: list[Page], limit: int) -> Page:
 
 
 def _listed(run: Run) -> dict[str, Any]:
-    """What a list knows of a run: not its input and result, which `runs show` reads."""
+    """What a list knows of a run: not its input, question and result, which `runs show` reads."""
     fields: dict[str, Any] = msgspec.to_builtins(run)
-    return {name: value for name, value in fields.items() if name not in {"input", "result", "metadata"}}
+    return {name: value for name, value in fields.items() if name not in _UNLISTED}
 
 
 def _row(run: Run) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -13,11 +14,14 @@ from holdfast.cli.root import COMMANDS
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, compact, moment, span
 from holdfast.errors import InputError, NotFound
+from holdfast.runs.run import Submission
+from holdfast.schedules.backfill import Backfill
 from holdfast.schedules.cadence import fire_times
+from holdfast.schedules.definitions import Definitions
 from holdfast.schedules.entries import Entries, Entry
 from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
-from holdfast.schedules.place import schedule_keys
+from holdfast.schedules.place import checked_keys, run_request
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.trigger import Cron, Every
@@ -26,6 +30,8 @@ from holdfast.schedules.words import Changed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
+
+    from holdfast.schedules.backfill import Filled
 
 schedules = options.group(COMMANDS["schedules"])
 
@@ -88,7 +94,7 @@ def show_schedule(name: Name, json: options.Json = False, config: options.Config
 @schedules.command("trigger")
 def trigger_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
     """Run a schedule now; its turns stay where they are."""
-    _change([name], lambda registry, names: registry.trigger(names), json=json, config=config)
+    _change([name], lambda known, names: known.registry.trigger(names), json=json, config=config)
 
 
 @schedules.command("pause")
@@ -101,7 +107,7 @@ def pause_schedules(
 ) -> None:
     """Let schedules take no turns until they are resumed."""
     wanted = _wanted(names, everything=everything)
-    _change(wanted, lambda registry, found: registry.pause(found, reason), json=json, config=config)
+    _change(wanted, lambda known, found: known.pause(found, reason), json=json, config=config)
 
 
 @schedules.command("resume")
@@ -113,14 +119,14 @@ def resume_schedules(
 ) -> None:
     """Let paused schedules take their turns again."""
     wanted = _wanted(names, everything=everything)
-    _change(wanted, lambda registry, found: registry.resume(found), json=json, config=config)
+    _change(wanted, lambda known, found: known.resume(found), json=json, config=config)
 
 
 @schedules.command("remove")
 def remove_schedules(names: Names = None, json: options.Json = False, config: options.Config = None) -> None:
     """Remove schedules for good; one that a running scheduler's app declares comes back."""
     wanted = _wanted(names, everything=False)
-    _change(wanted, lambda registry, found: registry.remove(found), json=json, config=config)
+    _change(wanted, lambda known, found: known.remove(found), json=json, config=config)
 
 
 @schedules.command("next")
@@ -147,6 +153,54 @@ def next_times(
             output.line(moment(at))
 
 
+@schedules.command("backfill")
+def backfill_schedule(
+    name: Name,
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="The first turn is not before it.")],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="All turns are before it.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell the turns.")] = False,
+    limit: options.Limit = 100,
+    at_once: Annotated[int, typer.Option("--at-once", min=1, max=100, help="How many at once.")] = 1,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Run the past turns of a window, each once: TIME is like 2026-03-01T00:00Z, or epoch seconds."""
+    window = (_time("--from", start), _time("--to", end))
+
+    async def work(station: Station) -> list[Filled]:
+        async def submit(schedule: Schedule, turn: str) -> bool:
+            queue = await station.queue(schedule.target)
+            return (await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))).fresh
+
+        fill = Backfill(station.redis, checked_keys(station.settings.redis), submit)
+        if dry_run:
+            return await fill.plan(name, *window, limit=limit)
+        return await fill.run(name, *window, limit=limit, at_once=at_once)
+
+    turns = at_station(options.read_settings(config), work)
+    if json:
+        output.document(turns)
+        return
+    for one in turns:
+        output.line(f"{one.word} {one.turn} {moment(one.at)}")
+    if not turns:
+        output.line("no turn of it lies in that window")
+
+
+def _time(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise InputError(f"{option}: {text[:60]!r} is no time with its zone: write it like 2026-03-01T00:00Z")
+    return at.timestamp()
+
+
 @schedules.command("explain")
 def explain_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
     """Say why a schedule does not run now."""
@@ -171,11 +225,11 @@ def explain_schedule(name: Name, json: options.Json = False, config: options.Con
 
 
 def _entries(station: Station) -> Entries:
-    return Entries(station.redis, schedule_keys(station.settings.redis))
+    return Entries(station.redis, checked_keys(station.settings.redis))
 
 
 def _registry(station: Station) -> Registry:
-    return Registry(station.redis, schedule_keys(station.settings.redis))
+    return Registry(station.redis, checked_keys(station.settings.redis))
 
 
 def _wanted(names: list[str] | None, *, everything: bool) -> list[str]:
@@ -186,7 +240,7 @@ def _wanted(names: list[str] | None, *, everything: bool) -> list[str]:
 
 def _change(
     wanted: Sequence[str],
-    change: Callable[[Registry, list[str]], Awaitable[list[Changed]]],
+    change: Callable[[Definitions, list[str]], Awaitable[list[Changed]]],
     *,
     json: bool,
     config: Path | None,
@@ -194,7 +248,9 @@ def _change(
     async def work(station: Station) -> dict[str, Changed]:
         registry = _registry(station)
         names = await _found(registry, wanted)
-        return dict(zip(names, await change(registry, names), strict=True))
+        space = checked_keys(station.settings.redis).definitions
+        known = Definitions(registry, _entries(station), station.store.found, space)
+        return dict(zip(names, await change(known, names), strict=True))
 
     done = at_station(options.read_settings(config), work)
     unknown = [name for name, word in done.items() if word is Changed.UNKNOWN]

@@ -32,6 +32,7 @@ class Station:
     def __init__(self, settings: Settings, connections: Connections) -> None:
         self.settings = settings
         self.redis = connections.redis
+        self.store = connections.store
         self._connections = connections
 
     def queues(self) -> list[RunQueue]:

@@ -22,6 +22,7 @@ _COMPANIONS: Final = (
     "delayed",
     "runs",
     "ended",
+    "letters",
     "limits",
     "turns",
     "waiters",

@@ -18,6 +18,7 @@ _OPTIONAL: Final = r"\A[A-Za-z0-9._:-]*\Z"
 _BASE_ALLOWED: Final = "a name of letters, digits and . _ : -"
 _SWEET_SPOT: Final = 100
 _LARGEST_SCRIPT: Final = 500
+_SCAN_PAGES: Final = 10
 
 
 class ScheduledAgentSettings(Section, frozen=True, kw_only=True, rename="kebab"):
@@ -66,7 +67,9 @@ class BatchSettings(Section, frozen=True, kw_only=True, rename="kebab"):
     chunk_attempt_multiplier: Annotated[
         float,
         about(
-            "How much further than the batch to look when others' schedules are at the head.", ge=0, le=1000
+            "How much further than usual (10 pages of 500) one look goes behind schedules of others.",
+            ge=0,
+            le=1000,
         ),
     ] = 0.0
 
@@ -74,6 +77,11 @@ class BatchSettings(Section, frozen=True, kw_only=True, rename="kebab"):
     def per_script(self) -> int:
         """How many schedules one script moves: longer ones would keep Redis from everybody else."""
         return min(self.batch_size or _SWEET_SPOT, _LARGEST_SCRIPT) if self.enabled else 1
+
+    @property
+    def scan_pages(self) -> int:
+        """How many pages behind the head one look goes through for schedules that are run here."""
+        return round(_SCAN_PAGES * (1 + self.chunk_attempt_multiplier))
 
 
 class JitterSettings(Section, frozen=True, kw_only=True, rename="kebab"):
@@ -244,7 +252,12 @@ class SchedulerSettings(Section, frozen=True, kw_only=True, rename="kebab"):
         ),
     ] = 600.0
     time_cache_duration_ms: Annotated[
-        int, about("How long the difference to the clock of Redis is trusted.", ge=0, le=_DAY_MS)
+        int,
+        about(
+            "How long the difference to the clock of Redis is trusted before it is asked again.",
+            ge=0,
+            le=_DAY_MS,
+        ),
     ] = 10_000
     batch_operations: BatchSettings = BatchSettings()
     jitter: JitterSettings = JitterSettings()

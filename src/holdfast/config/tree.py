@@ -186,6 +186,14 @@ class QueueSettings(Section, frozen=True, kw_only=True):
     timeout_seconds: Annotated[
         float, about("How long one attempt of a run may take.", "MESSAGE_LOCK_DURATION", ge=0.01, le=_YEAR)
     ] = 1800.0
+    stop_grace_seconds: Annotated[
+        float,
+        about(
+            "How long an agent may ignore its deadline or a cancel; then its run ends without it.",
+            ge=0.01,
+            le=3600,
+        ),
+    ] = 10.0
     max_attempts: Annotated[
         int, about("Attempts before a run goes to the dead letters.", "MAX_ATTEMPTS", ge=1, le=100_000)
     ] = 5
@@ -503,6 +511,16 @@ class ApiSettings(Section, frozen=True, kw_only=True):
         bool, about("Whether anybody may call from anywhere, without keys.", "HOLDFAST_API_OPEN")
     ] = False
     max_body_bytes: Annotated[int, about("The largest body that is read.", ge=1, le=1 << 30)] = 2 << 20
+    max_head_bytes: Annotated[
+        int, about("The largest head of a request (its line and headers) that is read.", ge=1, le=1 << 24)
+    ] = 64 << 10
+    request_seconds: Annotated[
+        float, about("How long a request may take to arrive, head and body; then 408.", ge=0.05, le=3600)
+    ] = 30.0
+    send_seconds: Annotated[
+        float,
+        about("How long a client may take nothing of its answer before it is dropped.", ge=0.05, le=3600),
+    ] = 30.0
     keep_alive_seconds: Annotated[
         float, about("How often an event stream without events says that it lives.", ge=0.05, le=3600)
     ] = 15.0

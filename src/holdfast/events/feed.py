@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors import InputError, NotFound, RedisUnavailable
 from holdfast.events.event import FINAL, Event
 from holdfast.redis.client import connect_blocking
 from holdfast.redis.edge import answering
+from holdfast.redis.scripts import load
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -27,13 +28,23 @@ NOW: Final = "$"
 """Follow from here on: events that are already there are passed over."""
 
 PAGE: Final = 200
-"""Events that are read at a time."""
+"""Events that are read at a time, if they are small."""
+PAGE_BYTES: Final = 256 << 10
+"""Large events are read fewer at a time: the one that passes this is the last of its page."""
+_PAGE = load(__package__, "page")
 _BLOCK_SECONDS = 10.0
 _TURN_SECONDS = 1.0
 _RETRY_SECONDS = 0.2
 _ID = re.compile(r"\d{1,19}(-\d{1,19})?")
 
 _log = get_logger(__name__)
+
+
+class Page(NamedTuple):
+    """Some events of a feed, and whether there may be more."""
+
+    events: list[Event]
+    more: bool
 
 
 class Feed:
@@ -50,11 +61,13 @@ class Feed:
         self._turns = asyncio.Semaphore(settings.max_connections)
 
     async def read(self, run_id: str, after: str = "0", limit: int = PAGE) -> list[Event]:
-        """Read events that are there now, after the given one; a run without a feed has none."""
-        start = f"({checked_event_id(after)}"
+        """Read some events that are there now, after the given one; a run without a feed has none."""
+        return (await self.page(run_id, after, limit)).events
+
+    async def page(self, run_id: str, after: str = "0", limit: int = PAGE) -> Page:
+        """Read as many events after the given one as fit into a page."""
         with answering(self._settings.url):
-            entries = await self._redis.xrange(self._keys.feed(run_id), start, "+", count=limit)
-        return _events(entries)
+            return await self._page(run_id, checked_event_id(after), limit)
 
     async def follow(self, run_id: str, after: str = "0") -> AsyncGenerator[Event]:
         """Yield events after the given one as they come, and end when the run has.
@@ -79,11 +92,9 @@ class Feed:
                 # Without a connection of our own yet we look now and then: the run may end before our turn.
                 events = await (self._next(reader, run_id, after) if reader else self.read(run_id, after))
 
-    async def patiently_read(self, run_id: str, after: str) -> list[Event]:
+    async def patient_page(self, run_id: str, after: str) -> Page:
         """Read a page as soon as Redis answers."""
-        start = f"({checked_event_id(after)}"
-        feed = self._keys.feed(run_id)
-        return _events(await self._patiently(lambda: self._redis.xrange(feed, start, "+", count=PAGE)))
+        return await self._patiently(lambda: self._page(run_id, after, PAGE))
 
     async def newest(self, run_id: str) -> str:
         """The id of the run's last event, or 0 if it has none."""
@@ -100,6 +111,11 @@ class Feed:
         if status is None and not await self._patiently(lambda: self._redis.exists(feed)):
             raise NotFound(f"no run {run_id!r} in queue {self._keys.stream!r}, or it ended too long ago")
         return not await self._patiently(lambda: self._redis.xrange(feed, f"({after}", "+", count=1))
+
+    async def _page(self, run_id: str, after: str, limit: int) -> Page:
+        more, entries = await _PAGE(self._redis, [self._keys.feed(run_id)], [after, limit, PAGE_BYTES])
+        pairs = [(entry, dict(zip(parts[::2], parts[1::2], strict=True))) for entry, parts in entries]
+        return Page(_events(pairs), bool(more))
 
     async def _own_connection(self, stack: contextlib.AsyncExitStack) -> Redis | None:
         """A connection to block on, or None if all that may be open are taken for now."""

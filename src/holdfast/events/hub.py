@@ -13,7 +13,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from holdfast.events.event import Event, order
-from holdfast.events.feed import NOW, PAGE, Feed
+from holdfast.events.feed import NOW, PAGE_BYTES, Feed, Page
 from holdfast.redis.client import DISCONNECTS, REFUSALS, connect_blocking
 from holdfast.redis.command import command
 from holdfast.redis.connections import Cluster
@@ -34,7 +34,11 @@ _SHORT_BLOCK_SECONDS = 0.1
 _LOOK_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
 _WAKE_SECONDS = 0.01
+_AT_ONCE = 50
+"""Events of one feed that are read at a time for those who have caught up."""
 _KEPT_MOST = 1000
+_KEPT_BYTES = PAGE_BYTES
+"""What is kept for a follower that does not come for it; beyond, it reads for itself again."""
 
 _log = get_logger(__name__)
 
@@ -42,20 +46,27 @@ _log = get_logger(__name__)
 class _Follower:
     """What the hub has for one follower; one that is too slow loses it and reads for itself again."""
 
-    __slots__ = ("behind", "events", "more")
+    __slots__ = ("_size", "behind", "events", "more")
 
     def __init__(self) -> None:
         self.events: collections.deque[Event] = collections.deque()
+        self._size = 0
         self.more = asyncio.Event()
         self.behind = False
 
-    def hand(self, events: list[Event]) -> None:
-        if len(self.events) + len(events) > _KEPT_MOST:
-            self.events.clear()
+    def hand(self, events: list[Event], size: int) -> None:
+        if len(self.events) + len(events) > _KEPT_MOST or self._size + size > _KEPT_BYTES:
+            self.forget()
             self.behind = True
         elif not self.behind:
             self.events.extend(events)
+            self._size += size
         self.more.set()
+
+    def forget(self) -> None:
+        """Keep nothing of what was handed over."""
+        self.events.clear()
+        self._size = 0
 
     async def take(self, seconds: float) -> list[Event]:
         """Wait for events; none after a while, or when there are too many to have been kept."""
@@ -63,7 +74,7 @@ class _Follower:
             async with asyncio.timeout(seconds):
                 await self.more.wait()
         events = list(self.events)
-        self.events.clear()
+        self.forget()
         self.more.clear()
         return events
 
@@ -136,19 +147,20 @@ class _Reader:
                 continue
             self._asked, self._blocked_as = feeds, known_as
             seconds = _BLOCK_SECONDS if self._wakes else _SHORT_BLOCK_SECONDS
-            reply = await reader.xread(feeds, count=PAGE, block=int(seconds * 1000))
+            reply = await reader.xread(feeds, count=_AT_ONCE, block=int(seconds * 1000))
             self._blocked_as = 0
             for feed, entries in reply:
-                self._hand(feed.decode(), [Event.of(entry, fields) for entry, fields in entries])
+                size = sum(len(value) for _, fields in entries for value in fields.values())
+                self._hand(feed.decode(), [Event.of(entry, fields) for entry, fields in entries], size)
 
-    def _hand(self, feed: str, events: list[Event]) -> None:
+    def _hand(self, feed: str, events: list[Event], size: int) -> None:
         stream = self._streams.get(feed)
         # Everybody left meanwhile, and somebody else came who starts elsewhere.
         if stream is None or not events or order(events[-1].id) <= order(stream.read):
             return
         stream.read = events[-1].id
         for follower in stream.followers:
-            follower.hand(events)
+            follower.hand(events, size)
 
     async def _wake(self) -> None:
         """Wake the blocked reader when there is a feed that it does not read yet."""
@@ -193,9 +205,9 @@ class Hub:
         """Yield events after the given one as they come, and end when the run has; see ``Feed.follow``."""
         feed = Feed(keys, self._redis, self._settings)
         if after == NOW:
-            after, events = await feed.newest(run_id), list[Event]()
+            after, (events, more) = await feed.newest(run_id), Page([], more=False)
         else:
-            events = await feed.read(run_id, after)
+            events, more = await feed.page(run_id, after)
         reader, name = self._reader(keys), keys.feed(run_id)
         follower: _Follower | None = None
         try:
@@ -205,10 +217,10 @@ class Hub:
                     yield event
                 if (not events or events[-1].final) and await feed.over(run_id, after):
                     return
-                if follower is None and len(events) < PAGE:
+                if follower is None and not more:
                     follower = reader.add(name, after)
                 if follower is None:
-                    events = await feed.patiently_read(run_id, after)
+                    events, more = await feed.patient_page(run_id, after)
                 else:
                     events = await self._next(feed, follower, run_id, after)
         finally:
@@ -219,14 +231,12 @@ class Hub:
         """What the hub has for the follower, or what it finds by reading for itself."""
         if not follower.behind:
             events = await follower.take(_LOOK_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
-            if not events:
-                return await feed.patiently_read(run_id, after)
-            if not follower.behind:
+            if events and not follower.behind:
                 return [event for event in events if order(event.id) > order(after)]
         follower.behind = False
-        follower.events.clear()
-        events = await feed.patiently_read(run_id, after)
-        follower.behind = follower.behind or len(events) >= PAGE
+        follower.forget()
+        events, more = await feed.patient_page(run_id, after)
+        follower.behind = follower.behind or more
         return events
 
     def _reader(self, keys: QueueKeys) -> _Reader:

@@ -51,7 +51,7 @@ def read_origin(
         run_id=run_id,
         queue=queue,
         agent=agent,
-        thread_id=thread_id or _text(said.thread_id),
+        thread_id=_text(said.thread_id) or thread_id,
         tenant=tenant or _text(said.tenant),
         client_id=_text(said.client_id),
         project_id=_text(said.project_id),

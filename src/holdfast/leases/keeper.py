@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import LeaseLost
 from holdfast.leases.lease import Lease, LeaseStore, Standing
+from holdfast.lookout import Lookout
 from holdfast.redis.client import TROUBLE
 from holdfast.telemetry.logs import get_logger
 
@@ -45,22 +46,15 @@ class Hold:
     lost: bool = False
     stopped: bool = False
     _guard: asyncio.Timeout | None = None
-    _timer: asyncio.TimerHandle | None = None
-
-    @property
-    def guarded(self) -> bool:
-        """Whether a body is running under it."""
-        return self._guard is not None
 
     def drop(self) -> None:
         """Stop renewing: the lease was settled, released or lost."""
         self.keeper.forget(self)
 
     async def __aenter__(self) -> Self:
-        guard = asyncio.timeout(None)
-        await guard.__aenter__()
-        self._guard = guard
-        self._watch()
+        self._guard = await asyncio.timeout(None).__aenter__()
+        self.keeper.guarded.add(self)
+        self.watch()
         return self
 
     async def __aexit__(
@@ -68,8 +62,7 @@ class Hold:
     ) -> None:
         guard, self._guard = self._guard, None
         assert guard is not None
-        if self._timer is not None:
-            self._timer.cancel()
+        self.keeper.guarded.discard(self)
         try:
             await guard.__aexit__(kind, exc, trace)
         except TimeoutError as timeout:
@@ -78,20 +71,20 @@ class Hold:
             self.lost = True
             raise LeaseLost(f"{self.lease} was not kept") from timeout
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
         """End the body if its time is over, else look again then."""
         # The keeper's thread moves ``until``: uvloop runs due timers before what threads told it.
         if self._guard is None or self._guard.expired():
             return
         if time.monotonic() < self.until:
-            self._timer = asyncio.get_running_loop().call_at(self.until, self._watch)
+            self.keeper.lookout.at(self.until)
         else:
             self._guard.reschedule(0.0)
 
     def lose(self) -> None:
         """Somebody else may hold it: end the body now."""
         self.lost, self.until = True, 0.0
-        self._watch()
+        self.watch()
         self.drop()
 
     def stop(self) -> None:
@@ -114,6 +107,8 @@ class Keeper:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="holdfast-keeper", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.guarded: set[Hold] = set()
+        self.lookout = Lookout(self._look)
         self._died: asyncio.Future[None] | None = None
 
     def hold(
@@ -128,6 +123,10 @@ class Keeper:
         """Stop keeping ``hold``; harmless if it is not kept."""
         self._holds.pop(id(hold), None)
 
+    def _look(self) -> None:
+        for hold in list(self.guarded):
+            hold.watch()
+
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._died = self._loop.create_future()
@@ -136,6 +135,7 @@ class Keeper:
 
     async def __aexit__(self, *_: object) -> None:
         self._stopping.set()
+        self.lookout.close()
         await asyncio.to_thread(self._thread.join)
 
     async def watch(self) -> None:
@@ -210,7 +210,7 @@ class Keeper:
 
     def _lose(self, hold: Hold) -> None:
         # One whose body has ended was most likely settled between the asking and the answer.
-        if hold.guarded:
+        if hold in self.guarded:
             self._metrics.leases_lost.labels(hold.store.kind).inc()
             _log.warning("lease lost", key=hold.lease.key, owner=hold.lease.owner, fence=hold.lease.fence)
         hold.lose()

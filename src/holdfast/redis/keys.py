@@ -24,6 +24,7 @@ class QueueKeys:
     returned: str
     delayed: str
     deadletter: str
+    letters: str
     runs: str
     run_prefix: str
     idempotency_prefix: str
@@ -52,6 +53,7 @@ class QueueKeys:
             returned=f"{tag}:returned",
             delayed=f"{tag}:delayed",
             deadletter=prefix + deadletter if deadletter else f"{tag}:deadletter",
+            letters=f"{tag}:letters",
             runs=f"{tag}:runs",
             run_prefix=f"{tag}:run:",
             idempotency_prefix=f"{tag}:idempotency:",
@@ -103,6 +105,7 @@ class ScheduleKeys:
     priorities: str
     record_prefix: str
     nudge: str
+    changes: str
 
     @classmethod
     def of(
@@ -125,6 +128,7 @@ class ScheduleKeys:
             priorities=f"{prefix}schedule-priorities{tag}",
             record_prefix=f"{prefix}schedule{tag}:",
             nudge=f"{prefix}schedule-nudge{tag}",
+            changes=f"{prefix}schedule-changes{tag}",
         )
 
     def record(self, name: str) -> str:
@@ -168,6 +172,13 @@ DATA_MODEL = (
         "stream",
         "permanent",
         "runs given up: reason, status, attempts, error, message_data",
+    ),
+    KeyDoc(
+        "{agent-queue}:letters",
+        "hash",
+        "permanent",
+        "by dead letter, what a replay needs of its run after that has left: tenant, key, submit time, "
+        "answers, how many events it had",
     ),
     KeyDoc(
         "{agent-queue}:runs", "zset", "permanent", "index of runs by submit time (ms); swept by the janitor"
@@ -224,7 +235,7 @@ DATA_MODEL = (
         "permanent",
         "events no receiver took: run_id, event_id, sequence, type, sink, error, data; 100,000 are kept",
     ),
-    KeyDoc("{agent-queue}:unarchived", "zset", "permanent", "ended runs that are not in the archive yet"),
+    KeyDoc("{agent-queue}:unarchived", "list", "permanent", "ended runs not archived yet, oldest first"),
     KeyDoc("{agent-queue}:waiters", "set", "permanent", "all runs that wait for a limit"),
     KeyDoc("{agent-queue}:rollbacks", "hash", "permanent", "what the next run of a thread has to undo first"),
     KeyDoc(
@@ -270,7 +281,28 @@ DATA_MODEL = (
         "permanent",
         "one schedule's state until it is removed: fence, owner, trigger, timeout_ms, streak, runs, ready, "
         "acquired_at, last_start, last_end, last_duration_ms, last_outcome, last_error, paused, "
-        "paused_since, next, done, cadence, replan, buffered, cancel, reclaimed",
+        "paused_since, next, done, cadence, replan, buffered, cancel, reclaimed, revision, beside, "
+        "names, backfill_most; a turn may be a schedule of its own (`name#n`, `name@time`), and of one "
+        "that was backfilled ended is kept for a week",
+    ),
+    KeyDoc(
+        "schedule:<name>#line",
+        "zset",
+        "permanent",
+        "turns of a backfill that have not begun, by their time (epoch seconds); gone with the last one",
+    ),
+    KeyDoc(
+        "schedule:<name>#backfill",
+        "zset",
+        "permanent",
+        "turns of a backfill that wait or run now; gone with the last one",
+    ),
+    KeyDoc(
+        "schedule-changes",
+        "string",
+        "permanent",
+        "`era-count`, which is another one whenever a definition or a pause has changed: what is the same "
+        "needs no comparing",
     ),
     KeyDoc(
         "schedule-nudge",

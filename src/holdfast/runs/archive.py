@@ -1,6 +1,6 @@
 """The archive: ended runs are copied to the store in batches, to be found when Redis has let them go.
 
-A run leaves the list only when the store has it; the same batch twice changes nothing.
+A run leaves the list only when the store has it; the same run twice changes nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import msgspec
 
 from holdfast.errors import InputError
 from holdfast.redis.command import command
+from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message
 from holdfast.runs.run import ENDED, Envelope
+from holdfast.runs.scope import unscoped
 from holdfast.store.archive import ArchivedRun
 from holdfast.telemetry.logs import get_logger
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.store.door import StoreDoor
     from holdfast.telemetry.metrics import Metrics
 
+_FILED = load(__package__, "filed")
 _BATCH = 200
 _AT_ONCE = 20
 _BATCHES = 50
@@ -50,15 +53,15 @@ class Archive:
         """Archive what has ended since the last pass."""
         redis, waiting = self._queue.redis, self._queue.keys.unarchived
         if dry_run:
-            return Filed(await command(redis, "ZCARD", waiting))
+            return Filed(await command(redis, "LLEN", waiting))
         archived = 0
         for _ in range(_BATCHES):
-            ids: list[bytes] = await command(redis, "ZRANGE", waiting, 0, _BATCH - 1)
+            ids: list[bytes] = await command(redis, "LRANGE", waiting, 0, _BATCH - 1)
             if not ids:
                 return Filed(archived)
             rows = await self._read([run_id.decode() for run_id in ids])
             await (await self._store.get()).archive(rows)
-            await command(redis, "ZREM", waiting, *ids)
+            await _FILED(redis, [waiting], ids)
             self._archived.inc(len(rows))
             archived += len(rows)
         return Filed(archived, whole=False)
@@ -88,12 +91,13 @@ def archived_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> Arch
         envelope = decode_message(fields.get(b"message", b""))
     except InputError:
         envelope = Envelope(input=None)
+    tenant = text(b"tenant") or envelope.tenant
     return ArchivedRun(
         id=run_id,
         queue=queue,
         agent=text(b"agent"),
-        thread_id=text(b"thread") or envelope.thread_id,
-        tenant=text(b"tenant") or envelope.tenant,
+        thread_id=unscoped(tenant, text(b"thread")) or envelope.thread_id,
+        tenant=tenant,
         status=text(b"status"),
         attempt=int(fields.get(b"attempt") or 0),
         fence=int(fields.get(b"fence") or 0),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CLAIM = load(__package__, "claim")
 _TIDY = load(__package__, "tidy")
-_HEAD, _FIELDS = 3, 8
+_HEAD, _FIELDS = 4, 7
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
 """By priority, but of ten claims one begins with the normal and one with the low lane: nobody starves."""
 
@@ -117,8 +117,8 @@ class Claimer:
         reply = await _CLAIM(self._queue.redis, self._keys, args)
         if reply[0] == b"regroup":
             await self.join()
-        mode, dropped, adopted = reply[:_HEAD]
-        return Claims(_claimed(reply), asked_at, dropped, adopted, paused=mode == b"paused")
+        mode, dropped, adopted, undo = reply[:_HEAD]
+        return Claims(_claimed(reply, undo), asked_at, dropped, adopted, paused=mode == b"paused")
 
     async def tidy(self, attended: Iterable[str]) -> int:
         """Hand back what Redis thinks we hold and we do not attend; return how many."""
@@ -145,7 +145,8 @@ def _limits(settings: QueueSettings, agents: Mapping[str, int]) -> bytes:
     return msgspec.json.encode(most)
 
 
-def _claimed(reply: list[Any]) -> list[Claimed]:
+def _claimed(reply: list[Any], undo: list[bytes]) -> list[Claimed]:
+    owed = dict(zip(undo[::2], undo[1::2], strict=True))
     return [
         Claimed(
             reply[at].decode(),
@@ -154,8 +155,8 @@ def _claimed(reply: list[Any]) -> list[Claimed]:
             int(reply[at + 3].partition(b"-")[0]),
             reply[at + 4].decode(errors="replace"),
             reply[at + 5],
-            _debts(reply[at + 6]),
-            int(reply[at + 7]),
+            _debts(owed[reply[at]]) if reply[at] in owed else (),
+            int(reply[at + 6]),
         )
         for at in range(_HEAD, len(reply), _FIELDS)
     ]

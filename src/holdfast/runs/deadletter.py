@@ -37,6 +37,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     error: RunFault
     input: Any
     at: float
+    tenant: str = ""
 
 
 class Letters(msgspec.Struct, frozen=True):
@@ -108,7 +109,7 @@ class DeadLetters:
         await self._queue.replay(letter.run_id, letter=letter.id)
 
     async def _drop(self, letter: Letter) -> None:
-        keys = [self._stream, self._queue.keys.run(letter.run_id)]
+        keys = [self._stream, self._queue.keys.run(letter.run_id), self._queue.keys.letters]
         if await _DROP(self._redis, keys, [letter.id]) == b"missing":
             raise NotFound(f"dead letter {letter.id} has just been replayed or dropped by somebody else")
 
@@ -181,6 +182,7 @@ def _letter(entry: bytes, fields: dict[bytes, bytes]) -> Letter:
         error=_fault(fields.get(b"error", b"")),
         input=_input(fields.get(b"message_data", b"")),
         at=int(entry.partition(b"-")[0]) / 1000,
+        tenant=_tenant(fields.get(b"message_data", b"")),
     )
 
 
@@ -197,6 +199,19 @@ def _input(message: bytes) -> Any:
         return decode_message(message).input
     except InputError:
         return None
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    tenant: Any = ""
+
+
+def _tenant(message: bytes) -> str:
+    """Whose run it was, also where the rest of the message makes no sense."""
+    try:
+        tenant = msgspec.json.decode(message, type=_Owner).tenant
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    return tenant if isinstance(tenant, str) else ""
 
 
 def _matches(letter: Letter, agent: str, reason: str) -> bool:

@@ -35,7 +35,10 @@ class Expiry:
             queue.keys.run_prefix,
             queue.keys.outbox,
             queue.keys.unarchived,
+            queue.keys.deadletter,
+            queue.keys.letters,
         ]
+        self._retention_ms = int(queue.settings.retention_seconds * 1000)
         self._removed = metrics.retention_removed.labels(queue.name, "run")
 
     async def run(self) -> None:
@@ -54,7 +57,8 @@ class Expiry:
         """Remove all whose time is over, page by page; return how many left, or would."""
         removed, seen = 0, _PAGE
         while seen == _PAGE:
-            seen, left = await _EXPIRE(self._queue.redis, self._keys, [_PAGE, int(dry_run)])
+            args = [_PAGE, int(dry_run), self._retention_ms]
+            seen, left = await _EXPIRE(self._queue.redis, self._keys, args)
             removed += left
         if not dry_run:
             self._removed.inc(removed)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.agents.finite import require_finite
 from holdfast.errors import InputError, MalformedMessage, PayloadTooLarge
 from holdfast.runs.nesting import DEEPEST, too_deep
 from holdfast.runs.run import Envelope, Submission
@@ -50,6 +51,7 @@ def encode_value(value: Any, what: str) -> bytes:
         raise InputError(f"{what} can't be written as JSON: {exc}") from exc
     if too_deep(data):
         raise InputError(f"{what} is nested more than {DEEPEST} levels deep")
+    require_finite(value, data, what)
     return data
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from holdfast.agents.context import Context, RunInfo, Signals
 from holdfast.agents.failures import Failure, FailureClass, retry_delay
 from holdfast.agents.invoke import Invocation
+from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import (
     Cancelled,
     Failed,
@@ -69,8 +70,7 @@ class Workplace:
     """Looks up the n-th answer that a run was given."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """An agent ready to be run, and the rolling back of another's state that comes first."""
 
     invocation: Invocation
@@ -100,23 +100,25 @@ def prepare(place: Workplace, run: Claimed, emit: Callable[[str, Any], Awaitable
         trace=envelope.trace,
         log_fields=envelope.logger_context,
     )
-    memory, answer = memory_of(place, run, envelope), place.answer
     ctx = Context(
         info,
         emit,
         Signals(place.draining),
-        memory=memory,
-        answers=None if answer is None else lambda index: answer(run.run_id, index),
+        # Not before it is used: most runs remember nothing, and making it is a part of a small run's cost.
+        memory=partial(memory_of, place, run, envelope),
+        answers=None if place.answer is None else partial(place.answer, run.run_id),
         store=place.store,
     )
-    undo = partial(_undo, memory, run.rollback) if run.rollback and memory is not None else None
-    return Attempt(Invocation(spec, ctx, envelope.input, timeout, place.executor), undo)
+    undo = partial(_undo, ctx, run.rollback) if run.rollback else None
+    grace = place.settings.stop_grace_seconds
+    invocation = Invocation(spec, ctx, envelope.input, timeout, place.executor, grace_seconds=grace)
+    return Attempt(invocation, undo)
 
 
-def memory_of(place: Workplace, run: Claimed, envelope: Envelope) -> Memory | None:
-    """The memory of this attempt, if the worker has a store."""
+def memory_of(place: Workplace, run: Claimed, envelope: Envelope) -> Memory:
+    """The memory of this attempt: the store's, if the worker has one."""
     if place.store is None:
-        return None
+        return LocalMemory()
     return place.store.memory(
         run_id=run.kept_as,
         thread_id=envelope.thread_id,
@@ -127,9 +129,9 @@ def memory_of(place: Workplace, run: Claimed, envelope: Envelope) -> Memory | No
     )
 
 
-async def _undo(memory: Memory, runs: tuple[str, ...]) -> None:
+async def _undo(ctx: Context, runs: tuple[str, ...]) -> None:
     for run in runs:
-        await memory.rollback(run)
+        await ctx.memory.rollback(run)
 
 
 async def perform(hold: Hold, attempt: Attempt) -> Outcome:

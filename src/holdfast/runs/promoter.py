@@ -26,7 +26,15 @@ class Promoter:
     def __init__(self, queue: RunQueue) -> None:
         self._queue = queue
         keys = queue.keys
-        self._keys = [*keys.lanes, keys.delayed, keys.run_prefix]
+        self._keys = [
+            *keys.lanes,
+            keys.delayed,
+            keys.run_prefix,
+            keys.ended,
+            keys.limits,
+            keys.unarchived,
+        ]
+        self._args = [_BATCH, int(queue.settings.retention_seconds * 1000), keys.control]
 
     async def run(self) -> None:
         """Promote until cancelled; sleep until the next is due, but not long: others add to the set too."""
@@ -46,5 +54,5 @@ class Promoter:
 
     async def run_once(self) -> tuple[int, int]:
         """Promote one batch; return how many moved and in how many ms the next is due (-1: none waits)."""
-        moved, next_ms = await _PROMOTE(self._queue.redis, self._keys, [_BATCH])
+        moved, next_ms = await _PROMOTE(self._queue.redis, self._keys, self._args)
         return moved, next_ms

@@ -16,6 +16,7 @@ from holdfast.redis.keys import QueueKeys
 from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message, decode_value, encode_value
 from holdfast.runs.run import Envelope, Run, RunFault, Status
+from holdfast.runs.scope import shown_limit, unscoped
 from holdfast.runs.submit import Submitter
 
 if TYPE_CHECKING:
@@ -205,8 +206,16 @@ class RunQueue:
     async def replay(self, run_id: str, *, letter: str = "") -> None:
         """Queue a failed, timed out or cancelled run again, from its first attempt."""
         keys = self.keys
-        script_keys = [keys.stream, keys.deadletter, keys.run(run_id), keys.runs, keys.ended, keys.outbox]
-        word = (await _REPLAY(self.redis, script_keys, [run_id, letter, int(self.outside)])).decode()
+        places = [
+            keys.stream,
+            keys.deadletter,
+            keys.run(run_id),
+            keys.runs,
+            keys.ended,
+            keys.outbox,
+            keys.letters,
+        ]
+        word = (await _REPLAY(self.redis, places, [run_id, letter, int(self.outside)])).decode()
         if word == "missing":
             raise NotFound(f"no run or dead letter {run_id!r} in queue {self.name!r}")
         if word != "replayed":
@@ -272,13 +281,13 @@ def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> R
         return float(fields.get(name) or 0) / 1000
 
     envelope = _envelope_of(fields.get(b"message", b""))
-    error = fields.get(b"error")
+    error, tenant = fields.get(b"error"), text(b"tenant") or envelope.tenant
     return Run(
         id=run_id,
         queue=queue,
         status=Status(text(b"status")),
         agent=text(b"agent"),
-        thread_id=text(b"thread") or envelope.thread_id,
+        thread_id=unscoped(tenant, text(b"thread")) or envelope.thread_id,
         lane=text(b"lane"),
         entry=text(b"entry"),
         attempt=int(fields.get(b"attempt") or 0),
@@ -289,8 +298,8 @@ def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> R
         finished_at=seconds(b"finished_at"),
         due_at=seconds(b"due_at"),
         cancel=text(b"cancel"),
-        tenant=text(b"tenant") or envelope.tenant,
-        parked=text(b"parked"),
+        tenant=tenant,
+        parked=shown_limit(tenant, text(b"parked")),
         interrupt=decode_value(fields.get(b"interrupt")),
         input=envelope.input,
         metadata=envelope.metadata,

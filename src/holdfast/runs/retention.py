@@ -24,6 +24,7 @@ _FORGET = load(__package__, "forget")
 _RESTORE = load(__package__, "restore")
 _TRIM = load(__package__, "trim")
 _FREE = load(__package__, "free")
+_LETTERS = load(__package__, "letters")
 _PAGE = 200
 """Runs that one script call looks at: about 2 ms of Redis if all of them are live."""
 _TRIM_PAGE = 1000
@@ -72,6 +73,8 @@ class Retention:
         left = await self._expiry.run_once(dry_run=dry_run)
         walked = await self._walk(walk, dry_run=dry_run)
         freed = 0 if dry_run else await self._free()
+        if not dry_run:
+            await self._forget_letters()
         trimmed, trimmed_all = await self._trim(dry_run=dry_run)
         swept = Swept(
             left=left,
@@ -120,6 +123,17 @@ class Retention:
                 freed += await _FREE(redis, [keys.limits, keys.returned, keys.run_prefix], names)
             if int(cursor) == 0:
                 return freed
+
+    async def _forget_letters(self) -> None:
+        """Forget what was kept for the replay of letters that nobody can replay any more."""
+        redis, keys = self._queue.redis, self._queue.keys
+        cursor = b"0"
+        while True:
+            cursor, kept = await command(redis, "HSCAN", keys.letters, cursor, "COUNT", _PAGE)
+            if kept:
+                await _LETTERS(redis, [keys.letters, keys.deadletter], list(kept))
+            if int(cursor) == 0:
+                return
 
     async def _trim(self, *, dry_run: bool) -> tuple[int, bool]:
         """Trim every lane, whatever delete_after_ack says now: it may have been off until yesterday."""

@@ -102,6 +102,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     multitask: Multitask = Multitask.ENQUEUE
     concurrency_key: str = ""
     logger_context: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    trace: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """The trace of whoever asked, if that was not here: else the current span is taken."""
 
 
 class Ticket(msgspec.Struct, frozen=True):

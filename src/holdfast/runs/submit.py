@@ -19,6 +19,7 @@ from holdfast.redis.keys import LANES
 from holdfast.redis.scripts import load
 from holdfast.runs.message import encode_message
 from holdfast.runs.run import Status, Submission, Ticket, checked_id
+from holdfast.runs.scope import scoped
 from holdfast.telemetry.traces import inject
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Submitter:
     async def submit(self, submission: Submission) -> Ticket:
         """Queue one run; concurrent calls travel together."""
         # The trace is taken here: the batch is sent by a task that belongs to whoever came first.
-        return await self._batches.add((submission, inject()))
+        return await self._batches.add((submission, inject() or submission.trace))
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:
         """Queue many runs in as few calls as possible; a refused one stands in the list as its error."""
@@ -120,7 +121,7 @@ class Submitter:
         sending: asyncio.Task[list[Ticket | Exception]] | None = None
         for batch in batches:
             # While Redis works on one batch the next is written; they are sent one after the other, in order.
-            written = self._write([(submission, trace) for submission in batch])
+            written = self._write([(submission, trace or submission.trace) for submission in batch])
             if sending is not None:
                 tickets += await sending
             sending = asyncio.create_task(self._send(written))
@@ -173,7 +174,7 @@ class Submitter:
         if not _AGENT.fullmatch(submission.agent):
             shown = f"{submission.agent[:80]!r}"
             raise InputError(f"agent must be a name of 1 to 200 letters, digits and _ . : / -, got {shown}")
-        delay, key = submission.delay_seconds, submission.idempotency_key
+        delay, tenant = submission.delay_seconds, submission.tenant
         if not 0 <= delay <= _LONGEST_DELAY_SECONDS:
             raise InputError(f"delay_seconds must be between 0 and ten years, got {delay}")
         timeout = submission.timeout_seconds
@@ -184,12 +185,12 @@ class Submitter:
             _LANE_NUMBERS[submission.priority.value],
             int(delay * 1000),
             submission.agent,
-            submission.thread_id,
-            checked_id(key, "idempotency_key") if key else "",
+            scoped(tenant, submission.thread_id),
+            scoped(tenant, _named(submission.idempotency_key, "idempotency_key")),
             encode_message(submission, trace, max_bytes=self._settings.max_payload_bytes),
             submission.multitask.value,
-            checked_id(submission.tenant, "tenant") if submission.tenant else "",
-            checked_id(submission.concurrency_key, "concurrency_key") if submission.concurrency_key else "",
+            _named(tenant, "tenant"),
+            scoped(tenant, _named(submission.concurrency_key, "concurrency_key")),
             "1" if self._outside or submission.webhook or submission.push else "",
         )
 
@@ -241,6 +242,10 @@ class Submitter:
             told = f"queue {name!r} is {word}; `holdfast queues resume {name}` opens it"
             return QueuePaused(told, retry_after=_PAUSED_RETRY_SECONDS)
         return Ticket(run_id, Status(word), entry)
+
+
+def _named(value: str, what: str) -> str:
+    return checked_id(value, what) if value else ""
 
 
 def uuid7() -> str:

@@ -71,6 +71,8 @@ class Worker:
         self._block_ms = settings.block_ms
         self.permits = Permits(min(settings.slots, settings.max_pending))
         self.running: dict[tuple[str, int], Invocation] = {}
+        self.lingering = 0
+        """Agents that go on after their runs: a process that leaves can't wait for them."""
         self._attended: dict[tuple[str, int], Hold] = {}
         self._unsure = False
         self._is_quiet = False
@@ -84,6 +86,7 @@ class Worker:
         self._adopted = metrics.runs_adopted.labels(settings.name)
         metrics.slots.labels(settings.name).set(self.permits.limit)
         metrics.runs_running.labels(settings.name).set_function(lambda: len(self.running))
+        metrics.bodies_lingering.labels(settings.name).set_function(lambda: self.lingering)
 
     # -- life
 
@@ -139,6 +142,8 @@ class Worker:
         claims = await self._claim(woken)
         for run in claims.runs:
             runs.create_task(self._attend(run, claims.asked_at))
+        for _ in range(2):
+            await asyncio.sleep(0)  # the runs begin before we ask for more
         if claims.paused:
             await self._wait_for_gate()
 
@@ -267,20 +272,30 @@ class Worker:
     def _let_go(self, run: Claimed, hold: Hold, invocation: Invocation | None) -> None:
         hold.drop()
         self._attended.pop((run.run_id, run.fence), None)
-        self._free(invocation)
+        self._free(run, invocation)
 
-    def _free(self, invocation: Invocation | None) -> None:
-        """Give the slot back, but not before a thread that ignored its stop has really ended."""
-        thread = invocation.lingering if invocation is not None else None
-        if thread is None:
+    def _free(self, run: Claimed, invocation: Invocation | None) -> None:
+        """Give the slot back, but not before a body that ignored its stop has really ended."""
+        body = invocation.lingering if invocation is not None else None
+        if body is None:
             self.permits.give()
             return
+        self.lingering += 1
+        self._metrics.runs(self._place.settings.name, run.agent).abandoned()
         self._log.warning(
-            "an agent's thread goes on after its run: its slot is taken until it ends",
+            "an agent ignores its stop and goes on after its run: its slot is taken until it ends",
+            agent=run.agent,
+            run_id=run.run_id,
+            fence=run.fence,
+            lingering=self.lingering,
             slots=self.permits.limit,
         )
         loop = asyncio.get_running_loop()
-        thread.add_done_callback(lambda _: loop.call_soon_threadsafe(self.permits.give))
+        body.add_done_callback(lambda _: loop.call_soon_threadsafe(self._body_ended))
+
+    def _body_ended(self) -> None:
+        self.lingering -= 1
+        self.permits.give()
 
     def _report(self, run: Claimed, status: Status | None, settled: Settlement, seconds: float) -> None:
         queue, reason, fault = self._place.settings.name, settled.reason, settled.fault

@@ -83,7 +83,9 @@ def next_run(
         kept = streak if isinstance(outcome, Cancelled) else 0
         return _limited(schedule, runs, Next(at, kept, missed, reason))
     wait = wait_after(failure, streak + 1, schedule, settings, random=random)
-    at = _turn_after(schedule, ended) if wait.seconds is None else ended + wait.seconds
+    at = ended + wait.seconds if wait.seconds is not None else _turn_after(schedule, ended)
+    if wait.seconds is None and schedule.overlap == "buffer" and _count(schedule, acquired, ended):
+        at = ended
     pause = 0 < schedule.pause_after_failures <= streak + 1
     return _limited(schedule, runs, Next(at, streak + 1, 0, wait.reason, pause))
 
@@ -196,6 +198,8 @@ def _turn(schedule: Schedule, ready: float, acquired: float, ended: float) -> _T
         return None, 0, "done"
     if isinstance(trigger, Every) and trigger.since == "completion":
         return ended + trigger.seconds, 0, "turn"
+    if schedule.overlap == "buffer" and (turn := _buffered(schedule, ready, acquired, ended)):
+        return turn
     match schedule.misfire:
         case "coalesce":
             return _coalesced(schedule, ready, acquired, ended)
@@ -203,6 +207,15 @@ def _turn(schedule: Schedule, ready: float, acquired: float, ended: float) -> _T
             return _skipped(schedule, ready, acquired, ended)
         case "catch_up":
             return _caught_up(schedule, ready, ended)
+
+
+def _buffered(schedule: Schedule, ready: float, acquired: float, ended: float) -> _Turn | None:
+    """Return the one turn that waited for the end of this run, whatever the policy for missed ones is."""
+    waited = _count(schedule, acquired, ended)
+    missed = _count(schedule, ready, acquired)
+    if not waited or (missed and schedule.misfire == "catch_up"):
+        return None
+    return ended, missed + waited - 1, "buffered"
 
 
 def _coalesced(schedule: Schedule, ready: float, acquired: float, ended: float) -> _Turn:

@@ -43,7 +43,7 @@ class Completer:
         self._redis = redis
         self._where: list[Any] = [keys.waiting, keys.working, keys.leases, keys.definitions]
         self._where += [keys.record_prefix]
-        self._nudge = keys.nudge
+        self._priorities, self._nudge = keys.priorities, keys.nudge
         self._owner = owner
 
     async def complete(self, runs: Sequence[Done]) -> list[Ended]:
@@ -54,7 +54,7 @@ class Completer:
             for run in runs[start : start + CHUNK]:
                 args += (run.name, run.fence, score(run.next_at), run.streak, run.outcome)
                 args += (run.error[:_ERROR_MOST], round(run.duration_ms, 3), run.pause)
-            done += words(Ended, await _COMPLETE(self._redis, self._where, args))
+            done += words(Ended, await _COMPLETE(self._redis, [*self._where, self._priorities], args))
         return done
 
     async def give_back(self, leases: Sequence[Lease], after: Sequence[float] | None = None) -> list[Ended]:

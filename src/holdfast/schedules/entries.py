@@ -60,6 +60,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     lease_expires_at: float | None
     streak: int
     runs: int
+    revision: int
+    """Of its definition and its pause; 0 if the code has defined it and nobody has paused it."""
     reclaimed: int
     """How often its holder died since it last ended."""
     paused: str
@@ -145,6 +147,7 @@ def _entry(name: str, row: list[Any]) -> Entry:
         lease_expires_at=None if expires_ms is None else expires_ms / 1000,
         streak=int(_number(record.get("streak")) or 0),
         runs=int(_number(record.get("runs")) or 0),
+        revision=int(_number(record.get("revision")) or 0),
         reclaimed=int(_number(record.get("reclaimed")) or 0),
         paused=text(record.get("paused", "")),
         paused_since=_number(record.get("paused_since")),

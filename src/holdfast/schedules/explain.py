@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.schedules.entries import State
+from holdfast.schedules.schedule import family
 from holdfast.schedules.shards import Shards
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _waits(
 ) -> str:
     if entry.next_at is not None and entry.next_at > now:
         return f"it is not due: its turn is in {entry.next_at - now:.1f} s"
-    refusal = patterns.refusal(entry.name)
+    refusal = patterns.refusal(family(entry.name))
     if refusal:
         return f"it is due, but {refusal} keeps it from being run"
     if not schedulers:
@@ -54,11 +55,19 @@ def _waits(
     able = {name: said for name, said in schedulers.items() if _knows(said, schedule)}
     if not able:
         return f"it is due, but no live scheduler has the agent {schedule.agent!r}"
-    full = [name for name, said in able.items() if _full(said)]
+    full = {name for name, said in able.items() if _full(said)}
     if len(full) == len(able):
         return f"it is due, but no permit is free in {', '.join(sorted(full))}"
-    who = " or ".join(sorted(able))
-    return f"it is due: {who} should take it at once, unless its breaker is open (see its log)"
+    return _should_run({name: said for name, said in able.items() if name not in full})
+
+
+def _should_run(free: dict[str, dict[str, str]]) -> str:
+    """Say which of those that have the agent and a permit should take it, or what keeps them from it."""
+    ready = [name for name, said in free.items() if not said.get("breakers")]
+    if ready:
+        return f"it is due: {' or '.join(sorted(ready))} should take it at once"
+    breakers = "; ".join(f"{name}: {said['breakers']}" for name, said in sorted(free.items()))
+    return f"it is due, but a circuit breaker keeps it from being acquired ({breakers})"
 
 
 def _knows(said: dict[str, str], schedule: Schedule) -> bool:

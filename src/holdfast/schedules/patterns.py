@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.config.values import compiled
 from holdfast.errors import ConfigError
+from holdfast.schedules.schedule import family
 
 if TYPE_CHECKING:
     from typing import Self
@@ -64,7 +65,7 @@ class Overrun:
 
     def allowed(self, name: str) -> float:
         """Return the seconds that a schedule may overrun its deadline."""
-        if self.exceptional is not None and self.exceptional.fullmatch(name):
+        if self.exceptional is not None and self.exceptional.fullmatch(family(name)):
             return self.exceptional_seconds
         return self.seconds
 

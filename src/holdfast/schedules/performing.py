@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.context import Context, RunInfo, Signals
 from holdfast.agents.failures import Failure, FailureClass, classify
 from holdfast.agents.invoke import Invocation
+from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import LeaseLost
 from holdfast.schedules.cadence import fire_times
+from holdfast.schedules.schedule import family, turn_name
+from holdfast.schedules.trigger import Once
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
+    from holdfast.agents.memory import Memory
     from holdfast.schedules.acquisition import Acquired
     from holdfast.schedules.clock import RedisClock
+    from holdfast.schedules.overlap import Overlaps
     from holdfast.schedules.patterns import Overrun
     from holdfast.schedules.place import Place
     from holdfast.schedules.running import Turn
@@ -26,9 +32,12 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
-def turn_id(run: Acquired) -> str:
+def turn_id(run: Acquired, schedule: Schedule) -> str:
     """The name of a turn: the same when it is run again because its scheduler died."""
-    return f"{run.name}@{run.ready:.3f}"
+    trigger = schedule.trigger
+    # A turn that is a schedule of its own waits from when it was placed: its time is in its definition.
+    at = trigger.at if schedule.source == "turn" and isinstance(trigger, Once) else run.ready
+    return turn_name(run.name, at)
 
 
 def prepare(
@@ -39,30 +48,38 @@ def prepare(
     left = overrun.left(run.name, run.deadline, clock.now())
     seconds = max(left, 0.001) if place.settings.zombie_cleanup.enabled else float(LONGEST_TIMEOUT_SECONDS)
     info = RunInfo(
-        run_id=turn_id(run),
+        run_id=turn_id(run, schedule),
         agent_id=schedule.agent,
         thread_id="",
         attempt=1,
         fence=run.fence,
         deadline=datetime.fromtimestamp(clock.now() + seconds, UTC),
         metadata=schedule.metadata,
-        log_fields={"schedule": run.name},
+        log_fields={"schedule": family(run.name)},
     )
-    memory = None
-    if place.store is not None:
-        memory = place.store.memory(run_id=info.run_id, thread_id="", fence=run.fence, owner=place.owner)
+    memory = partial(_memory_of, place, info)
     ctx = Context(info, _emit, Signals(place.draining), memory=memory, store=place.store)
     return Invocation(spec, ctx, schedule.input, seconds, place.executor)
 
 
-async def perform(place: Place, turn: Turn, clock: RedisClock) -> Outcome:
+def _memory_of(place: Place, info: RunInfo) -> Memory:
+    """The memory of one turn: the store's, if the scheduler has one."""
+    if place.store is None:
+        return LocalMemory()
+    return place.store.memory(run_id=info.run_id, thread_id="", fence=info.fence, owner=place.owner)
+
+
+async def perform(place: Place, turn: Turn, clock: RedisClock, overlaps: Overlaps) -> Outcome:
     """Run a turn for as long as its lease is ours."""
     timer = _stop_at_next_turn(turn, clock)
     try:
         async with turn.hold:
             if turn.invocation is None:
                 return await _submit(place, turn)
-            return await turn.invocation.run()
+            if turn.schedule.overlap != "allow" or turn.run.triggered:  # a manual run has no turn after it
+                return await turn.invocation.run()
+            async with overlaps.beside(turn, clock):
+                return await turn.invocation.run()
     except LeaseLost:
         return Lost()
     except Exception as exc:
@@ -75,7 +92,7 @@ async def perform(place: Place, turn: Turn, clock: RedisClock) -> Outcome:
 async def _submit(place: Place, turn: Turn) -> Outcome:
     if place.submit is None:
         return Failed(Failure.because(FailureClass.INVALID, "this scheduler has no way to submit runs"))
-    await place.submit(turn.schedule, turn_id(turn.run))
+    await place.submit(turn.schedule, turn_id(turn.run, turn.schedule))
     return Succeeded(None)
 
 

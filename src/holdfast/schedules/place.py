@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from holdfast.config.checks import key_slot
+from holdfast.config.shown import redacted
+from holdfast.errors import ConfigError
 from holdfast.redis.keys import ScheduleKeys
+from holdfast.schedules.schedule import family
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,12 +20,16 @@ if TYPE_CHECKING:
     from holdfast.config import RedisSettings, SchedulerSettings
     from holdfast.schedules.schedule import Schedule
 
+_URGENT: Final = 3
+_PATIENT: Final = 7
+"""Classes of priority up to here go to the high lane of a queue, from there to the low one."""
+
 
 class Submit(Protocol):
     """Asks for a run of a schedule's agent in its target queue."""
 
-    async def __call__(self, schedule: Schedule, turn: str, /) -> None:
-        """Ask once: the same ``turn`` again asks for nothing new."""
+    async def __call__(self, schedule: Schedule, turn: str, /) -> bool:
+        """Ask once: the same ``turn`` again asks for nothing new. Return whether it was new."""
         ...
 
 
@@ -44,6 +52,38 @@ class Place:
     owner: str
     submit: Submit | None = None
     store: MemoryStore | None = None
+
+
+def run_request(schedule: Schedule, turn: str) -> dict[str, Any]:
+    """Return the fields of the submission that asks for a run: the same turn has the same idempotency key."""
+    return {
+        "agent": schedule.agent,
+        "input": schedule.input,
+        "priority": _lane(schedule.priority),
+        "tenant": schedule.tenant,
+        "idempotency_key": f"schedule:{turn}",
+        "metadata": {**schedule.metadata, "schedule": family(schedule.name), "turn": turn},
+    }
+
+
+def _lane(priority: int) -> str:
+    if priority <= _URGENT:
+        return "high"
+    return "low" if priority >= _PATIENT else "normal"
+
+
+def checked_keys(settings: RedisSettings) -> ScheduleKeys:
+    """The same keys, or ConfigError where a cluster would keep them in different slots."""
+    keys = schedule_keys(settings)
+    if not settings.url.startswith(("redis+cluster://", "rediss+cluster://")):
+        return keys
+    if len({key_slot(key) for key in dataclasses.astuple(keys)}) == 1:
+        return keys
+    raise ConfigError(
+        f"redis.scheduler.keys.hash-tag is empty, and redis.url = {redacted(settings.url)} is a cluster: a "
+        "script moves a schedule between several keys, which must be in one slot. Set "
+        "redis.scheduler.keys.hash-tag, to ps for example: the keys are then waiting{ps}, working{ps}, …"
+    )
 
 
 def schedule_keys(settings: RedisSettings) -> ScheduleKeys:

@@ -26,6 +26,11 @@ class Registration(msgspec.Struct, frozen=True):
     first: float | None
     """Its first turn, if it is new or its trigger has changed; None if it has no turn left."""
     priority: int = NORMAL_PRIORITY
+    revision: int = 0
+    """The higher one is the newer one; 0 is the code's, which is written whatever is there."""
+    paused: str = ""
+    paused_since: float = 0.0
+    """If it is new: since when it is paused; 0 is not."""
 
 
 def fingerprint(*parts: Any) -> str:

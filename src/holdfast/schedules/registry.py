@@ -13,15 +13,16 @@ import msgspec
 
 from holdfast.errors import InputError
 from holdfast.redis.batcher import fitting
+from holdfast.redis.command import command
 from holdfast.redis.scripts import load
 from holdfast.schedules.entries import scan_names
 from holdfast.schedules.registration import registration_of
 from holdfast.schedules.schedule import decoded
-from holdfast.schedules.words import CHUNK, PAGE, Changed, Registered, score, seconds, text, words
+from holdfast.schedules.words import BATCH, CHUNK, PAGE, Changed, Registered, score, seconds, text, words
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
@@ -37,6 +38,7 @@ _TRIGGER = load(__package__, "trigger")
 _STOP = load(__package__, "stop")
 _MISSING = load(__package__, "missing")
 _COUNTS = load(__package__, "counts")
+_DIFFERING = load(__package__, "differing")
 _SAMPLE = 100
 
 _log = get_logger(__name__)
@@ -62,6 +64,18 @@ class Counts(msgspec.Struct, frozen=True):
     """Of a sample of those that run, how many also wait: none, unless somebody meddled."""
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What is another whenever a definition or a pause has changed, or Redis has lost some."""
+
+    changes: str
+    registered: int
+
+    @property
+    def era(self) -> str:
+        """Another one after Redis has been emptied."""
+        return self.changes.partition("-")[0]
+
+
 class Registry:
     """The schedules of one set of keys."""
 
@@ -74,47 +88,65 @@ class Registry:
     ) -> list[Registered]:
         """Register schedules; the first turns of new ones are spread over ``jitter_seconds``."""
         now = (await self.count()).now
-        return await self.put([registration_of(one, now, _spread(jitter_seconds)) for one in schedules])
+        return await self.put([registration_of(one, now, spread(jitter_seconds)) for one in schedules])
 
     async def put(self, registrations: Sequence[Registration]) -> list[Registered]:
         """Write definitions, as many as there are; those that are known keep their turn."""
         keys = self._keys
         where = [keys.waiting, keys.working, keys.leases, keys.definitions, keys.priorities]
-        where += [keys.record_prefix, keys.nudge]
+        where += [keys.record_prefix, keys.nudge, keys.changes]
         done: list[Registered] = []
         while len(done) < len(registrations):
             rest = registrations[len(done) : len(done) + CHUNK]
             args: list[Any] = []
             for one in rest[: fitting(rest, lambda r: len(r.spec), most=CHUNK)]:
                 args += (one.name, one.spec, one.trigger, one.timeout_ms, one.priority, score(one.first))
+                args += (one.revision or "", score(one.paused_since or None), one.paused)
             done += words(Registered, await _REGISTER(self._redis, where, args))
         return done
 
-    async def remove(self, names: Iterable[str], *, stop: str = "") -> list[Changed]:
+    async def remove(
+        self, names: Iterable[str], *, stop: str = "", revisions: Mapping[str, int] | None = None
+    ) -> list[Changed]:
         """Remove schedules for good; running ones end by themselves, or stop at once for the reason given."""
         keys = self._keys
         where = [keys.waiting, keys.working, keys.leases, keys.definitions, keys.priorities]
-        return await self._each(_REMOVE, [*where, keys.record_prefix], [stop], names)
+        where += [keys.record_prefix, keys.changes]
+        return await self._each(_REMOVE, where, [stop], _under(names, revisions), stride=2)
 
-    async def pause(self, names: Iterable[str], reason: str = "") -> list[Changed]:
+    async def pause(
+        self,
+        names: Iterable[str],
+        reason: str = "",
+        *,
+        since: float | None = None,
+        revisions: Mapping[str, int] | None = None,
+    ) -> list[Changed]:
         """Take schedules out of their turn until resumed; running ones end their run first."""
         keys = self._keys
-        return await self._each(_PAUSE, [keys.waiting, keys.definitions, keys.record_prefix], [reason], names)
+        where = [keys.waiting, keys.definitions, keys.record_prefix, keys.changes]
+        return await self._each(_PAUSE, where, [reason, score(since)], _under(names, revisions), stride=2)
 
     async def resume(
-        self, names: Iterable[str], *, at: Mapping[str, float] | None = None, spread_seconds: float = 0.0
+        self,
+        names: Iterable[str],
+        *,
+        at: Mapping[str, float] | None = None,
+        spread_seconds: float = 0.0,
+        revisions: Mapping[str, int] | None = None,
     ) -> list[Changed]:
         """Let paused schedules take their turns again: those given in ``at``, else those they had."""
         keys = self._keys
-        where = [keys.waiting, keys.leases, keys.definitions, keys.record_prefix, keys.nudge]
+        where = [keys.waiting, keys.leases, keys.definitions, keys.record_prefix, keys.nudge, keys.changes]
         turns = dict(at or {})
         if spread_seconds > 0:
             names = list(names)
             now = (await self.count()).now
             for name in names:
-                turns.setdefault(name, now + _spread(spread_seconds))
-        pairs = (part for name in names for part in (name, score(turns.get(name))))
-        return await self._each(_RESUME, where, [], pairs, stride=2)
+                turns.setdefault(name, now + spread(spread_seconds))
+        under = revisions or {}
+        parts = (part for name in names for part in (name, score(turns.get(name)), under.get(name) or ""))
+        return await self._each(_RESUME, where, [], parts, stride=3)
 
     async def trigger(self, names: Iterable[str]) -> list[Changed]:
         """Run schedules now, beside their turns; one that runs is run once more."""
@@ -151,7 +183,7 @@ class Registry:
         now = (await self.count()).now
 
         def usual(lost: Missing) -> Registration | None:
-            return _planned(lost, now, _spread(jitter_seconds))
+            return _planned(lost, now, spread(jitter_seconds))
 
         restored: list[str] = []
         cursor = "0"
@@ -164,6 +196,20 @@ class Registry:
             ]
             if cursor == "0":
                 return restored
+
+    async def differing(self, digests: Sequence[tuple[str, str]]) -> list[int]:
+        """The places of those whose definition is missing here or has another SHA-1."""
+        found: list[int] = []
+        for start in range(0, len(digests), BATCH):
+            args = [part for pair in digests[start : start + BATCH] for part in pair]
+            found += [start + int(at) for at in await _DIFFERING(self._redis, [self._keys.definitions], args)]
+        return found
+
+    async def standing(self) -> Standing:
+        """What to remember, to tell later whether anything has changed."""
+        changes = await command(self._redis, "GET", self._keys.changes)
+        registered = await command(self._redis, "HLEN", self._keys.definitions)
+        return Standing(text(changes or ""), int(registered))
 
     async def count(self) -> Counts:
         """How many schedules are where, now."""
@@ -197,5 +243,12 @@ def _planned(lost: Missing, now: float, jitter: float) -> Registration | None:
         return None
 
 
-def _spread(seconds: float) -> float:
+def _under(names: Iterable[str], revisions: Mapping[str, int] | None) -> Iterator[Any]:
+    """Each name with the revision that it is changed under, '' for just now."""
+    under = revisions or {}
+    return (part for name in names for part in (name, under.get(name) or ""))
+
+
+def spread(seconds: float) -> float:
+    """Return a random part of so many seconds."""
     return random.uniform(0, seconds) if seconds > 0 else 0.0  # noqa: S311 - no secret

@@ -26,6 +26,9 @@ class Turn:
     hold: Hold
     invocation: Invocation | None = None
     task: asyncio.Task[None] | None = None
+    beside: float = 0.0
+    """The last of its schedule's turns that was placed beside it, or left out."""
+    placed: int = 0
     told: bool = False
     """Whether its end was decided: whatever its body still does changes nothing."""
 

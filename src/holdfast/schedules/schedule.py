@@ -13,17 +13,20 @@ from msgspec import Meta
 
 from holdfast.config.names import checked_queue
 from holdfast.errors import InputError
-from holdfast.schedules.trigger import Cron, Moment, Trigger
+from holdfast.schedules.trigger import Cron, Moment, Once, Trigger
 from holdfast.schedules.wallclock import next_fire
 
 Misfire: TypeAlias = Literal["coalesce", "skip", "catch_up"]
 Overlap: TypeAlias = Literal["skip", "buffer", "cancel", "allow"]
-Source: TypeAlias = Literal["code", "api"]
+Source: TypeAlias = Literal["code", "api", "turn"]
+"""Who defines it; ``turn`` is one turn of another schedule, which ends with its run."""
 
 _YEAR: Final = 365 * 86400
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 # A member that is a mere number is taken for damage and repaired away.
 _NUMBER = re.compile(r"[0-9.]+")
+# No name of a schedule has these: what does is one of its turns.
+_TURN = re.compile(r"[#@]")
 _NAME_ALLOWED: Final = (
     "up to 200 letters, digits, _ . : / and -, the first a letter, digit or _, and not a mere number"
 )
@@ -51,15 +54,44 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     misfire: Misfire = "coalesce"
     catch_up_most: Annotated[int, Meta(ge=1, le=1000)] = 10
     overlap: Overlap = "skip"
+    overlap_most: Annotated[int, Meta(ge=1, le=100)] = 10
+    """Turns that wait or run at once with the policy ``allow``."""
     pause_after_failures: Count = 0
     target: str = ""
     """The queue that its runs are submitted to; empty runs the agent in the scheduler."""
     metadata: dict[str, str] = {}
+    tenant: Annotated[str, Meta(max_length=100, pattern="^[A-Za-z0-9_.-]*$")] = ""
+    """Whose it is, and whose its runs are; its name then begins with ``<tenant>/``."""
     source: Source = "code"
 
 
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _DECODER: Final = msgspec.json.Decoder(Schedule)
+
+
+def family(name: str) -> str:
+    """Return the schedule that a name belongs to: ``report#2`` and ``report@…`` are turns of ``report``."""
+    return _TURN.split(name, maxsplit=1)[0]
+
+
+def single_turn(schedule: Schedule, name: str, at: float) -> Schedule:
+    """Return one turn of a schedule as a schedule of its own, which nobody else's limits concern."""
+    return msgspec.structs.replace(
+        schedule,
+        name=name,
+        trigger=Once(at=at),
+        misfire="coalesce",
+        overlap="skip",
+        starts_at=0.0,
+        ends_at=0.0,
+        max_runs=0,
+        source="turn",
+    )
+
+
+def turn_name(name: str, at: float) -> str:
+    """Return the name of a turn: the same when it is run again because its scheduler died."""
+    return f"{family(name)}@{at:.3f}"
 
 
 def checked(schedule: Schedule) -> Schedule:
@@ -71,6 +103,8 @@ def checked(schedule: Schedule) -> Schedule:
         _check_target(sound)
     if isinstance(sound.trigger, Cron):
         _check_cron(sound, sound.trigger)
+    if sound.source == "turn":
+        raise _wrong(sound, "source: a turn is made by its schedule, not registered")
     if 0 < sound.ends_at <= sound.starts_at:
         raise _wrong(sound, f"ends_at: {sound.ends_at:g} is not after starts_at, {sound.starts_at:g}")
     return sound

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 from holdfast.redis.client import TROUBLE
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from holdfast.schedules.rounds import Round
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -76,18 +78,34 @@ class Upkeep:
             self._wake()
         return len(found)
 
-    async def sweep(self) -> None:
-        """Look at both sets every interval, if it is our office or everybody's."""
-        while self._settings.enabled:
-            await asyncio.sleep(self._settings.interval_ms / 1000)
-            try:
-                result = await self._sweep_once()
-            except TimeoutError:
-                result = "hung"
-            except TROUBLE as exc:
-                self._metrics.redis_errors.labels(type(exc).__name__).inc()
-                result = "failed"
-            self._metrics.schedule_sweeps.labels(result).inc()
+    def sweeping(self) -> Round | None:
+        """Look at both sets every interval, if it is our office or everybody's; None if switched off."""
+        settings = self._settings
+        if not settings.enabled:
+            return None
+        return Round(
+            "orphan-cleanup",
+            self.sweep,
+            first_after=settings.interval_ms / 1000,
+            await_ms=settings.executor_shutdown_await_ms,
+            force_await_ms=settings.executor_shutdown_force_await_ms,
+        )
+
+    async def sweep(self) -> float:
+        """Make one pass, count how it went, and return the seconds until the next."""
+        interval, began = self._settings.interval_ms / 1000, time.monotonic()
+        try:
+            result = await self._sweep_once()
+        except TimeoutError:
+            result = "hung"
+        except TROUBLE as exc:
+            self._metrics.redis_errors.labels(type(exc).__name__).inc()
+            result = "failed"
+        self._metrics.schedule_sweeps.labels(result).inc()
+        # Passes that became due while this one was on are left out: the next comes when it would have.
+        skipped, late = divmod(time.monotonic() - began, interval)
+        self._metrics.schedule_sweeps.labels("skipped").inc(skipped)
+        return interval - late
 
     async def _sweep_once(self) -> str:
         if self._settings.force_all_pods:

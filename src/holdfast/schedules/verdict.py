@@ -13,13 +13,11 @@ if TYPE_CHECKING:
 
     from holdfast.agents.outcome import Outcome
     from holdfast.config import SchedulerSettings
-    from holdfast.schedules.acquisition import Acquired
-    from holdfast.schedules.schedule import Schedule
+    from holdfast.schedules.running import Turn
 
 
 def verdict(
-    run: Acquired,
-    schedule: Schedule,
+    turn: Turn,
     outcome: Outcome,
     *,
     ended: float,
@@ -27,14 +25,16 @@ def verdict(
     random: Callable[[], float],
 ) -> tuple[Done, Next]:
     """Return the end of a turn and why its next one is when it is."""
+    run, schedule = turn.run, turn.schedule
     following = next_run(
         schedule,
-        ready=run.ready,
-        acquired=run.acquired_at,
+        # Turns that were placed beside it are not its own to plan: the next comes after the last of them.
+        ready=max(run.ready, turn.beside),
+        acquired=max(run.acquired_at, turn.beside),
         ended=ended,
         outcome=outcome,
         streak=run.streak,
-        runs=run.runs + (0 if run.triggered else 1),
+        runs=run.runs + turn.placed + (0 if run.triggered else 1),
         settings=settings,
         random=random,
         triggered=run.triggered,
@@ -44,7 +44,8 @@ def verdict(
         Done(
             run.name,
             run.fence,
-            following.at,
+            # A turn by itself ends with its run: its schedule's next turn comes all the same.
+            None if schedule.source == "turn" else following.at,
             streak=following.streak,
             outcome=word,
             error=error,

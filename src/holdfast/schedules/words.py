@@ -32,6 +32,8 @@ class Registered(enum.StrEnum):
     RESTORED = "restored"
     """Known and unchanged, but it had lost its place or its record."""
     UNCHANGED = "unchanged"
+    STALE = "stale"
+    """A newer revision is there; nothing was changed."""
 
 
 class Changed(enum.StrEnum):
@@ -49,6 +51,8 @@ class Changed(enum.StrEnum):
     ALREADY = "already"
     UNKNOWN = "unknown"
     """There is no schedule of that name."""
+    STALE = "stale"
+    """Something newer was decided meanwhile; nothing was changed."""
 
 
 class Ended(enum.StrEnum):
@@ -62,6 +66,22 @@ class Ended(enum.StrEnum):
     """Somebody else has it by now; nothing was changed."""
     REMOVED = "removed"
     """Nobody defines it any more; it will not run again."""
+
+
+class Placed(enum.StrEnum):
+    """What became of a turn that is to be a schedule of its own."""
+
+    PLACED = "placed"
+    ALREADY = "already"
+    """It was placed before."""
+    FULL = "full"
+    """As many turns as allowed wait or run."""
+    PAUSED = "paused"
+    """The schedule takes no turns."""
+    STALE = "stale"
+    """Somebody else has the turn beside which it was to run."""
+    UNKNOWN = "unknown"
+    """There is no schedule of that name (any more)."""
 
 
 class Found(enum.StrEnum):

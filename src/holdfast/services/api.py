@@ -19,7 +19,7 @@ import socket
 import time
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import uvicorn
 import uvloop
@@ -27,6 +27,7 @@ import uvloop
 from holdfast.api.app import create_app
 from holdfast.api.auth import check_exposure
 from holdfast.api.backend import Backend, Line
+from holdfast.api.connection import Connection
 from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
 from holdfast.events.feed import Feed
 from holdfast.events.hub import Hub
@@ -147,7 +148,7 @@ class ApiProcess:
     def _config(self, backend: Backend) -> uvicorn.Config:
         return uvicorn.Config(
             create_app(backend),
-            http="httptools",
+            http=cast("type[asyncio.Protocol]", partial(Connection, settings=self._settings.api)),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -13,16 +13,23 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.leases.keeper import Keeper
+from holdfast.redis.breaker import State
 from holdfast.redis.client import TROUBLE
+from holdfast.redis.command import command
 from holdfast.redis.members import Member, Members
-from holdfast.runs.run import Priority, Submission
+from holdfast.runs.run import Submission
+from holdfast.schedules.entries import Entries
+from holdfast.schedules.healing import Healing
 from holdfast.schedules.nudges import Nudges
-from holdfast.schedules.place import Place, schedule_keys
+from holdfast.schedules.place import Place, checked_keys, run_request, schedule_keys
 from holdfast.schedules.reconcile import Reconcile
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.report import Report
+from holdfast.schedules.rounds import Round
 from holdfast.schedules.scheduler import Scheduler
 from holdfast.schedules.shards import Shards
 from holdfast.schedules.upkeep import Upkeep
@@ -34,10 +41,11 @@ from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from holdfast.agents.app import App
     from holdfast.config import Settings
+    from holdfast.redis.breaker import Breaker
     from holdfast.runs.queue import RunQueue
     from holdfast.schedules.place import Submit
     from holdfast.schedules.schedule import Schedule
@@ -47,8 +55,6 @@ _THREADS = "holdfast-scheduled"
 _MOST_THREADS = 1000
 _GOODBYE_SECONDS = 3.0
 _RETRY_SECONDS = 1.0
-_URGENT, _PATIENT = 3, 7
-"""Classes of priority up to here go to the high lane of a queue, from there to the low one."""
 
 _log = get_logger(__name__)
 
@@ -108,7 +114,7 @@ class SchedulerProcess:
             self._submitter(connections),
             connections.store,
         )
-        redis, keys, ttl = connections.redis, schedule_keys(settings), self._settings.lease.ttl_seconds
+        redis, keys, ttl = connections.redis, checked_keys(settings), self._settings.lease.ttl_seconds
         scheduler = self.scheduler = Scheduler(
             place, redis, keys, settings, keeper=keeper, metrics=self.metrics, ttl_seconds=ttl
         )
@@ -122,29 +128,35 @@ class SchedulerProcess:
             wake=scheduler.nudge,
         )
         registry, schedules = Registry(redis, keys), tuple(self._app.schedules.values())
+        reconcile = Reconcile(registry, schedules, settings.scheduler, self._healing(connections, registry))
+        sweeping = upkeep.sweeping()
+        passes = [self._reconciling(reconcile, scheduler), *([sweeping] if sweeping is not None else [])]
         rounds = [
             keeper.watch(),
             self._heartbeat(connections, scheduler),
-            self._reconcile(Reconcile(registry, schedules, settings.scheduler), scheduler),
             upkeep.reclaim(),
-            upkeep.sweep(),
             Nudges(keys.nudge, scheduler.nudge, connections.blocking(0)).run(),
             Report(scheduler, registry, upkeep, schedules, settings, self.metrics).run(),
         ]
-        await self._until_stopped(scheduler, rounds, len(schedules))
+        await self._until_stopped(scheduler, rounds, passes, len(schedules))
 
     async def _until_stopped(
-        self, scheduler: Scheduler, rounds: Sequence[Coroutine[Any, Any, None]], schedules: int
+        self,
+        scheduler: Scheduler,
+        rounds: Sequence[Coroutine[Any, Any, None]],
+        passes: Sequence[Round],
+        schedules: int,
     ) -> None:
         async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(each) for each in rounds]
+            beside = [group.create_task(each) for each in (*rounds, *(one.run() for one in passes))]
             work = group.create_task(self._schedule(scheduler), name="scheduler")
             self.ready = True
             _log.info("scheduler ready", name=self.name, schedules=schedules)
             await self._stop.wait()
             self.ready = False
             scheduler.quiet()
-            await work
+            # No pass begins any more; the one that is on may end meanwhile.
+            await asyncio.gather(work, *(one.stop() for one in passes))
             for task in beside:
                 task.cancel()
 
@@ -155,35 +167,42 @@ class SchedulerProcess:
             _log.warning("no schedules are run: redis.scheduler.enabled is false")
             await self._stop.wait()
 
-    async def _reconcile(self, reconcile: Reconcile, scheduler: Scheduler) -> None:
-        every = self._settings.redis.scheduler.refresh_period_seconds
-        while True:
+    def _reconciling(self, reconcile: Reconcile, scheduler: Scheduler) -> Round:
+        settings = self._settings.redis.scheduler
+        every = settings.refresh_period_seconds
+
+        async def once() -> float:
             whole = False
             try:
                 whole = await reconcile.run_once()
                 scheduler.forget_foreign()
             except TROUBLE as exc:
                 _log.warning("schedules can't be registered now", error=str(exc) or type(exc).__name__)
-            await asyncio.sleep(every if whole else min(every, _RETRY_SECONDS))
+            return every if whole else min(every, _RETRY_SECONDS)
+
+        return Round(
+            "reconcile",
+            once,
+            await_ms=settings.reconcile.executor_shutdown_await_ms,
+            force_await_ms=settings.reconcile.executor_shutdown_force_await_ms,
+        )
+
+    def _healing(self, connections: Connections, registry: Registry) -> Healing:
+        keys = schedule_keys(self._settings.redis)
+        jitter = self._settings.redis.scheduler.jitter.initial_registration_seconds
+        entries = Entries(connections.redis, keys)
+        return Healing(registry, entries, connections.store.found, keys.definitions, jitter_seconds=jitter)
 
     def _submitter(self, connections: Connections) -> Submit:
         """The way from a schedule to a run: the rooms of both know nothing of each other."""
 
-        async def submit(schedule: Schedule, turn: str) -> None:
+        async def submit(schedule: Schedule, turn: str) -> bool:
             queue = self._senders.get(schedule.target)
             if queue is None:
                 queue = self._senders.setdefault(
                     schedule.target, connections.sender(self._settings.queue_named(schedule.target))
                 )
-            await queue.submit(
-                Submission(
-                    agent=schedule.agent,
-                    input=schedule.input,
-                    priority=_lane(schedule.priority),
-                    idempotency_key=f"schedule:{turn}",
-                    metadata={**schedule.metadata, "schedule": schedule.name},
-                )
-            )
+            return (await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))).fresh
 
         return submit
 
@@ -206,6 +225,7 @@ class SchedulerProcess:
             "capacity": str(max(scheduler.permits.limit, 0)),
             "load": str(len(scheduler.running)),
             "state": "draining" if self._stop.is_set() else "working",
+            "breakers": _not_closed(scheduler.breakers),
         }
         await self._members.announce(connections.redis, Member(_KIND, self.name, fields))
 
@@ -222,7 +242,7 @@ class SchedulerProcess:
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 await self._members.leave(connections.redis, _KIND, self.name)
                 # What we planned and won't run, the others may not have seen: they look again.
-                await connections.redis.publish(schedule_keys(self._settings.redis).nudge, "left")
+                await command(connections.redis, "PUBLISH", schedule_keys(self._settings.redis).nudge, "left")
         except TROUBLE as exc:
             _log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
 
@@ -231,10 +251,9 @@ def _shares(member: Member) -> bool:
     return member.kind == _KIND and member.fields.get("state") != "draining"
 
 
-def _lane(priority: int) -> Priority:
-    if priority <= _URGENT:
-        return Priority.HIGH
-    return Priority.LOW if priority >= _PATIENT else Priority.NORMAL
+def _not_closed(breakers: Mapping[str, Breaker]) -> str:
+    """Say which breakers keep a scheduler from acquiring, for whoever asks why nothing runs."""
+    return ",".join(f"{name}={one.state}" for name, one in breakers.items() if one.state is not State.CLOSED)
 
 
 def _threads_left() -> bool:
@@ -243,6 +262,7 @@ def _threads_left() -> bool:
 
 def run_scheduler(settings: Settings, app: App) -> int:
     """Run a scheduler until SIGTERM or SIGINT; return its exit code."""
+    checked_keys(settings.redis)  # what can't work is said at once, not by a process that dies
     calm_collector()
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:

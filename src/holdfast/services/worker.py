@@ -160,7 +160,7 @@ class WorkerProcess:
             await _look_at_store(connections)
             await self._work(connections, keeper, desks)
             await self._phase_3(connections, desks)
-        if _threads_left():
+        if _threads_left() or any(desk.worker.lingering for desk in desks):
             self._abandon()
 
     async def _work(self, connections: Connections, keeper: Keeper, desks: list[Desk]) -> None:
@@ -224,7 +224,7 @@ class WorkerProcess:
             "queues": ",".join(desk.queue.name for desk in desks),
             "agents": ",".join(sorted(self._app.agents)),
             "capacity": str(sum(desk.worker.permits.limit for desk in desks)),
-            "load": str(sum(len(desk.worker.running) for desk in desks)),
+            "load": str(sum(len(desk.worker.running) + desk.worker.lingering for desk in desks)),
             "state": "draining" if self._stop.is_set() else "working",
         }
         await self._members.announce(connections.redis, Member("worker", self.name, fields))

@@ -70,7 +70,8 @@ WHERE excluded.finished_at >= holdfast_archive.finished_at
 """  # noqa: S608
 _FIND = f"""
 SELECT {", ".join(_FIELDS)} FROM holdfast_archive
-WHERE id = :id AND (CAST(:tenant AS text) = '' OR tenant = :tenant) ORDER BY finished_at DESC LIMIT 1
+WHERE id = :id AND (CAST(:tenant AS text) = '' OR tenant = :tenant)
+AND (CAST(:queue AS text) = '' OR queue = :queue) ORDER BY finished_at DESC LIMIT 1
 """  # noqa: S608
 _LIST = f"""
 SELECT run, {_SHORT} FROM holdfast_archive WHERE {{where}} ORDER BY finished_at DESC, run DESC LIMIT :most
@@ -99,9 +100,9 @@ def _storable(value: Any) -> Any:
     return value
 
 
-def find(run_id: str, tenant: str = "") -> Operation[ArchivedRun | None]:
+def find(run_id: str, tenant: str = "", queue: str = "") -> Operation[ArchivedRun | None]:
     """Return an archived run; the one that ended last, if several queues had one of that id."""
-    found = yield Statement(_FIND, {"id": label(run_id), "tenant": label(tenant)})
+    found = yield Statement(_FIND, {"id": label(run_id), "tenant": label(tenant), "queue": label(queue)})
     return _read(found.rows[0]) if found.rows else None
 
 

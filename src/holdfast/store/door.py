@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.store.engine import Away
@@ -35,6 +36,16 @@ class StoreDoor:
 
                     self._store = await open_store(self._settings)
         return self._store
+
+    async def found(self) -> Store | None:
+        """Return the store if there is one: a PostgreSQL that is named, or a SQLite file that exists."""
+        # Whoever only looks, or tells another's system something, must not leave an empty file behind.
+        if self._store is None and not self._settings.url and not await asyncio.to_thread(self._is_there):
+            return None
+        return await self.get()
+
+    def _is_there(self) -> bool:
+        return Path(self._settings.path).exists()
 
     def memory(
         self, *, run_id: str, thread_id: str, fence: int, owner: str, queue: str = "", tenant: str = ""

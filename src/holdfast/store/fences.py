@@ -36,8 +36,6 @@ SELECT :run, :name, CAST(:value AS {{blob}}), :seconds, :fence, :now FROM held W
 ON CONFLICT (run, name) DO UPDATE SET value = excluded.value, seconds = excluded.seconds,
     fence = excluded.fence, written_at = excluded.written_at
 """  # noqa: S608 - all of it is written here
-_FORGET_STEPS = "DELETE FROM holdfast_steps WHERE run = :run"
-_FORGET_STATE = "DELETE FROM holdfast_state WHERE scope = :scope"
 
 _STATE = """
 SELECT key, value FROM holdfast_state AS mine WHERE scope = :scope AND value IS NOT NULL AND NOT EXISTS (
@@ -134,14 +132,6 @@ def roll_back(holder: Holder, other: str) -> Operation[None]:
     yield Statement(_UNDO, {"scope": holder.scope, "other": other})
     yield Statement(_UNDO_CHECKPOINTS, {"scope": holder.scope, "other": other})
     yield Statement(_UNDO_WRITES, {"scope": holder.scope, "other": other})
-
-
-def forget(holder: Holder) -> Operation[None]:
-    """Drop the steps of this run and its own state; the fence stays, against whoever is late."""
-    yield from held(holder)
-    yield Statement(_FORGET_STEPS, {"run": holder.run})
-    if not holder.thread:
-        yield Statement(_FORGET_STATE, {"scope": holder.scope})
 
 
 def held(holder: Holder) -> Operation[None]:

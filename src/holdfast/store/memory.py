@@ -68,12 +68,6 @@ class StoredMemory:
         await self._opened()
         return Checkpoints(self._store, self._holder)
 
-    async def forget(self) -> None:
-        """Drop the steps of this run, and its state if it has no thread."""
-        steps = await self._opened()
-        await self._do("forget", lambda: fences.forget(self._holder))
-        steps.clear()
-
     async def _opened(self) -> dict[str, bytes]:
         if self._steps is None:
             async with self._opening:

@@ -11,15 +11,12 @@ from holdfast.store.store import Store
 if TYPE_CHECKING:
     from holdfast.config.tree import DatabaseSettings
     from holdfast.store.engine import Engine
-    from holdfast.store.store import Observe
 
 
-async def open_store(
-    settings: DatabaseSettings, *, observe: Observe | None = None, migrate: bool = False
-) -> Store:
+async def open_store(settings: DatabaseSettings, *, migrate: bool = False) -> Store:
     """Open the store; a SQLite file is brought up to date, a PostgreSQL only if ``migrate`` says so."""
     engine, _ = await _open(settings)
-    store = Store(engine, timeout_seconds=settings.timeout_seconds, observe=observe)
+    store = Store(engine, timeout_seconds=settings.timeout_seconds)
     try:
         if migrate:
             await store.migrate()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from holdfast.errors import ConfigError
-from holdfast.store import archive, retention
+from holdfast.store import archive, retention, schedules
 from holdfast.store.archive import ArchivedRun, ArchivePage, Wanted
 from holdfast.store.engine import Away, Statement
 from holdfast.store.fences import Holder
@@ -21,23 +22,23 @@ if TYPE_CHECKING:
 
     from holdfast.store.engine import Engine, Kind, Operation
     from holdfast.store.retention import Pruned
+    from holdfast.store.schedules import SchedulesHead, StoredSchedule
 
 T = TypeVar("T")
-Observe: TypeAlias = "Callable[[str, float, str], None]"
-"""Told of every try: the operation, its seconds, and "done", "away" (to be tried again) or "failed"."""
+
+_log = logging.getLogger(__name__)  # the logs' own room is beside this one
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
-_TABLES = ("fences", "steps", "state", "archive", "checkpoints", "checkpoint_writes")
+_TABLES = ("fences", "steps", "state", "archive", "checkpoints", "checkpoint_writes", "schedules")
 
 
 class Store:
     """One database, opened by :func:`holdfast.store.open.open_store`; close it, or use ``async with``."""
 
-    def __init__(self, engine: Engine, *, timeout_seconds: float, observe: Observe | None = None) -> None:
+    def __init__(self, engine: Engine, *, timeout_seconds: float) -> None:
         self._engine = engine
         self._timeout = timeout_seconds
-        self._observe = observe
 
     @property
     def kind(self) -> Kind:
@@ -91,9 +92,11 @@ class Store:
         if runs:
             await self.perform("archive", lambda: archive.archive(runs))
 
-    async def archived(self, run_id: str, tenant: str = "") -> ArchivedRun | None:
-        """Return a finished run, of that tenant if one is named."""
-        return await self.perform("archived", lambda: archive.find(run_id, tenant), write=False, single=True)
+    async def archived(self, run_id: str, tenant: str = "", queue: str = "") -> ArchivedRun | None:
+        """Return a finished run, of that tenant and queue if they are named."""
+        return await self.perform(
+            "archived", lambda: archive.find(run_id, tenant, queue), write=False, single=True
+        )
 
     async def list_archived(
         self,
@@ -141,6 +144,36 @@ class Store:
             ),
         )
 
+    # -- schedules, by the set of keys that they belong to
+
+    async def put_schedules(
+        self, space: str, rows: Sequence[StoredSchedule], *, now: float
+    ) -> dict[str, StoredSchedule]:
+        """Write schedules; an older revision never replaces a newer one. Return what stands, by name."""
+        return await self.perform("put_schedules", lambda: schedules.put(space, rows, now))
+
+    async def find_schedules(self, space: str, names: Sequence[str]) -> dict[str, StoredSchedule]:
+        """Return what is known of these schedules, removed ones included."""
+        return await self.perform(
+            "find_schedules", lambda: schedules.find(space, names), write=False, single=True
+        )
+
+    async def page_schedules(
+        self, space: str, *, after: str = "", limit: int = 500, since: float = 0.0
+    ) -> list[StoredSchedule]:
+        """Return the next schedules by name; with ``since`` only those that were written from then on."""
+        return await self.perform(
+            "page_schedules", lambda: schedules.page(space, after, limit, since), write=False, single=True
+        )
+
+    async def schedules_head(self, space: str) -> SchedulesHead:
+        """Return what changes whenever a schedule does."""
+        return await self.perform("schedules_head", lambda: schedules.head(space), write=False, single=True)
+
+    async def forget_schedules(self, space: str, *, before: float) -> int:
+        """Drop what is left of schedules that were removed before that."""
+        return await self.perform("forget_schedules", lambda: schedules.forget(space, before), single=True)
+
     # -- health
 
     async def ping(self) -> float:
@@ -172,25 +205,15 @@ class Store:
         deadline = time.monotonic() + self._timeout
         pause = _FIRST_PAUSE
         while True:
-            began = time.perf_counter()
             try:
-                answer = await self._engine.run(operation, write=write, single=single)
-            except Away:
-                self._tell(name, began, "away")
+                return await self._engine.run(operation, write=write, single=single)
+            except Away as exc:
                 if not patient and time.monotonic() + pause > deadline:
                     raise
-            except Exception:
-                self._tell(name, began, "failed")
-                raise
-            else:
-                self._tell(name, began, "done")
-                return answer
+                if pause == _FIRST_PAUSE:
+                    _log.warning("the database is away: %s waits for it: %s", name, exc)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-
-    def _tell(self, name: str, began: float, outcome: str) -> None:
-        if self._observe is not None:
-            self._observe(name, time.perf_counter() - began, outcome)
 
 
 def _ask(sql: str) -> Operation[int]:

@@ -114,6 +114,10 @@ class RunMeter:
         count.value += 1
         self._duration.observe(max(seconds, 0.0))
 
+    def abandoned(self) -> None:
+        """Count a run that ended without its agent, which ignores its stop."""
+        self._metrics.runs_abandoned.labels(*self._labels).inc()
+
     def retried(self, reason: str) -> None:
         """Count a failed attempt that will be tried again; the reason is the failure's class."""
         self._metrics.runs_retried.labels(*self._labels, reason).inc()
@@ -197,6 +201,17 @@ class Metrics:
             "queue_wait_seconds", "Time from being due to being started.", "queue", buckets=SECONDS
         )
         self.runs_running = declare.gauge("runs_running", "Runs being executed by this worker now.", "queue")
+        self.runs_abandoned = declare.counter(
+            "runs_abandoned",
+            "Runs that ended while their agent ignored its stop and went on.",
+            "queue",
+            "agent",
+        )
+        self.bodies_lingering = declare.gauge(
+            "bodies_lingering",
+            "Agents that go on after their runs; each takes a slot until it ends.",
+            "queue",
+        )
         self.slots = declare.gauge("slots", "Runs this worker may execute at once.", "queue")
         self.events_appended = declare.counter(
             "events_appended", "Events written to the feeds of runs.", "queue"
@@ -348,7 +363,7 @@ class Metrics:
         )
         self.schedule_sweeps = declare.counter(
             "schedule_sweeps",
-            "Sweeps; status is whole, over_budget, elsewhere, hung or failed.",
+            "Sweeps; status is whole, over_budget, elsewhere, hung, failed or skipped.",
             "status",
         )
         self.schedule_running = declare.gauge("schedule_running", "Turns that go on in this scheduler now.")

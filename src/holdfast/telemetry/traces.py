@@ -6,6 +6,7 @@ so a worker that nobody traces pays neither its memory nor its time.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
 TRACER = "holdfast"
+_NAMED_OUTSIDE = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
 _NOT_TRACED: AbstractContextManager[None] = nullcontext()
 
 
@@ -57,10 +59,12 @@ def mark_failed(span: Span | None, reason: str) -> None:
 
 def _is_traced() -> bool:
     """Whether a tracer provider was installed; the API's own stand-in does not count."""
-    trace = sys.modules.get(
-        "opentelemetry.trace"
-    )  # asked for every run: an import statement would be half the cost
-    return trace is not None and not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    # Asked for every run, so it must cost nothing: an import statement would be half of it, and the public
+    # question searches the environment each time. A version without the private name is asked.
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None or (getattr(trace, "_TRACER_PROVIDER", trace) is None and not _NAMED_OUTSIDE):
+        return False
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 @contextmanager

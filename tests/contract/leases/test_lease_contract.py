@@ -140,3 +140,12 @@ async def test_nothing_held_renews_to_nothing(redis, harness):
     mine = harness("me", LONG_MS)
     assert await mine.grant(redis)
     assert list(await mine.store.renew(redis, [])) == []
+
+
+async def test_a_record_that_was_overwritten_costs_only_its_own_lease(redis):
+    """One WRONGTYPE must not fail the renewal, or the release, of everything that a process holds."""
+    store = HARNESSES["sorted sets"]("me", LONG_MS).store
+    leases = await store.grant(redis, ["a", "damaged", "c"])
+    await redis.set("{t}:record:damaged", "overwritten")
+    assert await store.renew(redis, leases) == [Standing.KEPT, Standing.LOST, Standing.KEPT]
+    assert await store.release(redis, leases) == [True, False, True]

@@ -12,7 +12,19 @@ from holdfast.schedules.acquisition import _acquired
 from holdfast.schedules.words import Ended, Registered, seconds, text, words
 
 PACKAGE = "holdfast.schedules"
-SCRIPTS = ["acquire", "complete", "counts", "due", "entries", "give_back", "lead", "lead_renew", "missing"]
+SCRIPTS = [
+    "acquire",
+    "backfill",
+    "complete",
+    "counts",
+    "due",
+    "entries",
+    "give_back",
+    "lead",
+    "lead_renew",
+    "missing",
+    "overlap",
+]
 SCRIPTS += ["pause", "reclaim", "register", "remove", "resign", "resume", "stop", "sweep", "trigger"]
 
 

@@ -151,7 +151,7 @@ async def test_r11_a_failed_completion_does_not_wait_for_the_orphan_threshold(st
 
     running = await stage.start(app, breaker={"failure_threshold": 1000})
     await stage.entry("work", State.WAITING, runs=1)
-    running.scheduler._completer.complete = Flaky(failures=3).complete
+    running.scheduler.turns.completer.complete = Flaky(failures=3).complete
     await stage.board.make_due("work")
     running.scheduler.nudge()
     await until(lambda: len(ran) == 3, seconds=stage.system.settings.lease.ttl_seconds + 5)

@@ -16,7 +16,11 @@ from holdfast.leases.lease import Standing
 from holdfast.redis.client import Redis
 from holdfast.schedules.acquisition import Acquired
 from holdfast.schedules.entries import State
-from holdfast.schedules.words import Changed, Ended, Registered
+from holdfast.schedules.overlap import Overlaps
+from holdfast.schedules.schedule import Schedule, family
+from holdfast.schedules.trigger import Every
+from holdfast.schedules.words import Changed, Ended, Placed, Registered
+from holdfast.telemetry.metrics import Metrics
 
 NAMES = [f"s{n}" for n in range(6)]
 PODS = 3
@@ -68,7 +72,7 @@ class World:
         name = NAMES[a % len(NAMES)]
         (word,) = await self.board.registry.remove([name], stop="stop" if b % 2 else "")
         assert (word is Changed.REMOVED) == (name in self.registered)
-        self.registered.discard(name)
+        self.registered = {one for one in self.registered if family(one) != name}
 
     async def pause(self, a: int, b: int) -> None:
         await self.board.registry.pause([NAMES[a % len(NAMES)]], "reason")
@@ -111,6 +115,22 @@ class World:
             self.fences[run.name] = run.fence
             self.runs.append((pod, run))
 
+    async def place(self, a: int, b: int) -> None:
+        """The next turn runs beside some run, if that is still on."""
+        if some := self._some_run(a):
+            pod, run = some
+            schedule = Schedule(
+                name=run.name, agent="work", trigger=Every(seconds=60), overlap_most=1 + b % 4
+            )
+            overlaps = Overlaps(self.redis, self.board.keys, Metrics(), owner=pod.owner)
+            word = await overlaps.place(run, schedule, await redis_now(self.redis))
+            known = {name.decode() for name in await self.redis.hkeys(self.board.keys.definitions)}
+            assert len(known - self.registered) == (word is Placed.PLACED)
+            assert sum(family(name) == run.name for name in known) <= 4
+            if word is Placed.PLACED:
+                assert run.fence == self.fences[run.name], "an old holder placed a turn beside its own"
+            self.registered |= known
+
     def _some_run(self, a: int) -> tuple[Pod, Acquired] | None:
         """Any run ever acquired: most of them are stale."""
         return self.runs[-1 - a % min(len(self.runs), 8)] if self.runs else None
@@ -121,6 +141,8 @@ class World:
             pause = "too many failures" if b == 11 else ""
             word = await pod.complete(run, after=AFTER[b % len(AFTER)], streak=b, pause=pause)
             self.ended[run.name, run.fence] += word in {Ended.COMPLETED, Ended.REMOVED}
+            if word is Ended.COMPLETED and family(run.name) != run.name:
+                self.registered.discard(run.name)
             if word is Ended.REMOVED:  # also said again, of one that is gone
                 self.ended[run.name, run.fence] = 1
 
@@ -200,13 +222,15 @@ class World:
         """One pod does all that is left: everything that is not done or paused runs, and ends."""
         await self.board.expire()
         await self.pods[0].orphans.reclaim()
-        await self.board.registry.resume(NAMES)
+        await self.board.registry.resume(sorted(self.registered))
         await self.board.make_due()
         pod = self.pods[0]
         for _ in range(3):
             for run in await pod.acquire():
                 self._remember(pod, [run])
                 assert await pod.complete(run, after=600) is Ended.COMPLETED
+                if family(run.name) != run.name:
+                    self.registered.discard(run.name)
             await self.check()
         for name in self.registered:
             assert (await self.board.entry(name)).state in {State.WAITING, State.DONE}
@@ -214,7 +238,18 @@ class World:
 
 
 WORK = ["register", "acquire", "acquire", "acquire_some", "acquire_named", "complete", "complete", "complete"]
-WORK += ["give_back", "renew", "time_passes", "time_passes", "lease_expires", "reclaim", "remove", "pause"]
+WORK += [
+    "place",
+    "place",
+    "give_back",
+    "renew",
+    "time_passes",
+    "time_passes",
+    "lease_expires",
+    "reclaim",
+    "remove",
+    "pause",
+]
 WORK += ["resume", "trigger", "stop", "sweep", "repopulate"]
 HARM = [*WORK, "forget_waiting", "forget_working", "forget_lease", "forget_record", "overwrite_record"]
 HARM += ["put_into_waiting", "put_into_working"]
@@ -242,6 +277,12 @@ quick = settings(
     steps=[("trigger", 1, 0), ("acquire", 0, 3), ("pause", 1, 0), ("lease_expires", 0, 1), ("reclaim", 0, 0)]
 )
 @example(steps=[("acquire", 0, 3), ("trigger", 0, 0), ("pause", 0, 0), ("complete", 0, 4), ("resume", 0, 0)])
+@example(
+    steps=[
+        *[("acquire", 0, 0), ("place", 0, 3), ("acquire", 1, 3), ("lease_expires", 0, 1), ("reclaim", 0, 0)],
+        *[("place", 1, 3), ("remove", 0, 0), ("complete", 0, 0), ("complete", 1, 0)],
+    ]
+)
 async def test_p1_after_every_step_each_schedule_is_in_exactly_one_place(redis, steps):
     world = await World.begin(redis)
     for step in steps:

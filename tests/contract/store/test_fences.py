@@ -42,7 +42,6 @@ async def test_a_higher_fence_makes_every_write_under_the_old_one_change_nothing
         old.put_state("k", b"2"),
         old.put_state("k", None),
         old.rollback("r1"),
-        old.forget(),
     ):
         with pytest.raises(LeaseLost, match="r1"):
             await late
@@ -149,18 +148,6 @@ async def test_a_step_written_again_has_its_last_value(store):
     await mine.put_step("state", b"2")
     assert await mine.step("state") == b"2"
     assert await memory(store, fence=2).step("state") == b"2"
-
-
-async def test_forgotten_steps_are_gone_and_the_fence_still_stands(store):
-    await memory(store).put_step("s", b"1")
-    mine = memory(store, fence=2)
-    await mine.put_state("k", b"1")
-    await mine.forget()
-    assert await mine.step("s") is None
-    sizes = await store.sizes()
-    assert (sizes["steps"], sizes["state"], sizes["fences"]) == (0, 0, 1)
-    with pytest.raises(LeaseLost):
-        await memory(store, fence=1).step("s")
 
 
 @pytest.mark.parametrize(

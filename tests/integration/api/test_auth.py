@@ -8,10 +8,12 @@ import httpx
 import pytest
 from apiserver import key_line
 
+from holdfast import App, Context, GiveUp
 from holdfast.api import auth
 from holdfast.api.auth import Denied, Keyring, check_exposure, new_key
 from holdfast.config.tree import ApiSettings
 from holdfast.errors import ConfigError, InputError
+from holdfast.runs.run import Submission
 
 KEYS = (
     key_line("boss"),
@@ -23,6 +25,7 @@ KEYS = (
 
 ROUTES = [
     ("POST", "/execute", "submit"),
+    ("POST", "/execute/batch", "submit"),
     ("GET", "/runs", "read"),
     ("GET", "/runs/a", "read"),
     ("GET", "/runs/a/events", "read"),
@@ -40,6 +43,19 @@ ROUTES = [
     ("GET", "/deadletters/a", "read"),
     ("POST", "/deadletters/a/replay", "operate"),
     ("DELETE", "/deadletters/a", "operate"),
+    ("GET", "/schedules", "read"),
+    ("POST", "/schedules", "operate"),
+    ("POST", "/schedules/pause", "operate"),
+    ("POST", "/schedules/resume", "operate"),
+    ("GET", "/schedules/agent-queue", "read"),
+    ("PATCH", "/schedules/agent-queue", "operate"),
+    ("DELETE", "/schedules/agent-queue", "operate"),
+    ("GET", "/schedules/agent-queue/next", "read"),
+    ("GET", "/schedules/agent-queue/explain", "read"),
+    ("POST", "/schedules/agent-queue/trigger", "submit"),
+    ("POST", "/schedules/agent-queue/pause", "operate"),
+    ("POST", "/schedules/agent-queue/resume", "operate"),
+    ("POST", "/schedules/agent-queue/backfill", "operate"),
     ("GET", "/members", "read"),
     ("GET", "/internal/health/redis", "read"),
     ("GET", "/metrics", "read"),
@@ -110,6 +126,38 @@ async def test_another_tenants_run_does_not_exist(system, api):
     assert first.json()["run_id"] != second.json()["run_id"]
 
 
+async def test_a_conversation_is_one_whichever_door_its_messages_come_in_by(system, api):
+    """Fails if only the API scopes names by tenant: over Redis the thread, the key and the limit are others."""
+    acme = (await api(keys=KEYS)).client("acme")
+    names = {"thread_id": "t", "concurrency_key": "limit"}
+    asked = {"agent_id": "echo", "correlation_id": "first", **names}
+    assert (await acme.post("/execute", json=asked, headers={"Idempotency-Key": "k"})).status_code == 202
+    ticket = await system.queue.submit(
+        Submission(agent="echo", tenant="acme", idempotency_key="k", thread_id="t")
+    )
+    assert (ticket.run_id, ticket.fresh) == ("first", False)
+    await system.submit("echo", run_id="second", tenant="acme", **names)
+    shown = (await acme.get("/runs/second")).json()
+    assert (shown["thread_id"], shown["parked"]) == ("t", "thread:t")
+    assert "waits for thread:t," in (await acme.get("/runs/second/explain")).json()["because"][0]
+    await system.submit("echo", run_id="third", tenant="acme", idempotency_key="back")
+    back = await acme.post("/execute", json={"agent_id": "echo"}, headers={"Idempotency-Key": "back"})
+    assert (back.status_code, back.json()["run_id"]) == (200, "third")
+
+
+async def test_an_agent_is_told_the_thread_by_the_name_its_caller_gave(system, api):
+    app = App("tells")
+
+    @app.agent
+    async def tells(ctx: Context, value):
+        return ctx.thread_id
+
+    await system.worker(app)
+    acme = (await api(keys=KEYS)).client("acme")
+    await acme.post("/execute", json={"agent_id": "tells", "correlation_id": "a", "thread_id": "t"})
+    assert (await system.ended("a")).result == "t"
+
+
 async def test_what_concerns_every_tenant_needs_a_key_of_every_tenant(api):
     running = await api(keys=KEYS)
     client = running.client("acme-ops")
@@ -140,12 +188,15 @@ async def test_dead_letters_belong_to_their_tenant(system, api):
     ):
         assert (await other.request(method, path)).status_code == 404
     assert [letter["run_id"] for letter in (await acme.get("/deadletters")).json()["letters"]] == ["a"]
+    # Also when its run has left Redis: the letter says itself whose it is.
+    await system.queue.redis.delete(system.queue.keys.run("a"), system.queue.keys.feed("a"))
+    (letter,) = (await acme.get("/deadletters")).json()["letters"]
+    assert (letter["run_id"], letter["tenant"]) == ("a", "acme")
+    assert (await other.get("/deadletters")).json()["letters"] == []
     assert (await acme.delete("/deadletters/a")).status_code == 200
 
 
 def failing():
-    from holdfast import App, GiveUp
-
     app = App("fails")
 
     @app.agent

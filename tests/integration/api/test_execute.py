@@ -175,7 +175,8 @@ async def test_a_run_that_asks_is_answered_through_execute(system, client):
     await system.worker(app)
     body = {"agent_id": "asks", "input": 7, "correlation_id": "q"}
     assert (await client.post("/execute", json=body)).status_code == 202
-    waits = await client.get("/runs/q/result", params={"wait": 20})
+    await system.reaches("q", Status.INTERRUPTED)
+    waits = await client.get("/runs/q/result")
     assert waits.status_code == 202
     assert waits.json() == {"run_id": "q", "status": "interrupted", "interrupt": {"approve": 7}}
     other = {"agent_id": "other", "action": "RESUME", "correlation_id": "q", "input": True}

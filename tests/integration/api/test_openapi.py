@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,14 +10,15 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import jsonschema_rs
 import pytest
-import redis as redis_py
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from hypothesis.strategies import randoms
 from schemathesis import GenerationMode
 from schemathesis.checks import (
     content_type_conformance,
@@ -24,6 +26,10 @@ from schemathesis.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from seeding import EACH, Seeds, seed
+from system import System
+
+from holdfast.config import DatabaseSettings, RedisSettings
 
 CHECKS = [
     not_a_server_error,
@@ -31,17 +37,37 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-EXAMPLES = 30
+EXAMPLES = {GenerationMode.POSITIVE: 25, GenerationMode.NEGATIVE: 10}
+
+
+QUEUE = "described-queue"
 
 
 @pytest.fixture(scope="module")
-def address(valkey_server, tmp_path_factory) -> Iterator[str]:
-    """A real api process on a queue of its own."""
-    place: Path = tmp_path_factory.mktemp("api")
+def place(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("api")
+
+
+@pytest.fixture(scope="module")
+def seeds(valkey_server, place: Path) -> Seeds:
+    """Runs in every state, on a queue of their own."""
+
+    async def sow() -> Seeds:
+        database = DatabaseSettings(path=str(place / "seeds.sqlite"))
+        redis = RedisSettings(url=valkey_server.url)
+        async with System(redis, name=QUEUE, group=f"{QUEUE}-group", slots=EACH, database=database) as system:
+            return await seed(system)
+
+    return asyncio.run(sow())
+
+
+@pytest.fixture(scope="module")
+def address(valkey_server, place: Path, seeds: Seeds) -> Iterator[str]:
+    """A real api process on that queue."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    environ |= {"REDIS_URL": valkey_server.url, "MESSAGING_QUEUE_NAME": "described-queue"}
-    with redis_py.Redis.from_url(valkey_server.url) as client:  # as a worker would
-        client.xgroup_create("described-queue", "described-queue-group", "0", mkstream=True)
+    environ |= {"REDIS_URL": valkey_server.url, "MESSAGING_QUEUE_NAME": QUEUE}
+    # A janitor would bring the runs of the worker that vanished back to the queue.
+    environ |= {"HOLDFAST_DATABASE_PATH": str(place / "seeds.sqlite"), "HOLDFAST_API_JANITOR": "false"}
     command = [sys.executable, "-m", "holdfast", "api", "--port", "0", "--json"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=place, env=environ) as child:
         assert child.stderr is not None
@@ -102,40 +128,90 @@ def test_every_example_fits_its_schema(document):
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_no_input_makes_the_api_fail(address, document, mode):
+def test_no_input_makes_the_api_fail(address, document, seeds, mode):
     schema = schemathesis.openapi.from_dict(document)
-    asked = 0
+    asked, reached = 0, dict[str, set[int]]()
     with requests.Session() as session, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # hypothesis has opinions on strategies that schemathesis makes
+        known = Known(seeds, address, session)
         for found in schema.get_all_operations():
             operation = found.ok()
             if mode is GenerationMode.NEGATIVE and not _has_input(operation):
                 continue
 
-            @given(case=operation.as_strategy(generation_mode=mode))
+            @given(case=operation.as_strategy(generation_mode=mode), random=randoms(use_true_random=False))
             @settings(
-                max_examples=EXAMPLES,
+                max_examples=EXAMPLES[mode],
                 deadline=None,
                 database=None,
                 derandomize=True,
                 phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
             )
-            def ask(case):
+            def ask(case, random):
                 nonlocal asked
                 asked += 1
+                known.put_into(case, random)
                 _hurry(case)
-                case.call_and_validate(base_url=address, session=session, checks=CHECKS, timeout=30)
+                answer = case.call_and_validate(base_url=address, session=session, checks=CHECKS, timeout=30)
+                reached.setdefault(case.operation.label, set()).add(answer.status_code)
 
             try:
                 ask()
             except Unsatisfiable:  # every input of these kinds is allowed
                 assert mode is GenerationMode.NEGATIVE
     assert asked > 100
+    if mode is GenerationMode.POSITIVE:
+        ours = {label: codes for label, codes in reached.items() if "/schedules" not in label}
+        missed = [label for label, codes in ours.items() if not any(200 <= code < 300 for code in codes)]
+        assert not missed, "only errors were reached"
+        assert reached["GET /runs/{run_id}/result"] >= {200, 202, 404}
+        assert reached["GET /runs/{run_id}/events"] >= {200, 410}
+        assert reached["POST /runs/{run_id}/retry"] >= {202, 409}
+
+
+class Known:
+    """What there is, put into most cases instead of names made up by chance, which nothing has."""
+
+    FITTING: ClassVar = {
+        "resume": ["interrupted"],
+        "cancel": ["queued", "delayed", "running"],
+        "retry": ["failed", "cancelled"],
+    }
+
+    def __init__(self, seeds: Seeds, address: str, session: requests.Session) -> None:
+        self._seeds = seeds
+        self._cursors = {
+            path: session.get(f"{address}{path}", params={"limit": 1}, timeout=20).json()["cursor"]
+            for path in ("/runs", "/deadletters")
+        }
+
+    def put_into(self, case, random) -> None:
+        if random.random() < 0.2:
+            return
+        parameters = case.path_parameters or {}
+        for name, known in (("run_id", self._run), ("ref", self._letter), ("name", lambda *_: QUEUE)):
+            if name in parameters and "/schedules" not in case.path:
+                parameters[name] = known(case, random)
+        if "queue" in (case.query or {}):
+            case.query["queue"] = random.choice([QUEUE, ""])
+        if case.path in self._cursors and random.random() < 0.5:
+            case.query = {**(case.query or {}), "cursor": self._cursors[case.path]}
+            case.query.pop("queue", None)
+        if isinstance(case.body, dict) and "queue" in case.body:
+            case.body["queue"] = QUEUE
+
+    def _run(self, case, random) -> str:
+        fitting = self.FITTING.get(case.path.rpartition("/")[2], [])
+        states = fitting if fitting and random.random() < 0.7 else list(self._seeds.runs)
+        return random.choice(self._seeds.runs[random.choice(states)])
+
+    def _letter(self, case, random) -> str:
+        return random.choice(self._seeds.dropped if case.method == "DELETE" else self._seeds.replayed)
 
 
 def _hurry(case) -> None:
-    """A run that was made by chance never ends here: don't wait for it."""
+    """A run that does not end here is not waited for."""
     if case.path.endswith("/events"):
         case.query = {**(case.query or {}), "follow": "false"}
     if "wait" in (case.query or {}):

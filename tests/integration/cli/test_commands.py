@@ -18,6 +18,9 @@ def test_a_run_is_submitted_and_listed(cli):
     assert "no worker serves queue 'agent-queue' now" in said.err
     listed = cli("runs", "list")
     assert listed.out.splitlines()[1].split()[:4] == ["first", "queued", "echo", "0"]
+    (row,) = cli("runs", "list", "--json").json["runs"]
+    assert row["id"] == "first"
+    assert not row.keys() & {"input", "interrupt", "metadata", "result"}  # a list does not read these
     run = cli("runs", "show", "first", "--json").json
     assert (run["input"], run["metadata"], run["status"]) == ({"a": 1}, {"user": "ada"}, "queued")
 

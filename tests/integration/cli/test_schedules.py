@@ -104,6 +104,38 @@ def test_it_is_explained_why_one_does_not_run(cli, registered):
     assert "no scheduler lives" in cli("schedules", "explain", "due").out
 
 
+def test_a_window_is_backfilled_once(cli, registered):
+    window = ("--from", "2026-03-01T00:00Z", "--to", "1772582400")  # 2026-03-04T00:00Z
+    planned = cli("schedules", "backfill", "nightly-a", *window, "--dry-run").out.splitlines()
+    assert [line.split()[:2] for line in planned] == [
+        ["planned", f"nightly-a@{1772334000 + 86400 * n}.000"] for n in range(3)
+    ]
+    words = [one["word"] for one in cli("schedules", "backfill", "nightly-a", *window, "--json").json]
+    assert words == ["placed"] * 3
+    words = [one["word"] for one in cli("schedules", "backfill", "nightly-a", *window, "--json").json]
+    assert words == ["already"] * 3
+    listed = cli("schedules", "list", "nightly-a*", "--json").json
+    assert [one["name"] for one in listed] == ["nightly-a", "nightly-a@1772334000.000"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("--from", "2026-03-01", "--to", "2026-03-02T00:00Z"),
+            "--from: '2026-03-01' is no time with its zone",
+        ),
+        (("--from", "2026-03-01T00:00Z", "--to", "soon"), "--to: 'soon' is no time"),
+        (("--from", "2026-03-02T00:00Z", "--to", "2026-03-01T00:00Z"), "must end after it begins"),
+        (("--from", "2025-03-01T00:00Z", "--to", "2026-03-01T00:00Z"), "holds 365 turns"),
+    ],
+)
+def test_a_backfill_that_is_not_meant_is_refused(cli, registered, arguments, said):
+    done = cli("schedules", "backfill", "nightly-a", *arguments)
+    assert done.code == 2
+    assert said in done.err
+
+
 def test_one_is_removed(cli, registered):
     assert cli("schedules", "remove", "due").out == "due removed\n"
     assert [one["name"] for one in cli("schedules", "list", "--json").json] == ["nightly-a", "nightly-b"]

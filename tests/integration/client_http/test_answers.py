@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from apiserver import key_line
+from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
 from holdfast import (
     AccessDenied,
@@ -19,6 +20,8 @@ from holdfast import (
     Client,
     ConfigError,
     Conflict,
+    Context,
+    EventsExpired,
     HoldfastError,
     InputError,
     NotFound,
@@ -27,10 +30,14 @@ from holdfast import (
     QueuePaused,
     RedisUnavailable,
     Refused,
+    RunCancelled,
     SyncClient,
     UnknownAgent,
 )
-from holdfast.client.overhttp import submit as submitting
+from holdfast.client.overhttp import way
+from holdfast.runs.run import Status
+from holdfast.store.archive import ArchivedRun
+from holdfast.store.open import open_store
 
 app = App("tests")
 
@@ -119,6 +126,68 @@ async def test_a_run_is_found_in_whichever_queue_it_is(api, settings, system):
         run_id = (await client.submit("echo", queue="media")).run_id
         assert (await client.handle(run_id).run()).queue == "media"
         assert client.handle(run_id).queue == ""
+
+
+async def test_the_same_id_in_two_queues_is_two_runs(api, settings, system):
+    queues = {"media": system.settings.queue.renamed("media")}
+    async with Client(api_url=(await api(changes={"queues": queues})).url, settings=settings) as client:
+        handles = {
+            queue: await client.submit("echo", queue, run_id="same/result", queue=queue)
+            for queue in ("agent-queue", "media")
+        }
+        for queue, handle in handles.items():
+            run = await handle.run()
+            assert (run.queue, run.input) == (queue, queue)
+            assert (await anext(handle.events())).type == "submitted"
+        assert await client.cancel("same/result", queue="media") == "cancelled"
+        with pytest.raises(RunCancelled):
+            await handles["media"].result(timeout=20)
+        assert [event.type async for event in handles["media"].events()] == ["submitted", "cancelled"]
+        assert await handles["agent-queue"].status() == "queued"
+        await client.retry("same/result", queue="media")
+        with pytest.raises(NotFound, match="in queue 'media'"):
+            await client.handle("other", queue="media").run()
+
+
+async def test_a_result_is_waited_for_while_the_run_waits_for_an_answer(api, settings, system, monkeypatch):
+    asking = App("tests")
+
+    @asking.agent
+    async def asks(ctx: Context, value):
+        return await ctx.interrupt(value)
+
+    # One look would have to be enough: the API tells the end when it comes.
+    monkeypatch.setattr(way, "_LOOK_SECONDS", (60.0, 60.0))
+    await system.worker(asking)
+    async with Client(api_url=(await api()).url, settings=settings) as client:
+        handle = await client.submit("asks", 7)
+        await system.reaches(handle.run_id, Status.INTERRUPTED)
+        result = asyncio.create_task(handle.result(timeout=30))
+        done, _ = await asyncio.wait((result,), timeout=0.3)
+        assert not done
+        await handle.resume("yes")
+        assert await result == "yes"
+
+
+async def test_a_run_is_a_part_of_its_submitters_trace(client, system):
+    span = NonRecordingSpan(
+        SpanContext(0xAF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, is_remote=False)
+    )
+    with use_span(span):
+        handles = [await client.submit("echo"), *await client.submit_many([{"agent": "echo"}])]
+    for handle in handles:
+        message = await system.queue.redis.hget(system.queue.keys.run(handle.run_id), "message")
+        parent = msgspec.json.decode(message)["trace"]["traceparent"]
+        assert parent.split("-")[1:3] == ["0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"]
+
+
+async def test_events_that_are_not_kept_any_more_are_told_as_that(api, settings, system):
+    running = await api()
+    async with await open_store(running.process._settings.database) as store:
+        await store.archive([ArchivedRun(id="old", queue="agent-queue", status="failed", finished_at=1.0)])
+    async with Client(api_url=running.url, settings=settings) as client:
+        with pytest.raises(EventsExpired, match="old"):
+            await anext(client.handle("old").events())
 
 
 # -- keys
@@ -375,7 +444,47 @@ async def test_many_are_not_sent_one_by_one_to_an_api_that_is_away(somebody):
     answers = await client.submit_many([{"agent": "echo"}] * 1000, return_errors=True)
     assert {type(answer) for answer in answers} == {ApiUnavailable}
     assert len(answers) == 1000
-    assert len(asked) <= submitting._AT_ONCE
+    assert asked == ["/execute/batch"]
+
+
+async def test_many_travel_together_and_an_api_that_allows_less_gets_them_in_parts(api, settings, system):
+    running = await api(max_body_bytes=20_000)
+    async with Client(api_url=running.url, settings=settings) as client:
+        wanted = [{"agent": "echo", "input": [number, "x" * 1000], "thread_id": "t"} for number in range(100)]
+        wanted[50] = {"agent": "echo", "input": "x" * 30_000}
+        answers = await client.submit_many(wanted, return_errors=True)
+    assert isinstance(answers.pop(50), PayloadTooLarge)
+    assert all(answer.fresh for answer in answers)
+    runs = [await system.queue.get(answer.run_id) for answer in answers]
+    assert [run.input[0] for run in runs] == [number for number in range(100) if number != 50]
+    times = [run.submitted_at for run in runs]
+    assert times == sorted(times)
+    asked = {"kind": "/execute/batch", "status": "200"}
+    assert running.process.metrics.registry.get_sample_value("holdfast_http_requests_total", asked) < 50
+
+
+async def test_many_are_told_apart_one_by_one(client, system):
+    old = await client.submit("echo", run_id="old")
+    answers = await client.submit_many(
+        [
+            {"agent": "echo", "run_id": "old"},
+            {"agent": "echo", "idempotency_key": "k"},
+            {"agent": "echo", "idempotency_key": "k"},
+            {"agent": "echo", "idempotency_key": "two words"},
+            {"agent": "echo", "thread_id": "two words"},
+            {"agent": "echo", "input": float("nan")},
+            {"agent": "echo"},
+        ],
+        return_errors=True,
+    )
+    assert (answers[0].run_id, answers[0].fresh) == (old.run_id, False)
+    assert (answers[1].fresh, answers[2].fresh, answers[6].fresh) == (True, False, True)
+    assert answers[1].run_id == answers[2].run_id
+    assert [type(answer) for answer in answers[3:6]] == [InputError] * 3
+    await system.queue.pause("upgrade")
+    (refused,) = await client.submit_many([{"agent": "echo"}], return_errors=True)
+    assert isinstance(refused, QueuePaused)
+    assert refused.retry_after == 30
 
 
 # -- what is loaded

@@ -12,8 +12,8 @@ import pytest
 from holdfast.config import RedisSettings
 from holdfast.errors import NotFound, RedisUnavailable
 from holdfast.events import hub as hub_module
-from holdfast.events.event import Event
-from holdfast.events.feed import NOW
+from holdfast.events.event import Event, order
+from holdfast.events.feed import NOW, Feed
 from holdfast.events.hub import Hub
 from holdfast.redis.client import connect
 from holdfast.redis.keys import QueueKeys
@@ -147,6 +147,45 @@ async def test_a_slow_follower_loses_nothing_and_keeps_little(redis, hub, monkey
     seen.append(await waiting)
     seen += [event async for event in events]
     assert [event.data for event in seen[1:-1]] == list(range(300))
+
+
+async def test_little_is_kept_of_large_events_for_a_follower_that_does_not_come(redis, hub):
+    await begin(redis, "a")
+    events = hub.follow(KEYS, "a")
+    seen = [await anext(events)]
+    waiting = asyncio.ensure_future(anext(events))
+    await blocked(redis)
+    (follower,) = hub._reader(KEYS)._streams[KEYS.feed("a")].followers
+    for number in range(40):
+        last = await say(redis, "a", "chunk", msgspec.json.encode([number, "x" * 100_000]))
+    await end(redis, "a")
+    seen.append(await waiting)
+    async with asyncio.timeout(10):
+        while order(hub._reader(KEYS)._streams[KEYS.feed("a")].read) < order(last):
+            await asyncio.sleep(0.005)
+    kept = sum(len(event.data[1]) for event in follower.events if event.type == "chunk")
+    assert kept <= hub_module._KEPT_BYTES
+    seen += [event async for event in events]
+    assert [event.data[0] for event in seen[1:-1]] == list(range(40))
+    assert seen[-1].type == "succeeded"
+
+
+async def test_a_page_ends_where_its_bytes_do(redis, hub, redis_settings):
+    await begin(redis, "a")
+    for number in range(30):
+        await say(redis, "a", "chunk", msgspec.json.encode([number, "x" * 100_000]))
+    feed, after, pages = Feed(KEYS, redis, redis_settings), "0", list[int]()
+    while True:
+        page = await feed.page("a", after)
+        pages.append(len(page.events))
+        if not page.more:
+            break
+        after = page.events[-1].id
+    # The one that passes the bytes is the last of its page: one is always read, however large.
+    assert sum(pages) == 31
+    assert max(pages) <= 4
+    assert (await feed.page("a", "0", 2)).more
+    assert await feed.page("a", after=page.events[-1].id if page.events else after) == ([], False)
 
 
 async def test_a_follower_that_comes_while_another_leaves_misses_nothing(redis, hub):

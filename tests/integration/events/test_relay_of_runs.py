@@ -18,6 +18,9 @@ from valkeyprocess import free_port
 from holdfast import App
 from holdfast.config import EventApiSettings, RedisSettings, RelaySettings
 from holdfast.events.hub import Hub
+from holdfast.runs.deadletter import DeadLetters
+from holdfast.runs.expiry import Expiry
+from holdfast.telemetry.metrics import Metrics
 
 
 @pytest.fixture
@@ -96,6 +99,24 @@ async def test_a_replayed_run_goes_on_with_the_next_number(system, relay, receiv
     await system.worker(talkative())
     await until(lambda: types(receiver, run_id)[-1:] == ["succeeded"])
     assert receiver.ids(run_id) == [f"{run_id}/{number}" for number in range(1, 7)]
+
+
+async def test_a_run_revived_after_it_left_goes_on_with_the_next_number(system, relay, receiver):
+    """Fails if the numbers begin again: whoever deduplicates by them takes the second life for the first."""
+    queue = system.queue
+    await system.worker(talkative())
+    run_id = await system.submit("talk", "not a number")
+    await system.ended(run_id)
+    await until(lambda: types(receiver, run_id)[-1:] == ["failed"])
+    before = len(types(receiver, run_id))
+    await queue.redis.zadd(queue.keys.ended, {run_id: 0})
+    await queue.redis.lrem(queue.keys.unarchived, 0, run_id)
+    while not await Expiry(queue, Metrics()).run_once():  # it stays until the relay has let go of it
+        await queue.redis.zadd(queue.keys.ended, {run_id: 0})
+    await DeadLetters(queue).replay(run_id)
+    await until(lambda: types(receiver, run_id)[before:][-1:] == ["failed"])
+    told = list(dict.fromkeys(receiver.ids(run_id)))  # one may come twice
+    assert told == [f"{run_id}/{number}" for number in range(1, len(told) + 1)]
 
 
 async def test_a_run_without_anybody_outside_leaves_no_trace_in_the_outbox(redis, redis_settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,7 +26,9 @@ class Attempts:
     def context(self, run_id: str = "run", thread_id: str = "") -> Context:
         self.fence += 1
         info = RunInfo(run_id, "agent", thread_id, 1, self.fence, datetime.now(UTC))
-        memory = self.store.memory(run_id=run_id, thread_id=thread_id, fence=self.fence, owner="worker")
+        memory = partial(
+            self.store.memory, run_id=run_id, thread_id=thread_id, fence=self.fence, owner="worker"
+        )
         return Context(info, self._emit, memory=memory, answers=self._answer)
 
     async def run(self, agent: Any, payload: Any = None, **context: str) -> Any:

@@ -31,23 +31,44 @@ def respond(call: Any) -> Any:
 class Scripted(Model):
     """Answers each call by the conversation, like a real model: it remembers nothing itself."""
 
+    respond = staticmethod(respond)
+
     async def get_response(self, *args: Any, **kwargs: Any) -> Any:
-        return await ScriptedModel([ModelStep.respond(respond)]).get_response(*args, **kwargs)
+        return await ScriptedModel([ModelStep.respond(self.respond)]).get_response(*args, **kwargs)
 
     async def stream_response(self, *args: Any, **kwargs: Any):
-        async for event in ScriptedModel([ModelStep.respond(respond)]).stream_response(*args, **kwargs):
+        async for event in ScriptedModel([ModelStep.respond(self.respond)]).stream_response(*args, **kwargs):
             yield event
 
 
+worker = Agent(
+    name="worker",
+    model=Scripted(),
+    tools=[
+        function_tool(first_tool, name_override="first"),
+        function_tool(slow_tool, name_override="slow"),
+        function_tool(pay_tool, name_override="pay", needs_approval=True),
+    ],
+)
+app.register("openai_agents", worker)
+
+
+def delegate(call: Any) -> Any:
+    """Hand the prompt on to the worker, and tell what it said."""
+    items = [dict(item) for item in call.input]
+    told = [item["output"] for item in items if item.get("type") == "function_call_output"]
+    write(f"boss{len(told)}")
+    if told:
+        return [assistant_message(f"it said {told[-1]}")]
+    return [function_call("ask_worker", {"input": str(items[-1]["content"])}, call_id="ask-1")]
+
+
+class Boss(Scripted):
+    """Delegates everything."""
+
+    respond = staticmethod(delegate)
+
+
 app.register(
-    "openai_agents",
-    Agent(
-        name="worker",
-        model=Scripted(),
-        tools=[
-            function_tool(first_tool, name_override="first"),
-            function_tool(slow_tool, name_override="slow"),
-            function_tool(pay_tool, name_override="pay", needs_approval=True),
-        ],
-    ),
+    "openai_nested", Agent(name="boss", model=Boss(), tools=[worker.as_tool("ask_worker", "Does the work.")])
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from byhand import Hand, bury, submit
+from byhand import Hand, bury, next_ms, submit
 from system import System
 
 from holdfast.errors import StoreUnavailable
@@ -70,7 +70,51 @@ async def test_a_store_that_is_away_costs_no_run(system, hand):
     await hand.settle(await hand.claim_one())
     with pytest.raises(StoreUnavailable):
         await Archive(system.queue, Away(), Metrics()).run_once()
-    assert await system.queue.redis.zrange(system.queue.keys.unarchived, 0, -1) == [b"r1"]
+    assert await system.queue.redis.lrange(system.queue.keys.unarchived, 0, -1) == [b"r1"]
     await system.queue.redis.zadd(system.queue.keys.ended, {"r1": 1})
     assert await Expiry(system.queue, Metrics()).run_once() == 0  # it waits for the store
     assert (await system.queue.get("r1")).status is Status.SUCCEEDED
+
+
+async def test_what_is_archived_leaves_while_later_ones_wait_for_the_store(system, store, hand):
+    redis, keys = system.queue.redis, system.queue.keys
+    await submit(system.queue, "r1")
+    await hand.settle(await hand.claim_one())
+    await Archive(system.queue, store, Metrics()).run_once()
+    await next_ms(system.queue)
+    await submit(system.queue, "r2")
+    await hand.settle(await hand.claim_one())
+    await redis.zadd(keys.ended, {"r1": 1, "r2": 1})
+    assert await Expiry(system.queue, Metrics()).run_once() == 1
+    assert await redis.exists(keys.run("r1"), keys.run("r2")) == 1
+    await redis.hset(keys.run("r2"), "finished_at", 1)  # ended long ago, and no store took it
+    await redis.zadd(keys.ended, {"r2": 1})
+    assert await Expiry(system.queue, Metrics()).run_once() == 1
+
+
+async def test_two_that_archive_at_once_lose_no_run(system, store, hand, monkeypatch):
+    """Fails if whoever is second cuts the list by what it has read, and not by what is still there."""
+    monkeypatch.setattr("holdfast.runs.archive._BATCH", 2)
+    for number in range(4):
+        await submit(system.queue, f"r{number}")
+        await hand.settle(await hand.claim_one())
+    opened, other, met = await store.get(), Archive(system.queue, store, Metrics()), []
+
+    class Overtaken:
+        """Another janitor archives the same while this one writes."""
+
+        async def archive(self, rows):
+            met.append([row.id for row in rows])
+            if len(met) == 1:
+                monkeypatch.setattr("holdfast.runs.archive._BATCHES", 1)
+                await other.run_once()
+                monkeypatch.setattr("holdfast.runs.archive._BATCHES", 50)
+            await opened.archive(rows)
+
+    class Door:
+        async def get(self):
+            return Overtaken()
+
+    await Archive(system.queue, Door(), Metrics()).run_once()
+    assert met == [["r0", "r1"], ["r2", "r3"]]
+    assert [(await opened.archived(f"r{number}")).status for number in range(4)] == ["succeeded"] * 4

@@ -9,8 +9,11 @@ from byhand import Hand, bury, events, lane_of, open_queue, submit
 
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.runs.deadletter import DeadLetters
+from holdfast.runs.expiry import Expiry
+from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Verdict
+from holdfast.telemetry.metrics import Metrics
 
 
 @pytest.fixture
@@ -155,6 +158,101 @@ async def test_a_letter_can_be_replayed_after_its_run_expired_and_the_fence_stil
     assert (run.status, run.agent, run.input, run.thread_id) == (Status.QUEUED, "echo", {"n": 1}, "t1")
     assert (await hand.claim_one()).fence > lease.fence
     assert await redis.zscore(queue.keys.runs, "r1")
+
+
+async def leaves(queue, run_id: str) -> None:
+    """The run's time is over: its events are told, it is in the archive, and it leaves Redis."""
+    await queue.redis.zadd(queue.keys.ended, {run_id: 0})
+    await queue.redis.lrem(queue.keys.unarchived, 0, run_id)
+    await queue.redis.zrem(queue.keys.outbox, run_id)
+    assert await Expiry(queue, Metrics()).run_once() == 1
+    assert not await queue.redis.exists(queue.keys.run(run_id), queue.keys.feed(run_id))
+
+
+async def test_a_run_revived_after_it_left_is_the_same_run(hand, dead, queue, redis):
+    """Fails if expire.lua keeps nothing for the replay: whose run it is and what limits it are lost with it."""
+    options = {
+        "tenant": "acme",
+        "thread_id": "t",
+        "concurrency_key": "k",
+        "webhook": "https://x.example/hook",
+    }
+    await submit(queue, "r1", **options)
+    lease = await hand.claim_one()
+    before = await queue.get("r1")
+    await hand.settle(lease, Status.INTERRUPTED, "1")
+    await queue.resume_run("r1", "yes")
+    await hand.settle(await hand.claim_one(), Status.FAILED)
+    told = len(await events(queue, "r1"))
+    await leaves(queue, "r1")
+    assert [letter.tenant for letter in (await dead.list()).letters] == ["acme"]
+    await dead.replay("r1")
+    run = await queue.get("r1")
+    assert (run.tenant, run.thread_id, run.submitted_at) == ("acme", "t", before.submitted_at)
+    assert await queue.answer("r1", 1) == b'"yes"'
+    assert await redis.zscore(queue.keys.outbox, "r1") is not None
+    assert int(await redis.hget(queue.keys.run("r1"), "told")) == told
+    await hand.claim_one()
+    await submit(queue, "r2", tenant="acme", concurrency_key="k")
+    await submit(queue, "r3", tenant="acme", thread_id="t")
+    assert await hand.claim(10) == []
+    assert [(await queue.get(each)).parked for each in ("r2", "r3")] == ["key:k", "thread:t"]
+    assert await redis.hlen(queue.keys.letters) == 0
+
+
+async def test_a_run_revived_twice_counts_all_its_events(hand, dead, queue, redis):
+    await bury(hand, "r1")  # submitted, started, failed
+    for told in (3, 6):  # replayed, started, failed
+        await leaves(queue, "r1")
+        await dead.replay("r1")
+        assert int(await redis.hget(queue.keys.run("r1"), "told")) == told
+        await hand.settle(await hand.claim_one(), Status.FAILED)
+
+
+async def test_a_run_whose_record_was_deleted_is_revived_as_its_message_tells(hand, dead, queue, redis):
+    await submit(queue, "r1", tenant="acme", webhook="https://x.example/hook")
+    await hand.settle(await hand.claim_one(), Status.FAILED)
+    await redis.delete(queue.keys.run("r1"), queue.keys.feed("r1"), queue.keys.outbox)
+    await dead.replay("r1")
+    assert (await queue.get("r1")).tenant == "acme"
+    assert await redis.zscore(queue.keys.outbox, "r1") is not None
+
+
+@pytest.mark.parametrize("by", ["drop", "hand"])
+async def test_nothing_is_kept_for_a_letter_that_is_gone(hand, dead, queue, redis, by):
+    for run_id in ("r1", "r2"):
+        await bury(hand, run_id)
+        await leaves(queue, run_id)
+    letter = await dead.show("r1")
+    if by == "drop":
+        await dead.drop("r1")
+    else:
+        await redis.xdel(queue.keys.deadletter, letter.id)
+        await Retention(queue, Metrics(), ttl_seconds=0.0).run_once()
+    assert await redis.hkeys(queue.keys.letters) == [(await dead.show("r2")).id.encode()]
+
+
+async def test_nothing_is_kept_of_a_run_whose_letter_left_before_it(hand, dead, queue, redis):
+    await bury(hand, "r1")
+    await dead.drop("r1")
+    await leaves(queue, "r1")
+    assert not await redis.exists(queue.keys.letters)
+
+
+@pytest.mark.parametrize(
+    ("message", "tenant"),
+    [
+        ('{"tenant":"acme","timeout_seconds":"never","input":1}', "acme"),
+        ('{"tenant":7}', ""),
+        ("no", ""),
+        ("[1]", ""),
+    ],
+)
+async def test_a_letter_knows_its_tenant_even_if_its_message_makes_no_sense(
+    dead, redis, queue, message, tenant
+):
+    await redis.xadd(queue.keys.deadletter, {"run_id": "r1", "message_data": message})
+    assert (await dead.show("r1")).tenant == tenant
 
 
 async def test_a_letter_does_not_revive_under_another_runs_name(hand, dead, queue, redis):

@@ -121,6 +121,55 @@ async def test_a_rollback_is_owed_by_the_thread_if_the_one_that_wanted_it_is_sto
     assert (await queue.get("r2")).status is Status.CANCELLED
 
 
+async def due(hand: Hand) -> None:
+    """Wait until one delayed run has been promoted."""
+    while not await hand.promote():
+        pass
+
+
+async def test_a_delayed_run_that_interrupts_stops_the_running_one_when_it_is_due(queue, hand):
+    """Fails if promotion forgets what the run was submitted for: it waits like any other."""
+    await submit(queue, "r1", thread_id="t")
+    lease = await hand.claim_one()
+    await submit(queue, "r2", thread_id="t")
+    await submit(queue, "r3", thread_id="t", multitask=Multitask.INTERRUPT, delay_seconds=0.001)
+    await due(hand)
+    assert await hand.renew(lease) == "stop"
+    assert (await queue.get("r3")).parked == "thread:t"
+    await hand.settle(lease, Status.CANCELLED)
+    assert await claimed(hand) == ["r3"]
+    assert await events(queue, "r3") == ["submitted", "queued", "parked", "unparked", "started"]
+
+
+async def test_a_delayed_run_that_interrupts_disturbs_nobody_before_it_is_due(queue, hand):
+    await submit(queue, "r1", thread_id="t")
+    lease = await hand.claim_one()
+    await submit(queue, "r2", thread_id="t", multitask=Multitask.INTERRUPT, delay_seconds=60)
+    assert await hand.promote() == 0
+    assert await hand.renew(lease) == "kept"
+
+
+async def test_a_delayed_run_that_rolls_back_is_told_whose_state_to_undo(queue, hand):
+    await submit(queue, "r1", thread_id="t")
+    lease = await hand.claim_one()
+    await submit(queue, "r2", thread_id="t", multitask=Multitask.ROLLBACK, delay_seconds=0.001)
+    await due(hand)
+    await hand.settle(lease, Status.CANCELLED)
+    (run,) = await hand.claim()
+    assert (run.run_id, [debt.split()[0] for debt in run.rollback]) == ("r2", ["r1"])
+
+
+async def test_a_delayed_run_pushes_once_and_not_again_when_it_is_retried(queue, hand, redis):
+    await submit(queue, "r1", thread_id="t", multitask=Multitask.INTERRUPT, delay_seconds=0.001)
+    await due(hand)
+    assert await redis.hexists(queue.keys.run("r1"), "multitask") is False
+    lease = await hand.claim_one()
+    await submit(queue, "r2", thread_id="t", multitask=Multitask.INTERRUPT)
+    await hand.settle(lease, Status.DELAYED, 1)
+    assert (await queue.get("r1")).status is Status.CANCELLED
+    assert await claimed(hand) == ["r2"]
+
+
 async def test_parked_runs_count_when_a_queue_is_full(redis):
     queue = await open_queue(redis, max_depth=3)
     for n in range(3):
@@ -201,6 +250,33 @@ async def test_a_parked_run_is_not_taken_for_a_lost_one(queue, hand):
     await submit(queue, "r2", thread_id="t")
     assert (await Retention(queue, Metrics(), ttl_seconds=0.0).run_once()).restored == []
     assert (await queue.get("r2")).parked == "thread:t"
+
+
+# -- names of a tenant
+
+
+async def test_a_thread_of_a_tenant_is_shown_by_the_name_it_was_given(queue, hand, redis):
+    await submit(queue, "r1", thread_id="t", tenant="ac/me%")
+    await submit(queue, "r2", thread_id="t", tenant="ac/me%")
+    run = await queue.get("r2")
+    assert (run.thread_id, run.parked) == ("t", "thread:t")
+    assert [each.thread_id for each in (await queue.list()).runs] == ["t", "t"]
+    await hand.settle(await hand.claim_one())
+    told = [fields[b"data"] for _, fields in await redis.xrange(queue.keys.feed("r2"))]
+    assert told == [b"{}", b'{"limit":"thread:t"}', b'{"limit":"thread:t"}']
+
+
+async def test_no_tenant_reaches_anothers_thread_by_a_slash_in_its_name(queue, hand):
+    """Fails if a tenant's name is not escaped: both are a/b/c then, and one waits for the other."""
+    await submit(queue, "r1", thread_id="b/c", tenant="a")
+    await submit(queue, "r2", thread_id="c", tenant="a/b")
+    assert await claimed(hand) == ["r1", "r2"]
+
+
+async def test_the_same_idempotency_key_of_two_tenants_is_two_runs(queue):
+    first = await submit(queue, thread_id="t", tenant="acme", idempotency_key="k")
+    assert await submit(queue, thread_id="t", tenant="acme", idempotency_key="k") == first
+    assert await submit(queue, thread_id="t", tenant="bolt", idempotency_key="k") != first
 
 
 # -- agents, tenants, keys

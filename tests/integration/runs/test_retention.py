@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from byhand import TTL_SECONDS, Hand, events, lane_of, open_queue, submit
+from byhand import TTL_SECONDS, Hand, events, lane_of, next_ms, now_ms, open_queue, submit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,18 +35,6 @@ def metrics() -> Metrics:
 
 def retention_of(queue, *, ttl: float = 0.0, pages: int = 250) -> Retention:
     return Retention(queue, Metrics(), ttl_seconds=ttl, pages=pages)
-
-
-async def now_ms(redis) -> float:
-    seconds, micros = await redis.time()
-    return seconds * 1000 + micros / 1000
-
-
-async def next_ms(queue) -> None:
-    """Wait until the server's clock has left the millisecond of whatever was written last."""
-    then = await now_ms(queue.redis)
-    while await now_ms(queue.redis) < then + 1:
-        await asyncio.sleep(0)
 
 
 async def settle_next(hand: Hand, count: int = 1) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
+from typing import Self
 
 import pytest
 from system import System, until
@@ -12,6 +14,7 @@ from system import System, until
 from holdfast import App, GiveUp, RetryLater
 from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge, QueueFull, QueuePaused
 from holdfast.runs.run import Priority, Status, Submission
+from holdfast.services.worker import WorkerProcess
 
 
 @pytest.fixture
@@ -182,6 +185,41 @@ async def test_a_result_that_is_not_json_fails_the_run_with_its_name(system, app
     assert "result of agent 'odd'" in run.error.message
 
 
+@pytest.mark.parametrize("way", ["result", "event", "chunk", "state", "step", "question"])
+async def test_a_number_that_json_has_not_fails_the_run_with_its_place(system, app, way):
+    """Fails if it is written as null: whoever reads it is told something else than was said."""
+
+    @app.agent
+    async def odd(ctx, _):
+        value = {"scores": [1.0, None, float("nan")]}
+        ways = {
+            "event": lambda: ctx.emit("scored", value),
+            "chunk": lambda: ctx.stream(value),
+            "state": lambda: ctx.state.set("scores", value),
+            "step": lambda: ctx.step("score", lambda: value),
+            "question": lambda: ctx.interrupt(value),
+        }
+        if way in ways:
+            await ways[way]()
+        return value
+
+    run_id = await system.submit("odd")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert (run.status, run.attempt, run.error.kind) == (Status.FAILED, 1, "invalid")
+    assert "can't be written as JSON: $.scores[2] is nan" in run.error.message
+
+
+async def test_an_input_with_a_number_that_json_has_not_is_refused(system):
+    with pytest.raises(InputError, match=r"input for agent 'echo' can't be written .* \$\.input\.n is inf"):
+        await system.submit("echo", {"n": float("inf")})
+    with pytest.raises(InputError, match=r"\$\.metadata\.n is nan"):
+        await system.submit("echo", 1, metadata={"n": float("nan")})
+    run_id = await system.submit("echo", 1, delay_seconds=60)
+    with pytest.raises(InputError, match=r"the answer to run .* \$ is nan"):
+        await system.queue.resume_run(run_id, float("nan"))
+
+
 async def test_a_result_over_the_limit_fails_the_run(redis, redis_settings, app):
     async with System(redis_settings, max_payload_bytes=1000) as system:
 
@@ -305,6 +343,89 @@ async def test_a_delayed_run_starts_when_it_is_due(system, app):
     assert (await system.queue.get(run_id)).status is Status.DELAYED
     run = await system.ended(run_id)
     assert 0.6 <= run.started_at - run.submitted_at < 2.0
+
+
+# -- agents that ignore their stop
+
+
+class Stubborn:
+    """Async agents that ignore being stopped until they may end, and how many of them are at it."""
+
+    def __init__(self, app: App) -> None:
+        self.may_end = asyncio.Event()
+        self.bodies: list[int] = []
+
+        @app.agent
+        async def stubborn(ctx, payload):
+            self.bodies.append(ctx.fence)
+            while not self.may_end.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self.may_end.wait()
+            self.bodies.remove(ctx.fence)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.may_end.set()
+        await until(lambda: not self.bodies)
+
+
+def sample(worker, name: str, **labels: str) -> float | None:
+    return worker.process.metrics.registry.get_sample_value(f"holdfast_{name}", labels)
+
+
+@pytest.mark.parametrize("stop", ["deadline", "cancel"])
+async def test_a_run_ends_though_its_agent_ignores_its_stop(redis, redis_settings, app, stop, log_lines):
+    """Fails without a grace: such a run is never settled, and its worker holds its lease for ever."""
+    brief = System(redis_settings, slots=2, stop_grace_seconds=0.05)
+    async with brief as system, Stubborn(app) as stubborn:
+        worker = await system.worker(app)
+        run_id = await system.submit("stubborn", timeout_seconds=0.1 if stop == "deadline" else None)
+        await until(lambda: stubborn.bodies)
+        if stop == "cancel":
+            await system.queue.cancel(run_id, "enough")
+        run = await system.ended(run_id)
+        assert run.status is {"deadline": Status.TIMED_OUT, "cancel": Status.CANCELLED}[stop]
+        assert await redis.xlen(system.queue.keys.deadletter) == (stop == "deadline")
+        desk = worker.process._desks[0].worker
+        await until(lambda: desk.lingering)
+        assert desk.permits.free == 1
+        assert sample(worker, "bodies_lingering", queue="agent-queue") == 1
+        assert sample(worker, "runs_abandoned_total", queue="agent-queue", agent="stubborn") == 1
+        (line,) = [line for line in log_lines() if "ignores its stop" in line["event"]]
+        assert (line["agent"], line["run_id"], line["slots"]) == ("stubborn", run_id, 2)
+        assert (await system.ended(await system.submit("echo", 1))).result == 1
+        stubborn.may_end.set()
+        await until(lambda: desk.permits.free == 2)
+        assert sample(worker, "bodies_lingering", queue="agent-queue") == 0
+
+
+async def test_a_replay_beside_the_body_that_lingers_has_a_fence_of_its_own(redis, redis_settings, app):
+    brief = System(redis_settings, slots=2, stop_grace_seconds=0.05)
+    async with brief as system, Stubborn(app) as stubborn:
+        await system.worker(app)
+        run_id = await system.submit("stubborn", timeout_seconds=0.1)
+        await system.ended(run_id)
+        await system.queue.replay(run_id)
+        await until(lambda: len(stubborn.bodies) == 2)
+        assert stubborn.bodies == [1, 2]
+        stubborn.may_end.set()
+        await system.ended(run_id)
+
+
+async def test_a_worker_leaves_without_an_agent_that_lingers(redis, redis_settings, app):
+    """Its task would keep the process for ever: the event loop waits for it when it closes."""
+    brief = System(redis_settings, slots=2, stop_grace_seconds=0.05)
+    async with brief as system, Stubborn(app):
+        left: list[int] = []
+        process = WorkerProcess(system.settings, app, abandon=lambda: left.append(1))
+        task = asyncio.create_task(process.run())
+        await system.ended(await system.submit("stubborn", timeout_seconds=0.1))
+        await until(lambda: process._desks[0].worker.lingering)
+        process.request_stop()
+        await asyncio.wait_for(task, 30)
+        assert left == [1]
 
 
 # -- cancel

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from devcommand import Dev, StartDev, eventually, gone, greeting, version
 
 from holdfast.client import Client
@@ -23,7 +24,7 @@ async def test_one_command_runs_agents_and_says_where_redis_is(start_dev: StartD
     assert "agents   greet, slow" in dev.text
     assert "holdfast submit greet" in dev.text
     dev.says("run settled")
-    assert any(line.startswith("worker-1 │ ") and "run settled" in line for line in dev.lines)
+    assert any(line.startswith("worker-1  │ ") and "run settled" in line for line in dev.lines)
 
 
 async def test_a_changed_file_is_picked_up(start_dev: StartDev, short_dir: Path):
@@ -33,6 +34,15 @@ async def test_a_changed_file_is_picked_up(start_dev: StartDev, short_dir: Path)
     dev.says("desk.py changed")
     dev.ready(2)
     assert await greeting(dev) == "Good morning Ada"
+
+
+async def test_schedules_run_and_those_of_a_change_do_too(start_dev: StartDev, short_dir: Path):
+    dev = start_dev().ready()
+    dev.says("scheduler ready")
+    turn = "\n@app.schedule(every='100ms')\nasync def tick(ctx: Context):\n    ctx.log.warning('tick ' + GREETING)\n"
+    (short_dir / "desk.py").write_text(version("Hello") + turn)
+    dev.says("scheduler ready", 2)
+    dev.says("tick Hello", 2)
 
 
 async def test_a_broken_file_leaves_the_old_code_running_until_it_is_mended(
@@ -64,6 +74,21 @@ def test_without_reload_a_broken_app_ends_the_command(start_dev: StartDev, short
     assert dev.exited() == 1
     assert "ZeroDivisionError" in dev.text
     assert "Traceback" not in dev.text
+
+
+@pytest.mark.parametrize(
+    ("app", "told"),
+    [
+        ("desk.py:ap", "has no 'ap'; did you mean 'app'?"),
+        ("desk.py:greet", "is a function, not an App; write desk.py:app"),
+    ],
+)
+def test_a_wrong_name_in_a_sound_file_ends_the_command(start_dev: StartDev, app: str, told: str):
+    # No change of the code was asked for: waiting for one would be waiting for ever.
+    dev = start_dev(app=app)
+    assert dev.exited() == 1
+    assert told in dev.text
+    assert "waiting for a change" not in dev.text
 
 
 async def test_a_given_redis_is_used_instead_of_the_embedded_one(

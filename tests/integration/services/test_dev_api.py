@@ -53,7 +53,7 @@ def test_the_api_is_janitor_and_relay_too_and_all_share_one_database(start_dev: 
     dev = start_dev().ready()
     for part in ("api", "janitor", "relay"):
         dev.says(f"{part} ready")
-    assert {line.partition(" ")[0] for line in dev.lines} == {"dev", "worker-1", "api"}
+    assert {line.partition(" ")[0] for line in dev.lines} == {"dev", "worker-1", "scheduler", "api"}
     paths = {dev.child(kind).environ()["HOLDFAST_DATABASE_PATH"] for kind in ("worker", "api")}
     assert paths == {str(short_dir.resolve() / ".holdfast/holdfast.sqlite")}
 
@@ -67,10 +67,12 @@ async def test_without_the_extra_everything_else_goes_on_and_that_is_said_once(
     dev = start_dev(PYTHONPATH=str(site)).ready()
     dev.says("janitor ready")
     dev.says("relay ready")
+    dev.says("scheduler ready")
     assert await greeting(dev) == "Hello Ada"
     assert dev.text.count("no api: it needs fastapi, which pip install 'holdfast[api]' brings") == 1
     assert "api      http" not in dev.text
-    assert {line.partition(" ")[0] for line in dev.lines} == {"dev", "worker-1", "janitor", "relay"}
+    names = {line.partition(" ")[0] for line in dev.lines}
+    assert names == {"dev", "worker-1", "scheduler", "janitor", "relay"}
 
 
 def test_a_janitor_that_the_api_is_not_is_a_process_of_its_own(start_dev: StartDev, short_dir: Path):
@@ -78,8 +80,8 @@ def test_a_janitor_that_the_api_is_not_is_a_process_of_its_own(start_dev: StartD
     dev = start_dev().ready()
     dev.says("relay ready")
     dev.says("janitor ready")
-    assert any(line.startswith("janitor  │") and "janitor ready" in line for line in dev.lines)
-    assert any(line.startswith("api      │") and "relay ready" in line for line in dev.lines)
+    assert any(line.startswith("janitor   │") and "janitor ready" in line for line in dev.lines)
+    assert any(line.startswith("api       │") and "relay ready" in line for line in dev.lines)
 
 
 def test_a_port_that_is_taken_is_said_and_another_one_used(start_dev: StartDev):
@@ -109,7 +111,7 @@ def test_the_api_learns_of_a_new_agent_and_is_left_alone_otherwise(start_dev: St
     assert call(f"{api}/execute", {"agent_id": "wave"})[0] == 404
     wave = "\n@app.agent\nasync def wave():\n    return 'o/'\n"
     (short_dir / "desk.py").write_text(version("Good morning") + wave)
-    dev.says("reloading 1 workers and the api")
+    dev.says("reloading 1 workers, the scheduler and the api")
     dev.says("api ready", 2)
     assert call(f"{api}/execute", {"agent_id": "wave"})[0] == 202
 

@@ -8,6 +8,7 @@ import time
 
 import psycopg
 import pytest
+from awaywatch import note_away
 from system import until
 
 from holdfast.config.tree import DatabaseSettings
@@ -29,10 +30,9 @@ async def open_here(server):
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(**settings):
-            outcomes = []
             database = DatabaseSettings(url=server.url, **settings)
-            store = await open_store(database, migrate=True, observe=lambda *what: outcomes.append(what[2]))
-            return await stack.enter_async_context(store), outcomes
+            store = await stack.enter_async_context(await open_store(database, migrate=True))
+            return store, note_away(store)
 
         yield start
 
@@ -57,7 +57,7 @@ async def test_a_restart_between_operations_is_not_noticed(server, open_here, ho
 
 
 async def test_a_restart_during_operations_loses_nothing_and_does_nothing_twice(server, open_here):
-    store, outcomes = await open_here(timeout_seconds=2.0)
+    store, noticed = await open_here(timeout_seconds=2.0)
     stopping = asyncio.Event()
     told: dict[str, list[str]] = {}
 
@@ -78,7 +78,7 @@ async def test_a_restart_during_operations_loses_nothing_and_does_nothing_twice(
         reached = sum(map(len, told.values())) + 200
         await until(lambda: sum(map(len, told.values())) >= reached, 30)
         stopping.set()
-    assert "away" in outcomes
+    assert noticed
     for run, values in told.items():
         later = memory(store, run=run, fence=2)
         assert [await later.step(f"s{at}") for at in range(len(values))] == [v.encode() for v in values]
@@ -86,7 +86,7 @@ async def test_a_restart_during_operations_loses_nothing_and_does_nothing_twice(
 
 
 async def test_a_server_that_is_away_for_long_is_waited_for_by_runs_and_refused_to_others(server, open_here):
-    store, outcomes = await open_here(timeout_seconds=0.5)
+    store, noticed = await open_here(timeout_seconds=0.5)
     mine = memory(store)
     await mine.put_step("before", b"1")
     server.kill()
@@ -96,7 +96,7 @@ async def test_a_server_that_is_away_for_long_is_waited_for_by_runs_and_refused_
     with pytest.raises(StoreUnavailable, match=r"database\.url \(DATABASE_URL\).*can't be reached"):
         await store.list_archived()
     assert time.monotonic() - began < 5
-    await until(lambda: outcomes.count("away") >= 6)
+    await until(lambda: len(noticed) >= 6)
     assert not waiting.done()
     server.launch()
     await asyncio.wait_for(waiting, 10)
@@ -121,12 +121,12 @@ async def test_a_run_is_let_go_at_once_while_the_server_hangs(server, open_here)
 
 
 async def test_a_server_that_hangs_and_wakes_up_is_gone_on_with(server, open_here):
-    store, outcomes = await open_here(timeout_seconds=0.5)
+    store, noticed = await open_here(timeout_seconds=0.5)
     mine = memory(store)
     await mine.put_step("before", b"1")
     server.freeze()
     waiting = asyncio.create_task(mine.put_step("during", b"2"))
-    await until(lambda: outcomes.count("away") >= 2)
+    await until(lambda: len(noticed) >= 2)
     server.thaw()
     await asyncio.wait_for(waiting, 20)
     assert await memory(store, fence=2).step("during") == b"2"

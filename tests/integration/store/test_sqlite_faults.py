@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from awaywatch import note_away
 
 from holdfast.config.tree import DatabaseSettings
 from holdfast.errors import ConfigError, StoreUnavailable
@@ -38,9 +39,9 @@ def locked(path: str):
         other.close()
 
 
-async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(database):
-    outcomes = []
-    async with await open_store(database, observe=lambda *what: outcomes.append(what[2])) as store:
+async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(database, caplog):
+    async with await open_store(database) as store:
+        noticed = note_away(store)
         with locked(database.path):
             writing = asyncio.create_task(memory(store).put_step("s", b"1"))
             with pytest.raises(
@@ -50,7 +51,8 @@ async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(databas
             assert await store.archived("r") is None  # reading goes on beside it
             assert not writing.done()
         await asyncio.wait_for(writing, 10)
-        assert "away" in outcomes
+        assert noticed
+        assert "the database is away: register waits for it" in caplog.text
         assert await memory(store, fence=2).step("s") == b"1"
 
 

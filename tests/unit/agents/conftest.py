@@ -57,7 +57,7 @@ def executor():
 
 @pytest.fixture
 def invocation(ctx, executor):
-    def make(call, payload=None, timeout_seconds=30.0) -> Invocation:
-        return Invocation(describe("tester", call), ctx, payload, timeout_seconds, executor)
+    def make(call, payload=None, timeout_seconds=30.0, **options) -> Invocation:
+        return Invocation(describe("tester", call), ctx, payload, timeout_seconds, executor, **options)
 
     return make

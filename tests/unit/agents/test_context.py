@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import LeaseLost
 from holdfast.agents.context import Context, SyncContext

@@ -7,9 +7,10 @@ import logging
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+import time
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -422,6 +423,90 @@ async def test_an_outer_timeout_sees_its_own_cancellation(invocation):
     assert hanging.cleaned_up
 
 
+# Bodies that ignore their stop
+
+
+class Stubborn:
+    """An async agent that ignores every cancellation until it may end."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.cancelled = 0
+
+    async def __call__(self, ctx) -> str:
+        self.started.set()
+        while not self.may_end.is_set():
+            try:
+                await self.may_end.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+        await ctx.emit("late", 1)
+        return "at last"
+
+    async def end(self, running: Invocation) -> None:
+        body = running.lingering
+        assert body is not None
+        self.may_end.set()
+        await asyncio.wait((body,))
+        assert running.lingering is None
+
+
+async def test_a_body_that_ignores_its_deadline_is_left_behind_and_can_write_no_more(invocation, feed):
+    stubborn = Stubborn()
+    running = invocation(stubborn, timeout_seconds=0.01, grace_seconds=0.01)
+    assert await asyncio.wait_for(running.run(), 5) == TimedOut(0.01)
+    assert stubborn.cancelled == 1
+    await stubborn.end(running)
+    assert feed.events == []
+
+
+async def test_a_body_that_ignores_a_cancel_is_left_behind(invocation):
+    stubborn = Stubborn()
+    running = invocation(stubborn, grace_seconds=0.01)
+    task = await begin(running, stubborn.started)
+    running.stop(StopReason.CANCEL, "no longer wanted")
+    assert await asyncio.wait_for(task, 5) == Cancelled("no longer wanted")
+    await stubborn.end(running)
+
+
+async def test_a_body_that_ignores_the_end_of_its_lease_is_left_behind(invocation):
+    stubborn = Stubborn()
+    running = invocation(stubborn, grace_seconds=0.01)
+    task = await begin(running, stubborn.started)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+    await stubborn.end(running)
+
+
+async def test_a_body_that_ends_within_the_grace_is_waited_for(invocation):
+    cleaned = []
+
+    async def agent():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append(1)
+
+    running = invocation(agent, timeout_seconds=0.01, grace_seconds=30)
+    assert await running.run() == TimedOut(0.01)
+    assert (cleaned, running.lingering) == ([1], None)
+
+
+async def test_a_run_is_not_handed_back_while_its_body_goes_on(invocation):
+    """Somebody else would begin it: two bodies at once, and this one still has the lease."""
+    stubborn = Stubborn()
+    running = invocation(stubborn, grace_seconds=0.001)
+    task = await begin(running, stubborn.started)
+    running.stop(StopReason.DRAIN)
+    ended, _ = await asyncio.wait((task,), timeout=0.05)
+    stubborn.may_end.set()
+    assert not ended
+    assert await task == Yielded("drain")
+
+
 # Threads
 
 
@@ -574,3 +659,18 @@ def test_the_worker_side_of_agents_does_not_load_heavy_libraries():
         "sys.exit(' '.join(heavy) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_a_body_that_was_due_while_all_stood_still_does_not_go_on(invocation):
+    """As after SIGCONT: the end of the lease and the agent's own timer are due in one turn of the loop."""
+    went_on = []
+
+    async def agent() -> None:
+        await asyncio.sleep(0.1)
+        went_on.append(1)
+
+    asyncio.get_running_loop().call_later(0.02, time.sleep, 0.3)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await invocation(agent).run()
+    assert went_on == []

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.demo.account import Account, Event, settled_twice
-from holdfast.cli.demo.books import Audit, Record
-from holdfast.cli.demo.evidence import answered, delivered, steps_done_once, streamed_once
-from holdfast.cli.demo.figures import Asked, Figures, Streamed
+from holdfast.cli.demo.books import Audit, Record, ScheduledRun
+from holdfast.cli.demo.evidence import answered, delivered, steps_done_once, streamed_once, turns_once
+from holdfast.cli.demo.figures import Asked, Figures, Streamed, Turns
 from holdfast.cli.demo.program import ACTS, AGENTS
 from holdfast.cli.demo.proof import prove
 from holdfast.cli.demo.receiver import Delivery
@@ -220,6 +220,46 @@ def only(*events: Event, status: str = "succeeded", result: Any = None) -> Audit
     return dataclasses.replace(AUDIT, records=[record("r", status, *events, result=result)])
 
 
+def turn(number: int, run_id: str = "", at: float = 0.0, status: str = "succeeded") -> ScheduledRun:
+    events = [event("submitted"), started(1), event("succeeded")]
+    return ScheduledRun(run_id or f"run {number}", "digest", f"digest {number}", status, at, events)
+
+
+TURNS = Turns("digest", "tidy", paused_at=10.0, resumed_at=12.0)
+BY_HAND = {"last_outcome": "succeeded"}
+
+
+def of_turns(*runs: ScheduledRun, counted: int = 2, tidy: dict[str, str] = BY_HAND) -> Audit:
+    records = {"digest": {"runs": str(counted)}, "tidy": tidy}
+    return dataclasses.replace(AUDIT, scheduled=list(runs), turns=records)
+
+
+def test_turns_that_are_one_run_each_hold():
+    check = turns_once(TURNS, of_turns(turn(1, at=9.0), turn(2, at=13.0)))
+    assert check.holds, check
+    assert check.claim.startswith("2 turns of digest, each one run")
+
+
+@pytest.mark.parametrize(
+    ("audit", "missing"),
+    [
+        (of_turns(turn(1), turn(1, "another")), "turn digest 1 is 2 runs"),
+        (of_turns(turn(1)), "digest had 2 turns, but asked for 1 runs"),
+        (of_turns(counted=0), "digest had 0 turns, but asked for 0 runs"),
+        (of_turns(turn(1), turn(2, at=11.0)), "run 2 was asked for while digest was paused"),
+        (of_turns(turn(1), turn(2, status="failed")), "run 2 of turn digest 2 is failed"),
+        (of_turns(turn(1), turn(2), tidy={}), "tidy was triggered once, but its record says {}"),
+    ],
+)
+def test_a_turn_that_is_doubled_or_lost_or_out_of_its_time_is_found(audit: Audit, missing: str):
+    assert missing in turns_once(TURNS, audit).missing
+
+
+def test_what_schedules_asked_for_is_nobodys_alien_event():
+    audit = of_turns(turn(1))
+    assert delivered([*deliveries(audit), Delivery("run 1", "1-0", "started")], audit).holds
+
+
 def test_a_finished_step_that_is_done_again_is_found():
     again = only(started(1), working(1), progress(1), started(3), working(1), progress(1))
     assert steps_done_once({"r"}, again).missing == ("r: step 1 was finished, and done again",)
@@ -324,7 +364,7 @@ def test_the_picture_fits_the_terminal(stage: Stage, width: int, height: int):
     for word in (*AGENTS, *ACTS, "cancelled", "✓"):
         assert any(word in line for line in lines), word
     assert any("api-b" in line for line in lines) == (height > 24)
-    assert sum("run-" in line for line in lines) == {24: 0, 30: 0, 36: 3, 60: 6}[height]
+    assert sum("run-" in line for line in lines) == {24: 0, 30: 0, 36: 1, 60: 6}[height]
 
 
 def test_without_a_terminal_an_act_is_one_line(stage: Stage):

@@ -53,6 +53,18 @@ def test_by_where_it_is(found, said):
         ({"pod": {"agents": "other"}}, {}, "no live scheduler has the agent 'work'"),
         ({"pod": ABLE | {"load": "2"}}, {}, "no permit is free in pod"),
         ({"pod": ABLE | {"capacity": "0", "load": "900"}}, {}, "pod should take it"),
+        (
+            {"pod": ABLE | {"breakers": "redis=open"}},
+            {},
+            "a circuit breaker keeps it from being acquired (pod: redis=open)",
+        ),
+        ({"pod": ABLE | {"breakers": "redis=open"}, "other": ABLE}, {}, "due: other should take it"),
+        (
+            {"a": ABLE | {"load": "2"}, "b": ABLE | {"breakers": "acquisition=half_open"}},
+            {},
+            "(b: acquisition=half_open)",
+        ),
+        ({"pod": ABLE | {"breakers": ""}}, {}, "pod should take it at once"),
         ({"pod": ABLE}, {"agent": {"disabled_pattern": "rep.*"}}, "redis.agent.disabled-pattern keeps it"),
     ],
 )

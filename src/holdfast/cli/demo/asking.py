@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.demo.account import SUCCEEDED
 from holdfast.cli.demo.figures import Asked
@@ -26,7 +26,8 @@ async def ask(stage: Stage, http: Http) -> Asked:
         await http.execute(here, "approve", {"name": "Ada", "amount": AMOUNT}), "approve"
     )
     act = stage.begin(ASK, f"approve {short(run.run_id)} is sent by POST /execute")
-    question = str((await http.result(here, run.run_id)).get("interrupt", {}).get("question", ""))
+    said: dict[str, Any] = (await http.question(here, run.run_id))["interrupt"] or {}
+    question = str(said.get("question", ""))
     asked_at = time.time()
     act.told = f'approve {short(run.run_id)} asks "{question}" and has left its worker'
     await asyncio.sleep(_READING_SECONDS)

@@ -5,13 +5,13 @@ The demo submits and cancels through the Client like everybody else; this is the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from holdfast.cli.demo.account import Event
-from holdfast.redis.keys import LANES
+from holdfast.cli.demo.account import ENDED, Event
+from holdfast.redis.keys import LANES, ScheduleKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +33,23 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduledRun:
+    """One run that a schedule has asked for; ``turn`` is the name of the turn that it is."""
+
+    run_id: str
+    schedule: str
+    turn: str
+    status: str
+    asked_at: float
+    events: list[Event]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.status in ENDED
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """Everything that is in Redis at the end."""
 
@@ -43,6 +60,10 @@ class Audit:
     pending: dict[str, int]
     delayed: int
     undelivered: int = 0
+    scheduled: list[ScheduledRun] = field(default_factory=list[ScheduledRun])
+    """Runs that schedules have asked for; the other counts are of what was submitted."""
+    turns: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """What the records of the schedules say."""
 
 
 class Books:
@@ -52,6 +73,7 @@ class Books:
         self._redis: Any = redis  # redis-py types its replies for every protocol at once; ours are bytes
         self._keys = keys
         self._group = group
+        self._schedules = ScheduleKeys.of()
         self._read_to: dict[str, bytes] = {}
 
     async def news(self, run_ids: Iterable[str]) -> list[Event]:
@@ -71,9 +93,11 @@ class Books:
         """Read everything back."""
         redis, keys = self._redis, self._keys
         lanes = dict(zip(LANES, keys.lanes, strict=True))
+        submitted, scheduled = list(run_ids), await self.scheduled()
+        known = {run_id.decode() for run_id in await redis.zrange(keys.runs, 0, -1)}
         return Audit(
-            records=[await self._record(run_id) for run_id in run_ids],
-            known=frozenset(run_id.decode() for run_id in await redis.zrange(keys.runs, 0, -1)),
+            records=[await self._record(run_id) for run_id in submitted],
+            known=frozenset(known - {run.run_id for run in scheduled}),
             dead=[fields[b"run_id"].decode() for _, fields in await redis.xrange(keys.deadletter)],
             entries={lane: await redis.xlen(key) for lane, key in lanes.items()},
             pending={
@@ -81,7 +105,37 @@ class Books:
             },
             delayed=await redis.zcard(keys.delayed),
             undelivered=await redis.xlen(keys.undelivered),
+            scheduled=scheduled,
+            turns={
+                name.decode(): await self._turns(name.decode())
+                for name in await redis.hkeys(self._schedules.definitions)
+            },
         )
+
+    async def scheduled(self, name: str = "") -> list[ScheduledRun]:
+        """Every run that a schedule has asked for, or one of them has."""
+        found: list[ScheduledRun] = []
+        for run_id in await self._redis.zrange(self._keys.runs, 0, -1):
+            fields = await self._redis.hgetall(self._keys.run(run_id.decode()))
+            message = msgspec.json.decode(fields.get(b"message") or b"{}", type=dict[str, Any])
+            said: dict[str, str] = message.get("metadata") or {}
+            if "schedule" in said and name in {"", said["schedule"]}:
+                record = await self._record(run_id.decode())
+                asked_at = record.events[0].at if record.events else 0.0
+                found.append(
+                    ScheduledRun(
+                        record.run_id, said["schedule"], said["turn"], record.status, asked_at, record.events
+                    )
+                )
+        return found
+
+    async def is_running(self, schedule: str) -> bool:
+        """Whether a schedule's turn goes on."""
+        return await self._redis.zscore(self._schedules.leases, schedule) is not None
+
+    async def _turns(self, schedule: str) -> dict[str, str]:
+        fields = await self._redis.hgetall(self._schedules.record(schedule))
+        return {name.decode(): value.decode() for name, value in fields.items()}
 
     async def _record(self, run_id: str) -> Record:
         fields = await self._redis.hgetall(self._keys.run(run_id))

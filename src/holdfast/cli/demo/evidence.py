@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.cli.demo.account import SUCCEEDED
+from holdfast.cli.demo.account import SUCCEEDED, settled_twice
 from holdfast.cli.demo.check import Check
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.demo.account import Event
     from holdfast.cli.demo.books import Audit, Record
-    from holdfast.cli.demo.figures import Asked, Streamed
+    from holdfast.cli.demo.figures import Asked, Streamed, Turns
     from holdfast.cli.demo.receiver import Delivery
 
 
@@ -85,6 +85,31 @@ def streamed_once(streamed: Streamed, audit: Audit) -> Check:
     return Check(f"{parts} events followed over two replicas: none missed, none seen twice", tuple(wrong))
 
 
+def turns_once(turns: Turns, audit: Audit) -> Check:
+    """Every turn of the schedule is one run, there are as many as its record says, and none in its pause."""
+    runs = [run for run in audit.scheduled if run.schedule == turns.submitting]
+    record, other = audit.turns.get(turns.submitting, {}), audit.turns.get(turns.triggered, {})
+    wrong = [
+        f"turn {turn} is {count} runs" for turn, count in Counter(r.turn for r in runs).items() if count > 1
+    ]
+    for run in runs:
+        if run.status != SUCCEEDED or settled_twice(run.events):
+            wrong.append(f"{run.run_id} of turn {run.turn} is {run.status}")
+        if turns.paused_at < run.asked_at < turns.resumed_at:
+            wrong.append(f"{run.run_id} was asked for while {turns.submitting} was paused")
+    if len(runs) != int(record.get("runs", -1)) or not runs:
+        wrong.append(
+            f"{turns.submitting} had {record.get('runs', 'no')} turns, but asked for {len(runs)} runs"
+        )
+    if other.get("last_outcome") != SUCCEEDED or int(other.get("runs", 0)):
+        wrong.append(f"{turns.triggered} was triggered once, but its record says {other}")
+    claim = (
+        f"{len(runs)} turns of {turns.submitting}, each one run: none doubled, none while it was paused; "
+        f"{turns.triggered} ran once, by hand"
+    )
+    return Check(claim, tuple(wrong))
+
+
 def delivered(taken: Sequence[Delivery], audit: Audit) -> Check:
     """The Event API got every event of every run in order; only the latest one of a run may come again."""
     by_run: defaultdict[str, list[str]] = defaultdict(list)
@@ -101,6 +126,8 @@ def delivered(taken: Sequence[Delivery], audit: Audit) -> Check:
             wrong.append(
                 f"{record.run_id}: " + (f"{lost} of {len(feed)} events lost" if lost else "out of order")
             )
+    for run in audit.scheduled:  # they come and go beside what is counted here
+        by_run.pop(run.run_id, None)
     wrong += [f"{run_id}: events of a run that nobody submitted" for run_id in by_run]
     if audit.undelivered:
         wrong.append(f"{audit.undelivered} events were given up")

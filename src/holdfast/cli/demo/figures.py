@@ -47,6 +47,16 @@ class Outage:
     """From its end until they were."""
 
 
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Two schedules: one that submitted runs and was paused for a while, one that was triggered by hand."""
+
+    submitting: str
+    triggered: str
+    paused_at: float
+    resumed_at: float
+
+
 @dataclass(slots=True)
 class Figures:
     """All of it."""
@@ -59,3 +69,4 @@ class Figures:
     asked: Asked | None = None
     streamed: Streamed | None = None
     outage: Outage | None = None
+    turns: Turns | None = None

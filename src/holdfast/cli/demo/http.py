@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from types import TracebackType
 
+_LOOK_SECONDS = 0.05
+_LOOKS = 400
 _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 
 
@@ -37,9 +40,26 @@ class Http:
         """Answer a run."""
         await self._call("POST", f"{base}/runs/{run_id}/resume", {"value": value})
 
-    async def result(self, base: str, run_id: str) -> dict[str, Any]:
-        """Wait until a run has ended or asks, and return what it says."""
-        return await self._call("GET", f"{base}/runs/{run_id}/result?wait=10")
+    async def question(self, base: str, run_id: str) -> dict[str, Any]:
+        """Wait until a run asks or has ended, and return what it says."""
+        for _ in range(_LOOKS):
+            run = await self._call("GET", f"{base}/runs/{run_id}")
+            if run["status"] not in {"queued", "running"}:
+                return run
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise DemoFailed(f"run {run_id} asked nothing in {_LOOKS * _LOOK_SECONDS:g} s")
+
+    async def schedule(self, base: str, name: str, agent: str, **options: Any) -> None:
+        """Make a schedule."""
+        await self._call("POST", f"{base}/schedules", {"name": name, "agent": agent, **options})
+
+    async def steer(self, base: str, schedule: str, verb: str, said: Any = None) -> None:
+        """Pause, resume or trigger a schedule."""
+        await self._call("POST", f"{base}/schedules/{schedule}/{verb}", said)
+
+    async def look(self, base: str, schedule: str) -> dict[str, Any]:
+        """Read a schedule."""
+        return await self._call("GET", f"{base}/schedules/{schedule}")
 
     async def follow(self, base: str, run_id: str, after: str = "") -> AsyncGenerator[str]:
         """Yield the ids of a run's events as they come; ends when the run or the connection does."""

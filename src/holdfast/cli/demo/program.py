@@ -6,6 +6,7 @@ from typing import Final
 
 WORKERS: Final = ("worker-a", "worker-b", "worker-c")
 REPLICAS: Final = ("api-a", "api-b")
+SCHEDULERS: Final = ("scheduler",)
 AGENTS: Final = {
     "greet": "quick",
     "research": "slow, tells its progress",
@@ -16,8 +17,19 @@ AGENTS: Final = {
     "approve": "asks a person",
     "survivor": "in steps, loses its worker",
 }
-ACTS: Final = ("start", "submit", "cancel", "ask", "stream", "outage", "kill -9", "SIGTERM", "finish")
-START, SUBMIT, CANCEL, ASK, STREAM, OUTAGE, KILL, HAND_BACK, FINISH = range(len(ACTS))
+ACTS: Final = (
+    "start",
+    "submit",
+    "schedule",
+    "cancel",
+    "ask",
+    "stream",
+    "outage",
+    "kill -9",
+    "SIGTERM",
+    "finish",
+)
+START, SUBMIT, SCHEDULE, CANCEL, ASK, STREAM, OUTAGE, KILL, HAND_BACK, FINISH = range(len(ACTS))
 
 
 def short(run_id: str) -> str:

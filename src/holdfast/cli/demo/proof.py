@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.demo.account import CANCELLED, ENDED, FAILED, SUCCEEDED, TIMED_OUT, settled_twice
 from holdfast.cli.demo.asking import AMOUNT
 from holdfast.cli.demo.check import Check
-from holdfast.cli.demo.evidence import answered, delivered, steps_done_once, streamed_once
+from holdfast.cli.demo.evidence import answered, delivered, steps_done_once, streamed_once, turns_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +51,7 @@ def prove(submitted: Mapping[str, str], figures: Figures, audit: Audit, taken: S
         steps_done_once(figures.shaken, audit),
         *([answered(figures.asked, {"paid": AMOUNT}, audit)] if figures.asked else []),
         *([streamed_once(figures.streamed, audit)] if figures.streamed else []),
+        *([turns_once(figures.turns, audit)] if figures.turns else []),
         delivered(taken, audit),
     ]
     return Proof(

@@ -62,7 +62,7 @@ class Demo:
         async with System(self._app) as system, _books(system) as books:
             stage = Stage(system, books, self._view, ACTS)
             async with Client(settings=system.settings) as client, Http() as http:
-                story = Story(stage, client, http)
+                story = Story(stage, client, http, books)
                 failure = await self._play(stage, story)
             submitted = {run_id: run.agent for run_id, run in stage.account.runs.items()}
             audit = await books.audit(submitted)

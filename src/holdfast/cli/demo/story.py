@@ -17,6 +17,7 @@ from holdfast.cli.demo.program import (
     HAND_BACK,
     KILL,
     REPLICAS,
+    SCHEDULERS,
     START,
     SUBMIT,
     WORKERS,
@@ -24,10 +25,12 @@ from holdfast.cli.demo.program import (
     short,
 )
 from holdfast.cli.demo.streaming import stream
+from holdfast.cli.demo.turns import keep_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.cli.demo.books import Books
     from holdfast.cli.demo.http import Http
     from holdfast.cli.demo.stage import Stage
     from holdfast.client import Client, RunHandle
@@ -39,8 +42,9 @@ _PACE_SECONDS = 0.2
 class Story:
     """Plays the acts on a stage."""
 
-    def __init__(self, stage: Stage, client: Client, http: Http) -> None:
+    def __init__(self, stage: Stage, client: Client, http: Http, books: Books) -> None:
         self._stage = stage
+        self._books = books
         self._client = client
         self._http = http
         self.figures = Figures()
@@ -50,6 +54,7 @@ class Story:
         await self._start()
         async with asyncio.TaskGroup() as group:
             day = group.create_task(self._submit_a_day())
+            turns = group.create_task(keep_schedules(self._stage, self._http, self._books))
             await self._cancel()
             self.figures.asked = await ask(self._stage, self._http)
             self.figures.streamed = await stream(self._stage, self._http)
@@ -58,6 +63,7 @@ class Story:
             await self._hand_back()
             await day
             self.figures.outage = await outage
+            self.figures.turns = await turns
         await self._finish()
 
     async def _start(self) -> None:
@@ -65,6 +71,8 @@ class Story:
         act = stage.begin(START, f"embedded Valkey, pid {stage.system.server.pid}; processes are coming up")
         for name in WORKERS:
             stage.system.start_worker(name)
+        for name in SCHEDULERS:
+            stage.system.start_scheduler(name)
         for name in REPLICAS:
             stage.system.start_replica(name)
         await stage.until(
@@ -73,7 +81,8 @@ class Story:
         lease = stage.system.settings.lease.ttl_seconds
         stage.end(
             act,
-            f"Valkey, {len(WORKERS)} workers, {len(REPLICAS)} api replicas, an Event API; {lease:g} s leases",
+            f"Valkey, {len(WORKERS)} workers, a scheduler, {len(REPLICAS)} api replicas, an Event API; "
+            f"{lease:g} s leases",
         )
 
     async def _submit_a_day(self) -> None:

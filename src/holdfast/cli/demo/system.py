@@ -1,4 +1,4 @@
-"""The system of the demo: the embedded server, an Event API, and real workers and api replicas.
+"""The system of the demo: the embedded server, an Event API, and real workers, a scheduler and api replicas.
 
 Nothing of it outlives the demo, however that ends, and nothing of the caller's settings reaches it.
 """
@@ -48,6 +48,7 @@ class System:
         self.receiver = Receiver()
         self.workers: dict[str, Watched] = {}
         self.replicas: dict[str, Watched] = {}
+        self.schedulers: dict[str, Watched] = {}
 
     async def __aenter__(self) -> Self:
         folder = tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True)
@@ -69,7 +70,7 @@ class System:
     @property
     def processes(self) -> list[Watched]:
         """Every process that was started, the dead ones too."""
-        return [*self.workers.values(), *self.replicas.values()]
+        return [*self.workers.values(), *self.schedulers.values(), *self.replicas.values()]
 
     def start_worker(self, name: str) -> None:
         """Start a worker process, exactly as an operator would."""
@@ -78,6 +79,10 @@ class System:
     def start_replica(self, name: str) -> None:
         """Start an api process, which is a janitor and a relay, too."""
         self.replicas[name] = self._start(name, "api")
+
+    def start_scheduler(self, name: str) -> None:
+        """Start a scheduler process."""
+        self.schedulers[name] = self._start(name, "scheduler", WORKER_POD_NAME=name)
 
     def _start(self, name: str, kind: str, **environ: str) -> Watched:
         command = [sys.executable, "-m", "holdfast", kind, "--app", str(self._app)]

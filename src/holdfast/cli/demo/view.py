@@ -21,7 +21,7 @@ from holdfast.cli.demo.account import (
     TIMED_OUT,
     WAITING,
 )
-from holdfast.cli.demo.program import AGENTS, REPLICAS, WORKERS, short
+from holdfast.cli.demo.program import AGENTS, REPLICAS, SCHEDULERS, WORKERS, short
 from holdfast.cli.demo.receiver import UP
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def picture(stage: Stage, width: int, height: int) -> RenderableType:
     """Draw everything that fits: first the events go, then the air, then the processes."""
     width = min(width - 2, _WIDEST)
     parts = [_title(stage, width), _agents(stage, width), _acts(stage, width), _processes(stage, width)]
-    lines = 1 + (2 + len(AGENTS)) + len(stage.acts) + (2 + len(WORKERS) + len(REPLICAS))
+    processes = len(WORKERS) + len(SCHEDULERS) + len(REPLICAS)
+    lines = 1 + (2 + len(AGENTS)) + len(stage.acts) + (2 + processes)
     air = len(parts) - 1
     room = height - 1 - lines - air
     if (events := min(_MOST_EVENTS, room - 2)) > 0:
@@ -195,19 +196,22 @@ def _processes(stage: Stage, width: int) -> RenderableType:
     table.add_column("pid", width=8, justify="right")
     table.add_column("state", width=12)
     table.add_column("", width=width - 36, no_wrap=True, overflow="ellipsis")
-    for name in (*WORKERS, *REPLICAS):
-        process = system.workers.get(name) or system.replicas.get(name)
+    started = {**system.workers, **system.schedulers, **system.replicas}
+    for name in (*WORKERS, *SCHEDULERS, *REPLICAS):
+        process = started.get(name)
         if process is None:
             table.add_row(Text(name, style="dim"), "", "", "")
             continue
-        does = (
-            _held(stage, process) if process.kind == "worker" else Text(process.url if process.lives else "")
-        )
+        does = _held(stage, process) if process.kind == "worker" else Text(_place(process))
         table.add_row(name, Text(str(process.process.pid), style="dim"), _state(process), does)
     state = Text(receiver.state, style=_RECEIVER.get(receiver.state, "red"))
     refused = f", {receiver.refused} refused" if receiver.refused else ""
     table.add_row("Event API", "", state, f"{len(receiver.taken)} events taken{refused}")
     return table
+
+
+def _place(process: Watched) -> str:
+    return process.url if process.kind == "api" and process.lives else ""
 
 
 def _state(process: Watched) -> Text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from holdfast.client.overhttp.problems import SETTING
 from holdfast.config.shown import shown
@@ -40,9 +40,10 @@ def headers(key: str) -> Mapping[str, str]:
     return {"User-Agent": agent, "Accept": "application/json", **shows}
 
 
-def run_path(run_id: str, verb: str = "") -> str:
+def run_path(run_id: str, verb: str = "", **query: str) -> str:
     """Return the path of a run, or of a verb of it; an id may hold any printable character."""
-    return f"/runs/{quote(run_id, safe='')}{f'/{verb}' if verb else ''}"
+    said = urlencode({name: value for name, value in query.items() if value})
+    return f"/runs/{quote(run_id, safe='')}{f'/{verb}' if verb else ''}{f'?{said}' if said else ''}"
 
 
 def _split(url: str) -> SplitResult | None:

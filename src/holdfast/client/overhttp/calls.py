@@ -18,6 +18,7 @@ from yarl import URL
 from holdfast.client.overhttp.address import checked_url, headers
 from holdfast.client.overhttp.problems import SETTING, error_of, not_ours
 from holdfast.errors import ApiUnavailable
+from holdfast.telemetry.traces import inject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -103,7 +104,7 @@ class Calls:
                 method,
                 self._at(path),
                 data=io.BytesIO(body) if body is not None and large else body,
-                headers={"Idempotency-Key": key} if key else None,
+                headers={**inject(), **({"Idempotency-Key": key} if key else {})},
                 timeout=aiohttp.ClientTimeout(total=seconds + wait_seconds, sock_connect=seconds),
                 allow_redirects=False,
                 # Else an API that won't read so much has gone before we hear why.

@@ -30,9 +30,9 @@ _json = msgspec.json.Decoder()
 _log = get_logger(__name__)
 
 
-async def follow(calls: Calls, run_id: str, after: str) -> AsyncGenerator[Event]:
+async def follow(calls: Calls, run_id: str, after: str, queue: str = "") -> AsyncGenerator[Event]:
     """Yield events until the run has ended; an API that is away is waited for once it has been reached."""
-    path, last, ended = run_path(run_id, "events"), checked_event_id(after), False
+    path, last, ended = run_path(run_id, "events", queue=queue), checked_event_id(after), False
     reached, failures = False, 0
     while True:
         try:

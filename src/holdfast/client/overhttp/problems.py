@@ -13,6 +13,7 @@ from holdfast.errors import (
     ApiUnavailable,
     ConfigError,
     Conflict,
+    EventsExpired,
     HoldfastError,
     InputError,
     NotFound,
@@ -45,6 +46,7 @@ _WRONG: Final[Mapping[str, type[HoldfastError]]] = {
     "too-large": PayloadTooLarge,
     "invalid": InputError,
     "not-found": NotFound,
+    "events-expired": EventsExpired,
     "conflict": Conflict,
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
@@ -14,7 +13,7 @@ from holdfast.client.overhttp.follow import follow
 from holdfast.client.overhttp.problems import read
 from holdfast.client.overhttp.submit import submit, submit_many
 from holdfast.config.names import checked_queue
-from holdfast.errors import NotFound, Refused
+from holdfast.errors import Refused
 from holdfast.runs.message import encode_value
 from holdfast.runs.run import Run
 
@@ -61,16 +60,13 @@ class HttpLine:
         return await submit(self._calls, self._queue, wanted)
 
     async def submit_many(self, wanted: Sequence[Submission]) -> Sequence[Ticket | Exception]:
-        """Ask for many, several at a time."""
+        """Ask for many in as few requests as possible."""
         return await submit_many(self._calls, self._queue, wanted)
 
     async def get(self, run_id: str) -> Run:
         """Read a run."""
-        answer = await self._calls.call("GET", run_path(run_id))
-        run = read(self._calls.url, answer.body, _run)
-        if self._queue not in {"", run.queue}:
-            raise NotFound(f"no run {run_id!r} in queue {self._queue!r}: it is in {run.queue!r}")
-        return run
+        answer = await self._calls.call("GET", run_path(run_id, queue=self._queue))
+        return read(self._calls.url, answer.body, _run)
 
     async def ended(self, run_id: str) -> Run:
         """Wait until a run has ended; an API that goes away after the first look is waited for."""
@@ -91,7 +87,7 @@ class HttpLine:
 
     def follow(self, run_id: str, after: str) -> AsyncGenerator[Event]:
         """Yield events until the run has ended."""
-        return self._followed(run_id, after) if self._queue else follow(self._calls, run_id, after)
+        return follow(self._calls, run_id, after, self._queue)
 
     async def cancel(self, run_id: str, reason: str) -> str:
         """Cancel a run."""
@@ -108,9 +104,9 @@ class HttpLine:
         await self._steer(run_id, "retry", {}, repeatable=False)
 
     async def _steer(self, run_id: str, verb: str, said: dict[str, Any], *, repeatable: bool) -> bytes:
-        await self._check(run_id)
         body = encode_value(said, f"what {verb} of run {run_id} says")
-        return (await self._calls.call("POST", run_path(run_id, verb), body, repeatable=repeatable)).body
+        path = run_path(run_id, verb, queue=self._queue)
+        return (await self._calls.call("POST", path, body, repeatable=repeatable)).body
 
     async def _waited(self, run_id: str) -> bool:
         """Wait for the end for a while; True if that was cut short, by whatever else there is to know."""
@@ -118,21 +114,10 @@ class HttpLine:
         seconds = _CROWDED_WAIT_SECONDS if self._waits.locked() else _WAIT_SECONDS
         async with self._waits:
             begun = loop.time()
-            path = f"{run_path(run_id, 'result')}?wait={seconds:g}"
+            path = run_path(run_id, "result", queue=self._queue, wait=f"{seconds:g}")
             answer = await self._calls.call("GET", path, wait_seconds=seconds)
-        # The replica leaves, or the run waits for an answer: asked at once again, it would say the same.
+        # The replica leaves: asked at once again, it would say the same.
         return answer.status != 200 and loop.time() - begun < seconds / 2
-
-    async def _followed(self, run_id: str, after: str) -> AsyncGenerator[Event]:
-        await self._check(run_id)
-        async with contextlib.aclosing(follow(self._calls, run_id, after)) as events:
-            async for event in events:
-                yield event
-
-    async def _check(self, run_id: str) -> None:
-        """Make sure that the run is in the queue that was named: another one may know the same id."""
-        if self._queue:
-            await self.get(run_id)
 
 
 class HttpWay:

@@ -9,7 +9,9 @@ end
 local function read_line(record, sink)
   local packed = redis.call('HGET', record, 'relay:' .. sink)
   if not packed then
-    return { fence = 0, owner = '-', cursor = '0-0', sequence = 0, tries = 0, refusals = 0, since = 0 }
+    -- A run that came back from the dead letters after it had left counts its events on.
+    local told = tonumber(redis.call('HGET', record, 'told')) or 0
+    return { fence = 0, owner = '-', cursor = '0-0', sequence = told, tries = 0, refusals = 0, since = 0 }
   end
   local fence, owner, cursor, sequence, tries, refusals, since =
     packed:match('^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+)$')

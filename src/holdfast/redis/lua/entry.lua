@@ -9,10 +9,13 @@ end
 
 -- The id an entry gives itself. Only a new record has to look whether it can be one: an existing one did.
 -- A name that ends as a feed's could be one: reading that stream as a record would fail the whole script.
-local function given_id(fields, entry)
-  local id = fields['correlation_id'] or fields['task_id']
+local function own_id(id, entry)
   if not id or id:sub(-7) == ':events' then return 'entry-' .. entry end
   return id
+end
+
+local function given_id(fields, entry)
+  return own_id(fields['correlation_id'] or fields['task_id'], entry)
 end
 
 -- Printable ASCII up to 256 bytes; an entry without such an id is known by its own stream id.

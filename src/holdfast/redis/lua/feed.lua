@@ -10,5 +10,6 @@ end
 
 -- For listeners that only want to hear it now: nothing is kept for those who come later.
 local function publish_event(record, id, kind, data)
-  redis.call('PUBLISH', record .. ':live', '{"id":"' .. id .. '","type":' .. cjson.encode(kind) .. ',"data":' .. data .. '}')
+  local plain = kind:find('^[%w_.]+$') and '"' .. kind .. '"' or cjson.encode(kind)
+  redis.call('PUBLISH', record .. ':live', '{"id":"' .. id .. '","type":' .. plain .. ',"data":' .. data .. '}')
 end

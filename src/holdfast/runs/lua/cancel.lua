@@ -1,5 +1,5 @@
 -- Cancel a run: at once if it waits, by asking its worker if it runs.
--- KEYS  1 returned lane (stream), 2 delayed (zset), 3 ended (zset), 4 limits (set), 5 run prefix, 6 unarchived (zset)
+-- KEYS  1 returned lane (stream), 2 delayed (zset), 3 ended (zset), 4 limits (set), 5 run prefix, 6 unarchived (list)
 -- ARGV  1 run id, 2 reason, 3 retention ms, 4 control channel
 -- returns cancelled | requested | missing | the status it ended with before
 -- @include clock

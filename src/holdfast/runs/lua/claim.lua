@@ -3,12 +3,12 @@
 -- Cancelled runs and second entries of the same run are dropped here; entries of foreign producers get their record here.
 -- Run keys are named by what is read, so they can't be declared: they share the queue's hash tag through the run prefix.
 -- KEYS  1-4 lanes (streams; the first is served first), 5 gate (hash), 6 runs (zset), 7 run prefix, 8 ended (zset),
---       9 limits (set), 10 outbox (zset), 11 unarchived (zset)
+--       9 limits (set), 10 outbox (zset), 11 unarchived (list)
 -- ARGV  1 group, 2 owner, 3 how many, 4 lane numbers in the order to read ('1234'), 5 retention ms,
 --       6 default agent, 7 '1' if adopted runs' events go outside, 8 limits: JSON of { agents = { name: n }, tenant = n, key = n } or '',
 --       then per entry that a blocking read has already delivered to us: lane number, entry id
--- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, per run: id, fence, attempt, entry id, agent, message,
---         runs to undo first and when each was submitted (separated by blanks), submitted_at }
+-- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, { runs of a thread to undo first: id, then what to
+--         undo and when each was submitted, separated by blanks }, per run: id, fence, attempt, entry id, agent, message, submitted_at }
 -- @include clock
 -- @include entry
 -- @include limits
@@ -22,57 +22,75 @@ local FIRST_WOKEN = 9
 
 local clock = now_ms()
 local now = string.format('%d', clock)
-local quoted_owner = cjson.encode(owner)
-local claimed, dropped, adopted = { 'open', 0, 0 }, 0, 0
+local by_owner = ',"owner":' .. cjson.encode(owner) .. '}'
+local undo, dropped, adopted = {}, 0, 0
+local claimed = { 'open', 0, 0, undo }
 
+-- Every field that is read costs more than what is done with it: whatever few runs have is behind `bound`.
 local function look_up(record)
-  return redis.pcall('HMGET', record, 'status', 'fence', 'attempt', 'lane', 'entry', 'cancel', 'outbox', 'bound', 'submitted_at')
+  return redis.pcall('HMGET', record, 'status', 'lane', 'entry', 'fence', 'attempt', 'submitted_at', 'bound')
+end
+
+-- Most numbers here are a one, and Lua writes every number as a fraction, which takes its time.
+local written_as = {}
+local function digits(number)
+  local text = written_as[number]
+  if not text then
+    text = string.format('%d', number)
+    written_as[number] = text
+  end
+  return text
 end
 
 -- What the envelope of a foreign entry says of itself; whether it can be read at all is the worker's to say.
-local function said(fields)
-  local fine, envelope = pcall(cjson.decode, fields['message_data'] or '')
+local function said(written)
+  local fine, envelope = pcall(cjson.decode, written or '')
   if not fine or type(envelope) ~= 'table' then return {} end
   local function text(name) return type(envelope[name]) == 'string' and #envelope[name] <= 256 and envelope[name] or '' end
   local calls = text('webhook') ~= '' or (type(envelope['push']) == 'table' and next(envelope['push']) ~= nil)
   return { thread = text('thread_id'), tenant = text('tenant'), calls = calls }
 end
 
-local function adopt(record, id, lane, entry, fields)
-  local agent = fields['agent_id'] or default_agent
+local function adopt(record, id, lane, entry, agent, message, written)
   local submitted = entry:match('^%d+')
-  local own = said(fields)
-  local thread, tenant = own.thread or '', own.tenant or ''
+  local own = said(written)
+  local tenant = own.tenant or ''
+  local thread = (own.thread or '') ~= '' and scoped(tenant, own.thread) or ''
   redis.call('HSET', record, 'status', 'queued', 'agent', agent, 'thread', thread, 'lane', lane, 'entry', entry,
-    'submitted_at', submitted, 'message', fields['message_data'] or cjson.encode(fields))
+    'submitted_at', submitted, 'message', message)
   redis.call('ZADD', index, submitted, id)
   if tenant ~= '' then redis.call('HSET', record, 'tenant', tenant) end
-  if thread ~= '' or tenant ~= '' then redis.call('HSET', record, 'bound', '1') end
   local leaves = outside or own.calls
   if leaves then redis.call('HSET', record, 'outbox', outbox) end
-  append_event(record, 'adopted', '{}')
+  local bound = (leaves or thread ~= '' or tenant ~= '') and '1'
+  if bound then redis.call('HSET', record, 'bound', bound) end
+  append_event(record, 'adopted', '{}', leaves and outbox)
   adopted = adopted + 1
-  local bound = (thread ~= '' or tenant ~= '') and '1'
-  return { 'queued', false, false, lane, entry, false, leaves and outbox, bound, submitted }
+  return { 'queued', lane, entry, false, false, submitted, bound }
 end
 
--- What binds a run to others, read only of those whose record says that something does: thread, tenant or key.
+-- What few runs have, read only of those whose record says that there is something.
+local NO_BONDS = { outbox = false }
 local function bonds_of(record, bound)
-  if not bound then return {} end
-  local have = redis.call('HMGET', record, 'thread', 'tenant', 'key')
-  return { thread = have[1], tenant = have[2], key = have[3] }
+  if not bound then return NO_BONDS end
+  local have = redis.call('HMGET', record, 'thread', 'tenant', 'key', 'outbox', 'cancel')
+  return { thread = have[1], tenant = have[2], key = have[3], outbox = have[4], cancel = have[5] }
 end
 
 -- Undoing is done by every attempt until the run has ended: the first one may die before it gets to it.
-local function take_debts(record, thread)
-  if not thread or thread == '' then return '' end
+local function take_debts(record, id, thread)
+  if not thread or thread == '' then return end
   local debts = limits:sub(1, -7) .. 'rollbacks'
   local mine, owed = redis.call('HGET', record, 'rollback'), redis.call('HGET', debts, thread)
-  if not owed then return mine or '' end
-  local all = mine and mine .. ' ' .. owed or owed
-  redis.call('HDEL', debts, thread)
-  redis.call('HSET', record, 'rollback', all)
-  return all
+  if owed then
+    mine = mine and mine .. ' ' .. owed or owed
+    redis.call('HDEL', debts, thread)
+    redis.call('HSET', record, 'rollback', mine)
+  end
+  if mine then
+    undo[#undo + 1] = id
+    undo[#undo + 1] = mine
+  end
 end
 
 -- In one order for all runs, so that no two wait for what the other has.
@@ -111,7 +129,7 @@ end
 local function end_cancelled(record, id, reason)
   local data = cjson.encode({ reason = reason })
   redis.call('HSET', record, 'status', 'cancelled', 'finished_at', now)
-  redis.call('ZADD', unarchived, clock + retention, id)
+  redis.call('RPUSH', unarchived, id)
   publish_event(record, append_event(record, 'cancelled', data), 'cancelled', data)
   release_permits(limits, record, id, redis.call('HGET', record, 'permits'), returned, run_prefix, clock)
 end
@@ -123,13 +141,23 @@ local function drop(lane, entry, id, leaves)
 end
 
 -- A producer answers an interrupted run by an entry of the same id that says RESUME; the envelope is kept as it came.
-local function answers(status, fields)
-  return status == 'interrupted' and (fields['message_data'] or ''):find('"action"%s*:%s*"RESUME"') ~= nil
+local function answers(status, written)
+  return status == 'interrupted' and (written or ''):find('"action"%s*:%s*"RESUME"') ~= nil
 end
 
-local function claim(lane, entry, pairs_list)
-  local fields = entry_fields(pairs_list)
-  local id = given_id(fields, entry)
+-- Returns id, agent, message (nil if it has none) and, of anybody else's entry, all its fields by name. Our own entries have
+-- five fields in one order, and are read by it.
+local function parts_of(fields, entry)
+  if #fields == 10 and fields[1] == 'message_data' and fields[3] == 'agent_id' and fields[9] == 'correlation_id' then
+    return own_id(fields[10], entry), fields[4], fields[2]
+  end
+  local named = entry_fields(fields)
+  return given_id(named, entry), named['agent_id'] or default_agent, named['message_data'], named
+end
+
+local function claim(lane, entry, fields)
+  local id, agent, written, named = parts_of(fields, entry)
+  local message = written or cjson.encode(named)
   local record = run_prefix .. id
   local have = look_up(record)
   if not have[1] then
@@ -137,33 +165,31 @@ local function claim(lane, entry, pairs_list)
     id = have.err and 'entry-' .. entry or valid_id(id, entry)
     record = run_prefix .. id
     have = look_up(record)
-    if not have[1] then have = adopt(record, id, lane, entry, fields) end
+    if not have[1] then have = adopt(record, id, lane, entry, agent, message, written) end
   end
-  local status, cancel = have[1], have[6]
-  local same = have[4] == lane and have[5] == entry
-  if answers(status, fields) then
+  local status, same = have[1], have[3] == entry and have[2] == lane
+  if answers(status, written) then
     local run = redis.call('HMGET', record, 'agent', 'message', 'interrupts')
-    go_on(returned, record, id, run, 'envelope', fields['message_data'], '', clock)
+    go_on(returned, record, id, run, 'envelope', written, '', clock)
   end
   if not same or (status ~= 'queued' and status ~= 'running') then
     return drop(lane, entry, id, same and status == 'cancelled')
   end
-  if cancel then
-    end_cancelled(record, id, cancel)
+  local bound = have[7]
+  local bonds = bonds_of(record, bound)
+  if bonds.cancel then
+    end_cancelled(record, id, bonds.cancel)
     return drop(lane, entry, id, true)
   end
-  local agent = fields['agent_id'] or default_agent
-  local bonds = bonds_of(record, have[8])
-  if (have[8] or (most and most.agents[agent])) and not admitted(record, id, lane, entry, bonds, agent) then return end
-  local fence, attempt = (tonumber(have[2]) or 0) + 1, (tonumber(have[3]) or 0) + 1
-  redis.call('HSET', record, 'status', 'running', 'fence', fence, 'attempt', attempt, 'owner', owner, 'started_at', now)
-  append_event(record, 'started', '{"attempt":' .. attempt .. ',"fence":' .. fence .. ',"owner":' .. quoted_owner .. '}',
-    have[7])
+  if (bound or (most and most.agents[agent])) and not admitted(record, id, lane, entry, bonds, agent) then return end
+  local fence, attempt = (tonumber(have[4]) or 0) + 1, (tonumber(have[5]) or 0) + 1
+  local fence_text, attempt_text = digits(fence), digits(attempt)
+  redis.call('HSET', record, 'status', 'running', 'fence', fence_text, 'attempt', attempt_text, 'owner', owner, 'started_at', now)
+  append_event(record, 'started', '{"attempt":' .. attempt_text .. ',"fence":' .. fence_text .. by_owner, bonds.outbox)
+  take_debts(record, id, bonds.thread)
   local n = #claimed
-  claimed[n + 1], claimed[n + 2], claimed[n + 3] = id, fence, attempt
-  claimed[n + 4], claimed[n + 5] = entry, agent
-  claimed[n + 6] = fields['message_data'] or cjson.encode(fields)
-  claimed[n + 7], claimed[n + 8] = take_debts(record, bonds.thread), have[9] or '0'
+  claimed[n + 1], claimed[n + 2], claimed[n + 3], claimed[n + 4] = id, fence, attempt, entry
+  claimed[n + 5], claimed[n + 6], claimed[n + 7] = agent, message, have[6] or '0'
   room = room - 1
 end
 
@@ -181,7 +207,7 @@ for i = FIRST_WOKEN, #ARGV, 2 do
     end
   end
 end
-if paused then return { 'paused', dropped, adopted } end
+if paused then return { 'paused', dropped, adopted, undo } end
 
 for i = 1, #order do
   if room > 0 then

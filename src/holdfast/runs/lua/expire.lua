@@ -1,11 +1,13 @@
 -- Remove ended runs whose time is over: record, feed and their place in the index, a page at a time.
 -- A run that lives under the same id again, because somebody deleted its record, only loses the note that it had ended;
--- one whose events have not all reached the outside stays until they have.
--- KEYS  1 ended (zset), 2 runs (zset), 3 run prefix, 4 outbox (zset; others of it by sink), 5 unarchived (zset)
--- ARGV  1 how many to look at, 2 '1' to look only
+-- one whose events have not all reached the outside stays until they have. What a replay of its dead letter needs is kept.
+-- KEYS  1 ended (zset), 2 runs (zset), 3 run prefix, 4 outbox (zset; others of it by sink), 5 unarchived (list),
+--       6 dead letters (stream), 7 letters (hash)
+-- ARGV  1 how many to look at, 2 '1' to look only, 3 retention ms
 -- returns { looked at, left or would leave }
 -- @include clock
 local ended, index, run_prefix, outbox, unarchived = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local deadletter, letters = KEYS[6], KEYS[7]
 local LATER_MS, ARCHIVE_MS = 60000, 86400000
 local LIVE = { queued = true, delayed = true, running = true, interrupted = true }
 
@@ -18,12 +20,34 @@ local function goes_outside(id)
   return false
 end
 
+-- The letter itself has agent, message, thread and fence. The events are counted on: whoever receives them goes by their number.
+local KEPT = { tenant = true, key = true, bound = true, outbox = true, submitted_at = true, interrupts = true }
+local function keep_for_replay(record, letter)
+  if not letter or #redis.call('XRANGE', deadletter, letter, letter) == 0 then return end
+  local fields, kept, events = redis.call('HGETALL', record), {}, redis.call('XLEN', record .. ':events')
+  for i = 1, #fields, 2 do
+    local name = fields[i]
+    if name == 'told' then events = events + tonumber(fields[i + 1]) end
+    if KEPT[name] or name:find('^resume:') or name:find('^envelope:') then
+      kept[#kept + 1] = name
+      kept[#kept + 1] = fields[i + 1]
+    end
+  end
+  kept[#kept + 1] = 'told'
+  kept[#kept + 1] = string.format('%d', events)
+  redis.call('HSET', letters, letter, cjson.encode(kept))
+end
+
 local now = now_ms()
 
--- One that the store does not have yet stays a day longer at most: there may be no janitor at all.
+-- Runs are archived in the order in which they ended: whatever ended before the first that waits is in the store. One that is
+-- not stays a day longer at most: there may be no janitor at all.
+local first = redis.call('LINDEX', unarchived, 0)
+local all_before = first and (tonumber(redis.call('HGET', run_prefix .. first, 'finished_at')) or 0)
 local function waits_for_archive(id)
-  local due = redis.call('ZSCORE', unarchived, id)
-  return due and now < tonumber(due) + ARCHIVE_MS
+  if not first then return false end
+  local finished = tonumber(redis.call('HGET', run_prefix .. id, 'finished_at')) or 0
+  return finished >= all_before and now < finished + tonumber(ARGV[3]) + ARCHIVE_MS
 end
 
 if ARGV[2] == '1' then return { 0, redis.call('ZCOUNT', ended, '-inf', now) } end
@@ -35,7 +59,9 @@ for _, id in ipairs(ids) do
     redis.call('ZADD', ended, now + LATER_MS, id)
   else
     seen[#seen + 1] = id
-    if not LIVE[redis.call('HGET', record, 'status')] then
+    local have = redis.call('HMGET', record, 'status', 'dead')
+    if not LIVE[have[1]] then
+      keep_for_replay(record, have[2])
       keys[#keys + 1] = record
       keys[#keys + 1] = record .. ':events'
       gone[#gone + 1] = id
@@ -46,6 +72,5 @@ if seen[1] then redis.call('ZREM', ended, unpack(seen)) end
 if gone[1] then
   redis.call('UNLINK', unpack(keys))
   redis.call('ZREM', index, unpack(gone))
-  redis.call('ZREM', unarchived, unpack(gone))
 end
 return { #ids, #gone }

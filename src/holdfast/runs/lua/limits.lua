@@ -8,11 +8,25 @@ local function holding_of(limits, name) return limits:sub(1, -7) .. 'holding:' .
 local function parked_of(limits, name) return limits:sub(1, -7) .. 'parked:' .. name end
 local function is_thread(name) return name:sub(1, 7) == 'thread:' end
 
+-- What a tenant's thread or key is called among those of all tenants, as scope.py writes it.
+local function scoped(tenant, name)
+  if tenant == '' then return name end
+  return tenant:gsub('%%', '%%25'):gsub('/', '%%2F') .. '/' .. name
+end
+
+-- A limit's name as people know it.
+local function shown_limit(record, name)
+  local tenant, kind = redis.call('HGET', record, 'tenant'), name:match('^thread:') or name:match('^key:')
+  if not tenant or not kind then return name end
+  local owner = kind .. scoped(tenant, '')
+  return name:sub(1, #owner) == owner and kind .. name:sub(#owner + 1) or name
+end
+
 local function note_permit(record, name)
   local have = redis.call('HGET', record, 'permits')
   local permits = have and have ~= '' and cjson.decode(have) or {}
   permits[#permits + 1] = name
-  redis.call('HSET', record, 'permits', cjson.encode(permits))
+  redis.call('HSET', record, 'permits', cjson.encode(permits), 'bound', '1')
 end
 
 -- Whoever comes later than a parked run waits behind it, even if there is room.
@@ -35,7 +49,7 @@ local function park(limits, name, record, id, pushes)
   redis.call('SADD', limits, name)
   redis.call('SADD', limits:sub(1, -7) .. 'waiters', id)
   redis.call('HSET', record, 'status', 'queued', 'entry', '', 'parked', name)
-  append_event(record, 'parked', '{"limit":' .. cjson.encode(name) .. '}')
+  append_event(record, 'parked', '{"limit":' .. cjson.encode(shown_limit(record, name)) .. '}')
 end
 
 -- The first in line has the permit from here on: nobody overtakes it on its way to a worker.
@@ -51,7 +65,7 @@ local function admit_next(limits, name, lane, run_prefix, now)
       note_permit(record, name)
       local entry = queue_entry(lane, first, have[2], have[3], stamp_of(now))
       redis.call('HSET', record, 'parked', '', 'lane', lane, 'entry', entry)
-      append_event(record, 'unparked', '{"limit":' .. cjson.encode(name) .. '}')
+      append_event(record, 'unparked', '{"limit":' .. cjson.encode(shown_limit(record, name)) .. '}')
       return true
     end
     first = redis.call('ZPOPMIN', parked)[1]

@@ -1,26 +1,43 @@
--- Move delayed runs that are due to a lane: to their own for the first time, to the first one if they come back.
--- KEYS  1-4 lanes (streams; the first is served first), 5 delayed (zset), 6 run prefix
--- ARGV  1 at most
+-- Move delayed runs that are due to a lane: to their own for the first time, to the first one if they come back. One that was
+-- submitted to interrupt or roll back does it now, when it could begin.
+-- KEYS  1-4 lanes (streams; the first is served first), 5 delayed (zset), 6 run prefix, 7 ended (zset), 8 limits (set),
+--       9 unarchived (zset)
+-- ARGV  1 at most, 2 retention ms, 3 control channel
 -- returns { moved, ms until the next is due or -1 }
 -- @include clock
--- @include feed
--- @include queued
-local returned, delayed, run_prefix = KEYS[1], KEYS[5], KEYS[6]
-local limit = tonumber(ARGV[1])
+-- @include pushing
+local returned, delayed, run_prefix, limits = KEYS[1], KEYS[5], KEYS[6], KEYS[8]
+local limit, retention, channel = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local places = { returned = returned, delayed = delayed, ended = KEYS[7], limits = limits, run_prefix = run_prefix,
+  unarchived = KEYS[9] }
 
 local now, moved = now_ms(), 0
 local stamp = stamp_of(now)
+
+-- Returns whether the run waits for its thread now. It pushes once: what comes after is a retry, and the thread is its own.
+local function pushes_in(record, id, thread, multitask)
+  if not PUSHY[multitask] then return false end
+  redis.call('HDEL', record, 'multitask')
+  if take_permit(limits, 'thread:' .. thread, 1, record, id, now) then return false end
+  append_event(record, 'queued', '{}')
+  wait_for_thread(places, record, id, thread, multitask, retention, channel, now)
+  return true
+end
+
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, limit)) do
   local record = run_prefix .. id
-  local have = redis.call('HMGET', record, 'status', 'lane', 'agent', 'message', 'attempt')
-  if have[1] == 'delayed' then
-    local lane = (tonumber(have[5]) or 0) > 0 and returned or have[2]
-    local entry = queue_entry(lane, id, have[3], have[4], stamp)
-    redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry)
-    append_event(record, 'queued', '{}')
-    moved = moved + 1
-  end
+  local have = redis.call('HMGET', record, 'status', 'lane', 'agent', 'message', 'attempt', 'thread', 'multitask')
+  -- It leaves the set first: one of the same batch that interrupts may stop it.
   redis.call('ZREM', delayed, id)
+  if have[1] == 'delayed' then
+    moved = moved + 1
+    if not pushes_in(record, id, have[6], have[7]) then
+      local lane = (tonumber(have[5]) or 0) > 0 and returned or have[2]
+      local entry = queue_entry(lane, id, have[3], have[4], stamp)
+      redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry)
+      append_event(record, 'queued', '{}')
+    end
+  end
 end
 local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
 return { moved, next_due[2] and math.max(next_due[2] - now, 0) or -1 }

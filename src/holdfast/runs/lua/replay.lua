@@ -1,11 +1,11 @@
 -- Queue a run that ended again, from its first attempt; its dead letter, if it has one, leaves with it.
--- KEYS  1 lane (stream), 2 dead letters (stream), 3 run (hash), 4 runs (zset), 5 ended (zset), 6 outbox (zset)
+-- KEYS  1 lane (stream), 2 dead letters (stream), 3 run (hash), 4 runs (zset), 5 ended (zset), 6 outbox (zset), 7 letters (hash)
 -- ARGV  1 run id, 2 dead letter id or '', 3 '1' if events of a run that has no record any more go outside
 -- returns replayed | missing | the status that can't be replayed
 -- @include clock
 -- @include feed
 -- @include queued
-local lane, deadletter, record, index, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lane, deadletter, record, index, ended, letters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[7]
 local id, letter = ARGV[1], ARGV[2]
 
 local have = redis.call('HMGET', record, 'status', 'agent', 'message', 'dead')
@@ -15,6 +15,18 @@ if status and letter ~= '' and letter ~= have[4] then return 'missing' end
 if letter == '' then letter = have[4] or '' end
 local now = now_ms()
 
+-- What the message says, for a run whose record was deleted by somebody: then nothing was kept of it.
+local function read_from_message()
+  local fine, said = pcall(cjson.decode, message)
+  if not fine or type(said) ~= 'table' then return end
+  if type(said.tenant) == 'string' and said.tenant ~= '' then
+    redis.call('HSET', record, 'tenant', said.tenant, 'bound', '1')
+  end
+  local calls = type(said.webhook) == 'string' and said.webhook ~= '' or type(said.push) == 'table' and next(said.push)
+  if calls then redis.call('HSET', record, 'outbox', KEYS[6], 'bound', '1') end
+end
+
+-- The same run to everybody: whose it is, what limits it, where its events go, and their numbers, which must go on growing.
 local function revive_from_letter()
   local found = letter ~= '' and redis.call('XRANGE', deadletter, letter, letter) or {}
   if #found == 0 then return false end
@@ -25,8 +37,14 @@ local function revive_from_letter()
   redis.call('HSET', record, 'agent', agent, 'message', message, 'thread', fields['thread'] or '', 'submitted_at', now,
     'fence', fields['fence'] or 0)
   if fields['thread'] and fields['thread'] ~= '' then redis.call('HSET', record, 'bound', '1') end
-  if ARGV[3] == '1' then redis.call('HSET', record, 'outbox', KEYS[6]) end
-  redis.call('ZADD', index, now, id)
+  if ARGV[3] == '1' then redis.call('HSET', record, 'outbox', KEYS[6], 'bound', '1') end
+  local kept = redis.call('HGET', letters, letter)
+  if kept then
+    redis.call('HSET', record, unpack(cjson.decode(kept)))
+  else
+    read_from_message()
+  end
+  redis.call('ZADD', index, redis.call('HGET', record, 'submitted_at'), id)
   return true
 end
 
@@ -41,5 +59,8 @@ redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry, 'at
 redis.call('HDEL', record, 'cancel', 'error', 'result', 'finished_at', 'dead', 'due_at')
 redis.call('ZREM', ended, id)
 append_event(record, 'replayed', '{}')
-if letter ~= '' then redis.call('XDEL', deadletter, letter) end
+if letter ~= '' then
+  redis.call('XDEL', deadletter, letter)
+  redis.call('HDEL', letters, letter)
+end
 return 'replayed'

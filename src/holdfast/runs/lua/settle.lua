@@ -1,6 +1,6 @@
 -- End a batch of attempts, each once and only under the fence it ran under: result or error, event, ack and delete together.
 -- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 dead letters (stream), 7 run prefix, 8 ended (zset), 9 limits (set),
---       10 unarchived (zset)
+--       10 unarchived (list)
 -- ARGV  1 group, 2 owner, 3 deletes ('1' if acked entries are deleted), 4 retention ms,
 --       then per run: id, fence, status (succeeded | failed | timed_out | cancelled | delayed | interrupted), value field
 --       (result | error | interrupt), value (JSON), event data (JSON), delay ms (delayed), reason (failed, timed_out) or which
@@ -19,7 +19,7 @@ local now = now_ms()
 local finished_at, leaves_at = string.format('%d', now), string.format('%d', now + retention)
 
 -- Entries are acked and deleted together at the end, one call for each lane; and all ended runs are noted in one.
-local acked, deleted, leaving = {}, {}, {}
+local acked, deleted, leaving, unfiled = {}, {}, {}, {}
 
 local function put(lists, lane, entry)
   local list = lists[lane]
@@ -48,7 +48,7 @@ local function settle(at)
   local id, fence, status, field, value = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local data, extra = ARGV[at + 5], ARGV[at + 6]
   local record = run_prefix .. id
-  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'permits', 'outbox')
+  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'bound')
   if have[2] ~= fence then return 'stale' end
   if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end
 
@@ -58,9 +58,10 @@ local function settle(at)
     status, data = 'cancelled', cjson.encode({ reason = reason })
     if field == 'interrupt' then field, value = 'error', cjson.encode({ kind = 'cancelled', message = reason }) end
   end
-  local pauses = PAUSES[status]
+  local pauses, permits, outbox = PAUSES[status], false, false
+  if have[5] then permits, outbox = unpack(redis.call('HMGET', record, 'permits', 'outbox')) end
   finish_entry(have[3], have[4], deletes or pauses)
-  local event = append_event(record, EVENTS[status] or status, data, have[6])
+  local event = append_event(record, EVENTS[status] or status, data, outbox)
   if status == 'delayed' then
     local due = now + tonumber(extra)
     redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'due_at', due, 'entry', '')
@@ -69,7 +70,7 @@ local function settle(at)
     redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'interrupts', extra, 'entry', '')
     publish_event(record, event, status, data)
   end
-  if have[5] then release_permits(limits, record, id, have[5], returned, run_prefix, now, pauses) end
+  if permits then release_permits(limits, record, id, permits, returned, run_prefix, now, pauses) end
   if pauses then return 'settled' end
 
   publish_event(record, event, status, data)
@@ -79,6 +80,7 @@ local function settle(at)
   end
   leaving[#leaving + 1] = leaves_at
   leaving[#leaving + 1] = id
+  unfiled[#unfiled + 1] = id
   return reason and 'cancelled' or 'settled'
 end
 
@@ -88,6 +90,6 @@ for lane, entries in pairs(acked) do redis.call('XACK', lane, group, unpack(entr
 for lane, entries in pairs(deleted) do redis.call('XDEL', lane, unpack(entries)) end
 if leaving[1] then
   redis.call('ZADD', ended, unpack(leaving))
-  redis.call('ZADD', unarchived, unpack(leaving))
+  redis.call('RPUSH', unarchived, unpack(unfiled))
 end
 return words

@@ -9,14 +9,14 @@ local function stop_run(at, id, reason, retention, channel, now)
   local status = have[1]
   if not status then return 'missing' end
   if status == 'running' then
-    redis.call('HSET', record, 'cancel', reason)
+    redis.call('HSET', record, 'cancel', reason, 'bound', '1')
     redis.call('PUBLISH', channel, 'cancel ' .. id .. ' ' .. reason)
     return 'requested'
   end
   if not WAITS[status] then return status end
   local data = cjson.encode({ reason = reason })
   redis.call('HSET', record, 'status', 'cancelled', 'cancel', reason, 'finished_at', now, 'parked', '')
-  redis.call('ZADD', at.unarchived, now + retention, id)
+  redis.call('RPUSH', at.unarchived, id)
   publish_event(record, append_event(record, 'cancelled', data), 'cancelled', data)
   if status == 'delayed' then redis.call('ZREM', at.delayed, id) end
   if have[3] and have[3] ~= '' then

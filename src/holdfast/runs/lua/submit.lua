@@ -1,13 +1,13 @@
 -- Accept a batch of runs: idempotency, run record, stream entry (or due time) and first event, each all or nothing.
 -- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 gate (hash), 7 runs (zset), 8 run prefix, 9 idempotency prefix,
---       10 limits (set), 11 ended (zset), 12 outbox (zset), 13 unarchived (zset)
+--       10 limits (set), 11 ended (zset), 12 outbox (zset), 13 unarchived (list)
 -- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 max depth, 4 idempotency ttl ms, 5 retention ms, 6 control channel,
 --       then per run: id, lane number, delay ms, agent, thread, idempotency key or '', message, multitask (enqueue | reject |
 --       interrupt | rollback), tenant, concurrency key, '1' if its events go outside
 -- returns, per run: { queued | delayed | exists | full | paused | draining | busy, run id, entry id, status of one that exists }
 -- @include clock
 -- @include depth
--- @include stopping
+-- @include pushing
 local delayed, gate, index, run_prefix, idempotency_prefix = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local limits, ended, outbox = KEYS[10], KEYS[11], KEYS[12]
 local group, deletes, max_depth, idempotency_ttl = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[4]
@@ -31,32 +31,6 @@ local function known(id, key)
   return nil
 end
 
-local function holders(thread)
-  return redis.call('ZRANGE', holding_of(limits, 'thread:' .. thread), 0, -1)
-end
-
--- What a thread owes to its next run: whose writes to undo first. Not that run's own, which may be stopped before it begins.
-local function owe_rollback(thread, other)
-  local debts = limits:sub(1, -7) .. 'rollbacks'
-  local owed = redis.call('HGET', debts, thread)
-  local debt = other .. ' ' .. (redis.call('HGET', run_prefix .. other, 'submitted_at') or '0')
-  redis.call('HSET', debts, thread, owed and owed .. ' ' .. debt or debt)
-end
-
--- A run of a busy thread waits for it; one that interrupts goes to the front and stops whoever has it.
-local function wait_for_thread(record, id, thread, multitask)
-  local pushy = multitask == 'interrupt' or multitask == 'rollback'
-  local stopped = pushy and holders(thread) or {}
-  -- Whoever pushed before and still waits is stopped too: the last one to push is the one that is wanted.
-  local pushers = pushy and redis.call('ZRANGEBYSCORE', parked_of(limits, 'thread:' .. thread), '-inf', '(0') or {}
-  for _, other in ipairs(pushers) do stopped[#stopped + 1] = other end
-  park(limits, 'thread:' .. thread, record, id, pushy)
-  for _, other in ipairs(stopped) do
-    if multitask == 'rollback' then owe_rollback(thread, other) end
-    stop_run(places, other, multitask .. ' by run ' .. id .. ' of the same thread', retention, channel, now)
-  end
-end
-
 local function accept(at)
   local id, lane, delay = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
   local agent, thread, key, message = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
@@ -71,15 +45,17 @@ local function accept(at)
 
   local record, word, entry = run_prefix .. id, 'queued', ''
   local threaded = thread ~= ''
-  if threaded and multitask == 'reject' and #holders(thread) > 0 then return { 'busy', id, holders(thread)[1] } end
+  local holder = threaded and multitask == 'reject' and holders_of(limits, thread)[1]
+  if holder then return { 'busy', id, holder } end
   if outside then redis.call('HSET', record, 'outbox', outbox) end
-  if threaded or tenant ~= '' or concurrency_key ~= '' then redis.call('HSET', record, 'bound', '1') end
+  if outside or threaded or tenant ~= '' or concurrency_key ~= '' then redis.call('HSET', record, 'bound', '1') end
   if tenant ~= '' then redis.call('HSET', record, 'tenant', tenant) end
   if concurrency_key ~= '' then redis.call('HSET', record, 'key', concurrency_key) end
   local waits = threaded and delay == 0 and not take_permit(limits, 'thread:' .. thread, 1, record, id, now)
   if delay > 0 then
     word = 'delayed'
     redis.call('ZADD', delayed, now + delay, id)
+    if threaded and PUSHY[multitask] then redis.call('HSET', record, 'multitask', multitask) end
     redis.call('HSET', record, 'status', word, 'agent', agent, 'thread', thread, 'lane', lane, 'entry', '',
       'submitted_at', now, 'due_at', now + delay, 'message', message)
   elseif waits then
@@ -93,7 +69,7 @@ local function accept(at)
   redis.call('ZADD', index, now, id)
   if key ~= '' then redis.call('SET', idempotency_prefix .. key, id, 'PX', idempotency_ttl) end
   append_event(record, 'submitted', '{}')
-  if waits then wait_for_thread(record, id, thread, multitask) end
+  if waits then wait_for_thread(places, record, id, thread, multitask, retention, channel, now) end
   depth = depth + 1
   return { word, id, entry }
 end

@@ -1,12 +1,13 @@
 -- End a batch of runs, each once and only under the fence it ran under, and plan the next turn of each.
--- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix
+-- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 priorities (zset)
 -- ARGV  1 owner, then per run: name, fence, next run (s; '' = no turn is left), streak, outcome, error, duration ms,
 --       why it is paused from now on or ''
 -- returns, per run: completed | already (ended before: a reply was lost) | stale (changes nothing) | removed
 -- @include state
-local waiting, working, leases, definitions, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- @include turns
+local waiting, working, leases, definitions, prefix, priorities = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
-local STRIDE = 8
+local STRIDE, REMEMBERED_SECONDS = 8, 7 * 86400
 
 local now = as_score(now_us() / 1000000)
 local ended = {}
@@ -19,6 +20,39 @@ local function note(record, have, at)
     'last_end', now, 'last_duration_ms', duration, 'last_outcome', outcome, 'last_error', error)
   if have[10] then redis.call('HDEL', record, 'reclaimed') end
   if have[9] then redis.call('HDEL', record, 'cancel') end
+  if have[11] then redis.call('HDEL', record, 'beside') end
+end
+
+local function pause_for(reason, name, record)
+  redis.call('HSET', record, 'paused', reason, 'paused_since', now)
+  local turn = redis.call('ZSCORE', waiting, name)
+  if turn then land(waiting, record, name, turn, true) end
+end
+
+-- The end of a turn that was a schedule of its own goes to the account of the schedule whose turn it was.
+local function note_for(of, have, at)
+  local record = prefix .. of
+  if redis.call('HEXISTS', definitions, of) == 0 then return end
+  local outcome, error, duration, pause = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
+  local known = read_record(record, 'streak', 'paused_since')
+  local streak = outcome == 'succeeded' and 0 or (tonumber(known[1]) or 0) + (outcome == 'cancelled' and 0 or 1)
+  redis.call('HSET', record, 'streak', string.format('%.0f', streak), 'last_start', have[3] or '', 'last_end', now,
+    'last_duration_ms', duration, 'last_outcome', outcome, 'last_error', error)
+  if pause ~= '' and not known[2] then pause_for(pause, of, record) end
+end
+
+local function end_turn(record, name, of, have, at)
+  note_for(of, have, at)
+  redis.call('HDEL', definitions, name)
+  redis.call('ZREM', priorities, name)
+  redis.call('ZREM', waiting, name)
+  redis.call('DEL', record)
+  local _, begun = backfill_keys(prefix, of)
+  if redis.call('ZREM', begun, name) == 0 then return end
+  -- The same backfill asked for again must not run it again.
+  redis.call('HSET', record, 'ended', ARGV[at + 4])
+  redis.call('EXPIRE', record, REMEMBERED_SECONDS)
+  let_backfill_on(waiting, definitions, priorities, prefix, of)
 end
 
 local function plan(record, name, have, turn, pause)
@@ -39,7 +73,7 @@ local function complete(at)
   local name, fence = ARGV[at], ARGV[at + 1]
   local record = prefix .. name
   local have = read_record(record, 'owner', 'fence', 'acquired_at', 'runs', 'paused_since', 'cadence', 'replan', 'buffered',
-    'cancel', 'reclaimed')
+    'cancel', 'reclaimed', 'beside')
   local word = refusal(have[1], have[2], owner, fence, definitions, name)
   if word then return word end
   ended[#ended + 1] = name
@@ -47,6 +81,11 @@ local function complete(at)
     redis.call('ZREM', waiting, name)
     redis.call('DEL', record)
     return 'removed'
+  end
+  local of = schedule_of(name)
+  if of then
+    end_turn(record, name, of, have, at)
+    return 'completed'
   end
   note(record, have, at)
   plan(record, name, have, ARGV[at + 2], ARGV[at + 7])

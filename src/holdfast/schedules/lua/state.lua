@@ -3,7 +3,9 @@
 -- Record: fence, owner, trigger (fingerprint of what the turns follow from), timeout_ms, streak, runs, ready, acquired_at, last_…,
 --   paused (why), paused_since, next (the turn it has while paused), done, reclaimed (crashes since it last ended),
 --   cadence (present = a manual run: the turn to go back to), replan (the turn that a changed trigger gives it after this run),
---   buffered (a manual run asked for while it ran), cancel (why its holder should stop)
+--   buffered (a manual run asked for while it ran), cancel (why its holder should stop),
+--   beside (the last turn placed beside the one that goes on), names (how many turns there may be at once), backfill_most (the
+--   same for its backfill); ended (of a turn, for a while: it was backfilled)
 
 -- Time is Redis TIME: microseconds for fences, seconds for scores.
 local function now_us()

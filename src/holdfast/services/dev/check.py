@@ -8,16 +8,18 @@ import sys
 from dataclasses import dataclass
 
 from holdfast.services.dev.leash import leashed
+from holdfast.services.dev.probe import MISNAMED
 
 PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The agents of an app that can be loaded, or why it can't."""
+    """The agents of an app that can be loaded, or why it can't; ``misnamed`` if only its name is wrong."""
 
     agents: tuple[str, ...] = ()
     problem: str = ""
+    misnamed: bool = False
 
 
 async def check_app(reference: str) -> Verdict:
@@ -39,6 +41,7 @@ async def check_app(reference: str) -> Verdict:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
     if process.returncode:
-        return Verdict(problem=problem.decode(errors="replace").strip() or f"{reference} can't be loaded")
+        told = problem.decode(errors="replace").strip() or f"{reference} can't be loaded"
+        return Verdict(problem=told, misnamed=process.returncode == MISNAMED)
     # The app may print, too: the agents are in the last line.
     return Verdict(tuple(printed.decode(errors="replace").splitlines()[-1].split()))

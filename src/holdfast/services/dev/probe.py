@@ -6,16 +6,25 @@ import sys
 import traceback
 
 from holdfast.agents.loader import load_app
+from holdfast.agents.reference import load_module, split
 from holdfast.errors import AppError
+
+BROKEN = 1
+"""The exit code for code that can't be imported: the next version of it may be."""
+MISNAMED = 2
+"""The exit code for code that is sound but holds nothing, or no App, of that name."""
 
 
 def main(reference: str) -> int:
     """Load the app and print its agents."""
+    code = BROKEN
     try:
+        load_module(split(reference)[0])
+        code = MISNAMED
         app = load_app(reference)
     except AppError as exc:
         sys.stderr.write(f"{exc}\n{_where(exc)}")
-        return 1
+        return code
     sys.stdout.write("\n" + " ".join(sorted(app.agents)) + "\n")
     return 0
 

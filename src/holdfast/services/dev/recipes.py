@@ -33,6 +33,11 @@ class Recipes:
         """The workers, numbered from 1."""
         return [self._worker(number) for number in range(1, self._count + 1)]
 
+    def scheduler(self) -> list[Recipe]:
+        """The scheduler, also for an app without schedules: the next change, or a caller, may bring one."""
+        place = self._environment(self._count + 3)
+        return [Recipe("scheduler", _holdfast("scheduler", "--app", self._app_path), place)]
+
     def api(self) -> list[Recipe]:
         """The API, if it has an address."""
         if self._address is None:

@@ -1,10 +1,11 @@
-"""The development system: a server, workers and the API as real processes, kept up and reloaded.
+"""The development system: a server, workers, a scheduler and the API as real processes, kept up and reloaded.
 
 ::
 
-    start    server ─> app checked ─> workers, api (janitor and relay are in it, or beside it)
-    change   app checked ─> sound: workers replaced, the api if agents came or went │ broken: the old go on
-    stop     workers (drain; a second Ctrl-C hands back now) ─> api and the others ─> server
+    start    server ─> app checked ─> workers, scheduler, api (janitor and relay are in it, or beside it)
+    change   app checked ─> sound: workers and scheduler replaced, the api if agents came or went
+                         ─> broken: the old go on
+    stop     workers, scheduler (drain; a second Ctrl-C hands back now) ─> api and the others ─> server
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Dev:
     async def _sound_app(self) -> Verdict | None:
         """Wait until the app can be loaded; None if the stop came first."""
         while (verdict := await check_app(self._app_path)).problem:
-            if self._watch is None:
+            # A change of the code mends broken code; a wrong name on the command line it does not.
+            if self._watch is None or verdict.misnamed:
                 raise AppError(verdict.problem)
             self._console.warn(verdict.problem)
             self._console.say("waiting for a change")
@@ -130,7 +132,7 @@ class Dev:
             # The api knows the agents by name only: while those are the same, its callers notice nothing.
             knowing = api if verdict.agents != agents else []
             agents = verdict.agents
-            what = f"{len(workers)} workers{' and the api' if knowing else ''}"
+            what = f"{self._count} workers, the scheduler{' and the api' if knowing else ''}"
             self._console.say(f"reloading {what}; agents: {', '.join(agents)}")
             replaced = [each.replace(RELOAD_GRACE_SECONDS, self._hurry) for each in workers]
             replaced += [each.replace(API_GRACE_SECONDS, self._hurry) for each in knowing]
@@ -141,7 +143,8 @@ class Dev:
     async def _up(self, url: str, verdict: Verdict) -> None:
         with self._address() as address:
             recipes = Recipes(self._settings, self._app_path, url, workers=self._count, address=address)
-            workers = [Child(recipe, self._console) for recipe in recipes.workers()]
+            running = (*recipes.workers(), *recipes.scheduler())  # those that run the app's code
+            workers = [Child(recipe, self._console) for recipe in running]
             api = [Child(recipe, self._console) for recipe in recipes.api()]
             upkeep = [Child(recipe, self._console) for recipe in recipes.upkeep()]
             self._welcome(url, verdict, address)

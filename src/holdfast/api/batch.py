@@ -1,0 +1,131 @@
+"""``POST /execute/batch``: ask for many runs in one request; each is accepted or refused by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import Meta
+
+from holdfast.api import problems
+from holdfast.api.access import Access, access
+from holdfast.api.auth import SUBMIT
+from holdfast.api.execute import receipt, submission_of
+from holdfast.api.openapi import answers, takes
+from holdfast.api.replies import read, reply
+from holdfast.api.shapes import BATCH_MOST, BatchItem, BatchReply, BatchRequest, BatchRun
+from holdfast.api.tracing import HEADERS as TRACE_HEADERS
+from holdfast.api.tracing import trace_of
+from holdfast.errors import HoldfastError, InputError
+from holdfast.runs.run import Submission
+
+if TYPE_CHECKING:
+    from holdfast.api.backend import Line
+
+router = APIRouter(tags=["execute"])
+
+
+class _Parts(msgspec.Struct, forbid_unknown_fields=True):
+    """A batch whose runs are read one by one: what is wrong with one is no other's fault."""
+
+    runs: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=BATCH_MOST)]
+
+
+_parts = msgspec.json.Decoder(_Parts)
+_run = msgspec.json.Decoder(BatchRun)
+
+_EXAMPLE: Final[dict[str, Any]] = {
+    "runs": [
+        {
+            "code": 202,
+            "run": {
+                "status": "queued",
+                "run_id": "invoice-7",
+                "correlation_id": "invoice-7",
+                "message_id": "1731000000000-0",
+                "thread_id": "",
+            },
+        },
+        {
+            "code": 429,
+            "problem": {
+                "type": "urn:holdfast:problem:queue-full",
+                "title": "The queue is full",
+                "status": 429,
+                "detail": "queue 'agent-queue' holds 100000 runs, its max_depth; try again later",
+            },
+            "retry_after": 5,
+        },
+    ]
+}
+
+
+@router.post(
+    "/execute/batch",
+    summary="Ask for many runs at once",
+    responses={
+        **answers(200, BatchReply, "What became of each, in the same order.", _EXAMPLE),
+        **answers(errors=(401, 403, 413, 422, 503)),
+    },
+    openapi_extra={
+        "parameters": TRACE_HEADERS,
+        **takes(
+            BatchRequest,
+            {
+                "two": {
+                    "runs": [
+                        {"agent_id": "invoice", "correlation_id": "invoice-7", "input": {"order": 7}},
+                        {"agent_id": "invoice", "idempotency_key": "order-8", "input": {"order": 8}},
+                    ]
+                }
+            },
+        ),
+    },
+)
+async def execute_batch(request: Request) -> Response:
+    """Queue many runs; sent again with the same ids or keys, they are the same runs."""
+    here = access(request, SUBMIT)
+    parts = read(await request.body(), _parts).runs
+    trace, request_id = trace_of(request.headers), request.scope["request_id"]
+    items = dict[int, BatchItem]()
+    wanted = dict[str, list[tuple[int, Submission]]]()
+    for at, part in enumerate(parts):
+        try:
+            line, submission = _asked(here, part, trace)
+        except HoldfastError as exc:
+            items[at] = _refused(here, exc, request_id)
+        else:
+            wanted.setdefault(line.queue.name, []).append((at, submission))
+    for name, asked in wanted.items():
+        items |= await _sent(here, here.line(name), asked, request_id)
+    return reply(BatchReply([items[at] for at in range(len(parts))]))
+
+
+def _asked(here: Access, part: msgspec.Raw, trace: dict[str, str]) -> tuple[Line, Submission]:
+    wanted = read(bytes(part), _run)
+    if wanted.action != "START":
+        raise InputError("action: a batch begins runs; POST /execute or /runs/{id}/resume answers one")
+    return here.line(wanted.queue), submission_of(here, wanted, wanted.idempotency_key or "", trace)
+
+
+async def _sent(
+    here: Access, line: Line, asked: list[tuple[int, Submission]], request_id: str
+) -> dict[int, BatchItem]:
+    tickets = await line.sender.submit_many([submission for _, submission in asked])
+    items = dict[int, BatchItem]()
+    for (at, submission), ticket in zip(asked, tickets, strict=True):
+        try:
+            if isinstance(ticket, Exception):
+                raise ticket
+            accepted = await receipt(here, line, ticket, submission)
+        except HoldfastError as exc:
+            items[at] = _refused(here, exc, request_id)
+        else:
+            items[at] = BatchItem(202 if ticket.fresh else 200, accepted)
+    return items
+
+
+def _refused(here: Access, exc: HoldfastError, request_id: str) -> BatchItem:
+    problem = problems.problem_of(exc, request_id=request_id, candid=here.caller.operates)
+    return BatchItem(problem.status, problem=problem, retry_after=problems.retry_after(exc))

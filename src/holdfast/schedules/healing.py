@@ -1,0 +1,246 @@
+"""Healing: what SQL keeps of schedules and what Redis has of them are brought together; the newer one wins.
+
+::
+
+    SQL has it, Redis has not          put it back, paused and done as it was
+    SQL has removed it, Redis has it   remove it, unless it was defined anew
+    SQL is newer                       write that to Redis
+    Redis is newer, or SQL lacks it    keep that in SQL: made without SQL, or paused for its failures
+
+A name that the code declares is the code's: SQL keeps only its pause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.errors import InputError
+from holdfast.schedules.entries import Entry, State
+from holdfast.schedules.registration import registration_of
+from holdfast.schedules.registry import spread
+from holdfast.schedules.schedule import decoded, family
+from holdfast.schedules.words import BATCH, PAGE, Registered
+from holdfast.store.names import LABEL_BYTES
+from holdfast.store.schedules import StoredSchedule
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from holdfast.schedules.entries import Entries
+    from holdfast.schedules.registration import Registration
+    from holdfast.schedules.registry import Registry, Standing
+    from holdfast.store.schedules import SchedulesHead
+    from holdfast.store.store import Store
+
+WHOLE_EVERY: Final = 10
+"""So many passes are one that compares everything, both ways."""
+OVERLAP_SECONDS: Final = 60.0
+"""How much later than its time of writing a row may be seen: clocks and transactions differ."""
+KEEP_REMOVED_SECONDS: Final = 30 * 86400.0
+_FIRST: Final = 0.001
+
+_log = get_logger(__name__)
+
+
+class Remedy(enum.Enum):
+    """What Redis needs, to be as SQL says."""
+
+    NOTHING = enum.auto()
+    PUT = enum.auto()
+    REMOVE = enum.auto()
+    PAUSE = enum.auto()
+    RESUME = enum.auto()
+
+
+def is_made(spec: bytes) -> bool:
+    """Tell whether a definition was made at run time; the code's, and what can't be read, was not."""
+    try:
+        return decoded(spec).source == "api"
+    except InputError:
+        return False
+
+
+def remedies(row: StoredSchedule, entry: Entry | None) -> tuple[Remedy, ...]:
+    """Return what is to be done to Redis for one row, in order."""
+    if entry is None:
+        return (Remedy.PUT,) if row.spec and not row.removed else ()
+    newer, made = row.revision > entry.revision, is_made(entry.spec)
+    if row.removed:
+        return (Remedy.REMOVE,) if newer and made else ()
+    paused = entry.paused_since is not None
+    # Under the same revision Redis may be paused and SQL not (for failures), but not the other way round.
+    steer = Remedy.PAUSE if row.paused_since else Remedy.RESUME
+    lacks = row.revision == entry.revision and bool(row.paused_since) and not paused
+    return ((Remedy.PUT,) if newer and made and row.spec else ()) + ((steer,) if newer or lacks else ())
+
+
+def adopted(entry: Entry, row: StoredSchedule | None) -> StoredSchedule | None:
+    """Return what SQL should keep of what Redis has; None if it has it already, or need not."""
+    made, paused_since = is_made(entry.spec), entry.paused_since or 0.0
+    known = row.revision if row is not None else 0
+    done = entry.state is State.DONE
+    if row is None or entry.revision > known:
+        news = made or bool(paused_since) or (row is not None and not row.removed)
+    elif entry.revision < known or row.removed:
+        return None
+    else:
+        news = bool(paused_since and not row.paused_since) or (made and done and not row.done)
+    if not news or family(entry.name) != entry.name or len(entry.name.encode()) > LABEL_BYTES:
+        return None
+    return StoredSchedule(
+        name=entry.name,
+        revision=max(entry.revision, known + 1),
+        spec=entry.spec if made else b"",
+        paused=entry.paused if paused_since else "",
+        paused_since=paused_since,
+        done=made and done,
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class _Pass:
+    """One comparison, and how far it has come."""
+
+    found: tuple[SchedulesHead, Standing]
+    whole: bool
+    since: float = 0.0
+    after: str = ""
+    restored: bool = False
+    cursor: str = ""
+
+
+class Healing:
+    """Brings one set of keys and one space of a database together."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        entries: Entries,
+        store: Callable[[], Awaitable[Store | None]],
+        space: str,
+        *,
+        jitter_seconds: float = 0.0,
+    ) -> None:
+        self._registry = registry
+        self._entries = entries
+        self._store = store
+        self._space = space
+        self._jitter = jitter_seconds
+        self._seen: tuple[SchedulesHead, Standing] | None = None
+        self._going: _Pass | None = None
+        self._passes = 0
+
+    async def paused(self, names: Sequence[str]) -> dict[str, StoredSchedule]:
+        """Those of the names that SQL knows as paused."""
+        store = await self._store()
+        if store is None:
+            return {}
+        rows = await store.find_schedules(self._space, names)
+        return {name: row for name, row in rows.items() if row.paused_since and not row.removed}
+
+    async def run_once(self, ends: float = float("inf")) -> tuple[bool, int]:
+        """Do one pass until ``ends``; tell whether it is whole, and how many schedules it put right."""
+        store = await self._store()
+        if store is None:
+            return True, 0
+        going = self._going = self._going or await self._begun(store)
+        if going is None:
+            return True, 0
+        healed = await self._restore(store, going, ends)
+        if going.restored and going.whole:
+            healed += await self._adopt(store, going, ends)
+        if not going.restored or going.cursor:
+            return False, healed
+        self._seen, self._going = going.found, None
+        self._passes += 1
+        return True, healed
+
+    async def _begun(self, store: Store) -> _Pass | None:
+        """Decide what to compare: everything, what was written since, or nothing."""
+        found = await store.schedules_head(self._space), await self._registry.standing()
+        emptied = self._seen is None or not found[1].era or self._seen[1].era != found[1].era
+        if self._seen is None or emptied or self._passes % WHOLE_EVERY == 0:
+            return _Pass(found, whole=True)
+        if found == self._seen:
+            self._passes += 1
+            return None
+        return _Pass(found, whole=False, since=max(self._seen[0].changed_at - OVERLAP_SECONDS, _FIRST))
+
+    # -- from SQL to Redis
+
+    async def _restore(self, store: Store, going: _Pass, ends: float) -> int:
+        healed = 0
+        while not going.restored and time.monotonic() < ends:
+            rows = await store.page_schedules(self._space, after=going.after, limit=BATCH, since=going.since)
+            healed += await self._heal(rows)
+            going.restored = len(rows) < BATCH
+            going.after = rows[-1].name if rows else ""
+        return healed
+
+    async def _heal(self, rows: Sequence[StoredSchedule]) -> int:
+        entries = {one.name: one for one in await self._entries.get_many([row.name for row in rows])}
+        wanted = {row.name: (row, remedies(row, entries.get(row.name))) for row in rows}
+        healed = await self._put([row for row, todo in wanted.values() if Remedy.PUT in todo])
+        for row, todo in wanted.values():
+            if Remedy.REMOVE in todo:
+                await self._registry.remove([row.name], revisions={row.name: row.revision})
+            elif Remedy.PAUSE in todo:
+                await self._pause(row, entries[row.name])
+            elif Remedy.RESUME in todo:
+                await self._registry.resume([row.name], revisions={row.name: row.revision})
+            healed += bool({Remedy.REMOVE, Remedy.PAUSE, Remedy.RESUME} & set(todo))
+        return healed
+
+    async def _pause(self, row: StoredSchedule, entry: Entry) -> None:
+        under = {row.name: row.revision}
+        if entry.paused_since is not None and entry.paused != row.paused:
+            await self._registry.resume([row.name], revisions=under)
+        await self._registry.pause([row.name], row.paused, since=row.paused_since, revisions=under)
+
+    async def _put(self, rows: Sequence[StoredSchedule]) -> int:
+        if not rows:
+            return 0
+        now = (await self._registry.count()).now
+        planned = [one for row in rows if (one := _planned(row, now, spread(self._jitter))) is not None]
+        words = await self._registry.put(planned)
+        return sum(word not in {Registered.UNCHANGED, Registered.STALE} for word in words)
+
+    # -- from Redis to SQL
+
+    async def _adopt(self, store: Store, going: _Pass, ends: float) -> int:
+        kept = 0
+        while True:
+            page = await self._entries.list(limit=PAGE, cursor=going.cursor)
+            rows = await store.find_schedules(self._space, [one.name for one in page.entries])
+            news = [row for one in page.entries if (row := adopted(one, rows.get(one.name))) is not None]
+            now = (await self._registry.count()).now
+            if news:
+                await store.put_schedules(self._space, news, now=now)
+                kept += len(news)
+            going.cursor = page.cursor
+            if not going.cursor:
+                await store.forget_schedules(self._space, before=now - KEEP_REMOVED_SECONDS)
+                return kept
+            if time.monotonic() >= ends:
+                return kept
+
+
+def _planned(row: StoredSchedule, now: float, jitter: float) -> Registration | None:
+    try:
+        planned = registration_of(decoded(row.spec), now, jitter)
+    except InputError as exc:
+        _log.error("a schedule in SQL can't be read: make it again", schedule=row.name, error=str(exc))
+        return None
+    return msgspec.structs.replace(
+        planned,
+        revision=row.revision,
+        paused=row.paused,
+        paused_since=row.paused_since,
+        first=None if row.done else planned.first,
+    )

@@ -1,0 +1,64 @@
+"""A round: one pass after the other until told to stop; the pass that is on may then end, for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+_log = get_logger(__name__)
+
+
+class Round:
+    """Makes passes; each returns the seconds until the next one."""
+
+    def __init__(
+        self,
+        name: str,
+        once: Callable[[], Awaitable[float]],
+        *,
+        first_after: float = 0.0,
+        await_ms: int,
+        force_await_ms: int,
+    ) -> None:
+        self._name = name
+        self._once = once
+        self._pause = first_after
+        self._patience = (await_ms / 1000, force_await_ms / 1000)
+        self._stopping = asyncio.Event()
+        self._passing: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Make passes until stopped or cancelled."""
+        self._passing = asyncio.current_task()
+        while not await self._stopped_within(self._pause):
+            self._pause = await self._once()
+
+    async def stop(self) -> bool:
+        """Make no further pass; wait for the one that is on, then cancel it. False if it ignores that."""
+        self._stopping.set()
+        task = self._passing
+        if task is None or await _ended(task, self._patience[0]):
+            return True
+        _log.warning("a pass does not end in time: it is cancelled", round=self._name)
+        task.cancel()
+        if await _ended(task, self._patience[1]):
+            return True
+        _log.error("a pass ignores that it is cancelled: it is left behind", round=self._name)
+        return False
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(seconds, 0.0)):
+                await self._stopping.wait()
+        return self._stopping.is_set()
+
+
+async def _ended(task: asyncio.Task[None], seconds: float) -> bool:
+    done, _ = await asyncio.wait([task], timeout=seconds)
+    return bool(done)

@@ -1,0 +1,267 @@
+"""The known mistakes that the loop, its pure parts and the later scripts can make, each put back: its test fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mistakes import Mistake, run_tests
+
+HERE = "tests/contract/schedules"
+D, H, RECOVERY, J = (
+    f"{HERE}/test_{name}.py" for name in ("d_shards", "h_classification", "i_recovery", "j_breakers")
+)
+M, P, R = (f"{HERE}/test_{name}.py" for name in ("m_meaning", "p_invariants", "r_loop"))
+OVERLAP, BACKFILL, UPKEEP = (f"{HERE}/test_{name}.py" for name in ("q_overlap", "q_backfill", "l_upkeep"))
+LEASES = "tests/contract/leases/test_lease_contract.py"
+EXPLAIN = "tests/unit/schedules/test_explain.py"
+LUA = "schedules/lua"
+
+MISTAKES = [
+    Mistake(
+        "R1 what a failed batch had tried is left out of the next one",
+        "schedules/acquisition.py",
+        "        return await self.take(limit, await self.look(limit, accept))",
+        "        tried = self.__dict__.setdefault('tried', set())\n"
+        "        names = [name for name in await self.look(limit, accept) if name not in tried]\n"
+        "        tried.update(names)\n"
+        "        return await self.take(limit, names)",
+        f"{R}::test_r1_what_a_failed_batch_had_tried_is_tried_again",
+    ),
+    Mistake(
+        "R1 a scheduler whose batch failed forgets what was in it",
+        "schedules/acquisition.py",
+        "        return await self.take(limit, await self.look(limit, accept))",
+        "        tried = self.__dict__.setdefault('tried', set())\n"
+        "        names = [name for name in await self.look(limit, accept) if name not in tried]\n"
+        "        tried.update(names)\n"
+        "        return await self.take(limit, names)",
+        f"{R}::test_r1_in_the_loop_too",
+    ),
+    Mistake(
+        "R7 the builtin type is asked before the status",
+        "agents/failures.py",
+        "    status = evidence.http_status(exc)\n    if status is not None:",
+        "    status = evidence.http_status(exc)\n"
+        "    if isinstance(exc, OSError):\n"
+        "        return FailureClass.TRANSIENT\n"
+        "    if status is not None:",
+        f"{H}::test_r7_an_http_error_keeps_its_status_although_it_is_an_error_of_input_and_output",
+    ),
+    Mistake(
+        "R8 the time is that of this machine",
+        "schedules/clock.py",
+        "return self._wall() if self._offset is None else self._loop_time() + self._offset",
+        "return self._wall()",
+        f"{R}::test_r8_the_time_is_that_of_redis_however_wrong_this_machine_is",
+    ),
+    Mistake(
+        "R8 zombies are looked for on the local clock",
+        "schedules/turns.py",
+        "self.zombies.scan(self.clock.now())",
+        "self.zombies.scan(__import__('time').time())",
+        f"{R}::test_r8_the_scan_asks_the_clock_of_redis",
+    ),
+    Mistake(
+        "R9 answers are paired with what was sent in another order",
+        "schedules/recovery.py",
+        "        batch.sort(key=lambda ending: ending.after_seconds is not None)\n",
+        "",
+        f"{R}::test_r9_each_end_is_told_its_own_word_in_whatever_order_they_are_sent",
+    ),
+    Mistake(
+        "R9 permits of what was not acquired are kept",
+        "schedules/scheduler.py",
+        "self.permits.give(taken - kept)",
+        "pass",
+        f"{R}::test_r1_in_the_loop_too",
+    ),
+    Mistake(
+        "R10 all tries are used up in one pass",
+        "schedules/recovery.py",
+        "cycle = loop.time() + self._cycle_seconds",
+        "cycle = loop.time()",
+        f"{RECOVERY}::test_r10_one_try_per_cycle",
+    ),
+    Mistake(
+        "R11 the lease of an end that could not be told is kept",
+        "schedules/recovery.py",
+        "            ending.told(None)",
+        "            pass",
+        f"{RECOVERY}::test_r11_a_failed_completion_does_not_wait_for_the_orphan_threshold",
+    ),
+    Mistake(
+        "R13 the owner is the rest of a division",
+        "schedules/shards.py",
+        "        encoded = name.encode()\n",
+        "        return self.pods[int.from_bytes(blake2b(name.encode()).digest()[:4], 'big') % len(self.pods)]\n"
+        "        encoded = name.encode()\n",
+        f"{D}::test_r13_a_scheduler_that_comes_or_goes_moves_its_share_only",
+    ),
+    Mistake(
+        "R14 a look at the breaker is a probe",
+        "redis/breaker.py",
+        "                silent = self._last_opened() != self._opened_at\n",
+        "                silent = self._last_opened() != self._opened_at\n                self._probing += 1\n",
+        f"{J}::test_r14_checks_without_a_call_consume_no_probe",
+    ),
+    Mistake(
+        "R15 leases are renewed on the event loop of the agents",
+        "leases/keeper.py",
+        "whole = await self._beat(redis)",
+        "whole = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._beat(redis), self._loop))",
+        f"{R}::test_r15_an_agent_that_blocks_the_event_loop_keeps_its_lease",
+    ),
+    Mistake(
+        "R16 nobody brings back what its holder did not end",
+        "schedules/upkeep.py",
+        "found = await self._orphans.reclaim(_BATCH)",
+        "found = []",
+        f"{R}::test_r16_an_agent_that_never_ends_does_not_end_its_schedule",
+    ),
+    Mistake(
+        "a record of another type fails the renewal of all leases",
+        "redis/lua/held.lua",
+        "redis.pcall('HMGET'",
+        "redis.call('HMGET'",
+        f"{LEASES}::test_a_record_that_was_overwritten_costs_only_its_own_lease",
+    ),
+    Mistake(
+        "a turn is placed beside another as often as it is asked for",
+        f"{LUA}/overlap.lua",
+        "if have[3] and tonumber(turn) <= (tonumber(have[3]) or 0) then return 'already' end",
+        "",
+        f"{OVERLAP}::test_q10_a_turn_is_placed_once_however_often_it_is_asked_for",
+    ),
+    Mistake(
+        "a former holder places turns beside what another runs",
+        f"{LUA}/overlap.lua",
+        "if have[1] ~= owner or have[2] ~= fence then return 'stale' end",
+        "",
+        f"{OVERLAP}::test_q11_only_the_holder_of_the_turn_places_others_beside_it",
+    ),
+    Mistake(
+        "turns beside each other have no bound",
+        f"{LUA}/overlap.lua",
+        "for n = 1, most - 1 do",
+        "for n = 1, 1000 do",
+        f"{OVERLAP}::test_q9_there_are_never_more_than_allowed_and_an_end_makes_room",
+    ),
+    Mistake(
+        "a turn by itself stays defined after its end",
+        f"{LUA}/complete.lua",
+        "  if of then\n",
+        "  if false then\n",
+        f"{P}::test_p1_after_every_step_each_schedule_is_in_exactly_one_place",
+    ),
+    Mistake(
+        "turns placed beside a run are planned again by its end",
+        "schedules/verdict.py",
+        "acquired=max(run.acquired_at, turn.beside),",
+        "acquired=run.acquired_at,",
+        f"{OVERLAP}::test_q34_the_end_of_a_turn_plans_the_one_after_the_last_that_was_placed_beside_it",
+    ),
+    Mistake(
+        "one that was paused goes on beside its last turn",
+        f"{LUA}/overlap.lua",
+        "if have[6] then return 'paused' end",
+        "",
+        f"{OVERLAP}::test_q32_one_paused_while_it_runs_has_no_turn_beside_it",
+    ),
+    Mistake(
+        "a manual run has turns beside it",
+        "schedules/performing.py",
+        " or turn.run.triggered:",
+        ":",
+        f"{OVERLAP}::test_q33_a_manual_run_has_no_turns_beside_it",
+    ),
+    Mistake(
+        "turns placed beside a run do not count",
+        "schedules/verdict.py",
+        "runs=run.runs + turn.placed + ",
+        "runs=run.runs + ",
+        f"{OVERLAP}::test_q17_max_runs_counts_parallel_turns",
+    ),
+    Mistake(
+        "a pattern is asked for the name of a turn",
+        "schedules/scheduler.py",
+        "self._patterns.accepts(family(name))",
+        "self._patterns.accepts(name)",
+        f"{OVERLAP}::test_q18_patterns_mean_the_schedule_and_its_turns",
+    ),
+    Mistake(
+        "the turn that waited is left to the misfire policy",
+        "schedules/cadence.py",
+        'if schedule.overlap == "buffer" and (turn :=',
+        "if False and (turn :=",
+        f"{OVERLAP}::test_q1_with_buffer_one_turn_waits_and_runs_right_after_whatever_the_misfire_policy[skip]",
+    ),
+    Mistake(
+        "a backfilled turn is forgotten when it has ended",
+        f"{LUA}/complete.lua",
+        "  redis.call('HSET', record, 'ended', ARGV[at + 4])\n",
+        "",
+        f"{BACKFILL}::test_q26_a_turn_that_was_backfilled_is_not_run_again",
+    ),
+    Mistake(
+        "a whole backfill takes its turns at once",
+        f"{LUA}/turns.lua",
+        "for _ = redis.call('ZCARD', begun) + 1, most do",
+        "for _ = 1, 1000 do",
+        f"{BACKFILL}::test_q25_without_a_target_so_many_at_once_take_their_turn_and_the_others_follow",
+    ),
+    Mistake(
+        "a sweep asks nobody whether another leads",
+        "schedules/upkeep.py",
+        'if lease is None:\n            return "elsewhere"',
+        "if lease is None:\n            return await self._pass()",
+        f"{UPKEEP}::test_l22_while_another_leads_nothing_is_swept",
+    ),
+    Mistake(
+        "a pass is cancelled as soon as the scheduler stops",
+        "schedules/rounds.py",
+        "if task is None or await _ended(task, self._patience[0]):",
+        "if task is None or await _ended(task, 0):",
+        f"{M}::test_m16_a_pass_that_is_on_may_end_and_no_other_begins",
+    ),
+    Mistake(
+        "the last answer is trusted, however slow it was",
+        "schedules/clock.py",
+        "if self.is_old or took <= self._took:",
+        "if True:",
+        f"{M}::test_m14_a_quick_answer_is_trusted_over_slow_ones_until_it_is_too_old",
+    ),
+    Mistake(
+        "a scheduler with all permits taken does not ask for the time",
+        "schedules/scheduler.py",
+        "                await self._ask_time()\n",
+        "",
+        f"{M}::test_m15_while_nothing_is_acquired_redis_is_asked_for_its_time_again",
+    ),
+    Mistake(
+        "an open breaker is not explained",
+        "schedules/explain.py",
+        'if not said.get("breakers")]',
+        "]",
+        f"{EXPLAIN}::test_by_who_could_run_it",
+    ),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_every_guard_is_still_where_it_was(mistake: Mistake):
+    mistake.check_in_place()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_with_the_mistake_put_back_the_test_fails(mistake: Mistake, tmp_path: Path):
+    mistake.check_noticed(tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_without_mistakes_the_same_tests_pass():
+    done = run_tests(Path("src").absolute(), *sorted({mistake.test for mistake in MISTAKES}))
+    assert done.returncode == 0, done.stdout[-3000:]

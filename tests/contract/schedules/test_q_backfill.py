@@ -1,0 +1,230 @@
+"""Q: past turns are run once, a few at once, in the target's queue or in the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from keycheck import check_keys
+from schedulehand import Board, redis_now
+from scheduling import stage_of
+from system import until
+
+from holdfast import App, Context
+from holdfast.errors import InputError, NotFound
+from holdfast.schedules.backfill import Backfill, turns_between
+from holdfast.schedules.place import run_request
+from holdfast.schedules.schedule import Schedule, decoded
+from holdfast.schedules.trigger import Cron, Every, Once
+from holdfast.schedules.words import Changed
+
+DAY = 86400.0
+MIDNIGHT = 1_775_001_600.0  # 2026-04-01T00:00Z
+HOURLY = Schedule(name="hourly", agent="work", trigger=Cron(expression="0 * * * *"))
+
+
+@pytest.fixture
+async def board(redis):
+    board = Board(redis)
+    yield board
+    await check_keys(redis)
+
+
+@pytest.fixture
+async def stage(redis, redis_settings):
+    async with stage_of(redis, redis_settings) as stage:
+        yield stage
+
+
+def fill(board: Board, submit=None) -> Backfill:
+    return Backfill(board.redis, board.keys, submit)
+
+
+def words(filled) -> list[str]:
+    return [one.word for one in filled]
+
+
+# -- which turns
+
+
+def test_q20_the_turns_of_a_window_end_before_it_does_and_none_is_to_come():
+    turns = turns_between(HOURLY, MIDNIGHT, MIDNIGHT + 3 * 3600, now=MIDNIGHT + DAY, limit=100)
+    assert [(one.turn, one.at - MIDNIGHT) for one in turns] == [
+        (f"hourly@{MIDNIGHT:.3f}", 0),
+        (f"hourly@{MIDNIGHT + 3600:.3f}", 3600),
+        (f"hourly@{MIDNIGHT + 7200:.3f}", 7200),
+    ]
+    assert len(turns_between(HOURLY, MIDNIGHT, MIDNIGHT + DAY, now=MIDNIGHT + 5400, limit=100)) == 2
+    assert turns_between(HOURLY, MIDNIGHT, MIDNIGHT + DAY, now=MIDNIGHT - 1, limit=100) == []
+
+
+def test_q21_however_a_window_is_cut_each_turn_has_one_name():
+    every = Schedule(name="s", agent="a", trigger=Every(seconds=7.5))
+    whole = turns_between(every, MIDNIGHT, MIDNIGHT + 600, now=MIDNIGHT + DAY, limit=100)
+    cut = [
+        one
+        for start in range(0, 600, 50)
+        for one in turns_between(
+            every, MIDNIGHT + start, MIDNIGHT + start + 50, now=MIDNIGHT + DAY, limit=100
+        )
+    ]
+    assert cut == whole
+    assert len({one.turn for one in whole}) == 80
+
+
+def test_q22_more_turns_than_the_limit_are_refused_with_their_number():
+    with pytest.raises(InputError, match="holds 24 turns of 'hourly', more than the limit of 10"):
+        turns_between(HOURLY, MIDNIGHT, MIDNIGHT + DAY, now=MIDNIGHT + DAY, limit=10)
+    with pytest.raises(InputError, match="must end after it begins"):
+        turns_between(HOURLY, MIDNIGHT, MIDNIGHT, now=MIDNIGHT + DAY, limit=10)
+
+
+# -- with a target
+
+
+async def test_q23_with_a_target_each_turn_is_submitted_under_the_key_of_that_turn(board):
+    target = Schedule(
+        name="hourly", agent="work", trigger=HOURLY.trigger, target="q", priority=9, metadata={"a": "b"}
+    )
+    await board.registry.register([target])
+    sent: dict[str, dict] = {}
+    now = most = 0
+
+    async def submit(schedule: Schedule, turn: str) -> bool:
+        nonlocal now, most
+        now, most = now + 1, max(most, now + 1)
+        await asyncio.sleep(0.001)
+        now -= 1
+        fresh = turn not in sent
+        sent[turn] = run_request(schedule, turn)
+        return fresh
+
+    window = (MIDNIGHT - DAY, MIDNIGHT)
+    filled = await fill(board, submit).run("hourly", *window, at_once=4)
+    assert words(filled) == ["placed"] * 24
+    assert most == 4
+    assert words(await fill(board, submit).run("hourly", *window)) == ["already"] * 24
+    turn = filled[0].turn
+    assert sent[turn] == {
+        "agent": "work",
+        "input": None,
+        "priority": "low",
+        "tenant": "",
+        "idempotency_key": f"schedule:{turn}",
+        "metadata": {"a": "b", "schedule": "hourly", "turn": turn},
+    }
+    assert len(await board.waiting()) == 1, "its own turns stay where they are"
+
+
+async def test_q24_without_a_way_to_the_target_it_says_so(board):
+    await board.registry.register([Schedule(name="t", agent="a", trigger=HOURLY.trigger, target="q")])
+    with pytest.raises(InputError, match="'t' submits runs to 'q'"):
+        await fill(board).run("t", MIDNIGHT - 3600, MIDNIGHT)
+    with pytest.raises(NotFound):
+        await fill(board).run("nobody", MIDNIGHT - 3600, MIDNIGHT)
+
+
+# -- in the scheduler
+
+
+async def test_q25_without_a_target_so_many_at_once_take_their_turn_and_the_others_follow(board):
+    await board.registry.register([HOURLY])
+    turn = (await board.waiting())["hourly"]
+    filled = await fill(board).run("hourly", MIDNIGHT - 5 * 3600, MIDNIGHT, at_once=2)
+    assert words(filled) == ["placed"] * 5
+    pod, ran, on = board.pod(), [], []
+    while on or not ran:
+        for run in await pod.acquire():
+            assert decoded(run.spec).trigger == Once(at=float(run.name.partition("@")[2]))
+            assert run.acquired_at - run.ready < 60, "it does not count as overdue by its time"
+            ran.append(run.name)
+            on.append(run)
+        assert len(on) == min(2, 5 - len(ran) + len(on))
+        await pod.complete(on.pop(0), after=None)
+    assert ran == [one.turn for one in filled]
+    assert await board.waiting() == {"hourly": turn}
+
+
+async def test_q26_a_turn_that_was_backfilled_is_not_run_again(board, redis):
+    await board.registry.register([HOURLY])
+    window = (MIDNIGHT - 2 * 3600, MIDNIGHT)
+    filled = await fill(board).run("hourly", *window)
+    assert words(await fill(board).run("hourly", *window)) == ["already"] * 2, "in line and waiting"
+    pod = board.pod()
+    run = await pod.one()
+    assert words(await fill(board).run("hourly", *window)) == ["already"] * 2, "running"
+    await pod.complete(run, after=None)
+    await pod.complete(await pod.one(), after=None)
+    assert words(await fill(board).run("hourly", *window)) == ["already"] * 2, "ended"
+    assert await pod.acquire() == []
+    assert await redis.ttl(board.keys.record(filled[0].turn)) > 86400
+    assert await redis.hkeys(board.keys.definitions) == [b"hourly"]
+    assert words(await fill(board).run("hourly", MIDNIGHT - 3 * 3600, MIDNIGHT)) == [
+        "placed",
+        "already",
+        "already",
+    ]
+
+
+async def test_q27_only_planned_changes_nothing(board, redis):
+    await board.registry.register([HOURLY])
+    before = sorted(await redis.keys("*"))
+    assert words(await fill(board).plan("hourly", MIDNIGHT - 7200, MIDNIGHT)) == ["planned"] * 2
+    assert sorted(await redis.keys("*")) == before
+    assert len(await board.waiting()) == 1
+
+
+async def test_q28_removing_the_schedule_ends_its_backfill_and_removing_a_turn_lets_it_go_on(board, redis):
+    await board.registry.register([HOURLY])
+    filled = await fill(board).run("hourly", MIDNIGHT - 4 * 3600, MIDNIGHT)
+    assert await board.registry.remove([filled[0].turn]) == [Changed.REMOVED]
+    assert filled[1].turn in await board.waiting()
+    assert await board.registry.remove(["hourly"]) == [Changed.REMOVED]
+    assert await board.waiting() == {}
+    assert await redis.keys(board.keys.record("*")) == []
+
+
+async def test_q29_a_dead_schedulers_turn_of_a_backfill_comes_back(board):
+    await board.registry.register([HOURLY])
+    await fill(board).run("hourly", MIDNIGHT - 3600, MIDNIGHT)
+    pod = board.pod()
+    lost = await pod.one()
+    await board.expire()
+    await pod.orphans.reclaim()
+    again = await pod.one()
+    assert (again.name, again.spec) == (lost.name, lost.spec)
+
+
+async def test_q30_a_scheduler_runs_it_and_each_agent_knows_its_turn(stage):
+    app, ran = App("test"), []
+    now = most = 0
+
+    async def work(ctx: Context) -> None:
+        nonlocal now, most
+        now, most = now + 1, max(most, now + 1)
+        await asyncio.sleep(0.01)
+        now -= 1
+        ran.append(ctx.run_id)
+
+    app.register("work", work)
+    await stage.board.registry.register([HOURLY])
+    await stage.start(app)
+    end = await redis_now(stage.board.redis) - 3600
+    filled = await fill(stage.board).run("hourly", end - 6 * 3600, end, at_once=2)
+    await until(lambda: len(ran) >= len(filled))
+    assert sorted(ran) == sorted(one.turn for one in filled)
+    assert most <= 2
+
+
+async def test_q31_a_target_gets_runs_that_name_their_turn(stage):
+    queue = stage.system.queue
+    target = Schedule(name="there", agent="work", trigger=HOURLY.trigger, target=queue.name)
+    await stage.board.registry.register([target])
+    running = await stage.start(App("test"))
+    submit = running.scheduler._place.submit
+    end = await redis_now(stage.board.redis) - 3600
+    filled = await fill(stage.board, submit).run("there", end - 3 * 3600, end)
+    assert words(filled) == ["placed"] * 3
+    assert words(await fill(stage.board, submit).run("there", end - 3 * 3600, end)) == ["already"] * 3
+    runs = [await queue.get(run.id) for run in (await queue.list()).runs]
+    assert sorted(run.metadata["turn"] for run in runs) == sorted(one.turn for one in filled)

@@ -1,0 +1,140 @@
+"""The known mistakes around definitions in SQL and the reconcile, each put back: the test named after it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mistakes import Mistake, run_tests
+
+D = "tests/integration/schedules/test_definitions.py"
+R = "tests/integration/schedules/test_reconcile.py"
+H = "tests/integration/api/test_schedules.py"
+LUA = "schedules/lua"
+
+MISTAKES = [
+    Mistake(
+        "an older definition is written over a newer one",
+        f"{LUA}/register.lua",
+        "if outdated(revision, have[5])",
+        "if false",
+        f"{D}::test_an_old_definition_never_overwrites_a_newer_one",
+    ),
+    Mistake(
+        "an older removal removes what is newer",
+        f"{LUA}/changes.lua",
+        "(tonumber(stored) or 0) > (tonumber(revision) or 0)",
+        "false",
+        f"{D}::test_an_old_definition_never_overwrites_a_newer_one",
+    ),
+    Mistake(
+        "SQL takes any revision",
+        "store/schedules.py",
+        "WHERE excluded.revision > holdfast_schedules.revision",
+        "WHERE true",
+        "tests/contract/store/test_schedules.py::test_an_older_revision_never_replaces_a_newer_one_and_hears_what_stands[sqlite]",
+    ),
+    Mistake(
+        "what SQL has comes back without its pause",
+        f"{LUA}/register.lua",
+        "if since ~= '' then redis.call('HSET', record, 'paused', why, 'paused_since', since) end",
+        "",
+        f"{D}::test_a_pause_and_its_reason_survive_a_flush_and_nothing_runs_meanwhile",
+    ),
+    Mistake(
+        "what the code declares comes back without its pause",
+        "schedules/reconcile.py",
+        "await self._with_pauses(planned)",
+        "planned",
+        f"{D}::test_a_pause_of_what_the_code_declares_survives_a_flush",
+    ),
+    Mistake(
+        "a removal leaves no tombstone",
+        "schedules/definitions.py",
+        "revision=base.revision, removed=True)",
+        "revision=base.revision, spec=base.spec)",
+        f"{D}::test_a_removed_one_does_not_come_back_with_a_flush",
+    ),
+    Mistake(
+        "a schedule that is done begins anew",
+        "schedules/healing.py",
+        "first=None if row.done else planned.first",
+        "first=planned.first",
+        f"{D}::test_what_was_done_does_not_happen_again_after_a_flush",
+    ),
+    Mistake(
+        "SQL wins over the code",
+        "schedules/healing.py",
+        'return decoded(spec).source == "api"',
+        "return bool(decoded(spec))",
+        f"{D}::test_the_code_wins_over_what_was_made_under_the_same_name",
+    ),
+    Mistake(
+        "a Redis that was emptied is taken for what it was",
+        f"{LUA}/changes.lua",
+        "(era or string.format('%.0f', now_us()))",
+        "'1'",
+        f"{D}::test_nothing_is_compared_while_nothing_has_changed",
+    ),
+    Mistake(
+        "everything is sent again in every pass",
+        "schedules/reconcile.py",
+        "places = await self._registry.differing(self._digests[start:end])",
+        "places = range(len(self._digests[start:end]))",
+        f"{R}::test_what_has_not_changed_is_sent_once_and_then_not_even_compared",
+    ),
+    Mistake(
+        "an empty Redis counts as unchanged",
+        "schedules/reconcile.py",
+        "if self._found.changes and self._found == self._seen",
+        "if self._found == self._seen",
+        f"{R}::test_all_removed_right_after_the_first_pass_come_back_too",
+    ),
+    Mistake(
+        "what was overwritten is not noticed",
+        f"{LUA}/register.lua",
+        "  note_change(changes)\n",
+        "",
+        f"{R}::test_what_was_removed_or_overwritten_or_flushed_comes_back",
+    ),
+    Mistake(
+        "a tenant reads the schedules of another",
+        "api/scheduling.py",
+        "return fits and self.here.caller.sees(schedule.tenant)",
+        "return fits",
+        f"{H}::test_a_name_in_front_does_not_make_it_the_tenants",
+    ),
+    Mistake(
+        "a tenant steers what only looks like its own",
+        "api/scheduling.py",
+        "if not self.here.caller.sees(found.schedule.tenant):",
+        "if False:",
+        f"{H}::test_a_name_in_front_does_not_make_it_the_tenants",
+    ),
+    Mistake(
+        "a page forgets where it was in a large batch",
+        "api/scheduling.py",
+        "if name > after and family(name) == name",
+        "if family(name) == name",
+        f"{H}::test_pages_bring_every_schedule_once[25]",
+    ),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_every_guard_is_still_where_it_was(mistake: Mistake):
+    mistake.check_in_place()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_with_the_mistake_put_back_the_test_fails(mistake: Mistake, tmp_path: Path):
+    mistake.check_noticed(tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_without_mistakes_the_same_tests_pass():
+    done = run_tests(Path("src").absolute(), *sorted({mistake.test for mistake in MISTAKES}))
+    assert done.returncode == 0, done.stdout[-3000:]

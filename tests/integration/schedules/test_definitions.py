@@ -1,0 +1,350 @@
+"""Definitions made at run time: SQL first, then Redis, and whatever happens in between is put right."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+from schedulehand import Board, redis_now
+
+from holdfast.config.tree import DatabaseSettings, SchedulerSettings
+from holdfast.errors import Conflict, NotFound, RedisUnavailable
+from holdfast.schedules.definitions import Definitions
+from holdfast.schedules.entries import State
+from holdfast.schedules.healing import WHOLE_EVERY, Healing
+from holdfast.schedules.reconcile import Reconcile
+from holdfast.schedules.schedule import Schedule, decoded
+from holdfast.schedules.trigger import Every, Once
+from holdfast.schedules.words import Changed
+from holdfast.store.open import open_store
+
+replace = msgspec.structs.replace
+
+
+def schedule(name: str = "nightly", seconds: float = 3600.0, **options: Any) -> Schedule:
+    return Schedule(name=name, agent="report", trigger=Every(seconds=seconds), **options)
+
+
+class Desk:
+    """One Redis, one database, and what is done to both."""
+
+    def __init__(self, redis, store) -> None:
+        self.redis, self.store = redis, store
+        self.board = Board(redis)
+        self.space = self.board.keys.definitions
+        self.with_sql = self.definitions(store)
+        self.without_sql = self.definitions(None)
+
+    def definitions(self, store, registry=None) -> Definitions:
+        async def found():
+            return store
+
+        return Definitions(registry or self.board.registry, self.board.entries, found, self.space)
+
+    def healing(self, **options: Any) -> Healing:
+        async def found():
+            return self.store
+
+        return Healing(self.board.registry, self.board.entries, found, self.space, **options)
+
+    async def heal(self) -> int:
+        _, healed = await self.healing().run_once()
+        return healed
+
+    def reconcile(self, *schedules: Schedule) -> Reconcile:
+        return Reconcile(self.board.registry, schedules, SchedulerSettings(), self.healing())
+
+    async def flush(self) -> None:
+        await self.redis.execute_command("FLUSHALL", "SYNC")
+
+    async def row(self, name: str = "nightly"):
+        return (await self.store.find_schedules(self.space, [name])).get(name)
+
+    async def known(self, name: str = "nightly") -> Schedule:
+        return decoded((await self.board.entry(name)).spec)
+
+
+@pytest.fixture
+async def desk(redis, tmp_path):
+    async with await open_store(DatabaseSettings(path=str(tmp_path / "store.sqlite"))) as store:
+        yield Desk(redis, store)
+
+
+class Crashing:
+    """A registry whose process dies before it has told Redis anything."""
+
+    def __init__(self, registry) -> None:
+        self._registry = registry
+
+    async def count(self):
+        return await self._registry.count()
+
+    async def put(self, *_: Any, **__: Any):
+        raise RedisUnavailable("gone")
+
+    remove = pause = resume = put
+
+
+@contextlib.asynccontextmanager
+async def crash(desk: Desk):
+    """Whatever is done by what this yields reaches SQL and no further."""
+    with pytest.raises(RedisUnavailable):
+        yield desk.definitions(desk.store, Crashing(desk.board.registry))
+
+
+async def test_what_was_made_survives_a_flush_of_redis(desk):
+    await desk.with_sql.create(schedule(input={"a": 1}, priority=2))
+    made = await desk.board.entry("nightly")
+    await desk.flush()
+    assert await desk.heal() == 1
+    entry = await desk.board.entry("nightly")
+    assert (entry.spec, entry.revision, entry.priority) == (made.spec, made.revision, 2)
+    assert entry.state is State.WAITING
+    assert await desk.heal() == 0
+
+
+async def test_a_pause_and_its_reason_survive_a_flush_and_nothing_runs_meanwhile(desk):
+    await desk.with_sql.create(schedule())
+    assert await desk.with_sql.pause(["nightly"], "the database moves") == [Changed.PAUSED]
+    since = (await desk.board.entry("nightly")).paused_since
+    await desk.flush()
+    await desk.heal()
+    entry = await desk.board.entry("nightly")
+    assert (entry.state, entry.paused, entry.paused_since) == (State.PAUSED, "the database moves", since)
+    assert await desk.board.waiting() == {}
+    assert await desk.with_sql.resume(["nightly"]) == [Changed.RESUMED]
+    await desk.flush()
+    await desk.heal()
+    assert (await desk.board.entry("nightly")).state is State.WAITING
+
+
+async def test_a_pause_of_what_the_code_declares_survives_a_flush(desk):
+    reconcile = desk.reconcile(schedule())
+    await reconcile.run_once()
+    await desk.with_sql.pause(["nightly"], "too loud")
+    await desk.flush()
+    await reconcile._register(float("inf"))
+    assert await desk.board.waiting() == {}  # not even for a moment
+    await reconcile.run_once()
+    entry = await desk.board.entry("nightly")
+    assert (entry.state, entry.paused) == (State.PAUSED, "too loud")
+    assert await desk.board.waiting() == {}
+    await reconcile.run_once()
+    assert await desk.with_sql.resume(["nightly"]) == [Changed.RESUMED]
+    await reconcile.run_once()
+    assert (await desk.board.entry("nightly")).state is State.WAITING
+
+
+async def test_what_paused_itself_for_its_failures_is_kept_too(desk):
+    await desk.with_sql.create(schedule(seconds=0.001))
+    await desk.board.make_due("nightly")
+    pod = desk.board.pod()
+    await pod.complete(await pod.one(), pause="it failed 3 times in a row")
+    await desk.heal()
+    await desk.flush()
+    await desk.heal()
+    entry = await desk.board.entry("nightly")
+    assert (entry.state, entry.paused) == (State.PAUSED, "it failed 3 times in a row")
+
+
+async def test_a_removed_one_does_not_come_back_with_a_flush(desk):
+    await desk.with_sql.create(schedule())
+    assert await desk.with_sql.remove(["nightly", "nobody"]) == [Changed.REMOVED, Changed.UNKNOWN]
+    await desk.heal()
+    await desk.flush()
+    await desk.heal()
+    with pytest.raises(NotFound):
+        await desk.board.entry("nightly")
+
+
+async def test_what_was_done_does_not_happen_again_after_a_flush(desk):
+    at = await redis_now(desk.redis) - 1
+    await desk.with_sql.create(Schedule(name="once", agent="report", trigger=Once(at=at)))
+    pod = desk.board.pod()
+    await pod.complete(await pod.one(), after=None)
+    await desk.heal()
+    await desk.flush()
+    await desk.heal()
+    assert (await desk.board.entry("once")).state is State.DONE
+    assert await desk.board.waiting() == {}
+
+
+async def test_a_crash_after_sql_is_healed_towards_sql(desk):
+    async with crash(desk) as dying:
+        await dying.create(schedule())
+    await desk.heal()
+    assert (await desk.board.entry("nightly")).state is State.WAITING
+
+    async with crash(desk) as dying:
+        await dying.change("nightly", lambda one: replace(one, input="changed"))
+    await desk.heal()
+    assert (await desk.known()).input == "changed"
+
+    async with crash(desk) as dying:
+        await dying.pause(["nightly"], "why")
+    await desk.heal()
+    assert (await desk.board.entry("nightly")).paused == "why"
+
+    async with crash(desk) as dying:
+        await dying.resume(["nightly"])
+    await desk.heal()
+    assert (await desk.board.entry("nightly")).state is State.WAITING
+
+    async with crash(desk) as dying:
+        await dying.remove(["nightly"])
+    await desk.heal()
+    with pytest.raises(NotFound):
+        await desk.board.entry("nightly")
+
+
+async def test_asking_again_after_a_crash_does_what_was_asked(desk):
+    async with crash(desk) as dying:
+        await dying.create(schedule())
+    assert await desk.with_sql.create(schedule())
+    assert not await desk.with_sql.create(schedule())
+    async with crash(desk) as dying:
+        await dying.pause(["nightly"], "why")
+    await desk.with_sql.pause(["nightly"], "why")
+    assert (await desk.board.entry("nightly")).paused == "why"
+    async with crash(desk) as dying:
+        await dying.remove(["nightly"])
+    assert await desk.with_sql.remove(["nightly"]) == [Changed.REMOVED]
+    assert await desk.with_sql.remove(["nightly"]) == [Changed.UNKNOWN]
+
+
+async def test_what_was_removed_may_be_made_anew_before_redis_has_heard_of_it(desk):
+    await desk.with_sql.create(schedule(input="old"))
+    async with crash(desk) as dying:
+        await dying.remove(["nightly"])
+    with pytest.raises(NotFound):
+        await desk.with_sql.change("nightly", lambda one: one)
+    assert await desk.with_sql.create(schedule(input="new"))
+    await desk.heal()
+    assert (await desk.known()).input == "new"
+
+
+async def test_an_old_definition_never_overwrites_a_newer_one(desk):
+    await desk.with_sql.create(schedule(input="first"))
+    old = await desk.row()
+    await desk.with_sql.change("nightly", lambda one: replace(one, input="second"))
+    # A writer that was paused since before the change wakes up and tells Redis what it has in hand.
+    late = decoded(old.spec)
+    assert not await desk.with_sql._put(old, late, await redis_now(desk.redis))
+    assert (await desk.known()).input == "second"
+    assert await desk.board.registry.pause(["nightly"], revisions={"nightly": old.revision}) == [
+        Changed.STALE
+    ]
+    assert await desk.board.registry.remove(["nightly"], revisions={"nightly": old.revision}) == [
+        Changed.STALE
+    ]
+    assert (await desk.board.entry("nightly")).state is State.WAITING
+
+
+async def test_concurrent_changes_lose_none(desk):
+    await desk.with_sql.create(schedule(metadata={}))
+
+    def add(key: str):
+        return lambda one: replace(one, metadata={**one.metadata, key: "1"})
+
+    keys = [f"k{n}" for n in range(6)]
+    for known in (desk.with_sql, desk.without_sql):
+        await known.change("nightly", lambda one: replace(one, metadata={}))
+        done = await asyncio.gather(
+            *(known.change("nightly", add(key)) for key in keys), return_exceptions=True
+        )
+        changed = {key for key, word in zip(keys, done, strict=True) if not isinstance(word, Conflict)}
+        assert changed
+        assert set((await desk.known()).metadata) == changed
+
+
+async def test_what_was_made_without_sql_is_adopted_by_it(desk):
+    await desk.without_sql.create(schedule())
+    await desk.without_sql.pause(["nightly"], "by hand")
+    await desk.heal()
+    await desk.flush()
+    await desk.heal()
+    assert (await desk.board.entry("nightly")).paused == "by hand"
+    await desk.without_sql.resume(["nightly"])
+    await desk.heal()
+    assert (await desk.row()).paused_since == 0
+    assert (await desk.board.entry("nightly")).state is State.WAITING
+
+
+async def test_the_code_wins_over_what_was_made_under_the_same_name(desk):
+    await desk.with_sql.create(schedule(input="api"))
+    reconcile = desk.reconcile(schedule(input="code"))
+    for _ in range(WHOLE_EVERY + 1):
+        await reconcile.run_once()
+        assert (await desk.known()).input == "code"
+    with pytest.raises(Conflict, match="declared in the code"):
+        await desk.with_sql.change("nightly", lambda one: one)
+    with pytest.raises(Conflict, match="declared in the code"):
+        await desk.with_sql.create(schedule(input="api"))
+    await desk.flush()
+    await reconcile.run_once()
+    assert (await desk.known()).input == "code"
+    await desk.with_sql.remove(["nightly"])
+    await reconcile.run_once()
+    assert (await desk.known()).input == "code"
+
+
+async def test_another_definition_of_a_name_is_refused(desk):
+    await desk.with_sql.create(schedule(input=1))
+    with pytest.raises(Conflict, match="change it, or remove it"):
+        await desk.with_sql.create(schedule(input=2))
+    await desk.flush()
+    with pytest.raises(Conflict, match="change it, or remove it"):
+        await desk.with_sql.create(schedule(input=2))
+
+
+async def test_a_budget_ends_a_pass_and_the_next_one_goes_on(desk):
+    for number in range(3):
+        await desk.with_sql.create(schedule(f"s{number}"))
+    await desk.flush()
+    healing = desk.healing()
+    assert await healing.run_once(ends=0.0) == (False, 0)
+    assert await healing.run_once() == (True, 3)
+
+
+async def test_nothing_is_compared_while_nothing_has_changed(desk):
+    healing = desk.healing()
+    await desk.with_sql.create(schedule())
+    await healing.run_once()
+    asked: list[str] = []
+    pages, listing = desk.store.page_schedules, desk.board.entries.list
+
+    async def page(*args, **options):
+        asked.append("sql")
+        return await pages(*args, **options)
+
+    async def scan(*args, **options):
+        asked.append("redis")
+        return await listing(*args, **options)
+
+    desk.store.page_schedules, desk.board.entries.list = page, scan
+    for _ in range(WHOLE_EVERY - 4):
+        assert await healing.run_once() == (True, 0)
+    assert asked == []
+    await desk.with_sql.pause(["nightly"])
+    await healing.run_once()
+    assert "sql" in asked
+    assert "redis" not in asked
+    asked.clear()
+    await desk.flush()
+    await desk.without_sql.create(schedule("another"))
+    await healing.run_once()
+    assert asked == ["sql", "redis"]
+    assert (await desk.board.entry("nightly")).state is State.PAUSED
+
+
+async def test_what_somebody_took_out_by_hand_comes_back_with_the_next_whole_pass(desk):
+    healing = desk.healing()
+    for name in ("a", "b"):
+        await desk.with_sql.create(schedule(name))
+    await healing.run_once()
+    await desk.redis.hdel(desk.board.keys.definitions, "a")
+    assert sum([(await healing.run_once())[1] for _ in range(WHOLE_EVERY)]) == 1
+    assert (await desk.board.entry("a")).state is State.WAITING
