@@ -12,7 +12,20 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import drain, emit, http, latency, leases, memory, outside, recovery, report, steps, submit
+from bench import (
+    drain,
+    emit,
+    http,
+    latency,
+    leases,
+    memory,
+    outside,
+    recovery,
+    report,
+    schedules,
+    steps,
+    submit,
+)
 from bench.harness import Plan
 
 if TYPE_CHECKING:
@@ -29,6 +42,7 @@ PARTS = {
     "http": http,
     "steps": steps,
     "relay": outside,
+    "schedules": schedules,
 }
 
 

@@ -149,31 +149,34 @@ async def bare(url: str, *command: object, uvloop: bool = False) -> AsyncIterato
 
 
 @contextlib.asynccontextmanager
-async def worker(
-    on: Server, *, slots: int = SLOTS, uvloop: bool = True, **environ: str
-) -> AsyncIterator[Child]:
-    """A worker process by the real command line, which has joined its queue."""
+async def process(on: Server, kind: str, agents: str, **environ: str) -> AsyncIterator[Child]:
+    """A process of ours by the real command line, which has told the others that it is there."""
     name = f"bench-{next(_numbers)}"
-    settings = {
-        "REDIS_URL": on.url,
-        "WORKER_POD_NAME": name,
-        "WORKER_POD_MESSAGES_BATCH_SIZE": str(slots),
-        "MAX_PENDING_PER_WORKER": str(max(slots, 256)),
-        "LOG_LEVEL": "WARNING",
-        "HOLDFAST_WORKER_EVENT_LOOP": "uvloop" if uvloop else "asyncio",
-    }
-    app = f"{HERE / 'agents.py'}:app"
+    app = f"{HERE / agents}:app"
+    settings = {"REDIS_URL": on.url, "WORKER_POD_NAME": name, "LOG_LEVEL": "WARNING"} | environ
     # In an empty directory, so that no holdfast.yaml is found.
     with tempfile.TemporaryDirectory(prefix="hfbench") as cwd:
-        async with Child.of("-m", "holdfast", "worker", "--app", app, cwd=cwd, **settings | environ) as child:
+        async with Child.of("-m", "holdfast", kind, "--app", app, cwd=cwd, **settings) as child:
 
             async def joined() -> bool:
                 if child.process.returncode is not None:
-                    raise RuntimeError(f"the worker ended with {child.process.returncode}")
-                return await on.redis.exists(f"member:worker:{name}") == 1
+                    raise RuntimeError(f"the {kind} ended with {child.process.returncode}")
+                return await on.redis.exists(f"member:{kind}:{name}") == 1
 
             await until(joined)
             yield child
+
+
+def worker(
+    on: Server, *, slots: int = SLOTS, uvloop: bool = True, **environ: str
+) -> contextlib.AbstractAsyncContextManager[Child]:
+    """A worker process which has joined its queue."""
+    settings = {
+        "WORKER_POD_MESSAGES_BATCH_SIZE": str(slots),
+        "MAX_PENDING_PER_WORKER": str(max(slots, 256)),
+        "HOLDFAST_WORKER_EVENT_LOOP": "uvloop" if uvloop else "asyncio",
+    }
+    return process(on, "worker", "agents.py", **settings | environ)
 
 
 @dataclasses.dataclass(slots=True)
