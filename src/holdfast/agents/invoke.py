@@ -14,6 +14,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.agents.context import SyncContext
+from holdfast.agents.deadlines import Deadlines
 from holdfast.agents.failures import classify
 from holdfast.agents.outcome import (
     Asking,
@@ -141,7 +142,8 @@ class Invocation:
         body = self._body = asyncio.create_task(self._observed(), name=self._ctx.info.run_id)
         over = self._over = _End(body, loop)
         body.add_done_callback(self._let_go)
-        deadline = loop.call_later(self._timeout_seconds, self._expire)
+        deadlines, expire = Deadlines.here(), self._expire
+        deadlines.set(expire, loop.time() + self._timeout_seconds)
         try:
             await over
         except asyncio.CancelledError:
@@ -149,7 +151,7 @@ class Invocation:
             await asyncio.wait((body,), timeout=self._grace_seconds)
             raise
         finally:
-            deadline.cancel()
+            deadlines.clear(expire)
             if self._patience is not None:
                 self._patience.cancel()
         return self._stopped if self._stopped is not None and not body.done() else body.result()

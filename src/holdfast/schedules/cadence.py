@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
 
 from holdfast.agents.failures import Failure, FailureClass
 from holdfast.agents.outcome import Cancelled, Failed, Interrupted, Lost, Succeeded, TimedOut, Yielded
@@ -33,8 +34,7 @@ _SLACK: Final = 1e-6
 _Turn: TypeAlias = tuple[float | None, int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(msgspec.Struct, frozen=True):
     """When to run again (None: never), the failures in a row, the turns that were left out, and why."""
 
     at: float | None

@@ -71,7 +71,7 @@ _DECODER: Final = msgspec.json.Decoder(Schedule)
 
 def family(name: str) -> str:
     """Return the schedule that a name belongs to: ``report#2`` and ``report@…`` are turns of ``report``."""
-    return _TURN.split(name, maxsplit=1)[0]
+    return _TURN.split(name, maxsplit=1)[0] if "#" in name or "@" in name else name
 
 
 def single_turn(schedule: Schedule, name: str, at: float) -> Schedule:

@@ -182,10 +182,10 @@ class Turns:
     def _report(self, turn: Turn, done: Done, outcome: Outcome, reason: str) -> None:
         self._metrics.schedule_runs.child(done.outcome).inc()
         self._run_seconds.observe(done.duration_ms / 1000)
-        fields = {"schedule": done.name, "fence": done.fence, "outcome": done.outcome, "next": done.next_at}
         if not done.error:
-            _log.debug("turn ended", **fields)
+            _log.debug("turn ended", schedule=done.name, outcome=done.outcome, next=done.next_at)
             return
+        fields = {"schedule": done.name, "fence": done.fence, "outcome": done.outcome, "next": done.next_at}
         kind = outcome.failure.kind.value if isinstance(outcome, Failed) else done.outcome
         self._metrics.schedule_failures.labels(kind).inc()
         _log.warning("turn failed", **fields, error=described(outcome)[1], streak=done.streak, reason=reason)

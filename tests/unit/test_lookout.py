@@ -1,0 +1,74 @@
+"""One timer for many: it looks when the first is due, and goes on as long as somebody asks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.agents.deadlines import Deadlines
+from holdfast.lookout import Lookout
+
+
+async def test_it_looks_at_the_earliest_time_that_was_asked_for():
+    loop, looked = asyncio.get_running_loop(), asyncio.Event()
+    lookout = Lookout(looked.set)
+    lookout.at(loop.time() + 3600)
+    lookout.at(loop.time() + 0.01)
+    lookout.at(loop.time() + 1800)
+    await asyncio.wait_for(looked.wait(), 5)
+
+
+async def test_who_is_due_later_asks_again():
+    loop, times = asyncio.get_running_loop(), []
+
+    def look() -> None:
+        times.append(loop.time())
+        if len(times) < 3:
+            lookout.at(loop.time() + 0.01)
+
+    lookout = Lookout(look)
+    lookout.at(loop.time())
+    async with asyncio.timeout(5):
+        while len(times) < 3:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_closed_one_looks_no_more_until_asked_again():
+    loop, times = asyncio.get_running_loop(), []
+    lookout = Lookout(lambda: times.append(1))
+    lookout.at(loop.time() + 0.01)
+    lookout.close()
+    lookout.at(loop.time() + 0.02)
+    await asyncio.sleep(0.05)
+    assert times == [1]
+
+
+async def test_each_deadline_is_called_once_at_its_time_and_not_if_it_was_cleared():
+    loop, called, deadlines = asyncio.get_running_loop(), [], Deadlines.here()
+    assert deadlines is Deadlines.here()
+    calls = {number: (lambda number=number: called.append((number, loop.time()))) for number in range(5)}
+    began = loop.time()
+    for number, call in calls.items():
+        deadlines.set(call, began + 0.03 * (5 - number))
+    deadlines.clear(calls[1])
+    async with asyncio.timeout(5):
+        while len(called) < 4:
+            await asyncio.sleep(0.005)
+    assert [number for number, _ in called] == [4, 3, 2, 0]
+    assert all(at >= began + 0.03 * (5 - number) for number, at in called)
+
+
+async def test_a_deadline_that_fails_does_not_take_the_others_with_it():
+    loop, called, deadlines = asyncio.get_running_loop(), [], Deadlines.here()
+    problems = []
+    loop.set_exception_handler(lambda _, context: problems.append(context["exception"]))
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    deadlines.set(fail, loop.time() + 0.01)
+    deadlines.set(lambda: called.append(1), loop.time() + 0.01)
+    deadlines.set(lambda: called.append(2), loop.time() + 0.05)
+    async with asyncio.timeout(5):
+        while len(called) < 2:
+            await asyncio.sleep(0.005)
+    assert [type(problem) for problem in problems] == [ZeroDivisionError]
