@@ -1,6 +1,6 @@
 """A LangGraph graph as an agent: a checkpoint after every superstep, and an approval with ``interrupt()``.
 
-pip install 'holdfast[langgraph]'
+pip install 'holdfast[langgraph]'   # once it is published; in a clone `make setup` has it
 holdfast dev examples/langgraph_agent.py
 holdfast submit writer '{"topic": "lighthouses"}' --follow
 holdfast runs resume RUN_ID '"publish"'

@@ -1,6 +1,6 @@
 """An agent of the OpenAI Agents SDK: responses and tool calls happen once; a payment needs approval.
 
-pip install 'holdfast[openai-agents]'
+pip install 'holdfast[openai-agents]'   # once it is published; in a clone `make setup` has it
 holdfast dev examples/openai_agents_agent.py
 holdfast submit clerk '"pay the electrician"' --follow
 holdfast runs resume RUN_ID true

@@ -1,6 +1,6 @@
 """A Pydantic AI agent: every request to the model and every tool call happens once; a refund needs approval.
 
-pip install 'holdfast[pydantic-ai]'
+pip install 'holdfast[pydantic-ai]'   # once it is published; in a clone `make setup` has it
 holdfast dev examples/pydantic_ai_agent.py
 holdfast submit support '"refund order 7"' --follow
 holdfast runs resume RUN_ID true

@@ -1,4 +1,7 @@
-"""Known mistakes, each put back into a copy of the source: the test that guards against it must fail there."""
+"""Known mistakes, each put back into a copy of the source: the test that guards against it must fail there.
+
+A module with a table of them has their tests by a class ``TestMistakes(KnownMistakes)``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,3 +53,27 @@ def run_tests(source: Path, *tests: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "--timeout=60", *tests]
     environ = {**os.environ, "PYTHONPATH": str(source)}
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+
+
+class KnownMistakes:
+    """The tests of a table."""
+
+    mistakes: ClassVar[list[Mistake]]
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "mistake" in metafunc.fixturenames:
+            metafunc.parametrize("mistake", self.mistakes, ids=str)
+
+    def test_every_guard_is_still_where_it_was(self, mistake: Mistake):
+        mistake.check_in_place()
+
+    @pytest.mark.long
+    @pytest.mark.timeout(300)
+    def test_with_the_mistake_put_back_the_test_fails(self, mistake: Mistake, tmp_path: Path):
+        mistake.check_noticed(tmp_path)
+
+    @pytest.mark.long
+    @pytest.mark.timeout(300)
+    def test_without_mistakes_the_same_tests_pass(self):
+        done = run_tests(ROOT / "src", *sorted({mistake.test for mistake in self.mistakes}))
+        assert done.returncode == 0, done.stdout[-3000:]

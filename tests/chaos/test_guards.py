@@ -109,6 +109,41 @@ GUARDS = [
         "tests/unit/agents/test_invoke.py::test_a_body_that_was_due_while_all_stood_still_does_not_go_on",
     ),
     Guard(
+        "what Redis has lost and gives again begins beside the body that goes on",
+        "runs/worker.py",
+        "self._claimed_again(run, known)\n            return",
+        "pass",
+        f"{WORKER}::test_a_claim_that_redis_has_lost_gives_no_fence_to_two_bodies",
+    ),
+    Guard(
+        "a run that ended twice is dated by its last end",
+        "runs/lua/expire.lua",
+        "first and (tonumber(first:match('^%d+') or nil) or 0)",
+        "first and now",
+        f"{ARCHIVE}::test_a_run_that_ended_twice_does_not_let_the_others_leave",
+    ),
+    Guard(
+        "the list of what is not archived names only the run",
+        "runs/lua/settle.lua",
+        "finished_at .. ' ' .. id",
+        "'1 ' .. id",
+        f"{ARCHIVE}::test_a_janitor_that_was_frozen_does_not_take_off_what_ended_again",
+    ),
+    Guard(
+        "a message that only mentions RESUME answers a question",
+        "runs/lua/claim.lua",
+        "and envelope['action'] == 'RESUME'",
+        "",
+        "tests/integration/runs/test_interrupts.py::test_the_same_message_once_more_is_no_answer",
+    ),
+    Guard(
+        "a damaged run takes the rest of its batch along",
+        "runs/lua/settle.lua",
+        "local fine, word = pcall(settle, at)",
+        "local fine, word = true, settle(at)",
+        "tests/integration/runs/test_damaged.py::test_the_others_of_a_batch_are_settled_whole[feed-stale]",
+    ),
+    Guard(
         "nobody looks when a lease's time is over",
         "leases/keeper.py",
         "self.keeper.lookout.at(self.until)",
@@ -333,13 +368,6 @@ GUARDS = [
         f"{LIMITS}::test_a_parked_run_is_not_taken_for_a_lost_one",
     ),
     Guard(
-        "a question is swallowed by `except Exception`",
-        "agents/outcome.py",
-        "class Asking(BaseException):",
-        "class Asking(Exception):",
-        f"{ASKS}::test_every_kind_of_agent_can_ask[careless]",
-    ),
-    Guard(
         "asking uses up attempts",
         "runs/lua/resuming.lua",
         ", 'attempt', 0)",
@@ -391,8 +419,8 @@ GUARDS = [
     Guard(
         "an agent that ignores its deadline is waited for",
         "runs/perform.py",
-        "place.executor, grace_seconds=grace)",
-        "place.executor)",
+        "grace_seconds=place.settings.stop_grace_seconds,",
+        "",
         f"{WORKER}::test_a_run_ends_though_its_agent_ignores_its_stop[deadline]",
     ),
     Guard(

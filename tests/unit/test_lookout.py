@@ -43,8 +43,7 @@ async def test_a_closed_one_looks_no_more_until_asked_again():
 
 
 async def test_each_deadline_is_called_once_at_its_time_and_not_if_it_was_cleared():
-    loop, called, deadlines = asyncio.get_running_loop(), [], Deadlines.here()
-    assert deadlines is Deadlines.here()
+    loop, called, deadlines = asyncio.get_running_loop(), [], Deadlines()
     calls = {number: (lambda number=number: called.append((number, loop.time()))) for number in range(5)}
     began = loop.time()
     for number, call in calls.items():
@@ -58,7 +57,7 @@ async def test_each_deadline_is_called_once_at_its_time_and_not_if_it_was_cleare
 
 
 async def test_a_deadline_that_fails_does_not_take_the_others_with_it():
-    loop, called, deadlines = asyncio.get_running_loop(), [], Deadlines.here()
+    loop, called, deadlines = asyncio.get_running_loop(), [], Deadlines()
     problems = []
     loop.set_exception_handler(lambda _, context: problems.append(context["exception"]))
 

@@ -140,27 +140,14 @@ class App:
         The function is an agent too. ``name`` is the schedule's; without one it has the agent's, so a second
         schedule of the same function needs one. ``target`` is a queue to submit runs to instead.
         """
-        options: dict[str, Any] = {
-            "every": every,
-            "cron": cron,
-            "at": at,
-            "tz": tz,
-            "since": since,
-            "timeout": timeout,
-            "error_interval": error_interval,
-            "priority": priority,
-            "input": input,
-            "starts_at": starts_at,
-            "ends_at": ends_at,
-            "max_runs": max_runs,
-            "misfire": misfire,
-            "catch_up_most": catch_up_most,
-            "overlap": overlap,
-            "overlap_most": overlap_most,
-            "pause_after_failures": pause_after_failures,
-            "target": target,
-            "metadata": metadata,
-        }
+        options: dict[str, Any] = (
+            {"every": every, "cron": cron, "at": at, "tz": tz, "since": since}
+            | {"timeout": timeout, "error_interval": error_interval, "priority": priority, "input": input}
+            | {"starts_at": starts_at, "ends_at": ends_at, "max_runs": max_runs}
+            | {"misfire": misfire, "catch_up_most": catch_up_most}
+            | {"overlap": overlap, "overlap_most": overlap_most, "pause_after_failures": pause_after_failures}
+            | {"target": target, "metadata": metadata}
+        )
 
         def register(function: Agent) -> Agent:
             self._add_schedule(name, function, options)

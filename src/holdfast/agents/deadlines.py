@@ -1,17 +1,14 @@
-"""The deadlines of all that an event loop invokes, by one timer; invocations end long before theirs."""
+"""The deadlines of all that one worker invokes, by one timer; most invocations end long before theirs."""
 
 from __future__ import annotations
 
 import asyncio
-import weakref
 from typing import TYPE_CHECKING
 
 from holdfast.lookout import Lookout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Deadlines] = weakref.WeakKeyDictionary()
 
 
 class Deadlines:
@@ -20,15 +17,6 @@ class Deadlines:
     def __init__(self) -> None:
         self._due: dict[Callable[[], None], float] = {}
         self._lookout = Lookout(self._look)
-
-    @classmethod
-    def here(cls) -> Deadlines:
-        """Those of the running loop."""
-        loop = asyncio.get_running_loop()
-        found = _of_loops.get(loop)
-        if found is None:
-            found = _of_loops[loop] = cls()
-        return found
 
     def set(self, call: Callable[[], None], at: float) -> None:
         """Have ``call`` called at a time of the loop."""

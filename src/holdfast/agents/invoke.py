@@ -33,7 +33,7 @@ from holdfast.telemetry.traces import mark_failed, run_span
 
 if TYPE_CHECKING:
     import concurrent.futures
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
 
     from holdfast.agents.context import Context
     from holdfast.agents.spec import AgentSpec
@@ -60,6 +60,7 @@ class Invocation:
     __slots__ = (
         "_body",
         "_ctx",
+        "_deadlines",
         "_executor",
         "_grace_seconds",
         "_over",
@@ -80,6 +81,7 @@ class Invocation:
         executor: concurrent.futures.Executor,
         *,
         grace_seconds: float | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._spec = spec
         self._ctx = ctx
@@ -87,6 +89,7 @@ class Invocation:
         self._timeout_seconds = timeout_seconds
         self._executor = executor
         self._grace_seconds = grace_seconds
+        self._deadlines = Deadlines() if deadlines is None else deadlines
         self._over: _End | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._body: asyncio.Task[Outcome] | None = None
@@ -100,6 +103,19 @@ class Invocation:
             return self._thread
         body = self._body
         return body if body is not None and self._ctx.signals.closed and not body.done() else None
+
+    def when_it_ends(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called on this loop once what lingers has ended, if the loop is still there."""
+        loop, body = asyncio.get_running_loop(), self.lingering
+
+        def ended(_: object) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(call)
+
+        if body is None:
+            call()
+        else:
+            body.add_done_callback(ended)
 
     def stop(self, reason: StopReason, text: str = "") -> bool:
         """Ask the agent to stop, from the loop's thread; return whether this is what ends it.
@@ -142,7 +158,7 @@ class Invocation:
         body = self._body = asyncio.create_task(self._observed(), name=self._ctx.info.run_id)
         over = self._over = _End(body, loop)
         body.add_done_callback(self._let_go)
-        deadlines, expire = Deadlines.here(), self._expire
+        deadlines, expire = self._deadlines, self._expire
         deadlines.set(expire, loop.time() + self._timeout_seconds)
         try:
             await over

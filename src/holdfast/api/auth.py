@@ -23,7 +23,7 @@ from holdfast.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.config.tree import ApiSettings
+    from holdfast.config import ApiSettings
 
 READ: Final = "read"
 SUBMIT: Final = "submit"

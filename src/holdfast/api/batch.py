@@ -17,7 +17,7 @@ from holdfast.api.replies import read, reply
 from holdfast.api.shapes import BATCH_MOST, BatchItem, BatchReply, BatchRequest, BatchRun
 from holdfast.api.tracing import HEADERS as TRACE_HEADERS
 from holdfast.api.tracing import trace_of
-from holdfast.errors import HoldfastError, InputError
+from holdfast.errors import HoldfastError, InputError, RedisUnavailable
 from holdfast.runs.run import Submission
 
 if TYPE_CHECKING:
@@ -98,7 +98,13 @@ async def execute_batch(request: Request) -> Response:
         else:
             wanted.setdefault(line.queue.name, []).append((at, submission))
     for name, asked in wanted.items():
-        items |= await _sent(here, here.line(name), asked, request_id)
+        try:
+            items |= await _sent(here, here.line(name), asked, request_id)
+        except RedisUnavailable as exc:
+            if not any(item.run is not None for item in items.values()):
+                raise
+            # What another queue has accepted must be known: sent again without ids, it would run twice.
+            items |= {at: _refused(here, exc, request_id) for at, _ in asked}
     return reply(BatchReply([items[at] for at in range(len(parts))]))
 
 

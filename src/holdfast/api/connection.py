@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
-    from holdfast.config.tree import ApiSettings
+    from holdfast.config import ApiSettings
 
 _LINGER_SECONDS: Final = 2.0
 """How long what a client still sends is thrown away, so that it reads our answer before its line is cut."""

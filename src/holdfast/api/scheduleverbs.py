@@ -171,7 +171,7 @@ async def _change_one(
             "The turns; already: it was placed before.",
             {
                 "name": "nightly-report",
-                "turns": [{"turn": "nightly-report@1730946600", "at": 1730946600.0, "status": "placed"}],
+                "turns": [{"turn": "nightly-report@1730946600.000", "at": 1730946600.0, "status": "placed"}],
             },
         ),
         **answers(errors=(401, 403, 404, 409, 413, 422, 429, 503)),

@@ -10,16 +10,16 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.api.paging import read_cursor, write_cursor
+from holdfast.api.scheduledruns import submitter
 from holdfast.api.scheduleshapes import ScheduleList, ScheduleRow, ScheduleView
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, Conflict, InputError, NotFound
-from holdfast.runs.run import Submission
 from holdfast.runs.scope import scoped, unscoped
 from holdfast.schedules.backfill import Backfill
 from holdfast.schedules.declaration import declared
 from holdfast.schedules.definitions import Definitions, missing
 from holdfast.schedules.entries import Entries, Entry, scan_names
-from holdfast.schedules.place import run_request, schedule_keys
+from holdfast.schedules.place import schedule_keys
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule, decoded, family
 from holdfast.schedules.trigger import Cron, Every, trigger_of
@@ -203,12 +203,7 @@ class Book:
 
     def backfill(self) -> Backfill:
         """Fills windows; runs of schedules with a target go to their queue."""
-
-        async def submit(schedule: Schedule, turn: str) -> bool:
-            line = self.here.line(schedule.target)
-            wanted = msgspec.convert(run_request(schedule, turn), Submission)
-            return (await line.sender.submit(wanted)).fresh
-
+        submit = submitter(lambda target: self.here.line(target).sender)
         return Backfill(self._redis, self._keys, submit)
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast import errors
 from holdfast.config import settings_table
 from holdfast.redis.keys import keys_table
-from holdfast.telemetry.metrics import SECONDS, metrics_table
+from holdfast.telemetry.declaring import SECONDS
+from holdfast.telemetry.metrics import metrics_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -75,15 +75,22 @@ def submit(
         "metadata": _metadata(metadata or []),
     }
     value = options.json_value(payload)
+    run = at_station(settings, lambda station: _ask(station, agent, value, wanted, follow=follow, json=json))
+    _end_as(run)
 
-    async def work(station: Station) -> Run | None:
-        await station.queue(queue)
-        async with Client(station.settings.redis.url, settings=station.settings) as client:
-            handle = await client.submit(agent, value, **wanted)
-            await _accepted(station, handle, agent, json=json)
-            return await _follow(handle, json=json) if follow else None
 
-    run = at_station(settings, work)
+async def _ask(
+    station: Station, agent: str, value: Any, wanted: SubmitOptions, *, follow: bool, json: bool
+) -> Run | None:
+    """Submit the run and say so; with ``follow``, return it as it ended."""
+    await station.queue(wanted.get("queue"))
+    async with Client(station.settings.redis.url, settings=station.settings) as client:
+        handle = await client.submit(agent, value, **wanted)
+        await _accepted(station, handle, agent, json=json)
+        return await _follow(handle, json=json) if follow else None
+
+
+def _end_as(run: Run | None) -> None:
     if run is not None and run.status is not Status.SUCCEEDED:
         raise typer.Exit(FAILED)
 

@@ -5,8 +5,25 @@ Environment beats file beats default; nothing is read at import.
 
 from __future__ import annotations
 
+from holdfast.config.database import DatabaseSettings
 from holdfast.config.durations import duration_seconds
 from holdfast.config.loading import Loaded, Shown, load
+from holdfast.config.outside import ApiSettings, ClientSettings, EventApiSettings, RelaySettings
+from holdfast.config.processes import (
+    HostSettings,
+    JanitorSettings,
+    LogSettings,
+    MetricsSettings,
+    WorkerSettings,
+)
+from holdfast.config.queues import BackoffSettings, LeaseSettings, QueueSettings
+from holdfast.config.redis import (
+    REDIS_SCHEMES,
+    BreakerSettings,
+    MessagingSettings,
+    RedisSettings,
+    SenderSettings,
+)
 from holdfast.config.scheduling import (
     CircuitBreakerSettings,
     ScheduledAgentSettings,
@@ -15,27 +32,7 @@ from holdfast.config.scheduling import (
 )
 from holdfast.config.shown import redacted
 from holdfast.config.table import SettingRow, setting_rows, settings_table
-from holdfast.config.tree import (
-    REDIS_SCHEMES,
-    ApiSettings,
-    BackoffSettings,
-    BreakerSettings,
-    ClientSettings,
-    DatabaseSettings,
-    EventApiSettings,
-    HostSettings,
-    JanitorSettings,
-    LeaseSettings,
-    LogSettings,
-    MessagingSettings,
-    MetricsSettings,
-    QueueSettings,
-    RedisSettings,
-    RelaySettings,
-    SenderSettings,
-    Settings,
-    WorkerSettings,
-)
+from holdfast.config.tree import Settings
 
 __all__ = [
     "REDIS_SCHEMES",

@@ -7,10 +7,14 @@ import re
 from binascii import crc_hqx
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, urlsplit
 
-from holdfast.config.tree import REDIS_SCHEMES, QueueSettings, RedisSettings, Settings
+from holdfast.config.redis import REDIS_SCHEMES, RedisSettings
+
+if TYPE_CHECKING:
+    from holdfast.config.queues import QueueSettings
+    from holdfast.config.tree import Settings
 
 _WITHOUT_TLS: Final = ("redis", "redis+sentinel", "redis+cluster", "unix")
 _SLOTS: Final = 16384

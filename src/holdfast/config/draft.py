@@ -12,10 +12,13 @@ import msgspec
 
 from holdfast.config.checks import Place, contradictions
 from holdfast.config.leaves import Leaf, leaf_at, leaves, queue_leaves
+from holdfast.config.patterns import NAME_ALLOWED
 from holdfast.config.problems import invalid_value
+from holdfast.config.processes import QueueName
+from holdfast.config.queues import QueueSettings
 from holdfast.config.section import Section
 from holdfast.config.shown import shown
-from holdfast.config.tree import NAME_ALLOWED, QueueName, QueueSettings, Settings
+from holdfast.config.tree import Settings
 from holdfast.config.values import Given, Invalid, read, show_given
 
 if TYPE_CHECKING:

@@ -12,6 +12,9 @@ from typing import Final
 
 from holdfast.errors import ConfigError
 
+# In seconds, as most limits of settings are.
+DAY: Final = 86400
+YEAR: Final = 365 * DAY
 UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 HOW_TO_WRITE: Final = "500ms, 30s, 5m, 2h, 1d or 1h30m"
 

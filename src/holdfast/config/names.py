@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.config.tree import NAME_ALLOWED, NAME_PATTERN
+from holdfast.config.patterns import NAME_ALLOWED, NAME_PATTERN
 from holdfast.errors import InputError
 
 

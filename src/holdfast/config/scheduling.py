@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
+from holdfast.config.durations import DAY
 from holdfast.config.section import Section, about
 
-_DAY: Final = 86400
-_DAY_MS: Final = _DAY * 1000
+_DAY_MS: Final = DAY * 1000
 _YEAR_MS: Final = 365 * _DAY_MS
 _MOST: Final = 1_000_000
 _BASE: Final = r"\A[A-Za-z0-9._:-]+\Z"
@@ -88,10 +88,10 @@ class JitterSettings(Section, frozen=True, kw_only=True, rename="kebab"):
     """What is spread, so that schedules don't come together."""
 
     initial_registration_seconds: Annotated[
-        float, about("New schedules begin within this time; 0 is at once.", ge=0, le=_DAY)
+        float, about("New schedules begin within this time; 0 is at once.", ge=0, le=DAY)
     ] = 0.0
     shutdown_seconds: Annotated[
-        float, about("What a stopping scheduler gives back is due within this time.", ge=0, le=_DAY)
+        float, about("What a stopping scheduler gives back is due within this time.", ge=0, le=DAY)
     ] = 0.0
     failure_backoff_ratio: Annotated[
         float,
@@ -240,14 +240,14 @@ class SchedulerSettings(Section, frozen=True, kw_only=True, rename="kebab"):
         int, about("The longest sleep between two looks at what is due.", ge=1, le=3_600_000)
     ] = 1000
     refresh_period_seconds: Annotated[
-        float, about("How often schedules that are missing in Redis are added again.", ge=0.01, le=_DAY)
+        float, about("How often schedules that are missing in Redis are added again.", ge=0.01, le=DAY)
     ] = 30.0
     health_summary_period_seconds: Annotated[
         float,
         about(
             "How often a line says how the scheduler is; 0 or less is never.",
-            ge=-_DAY,
-            le=_DAY,
+            ge=-DAY,
+            le=DAY,
             allowed="a number of seconds, or like 30s, 5m, up to 1d; 0 or less is never",
         ),
     ] = 600.0

@@ -131,6 +131,11 @@ class ScheduleKeys:
             changes=f"{prefix}schedule-changes{tag}",
         )
 
+    @property
+    def turns(self) -> str:
+        """The set of those turns that are schedules of their own; no name begins like it."""
+        return self.record_prefix + "#turns"
+
     def record(self, name: str) -> str:
         """The hash of one schedule's state."""
         return self.record_prefix + name
@@ -235,7 +240,7 @@ DATA_MODEL = (
         "permanent",
         "events no receiver took: run_id, event_id, sequence, type, sink, error, data; 100,000 are kept",
     ),
-    KeyDoc("{agent-queue}:unarchived", "list", "permanent", "ended runs not archived yet, oldest first"),
+    KeyDoc("{agent-queue}:unarchived", "list", "permanent", "ended runs not archived yet: finished_at, id"),
     KeyDoc("{agent-queue}:waiters", "set", "permanent", "all runs that wait for a limit"),
     KeyDoc("{agent-queue}:rollbacks", "hash", "permanent", "what the next run of a thread has to undo first"),
     KeyDoc(
@@ -276,6 +281,13 @@ DATA_MODEL = (
         "schedules whose priority is not the normal one (5), by priority; 0 is the most urgent",
     ),
     KeyDoc(
+        "schedule:#turns",
+        "set",
+        "permanent",
+        "turns that are schedules of their own (`name#n`, `name@time`) while they wait or run; gone with the "
+        "last one",
+    ),
+    KeyDoc(
         "schedule:<name>",
         "hash",
         "permanent",
@@ -283,7 +295,7 @@ DATA_MODEL = (
         "acquired_at, last_start, last_end, last_duration_ms, last_outcome, last_error, paused, "
         "paused_since, next, done, cadence, replan, buffered, cancel, reclaimed, revision, beside, "
         "names, backfill_most; a turn may be a schedule of its own (`name#n`, `name@time`), and of one "
-        "that was backfilled ended is kept for a week",
+        "that was backfilled ended is kept for a week; of one that was removed its revision for 10 minutes",
     ),
     KeyDoc(
         "schedule:<name>#line",

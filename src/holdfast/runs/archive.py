@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import InputError
+from holdfast.redis.client import REFUSALS
 from holdfast.redis.command import command
 from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message
@@ -56,12 +57,12 @@ class Archive:
             return Filed(await command(redis, "LLEN", waiting))
         archived = 0
         for _ in range(_BATCHES):
-            ids: list[bytes] = await command(redis, "LRANGE", waiting, 0, _BATCH - 1)
-            if not ids:
+            ended: list[bytes] = await command(redis, "LRANGE", waiting, 0, _BATCH - 1)
+            if not ended:
                 return Filed(archived)
-            rows = await self._read([run_id.decode() for run_id in ids])
+            rows = await self._read([one.decode().partition(" ")[2] for one in ended])
             await (await self._store.get()).archive(rows)
-            await _FILED(redis, [waiting], ids)
+            await _FILED(redis, [waiting], ended)
             self._archived.inc(len(rows))
             archived += len(rows)
         return Filed(archived, whole=False)
@@ -71,11 +72,19 @@ class Archive:
         rows: list[ArchivedRun] = []
         for at in range(0, len(ids), _AT_ONCE):
             page = ids[at : at + _AT_ONCE]
-            reads = (command(self._queue.redis, "HGETALL", self._queue.keys.run(run_id)) for run_id in page)
-            for run_id, fields in zip(page, await asyncio.gather(*reads), strict=True):
-                if fields.get(b"status", b"").decode() in ENDED:
-                    rows.append(archived_run(run_id, self._queue.name, fields))
+            read = await asyncio.gather(*(self._read_one(run_id) for run_id in page))
+            rows += [row for row in read if row is not None]
         return rows
+
+    async def _read_one(self, run_id: str) -> ArchivedRun | None:
+        """Read a run; None if it has not ended, or is damaged: the others must not wait behind it."""
+        try:
+            fields = await command(self._queue.redis, "HGETALL", self._queue.keys.run(run_id))
+            ended = fields.get(b"status", b"").decode() in ENDED
+            return archived_run(run_id, self._queue.name, fields) if ended else None
+        except (*REFUSALS, ValueError) as exc:
+            _log.error("a run can't be archived: is its record damaged?", run_id=run_id, error=str(exc))
+            return None
 
 
 def archived_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> ArchivedRun:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from holdfast.agents.context import Context, RunInfo, Signals
+from holdfast.agents.deadlines import Deadlines
 from holdfast.agents.failures import Failure, FailureClass, retry_delay
 from holdfast.agents.invoke import Invocation
 from holdfast.agents.memory import LocalMemory
@@ -68,6 +69,7 @@ class Workplace:
     store: MemoryStore | None = None
     answer: Callable[[str, int], Awaitable[bytes | None]] | None = None
     """Looks up the n-th answer that a run was given."""
+    deadlines: Deadlines = dataclasses.field(default_factory=Deadlines)
 
 
 class Attempt(NamedTuple):
@@ -110,8 +112,15 @@ def prepare(place: Workplace, run: Claimed, emit: Callable[[str, Any], Awaitable
         store=place.store,
     )
     undo = partial(_undo, ctx, run.rollback) if run.rollback else None
-    grace = place.settings.stop_grace_seconds
-    invocation = Invocation(spec, ctx, envelope.input, timeout, place.executor, grace_seconds=grace)
+    invocation = Invocation(
+        spec,
+        ctx,
+        envelope.input,
+        timeout,
+        place.executor,
+        grace_seconds=place.settings.stop_grace_seconds,
+        deadlines=place.deadlines,
+    )
     return Attempt(invocation, undo)
 
 

@@ -153,7 +153,13 @@ class Settler:
             args += (s.lease.key, s.lease.fence, s.status, s.field, s.value, s.data, extra)
         self._batch_size.observe(len(batch))
         words = await _SETTLE(self._queue.redis, self._keys, args)
-        return [_VERDICTS[word] for word in words]
+        return [self._verdict(s, word) for s, word in zip(batch, words, strict=True)]
+
+    def _verdict(self, settlement: Settlement, word: bytes) -> Verdict:
+        if word == b"damaged":
+            _log.error("a run can't be settled: is its record damaged?", run_id=settlement.lease.key)
+            return Verdict.STALE
+        return _VERDICTS[word]
 
     async def _hand_back(self, batch: list[Settlement]) -> Sequence[Verdict]:
         released = await self._leases.release(self._queue.redis, [s.lease for s in batch])

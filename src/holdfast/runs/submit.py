@@ -114,7 +114,10 @@ class Submitter:
         return await self._batches.add((submission, inject() or submission.trace))
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:
-        """Queue many runs in as few calls as possible; a refused one stands in the list as its error."""
+        """Queue many runs in as few calls as possible; a refused one stands in the list as its error.
+
+        Raises RedisUnavailable only if nothing was answered: what was accepted before must be known.
+        """
         trace = inject()
         batches = [submissions[start : start + _BATCH] for start in range(0, len(submissions), _BATCH)]
         tickets: list[Ticket | Exception] = []
@@ -123,11 +126,13 @@ class Submitter:
             # While Redis works on one batch the next is written; they are sent one after the other, in order.
             written = self._write([(submission, trace or submission.trace) for submission in batch])
             if sending is not None:
-                tickets += await sending
+                tickets += await _answered(sending, tickets, len(submissions))
+                if len(tickets) == len(submissions):
+                    return tickets
             sending = asyncio.create_task(self._send(written))
             await asyncio.sleep(0)
         if sending is not None:
-            tickets += await sending
+            tickets += await _answered(sending, tickets, len(submissions))
         return tickets
 
     async def aclose(self) -> None:
@@ -150,10 +155,10 @@ class Submitter:
     async def _send(self, written: _Written) -> list[Ticket | Exception]:
         batch, rows, refused = written
         sent = [submission for at, submission in enumerate(batch) if at not in refused]
-        replies, tries = await self._call_all(rows)
-        pairs = zip(sent, replies, strict=True)
+        replies, tries, lost = await self._call_all(rows)
+        pairs = zip(sent, replies, strict=False)
         tickets = iter([self._ticket(submission, reply, resent=tries > 1) for submission, reply in pairs])
-        answers = [refused.get(at) or next(tickets) for at in range(len(batch))]
+        answers = [refused.get(at) or next(tickets, lost) for at in range(len(batch))]
         if self._metrics is not None:
             self._count(self._metrics, batch, answers)
         return answers
@@ -194,15 +199,23 @@ class Submitter:
             "1" if self._outside or submission.webhook or submission.push else "",
         )
 
-    async def _call_all(self, rows: list[_Row]) -> tuple[list[list[bytes]], int]:
-        """Call the script, several times if the messages are large; return the replies and the most tries."""
+    async def _call_all(self, rows: list[_Row]) -> tuple[list[list[bytes]], int, Exception]:
+        """Call the script, several times if the messages are large.
+
+        Return the replies, the most tries, and why there are fewer replies than rows, if so.
+        """
         replies, most = list[list[bytes]](), 0
         while rows:
             size = fitting(rows, lambda row: len(row[_MESSAGE]), most=len(rows))
             page, rows = rows[:size], rows[size:]
-            answered, tries = await self._call([*self._head, *(part for row in page for part in row)])
+            try:
+                answered, tries = await self._call([*self._head, *(part for row in page for part in row)])
+            except RedisUnavailable as exc:
+                if not replies:
+                    raise
+                return replies, most, exc
             replies, most = replies + answered, max(most, tries)
-        return replies, most
+        return replies, most, AssertionError("every row has its reply")
 
     async def _call(self, args: list[Any]) -> tuple[list[list[bytes]], int]:
         """Call the script until it answers or the sender's tries are used up; return how many it took."""
@@ -242,6 +255,21 @@ class Submitter:
             told = f"queue {name!r} is {word}; `holdfast queues resume {name}` opens it"
             return QueuePaused(told, retry_after=_PAUSED_RETRY_SECONDS)
         return Ticket(run_id, Status(word), entry)
+
+
+async def _answered(
+    sending: asyncio.Task[list[Ticket | Exception]], before: list[Ticket | Exception], wanted: int
+) -> list[Ticket | Exception]:
+    """The answers to a batch; if Redis is gone since the one before, that is the answer to all the rest."""
+    try:
+        answers = await sending
+    except RedisUnavailable as exc:
+        if not before:
+            raise
+        answers = list[Ticket | Exception]([exc])
+    if answers and isinstance(lost := answers[-1], RedisUnavailable):
+        answers += [lost] * (wanted - len(before) - len(answers))
+    return answers
 
 
 def _named(value: str, what: str) -> str:

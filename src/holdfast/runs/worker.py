@@ -207,6 +207,9 @@ class Worker:
 
     async def _attend(self, run: Claimed, asked_at: float) -> None:
         """See one attempt through: prepare it, perform it under its lease, settle it."""
+        if (known := self._attended.get((run.run_id, run.fence))) is not None:
+            self._claimed_again(run, known)
+            return
         started = time.monotonic()
         self._metrics.runs(self._place.settings.name, run.agent).claimed(time.time() - run.entry_ms / 1000)
         hold = self._keeper.hold(
@@ -226,6 +229,17 @@ class Worker:
         else:
             outcome = await self._perform(run, hold, prepared)
             self._settle(run, hold, outcome, prepared.invocation, started)
+
+    def _claimed_again(self, run: Claimed, known: Hold) -> None:
+        """Redis has lost our first claim, and gave the same fence again: one body at most may be under it.
+
+        The one that goes on is stopped, which gives the run back, to be begun under the next fence. One that
+        has ended is on its way to be settled, and so is the run.
+        """
+        self._log.warning("claimed again what we have: did Redis lose its last writes?", run_id=run.run_id)
+        self.permits.give()
+        if known in self._keeper.guarded:
+            known.lose()
 
     async def _perform(self, run: Claimed, hold: Hold, attempt: Attempt) -> Outcome:
         # Keyed by the fence too: a run can come back to us while its lost attempt still unwinds.
@@ -276,8 +290,7 @@ class Worker:
 
     def _free(self, run: Claimed, invocation: Invocation | None) -> None:
         """Give the slot back, but not before a body that ignored its stop has really ended."""
-        body = invocation.lingering if invocation is not None else None
-        if body is None:
+        if invocation is None or invocation.lingering is None:
             self.permits.give()
             return
         self.lingering += 1
@@ -290,8 +303,7 @@ class Worker:
             lingering=self.lingering,
             slots=self.permits.limit,
         )
-        loop = asyncio.get_running_loop()
-        body.add_done_callback(lambda _: loop.call_soon_threadsafe(self._body_ended))
+        invocation.when_it_ends(self._body_ended)
 
     def _body_ended(self) -> None:
         self.lingering -= 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ACQUIRE = load(__package__, "acquire")
 _DUE = load(__package__, "due")
-_HEAD, _FIELDS = 4, 8
+_HEAD, _FIELDS = 4, 9
 _TURN_OF_ITS_OWN = "-"
 _SPARE = 4
 """A scheduler that chooses names several times what it wants: another may be quicker with the first ones."""
@@ -44,6 +44,8 @@ class Acquired(msgspec.Struct, frozen=True):
     spec: bytes
     triggered: bool
     """Asked for by hand: completing it does not move its turns."""
+    beside: float = 0.0
+    """The last turn that was placed beside this one, by a holder that did not end it."""
 
     def lease(self, owner: str) -> Lease:
         """The lease it is held by."""
@@ -146,7 +148,7 @@ class Acquirer:
 
 
 def _acquired(reply: list[Any], at: int, now: float) -> Acquired:
-    name, fence, ready, deadline, streak, runs, spec, cadence = reply[at : at + _FIELDS]
+    name, fence, ready, deadline, streak, runs, spec, cadence, beside = reply[at : at + _FIELDS]
     return Acquired(
         text(name),
         int(fence),
@@ -157,7 +159,16 @@ def _acquired(reply: list[Any], at: int, now: float) -> Acquired:
         _whole(runs),
         spec,
         text(cadence) != _TURN_OF_ITS_OWN,
+        _time(beside),
     )
+
+
+def _time(value: Any) -> float:
+    """A time of a record; 0 where there is none, or somebody wrote something else."""
+    try:
+        return float(value)
+    except ValueError:
+        return 0.0
 
 
 def _whole(value: Any) -> int:

@@ -104,8 +104,12 @@ class Backfill:
                 fresh = await submit(schedule, turn.turn)
             return msgspec.structs.replace(turn, word=Placed.PLACED if fresh else Placed.ALREADY)
 
-        async with asyncio.TaskGroup() as group:
-            sent = [group.create_task(send(turn)) for turn in turns]
+        try:
+            async with asyncio.TaskGroup() as group:
+                sent = [group.create_task(send(turn)) for turn in turns]
+        except ExceptionGroup as failed:
+            # A queue that is full or away says so by itself, and when to try again.
+            raise failed.exceptions[0] from None
         return [task.result() for task in sent]
 
     async def _place(self, schedule: Schedule, turns: Sequence[Filled], at_once: int) -> list[Filled]:

@@ -123,6 +123,23 @@ def window(schedule: Schedule, start: float, end: float) -> list[float]:
     return found
 
 
+def counted(schedule: Schedule, after: float, until: float) -> int:
+    """Count the turns in (after, until], those of a cron expression up to a bound."""
+    return _count(schedule, after, until)
+
+
+def last_due(schedule: Schedule, at: float, now: float) -> tuple[float, int]:
+    """Return the last turn from the turn ``at`` on that is due at ``now``, and how many it leaves out."""
+    trigger = schedule.trigger
+    if now <= at or isinstance(trigger, Once):
+        return at, 0
+    if isinstance(trigger, Every):
+        left_out = _count(schedule, at, min(now, schedule.ends_at or math.inf))
+        return at + left_out * trigger.seconds, left_out
+    latest = _latest(schedule, at, now, 1)
+    return (latest[-1], _count(schedule, at, now)) if latest else (at, 0)
+
+
 def period(schedule: Schedule, after: float) -> float | None:
     """Return the seconds between two turns, as they come after ``after``; None if there is only one."""
     if isinstance(schedule.trigger, Every):

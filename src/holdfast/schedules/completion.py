@@ -32,8 +32,10 @@ class Done(msgspec.Struct, frozen=True):
     outcome: str = "succeeded"
     error: str = ""
     duration_ms: float = 0.0
-    pause: str = ""
-    """Why the schedule is paused from now on, as after too many failures in a row."""
+    pause_after: int = 0
+    """Failures in a row after which the schedule is paused; Redis counts those of parallel turns, too."""
+    doubtful: float | None = None
+    """A turn that was perhaps placed beside this one: if Redis has not, that is the next one."""
 
 
 class Completer:
@@ -53,7 +55,8 @@ class Completer:
             args: list[Any] = [self._owner]
             for run in runs[start : start + CHUNK]:
                 args += (run.name, run.fence, score(run.next_at), run.streak, run.outcome)
-                args += (run.error[:_ERROR_MOST], round(run.duration_ms, 3), run.pause)
+                args += (run.error[:_ERROR_MOST], round(run.duration_ms, 3), run.pause_after)
+                args.append(score(run.doubtful))
             done += words(Ended, await _COMPLETE(self._redis, [*self._where, self._priorities], args))
         return done
 

@@ -191,17 +191,17 @@ class Healing:
             if Remedy.REMOVE in todo:
                 await self._registry.remove([row.name], revisions={row.name: row.revision})
             elif Remedy.PAUSE in todo:
-                await self._pause(row, entries[row.name])
+                await self._pause(row)
             elif Remedy.RESUME in todo:
                 await self._registry.resume([row.name], revisions={row.name: row.revision})
             healed += bool({Remedy.REMOVE, Remedy.PAUSE, Remedy.RESUME} & set(todo))
         return healed
 
-    async def _pause(self, row: StoredSchedule, entry: Entry) -> None:
+    async def _pause(self, row: StoredSchedule) -> None:
+        # Never resumed first, to be paused for another reason: it could take its turn in between.
         under = {row.name: row.revision}
-        if entry.paused_since is not None and entry.paused != row.paused:
-            await self._registry.resume([row.name], revisions=under)
-        await self._registry.pause([row.name], row.paused, since=row.paused_since, revisions=under)
+        since = row.paused_since
+        await self._registry.pause([row.name], row.paused, since=since, revisions=under, anew=True)
 
     async def _put(self, rows: Sequence[StoredSchedule]) -> int:
         if not rows:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.scripts import load
-from holdfast.schedules.cadence import fire_times
+from holdfast.schedules.cadence import fire_times, last_due
 from holdfast.schedules.registration import registration_of
 from holdfast.schedules.schedule import single_turn
 from holdfast.schedules.words import Placed, score, text
@@ -72,22 +72,28 @@ class Overlaps:
 
     async def _place_each(self, turn: Turn, clock: RedisClock, over: asyncio.Event) -> None:
         run, schedule = turn.run, turn.schedule
-        last = run.acquired_at
+        last = max(run.acquired_at, turn.beside)
         while following := fire_times(schedule, last, 1):
             if 0 < schedule.max_runs <= run.runs + turn.placed + 1:
                 return
             if await _is_set_within(over, clock.until(following[0])):
                 return
-            last, left_out = _latest(schedule, following[0], clock.now())
-            turn.beside = last
+            last, left_out = last_due(schedule, following[0], clock.now())
+            turn.beside = turn.doubtful = last
             word = await self._placed(turn, last, over)
-            turn.placed += word is Placed.PLACED
+            if word is not None:
+                turn.doubtful = None
+            # Already: by a call whose answer was lost, for nobody else may.
+            turn.placed += word in {Placed.PLACED, Placed.ALREADY}
             self._metrics.schedule_missed.inc(left_out + (word is Placed.FULL))
             if word in {Placed.STALE, Placed.UNKNOWN, None}:
                 return
 
     async def _placed(self, turn: Turn, at: float, over: asyncio.Event) -> Placed | None:
-        """Place a turn, as often as Redis is away; None if the run ended before that was known."""
+        """Place a turn, as often as Redis is away; None if the run ended before that was known.
+
+        Then its end asks: complete.lua knows whether the turn was placed.
+        """
         while True:
             try:
                 return await self.place(turn.run, turn.schedule, at)
@@ -95,14 +101,6 @@ class Overlaps:
                 _log.warning("a turn can't be placed beside another", schedule=turn.run.name, error=repr(exc))
             if await _is_set_within(over, _RETRY_SECONDS):
                 return None
-
-
-def _latest(schedule: Schedule, at: float, now: float) -> tuple[float, int]:
-    """Return the last turn from ``at`` that is due at ``now``, and how many it leaves out."""
-    left_out = 0
-    while (following := fire_times(schedule, at, 1)) and following[0] <= now:
-        at, left_out = following[0], left_out + 1
-    return at, left_out
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -59,7 +59,7 @@ def prepare(
     )
     memory = partial(_memory_of, place, info)
     ctx = Context(info, _emit, Signals(place.draining), memory=memory, store=place.store)
-    return Invocation(spec, ctx, schedule.input, seconds, place.executor)
+    return Invocation(spec, ctx, schedule.input, seconds, place.executor, deadlines=place.deadlines)
 
 
 def _memory_of(place: Place, info: RunInfo) -> Memory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from holdfast.agents.deadlines import Deadlines
 from holdfast.config.checks import key_slot
 from holdfast.config.shown import redacted
 from holdfast.errors import ConfigError
@@ -52,6 +53,7 @@ class Place:
     owner: str
     submit: Submit | None = None
     store: MemoryStore | None = None
+    deadlines: Deadlines = dataclasses.field(default_factory=Deadlines)
 
 
 def run_request(schedule: Schedule, turn: str) -> dict[str, Any]:

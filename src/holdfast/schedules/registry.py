@@ -121,11 +121,16 @@ class Registry:
         *,
         since: float | None = None,
         revisions: Mapping[str, int] | None = None,
+        anew: bool = False,
     ) -> list[Changed]:
-        """Take schedules out of their turn until resumed; running ones end their run first."""
+        """Take schedules out of their turn until resumed; running ones end their run first.
+
+        ``anew``: those that are paused have this reason from now on, unless theirs is newer.
+        """
         keys = self._keys
         where = [keys.waiting, keys.definitions, keys.record_prefix, keys.changes]
-        return await self._each(_PAUSE, where, [reason, score(since)], _under(names, revisions), stride=2)
+        head = [reason, score(since), int(anew)]
+        return await self._each(_PAUSE, where, head, _under(names, revisions), stride=2)
 
     async def resume(
         self,
@@ -209,7 +214,9 @@ class Registry:
         """What to remember, to tell later whether anything has changed."""
         changes = await command(self._redis, "GET", self._keys.changes)
         registered = await command(self._redis, "HLEN", self._keys.definitions)
-        return Standing(text(changes or ""), int(registered))
+        # Turns come and go by themselves: nobody has lost a definition with them.
+        turns = await command(self._redis, "SCARD", self._keys.turns)
+        return Standing(text(changes or ""), int(registered) - int(turns))
 
     async def count(self) -> Counts:
         """How many schedules are where, now."""

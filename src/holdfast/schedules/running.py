@@ -29,6 +29,8 @@ class Turn:
     beside: float = 0.0
     """The last of its schedule's turns that was placed beside it, or left out."""
     placed: int = 0
+    doubtful: float | None = None
+    """The turn that was to be placed beside it and of which no answer has come yet."""
     told: bool = False
     """Whether its end was decided: whatever its body still does changes nothing."""
 

@@ -30,6 +30,7 @@ _TURN = re.compile(r"[#@]")
 _NAME_ALLOWED: Final = (
     "up to 200 letters, digits, _ . : / and -, the first a letter, digit or _, and not a mere number"
 )
+_NAME_MOST: Final = 200
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000)]
@@ -97,14 +98,19 @@ def turn_name(name: str, at: float) -> str:
 def checked(schedule: Schedule) -> Schedule:
     """Return the schedule as it will be read back, or raise InputError with the field that is wrong."""
     sound = _converted(schedule)
-    for field in ("name", "agent"):
-        _check_name(field, getattr(sound, field))
+    _check_name("name", sound.name, sound.tenant)
+    _check_name("agent", sound.agent)
     if sound.target:
         _check_target(sound)
     if isinstance(sound.trigger, Cron):
         _check_cron(sound, sound.trigger)
     if sound.source == "turn":
         raise _wrong(sound, "source: a turn is made by its schedule, not registered")
+    if sound.overlap == "allow" and sound.misfire == "catch_up":
+        # A turn that was run beside another would be owed once more, or those before it never.
+        raise _wrong(
+            sound, "overlap: 'allow' and misfire 'catch_up' don't go together: choose one of the two"
+        )
     if 0 < sound.ends_at <= sound.starts_at:
         raise _wrong(sound, f"ends_at: {sound.ends_at:g} is not after starts_at, {sound.starts_at:g}")
     return sound
@@ -138,8 +144,10 @@ def _located(exc: Exception) -> str:
     return f"{where[1]}: {text[: where.start()]}" if where else text
 
 
-def _check_name(field: str, name: str) -> None:
-    if not _NAME.fullmatch(name) or _NUMBER.fullmatch(name):
+def _check_name(field: str, name: str, tenant: str = "") -> None:
+    # A tenant in front of a name is checked by itself, and may begin otherwise than a name.
+    plain = f"_{name[len(tenant) :]}" if tenant and name.startswith(f"{tenant}/") else name
+    if not _NAME.fullmatch(plain) or _NUMBER.fullmatch(plain) or len(name) > _NAME_MOST:
         raise InputError(f"{field}: {name[:80]!r} is not a name: {_NAME_ALLOWED}")
 
 

@@ -30,8 +30,6 @@ from holdfast.schedules.zombies import Zombies
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.agents.outcome import Outcome
     from holdfast.config import RedisSettings
     from holdfast.leases.keeper import Keeper
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.redis.keys import ScheduleKeys
     from holdfast.schedules.acquisition import Acquired
     from holdfast.schedules.alarm import Alarm
+    from holdfast.schedules.cadence import Next
     from holdfast.schedules.place import Place
     from holdfast.telemetry.metrics import Metrics
 
@@ -107,7 +106,7 @@ class Turns:
             self.endings.add(Ending(lease, done, lambda _: hold.drop()))
             self.permits.give()
             return
-        turn = Turn(run, schedule, hold)
+        turn = Turn(run, schedule, hold, beside=run.beside)
         hold.on_stop = turn.cancel
         if self._passed_over(turn):
             self.permits.give()
@@ -155,8 +154,8 @@ class Turns:
 
     # -- ending
 
-    def _end(self, turn: Turn, outcome: Outcome) -> None:
-        """Decide what follows; only the first end of a turn counts."""
+    def _end(self, turn: Turn, outcome: Outcome, *, found_by: str = "deadman") -> None:
+        """Decide what follows; only the first end of a turn counts. ``found_by``: who found it too late."""
         if turn.told:
             return
         run = turn.run
@@ -169,17 +168,17 @@ class Turns:
             self._give_back(turn, self._jitter() if leaving else _HAND_BACK_SECONDS)
             return
         if isinstance(outcome, TimedOut):
-            self.zombies.found += 1
-            self._metrics.schedule_zombies.labels("deadman").inc()
+            self.zombies.found += found_by == "deadman"  # the scan counts its own
+            self._metrics.schedule_zombies.labels(found_by).inc()
         done, following = verdict(
             turn, outcome, ended=self.clock.now(), settings=self._settings, random=random.random
         )
         if following.missed:
             self._metrics.schedule_missed.inc(following.missed)
-        self._report(turn, done, outcome, following.reason)
+        self._report(turn, done, outcome, following)
         self._tell(turn, done)
 
-    def _report(self, turn: Turn, done: Done, outcome: Outcome, reason: str) -> None:
+    def _report(self, turn: Turn, done: Done, outcome: Outcome, following: Next) -> None:
         self._metrics.schedule_runs.child(done.outcome).inc()
         self._run_seconds.observe(done.duration_ms / 1000)
         if not done.error:
@@ -188,9 +187,10 @@ class Turns:
         fields = {"schedule": done.name, "fence": done.fence, "outcome": done.outcome, "next": done.next_at}
         kind = outcome.failure.kind.value if isinstance(outcome, Failed) else done.outcome
         self._metrics.schedule_failures.labels(kind).inc()
-        _log.warning("turn failed", **fields, error=described(outcome)[1], streak=done.streak, reason=reason)
-        if done.pause:
-            _log.error("schedule paused", schedule=turn.run.name, reason=done.pause)
+        why = {"error": described(outcome)[1], "streak": done.streak, "reason": following.reason}
+        _log.warning("turn failed", **fields, **why)
+        if following.pause:
+            _log.error("schedule paused", schedule=turn.run.name, reason=f"{done.streak} failures in a row")
 
     def _tell(self, turn: Turn, done: Done) -> None:
         turn.told = True
@@ -200,8 +200,9 @@ class Turns:
             if word is Ended.STALE:
                 self._metrics.schedule_stale.inc()
                 _log.warning("the end of a turn was refused: its schedule has moved on", schedule=done.name)
-            if done.next_at is not None and not self._place.draining.is_set():
-                self._alarm.ring_in(self.clock.until(done.next_at))
+            following = done.next_at if done.doubtful is None else done.doubtful
+            if following is not None and not self._place.draining.is_set():
+                self._alarm.ring_in(self.clock.until(following))
 
         self.endings.add(Ending(turn.hold.lease, done, told))
 
@@ -215,14 +216,13 @@ class Turns:
         self.endings.add(Ending(turn.hold.lease, None, told, after_seconds))
 
     def _free(self, turn: Turn) -> None:
-        """Give the permit back, but not before a thread that ignored its stop has really ended."""
-        thread = turn.invocation.lingering if turn.invocation is not None else None
-        if thread is None:
+        """Give the permit back, but not before a body that ignored its stop has really ended."""
+        invocation = turn.invocation
+        if invocation is None or invocation.lingering is None:
             self._give_permit()
             return
-        _log.warning("an agent's thread goes on after its turn: its permit is taken", schedule=turn.run.name)
-        loop = asyncio.get_running_loop()
-        thread.add_done_callback(lambda _: _call_if_open(loop, self._give_permit))
+        _log.warning("an agent goes on after its turn: its permit is taken", schedule=turn.run.name)
+        invocation.when_it_ends(self._give_permit)
 
     def _give_permit(self) -> None:
         was_full = not self.permits.free
@@ -241,9 +241,8 @@ class Turns:
     def _abandon(self, turn: Turn) -> None:
         """Let a zombie's schedule go on without it."""
         _log.error("a turn ignores its stop: its schedule goes on without it", schedule=turn.run.name)
-        self._metrics.schedule_zombies.labels("scan").inc()
-        self._end(turn, TimedOut(turn.schedule.timeout_seconds + self._overrun.allowed(turn.run.name)))
-        self.zombies.found -= 1  # the scan counts it too
+        over = TimedOut(turn.schedule.timeout_seconds + self._overrun.allowed(turn.run.name))
+        self._end(turn, over, found_by="scan")
 
     # -- leaving
 
@@ -271,8 +270,3 @@ class Turns:
     def _jitter(self) -> float:
         most = self._settings.jitter.shutdown_seconds
         return random.uniform(0, most) if most > 0 else 0.0  # noqa: S311 - no secret
-
-
-def _call_if_open(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(call)

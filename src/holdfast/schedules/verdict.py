@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.agents.outcome import Cancelled, Failed, Interrupted, Succeeded, TimedOut
-from holdfast.schedules.cadence import Next, next_run
+from holdfast.schedules.cadence import Next, counted, next_run
 from holdfast.schedules.completion import Done
 
 if TYPE_CHECKING:
@@ -34,12 +36,17 @@ def verdict(
         ended=ended,
         outcome=outcome,
         streak=run.streak,
-        runs=run.runs + turn.placed + (0 if run.triggered else 1),
+        # One in doubt counts: if it was not placed, it is the next turn, whatever is planned here.
+        runs=run.runs + turn.placed + (turn.doubtful is not None) + (0 if run.triggered else 1),
         settings=settings,
         random=random,
         triggered=run.triggered,
     )
     word, error = described(outcome)
+    if turn.beside and not run.beside and word in {"succeeded", "cancelled"}:
+        # Those it was late for are left out, too: nobody has placed them, and what follows lies behind them.
+        owed = counted(schedule, run.ready, run.acquired_at)
+        following = msgspec.structs.replace(following, missed=following.missed + owed)
     return (
         Done(
             run.name,
@@ -50,7 +57,8 @@ def verdict(
             outcome=word,
             error=error,
             duration_ms=max(ended - run.acquired_at, 0.0) * 1000,
-            pause=f"{following.streak} failures in a row" if following.pause else "",
+            pause_after=0 if following.reason == "max_runs" else schedule.pause_after_failures,
+            doubtful=turn.doubtful,
         ),
         following,
     )

@@ -71,7 +71,7 @@ class Office:
         """Do ``duty``, or return None because another janitor holds the office."""
         async with self._turn:
             asked = asyncio.get_running_loop().time()
-            lease = await self._leadership.campaign(self._redis)
+            lease = await self._campaign()
             if lease is None:
                 return None
             hold = keeper.hold(self._leadership, lease, granted_at=asked)
@@ -82,6 +82,18 @@ class Office:
             finally:
                 hold.drop()
                 await self._resign(lease)
+
+    async def _campaign(self) -> Lease | None:
+        """Ask for the office; told to stop before the answer, wait for it: nobody else could resign."""
+        asking = asyncio.create_task(self._leadership.campaign(self._redis))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            done, _ = await asyncio.wait([asking], timeout=_GOODBYE_SECONDS)
+            if done and asking.exception() is None and (lease := asking.result()) is not None:
+                await self._resign(lease)
+            asking.cancel()
+            raise
 
     async def _resign(self, lease: Lease) -> None:
         with contextlib.suppress(*DISCONNECTS, TimeoutError):  # else the lease ends by itself

@@ -11,21 +11,20 @@ import platform
 import threading
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.agents.watchdog import LoopWatchdog
+from holdfast.api.scheduledruns import submitter
 from holdfast.leases.keeper import Keeper
 from holdfast.redis.breaker import State
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.members import Member, Members
-from holdfast.runs.run import Submission
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.healing import Healing
 from holdfast.schedules.nudges import Nudges
-from holdfast.schedules.place import Place, checked_keys, run_request, schedule_keys
+from holdfast.schedules.place import Place, checked_keys, schedule_keys
 from holdfast.schedules.reconcile import Reconcile
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.report import Report
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
     from holdfast.redis.breaker import Breaker
     from holdfast.runs.queue import RunQueue
-    from holdfast.schedules.place import Submit
-    from holdfast.schedules.schedule import Schedule
 
 _KIND = "scheduler"
 _THREADS = "holdfast-scheduled"
@@ -111,7 +108,7 @@ class SchedulerProcess:
             executor,
             asyncio.Event(),
             self.name,
-            self._submitter(connections),
+            submitter(partial(self._sender, connections)),
             connections.store,
         )
         redis, keys, ttl = connections.redis, checked_keys(settings), self._settings.lease.ttl_seconds
@@ -193,18 +190,11 @@ class SchedulerProcess:
         entries = Entries(connections.redis, keys)
         return Healing(registry, entries, connections.store.found, keys.definitions, jitter_seconds=jitter)
 
-    def _submitter(self, connections: Connections) -> Submit:
-        """The way from a schedule to a run: the rooms of both know nothing of each other."""
-
-        async def submit(schedule: Schedule, turn: str) -> bool:
-            queue = self._senders.get(schedule.target)
-            if queue is None:
-                queue = self._senders.setdefault(
-                    schedule.target, connections.sender(self._settings.queue_named(schedule.target))
-                )
-            return (await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))).fresh
-
-        return submit
+    def _sender(self, connections: Connections, target: str) -> RunQueue:
+        queue = self._senders.get(target)
+        if queue is None:
+            queue = self._senders[target] = connections.sender(self._settings.queue_named(target))
+        return queue
 
     # -- membership
 

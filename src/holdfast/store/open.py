@@ -9,7 +9,7 @@ from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.store import Store
 
 if TYPE_CHECKING:
-    from holdfast.config.tree import DatabaseSettings
+    from holdfast.config import DatabaseSettings
     from holdfast.store.engine import Engine
 
 

@@ -24,7 +24,7 @@ from holdfast.store.migrate import APPLIED, CREATE_TABLE, NOTE, missing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.config.tree import DatabaseSettings
+    from holdfast.config import DatabaseSettings
     from holdfast.store.engine import Kind, Operation
 
 T = TypeVar("T")

@@ -91,10 +91,10 @@ def test_a7_results_are_read_in_any_type(kind):
     def made(value):
         return value.encode() if kind is bytes else value
 
-    reply = [made(part) for part in ("n", "17", "1.5", "2.5", "0", "3", "{}", "-")]
+    reply = [made(part) for part in ("n", "17", "1.5", "2.5", "0", "3", "{}", "-", "")]
     acquired = _acquired(reply, 0, 9.0)
     assert (acquired.name, acquired.fence, acquired.ready, acquired.runs) == ("n", 17, 1.5, 3)
-    assert not acquired.triggered
+    assert (acquired.triggered, acquired.beside) == (False, 0.0)
     assert words(Registered, [made("created")]) == [Registered.CREATED]
     assert seconds(made("")) is None
     assert seconds(made("1.25")) == 1.25
@@ -102,8 +102,9 @@ def test_a7_results_are_read_in_any_type(kind):
 
 
 def test_a8_numbers_are_read_where_text_is_usual():
-    acquired = _acquired([b"n", 17, 1.5, 2, 0, 3, b"{}", b"99.5"], 0, 9.0)
+    acquired = _acquired([b"n", 17, 1.5, 2, 0, 3, b"{}", b"99.5", 98.5], 0, 9.0)
     assert (acquired.fence, acquired.ready, acquired.deadline, acquired.triggered) == (17, 1.5, 2.0, True)
+    assert acquired.beside == 98.5
 
 
 async def test_a9_a_damaged_record_costs_nobody_else_anything(redis):
@@ -119,7 +120,7 @@ async def test_a9_a_damaged_record_costs_nobody_else_anything(redis):
 async def test_a10_numbers_that_are_none_are_zeros(redis):
     board = Board(redis)
     await board.add("a")
-    damaged = {"fence": "abc", "streak": "many", "runs": "x", "timeout_ms": "soon"}
+    damaged = {"fence": "abc", "streak": "many", "runs": "x", "timeout_ms": "soon", "beside": "y"}
     await redis.hset(board.keys.record("a"), mapping=damaged)
     pod = board.pod()
     run = await pod.one()

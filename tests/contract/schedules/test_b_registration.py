@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from keycheck import check_keys
-from schedulehand import Board, redis_now, registration
+from schedulehand import redis_now, registration
 
 from holdfast.errors import NotFound
 from holdfast.leases.lease import Standing
@@ -12,13 +11,6 @@ from holdfast.schedules import Every, Once, Schedule
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import decoded
 from holdfast.schedules.words import Changed, Ended, Registered
-
-
-@pytest.fixture
-async def board(redis):
-    board = Board(redis)
-    yield board
-    await check_keys(redis)
 
 
 async def test_b1_a_new_schedule_waits_for_its_first_turn(board):
@@ -177,7 +169,7 @@ async def test_b16_failures_in_a_row_pause_by_the_completion(board):
     pod = board.pod()
     await board.add("a")
     run = await pod.one()
-    await pod.complete(run, after=60, streak=5, outcome="failed", pause="5 failures in a row")
+    await pod.complete(run, after=60, streak=5, outcome="failed", pause_after=5)
     entry = await board.entry("a")
     assert (entry.state, entry.paused) == (State.PAUSED, "5 failures in a row")
 

@@ -6,20 +6,12 @@ import asyncio
 import random
 
 import pytest
-from keycheck import check_keys
-from schedulehand import Board, redis_now
+from schedulehand import redis_now
 
 from holdfast.leases.lease import Standing
 from holdfast.schedules.completion import Done
 from holdfast.schedules.entries import State
 from holdfast.schedules.words import Ended
-
-
-@pytest.fixture
-async def board(redis):
-    board = Board(redis)
-    yield board
-    await check_keys(redis)
 
 
 async def test_c1_only_what_is_due_is_acquired(board):

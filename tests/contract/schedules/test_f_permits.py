@@ -7,19 +7,12 @@ import threading
 
 import pytest
 from schedulehand import registration
-from scheduling import stage_of
 from system import until
 
 from holdfast import App
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
-
-
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
 
 
 class Crowd:

@@ -5,18 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-import pytest
-from scheduling import stage_of
 from system import until
 
 from holdfast import App
 from holdfast.schedules.entries import State
-
-
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
 
 
 def slow_app(lived: list[float], name: str = "slow") -> App:

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 from schedulehand import redis_now
-from scheduling import stage_of
 from system import until
 
 from holdfast import App
@@ -18,12 +17,6 @@ from holdfast.schedules.entries import State
 from holdfast.schedules.recovery import ATTEMPTS, Ending, Endings
 from holdfast.schedules.words import Ended
 from holdfast.telemetry.metrics import Metrics
-
-
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
 
 
 def hourly_app(ran: list[int]) -> App:

@@ -6,8 +6,6 @@ import asyncio
 import time
 from types import SimpleNamespace
 
-import pytest
-from scheduling import stage_of
 from system import until
 
 from holdfast import App
@@ -15,12 +13,6 @@ from holdfast.schedules.entries import State
 from holdfast.schedules.patterns import Overrun
 from holdfast.schedules.running import Running
 from holdfast.schedules.zombies import Zombies
-
-
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
 
 
 async def test_k1_the_scan_lets_the_schedule_go_on_without_its_zombie(stage):
@@ -40,6 +32,7 @@ async def test_k1_the_scan_lets_the_schedule_go_on_without_its_zombie(stage):
     try:
         assert entry.last_outcome == "timed_out"
         assert running.count("schedule_zombies_total", kind="scan") == 1
+        assert running.count("schedule_zombies_total", kind="deadman") == 0, "it was found once"
         assert running.scheduler.permits.taken == 1
         assert running.scheduler.zombies.found == 1
     finally:

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 from schedulehand import registration
-from scheduling import stage_of
 from system import until
 
 from holdfast import App
@@ -14,12 +13,6 @@ from holdfast.schedules.orphans import CleanupLeadership, Orphans
 
 QUICK = {"interval_ms": 50}
 SWEEPS = "schedule_sweeps_total"
-
-
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
 
 
 async def damage(stage) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-from mistakes import Mistake, run_tests
+from mistakes import KnownMistakes, Mistake
 
 HERE = "tests/contract/schedules"
 D, H, RECOVERY, J = (
@@ -13,6 +10,7 @@ D, H, RECOVERY, J = (
 )
 M, P, R = (f"{HERE}/test_{name}.py" for name in ("m_meaning", "p_invariants", "r_loop"))
 OVERLAP, BACKFILL, UPKEEP = (f"{HERE}/test_{name}.py" for name in ("q_overlap", "q_backfill", "l_upkeep"))
+BESIDE, ZOMBIES = (f"{HERE}/test_{name}.py" for name in ("q_beside", "k_zombies"))
 LEASES = "tests/contract/leases/test_lease_contract.py"
 EXPLAIN = "tests/unit/schedules/test_explain.py"
 LUA = "schedules/lua"
@@ -183,6 +181,90 @@ MISTAKES = [
         f"{OVERLAP}::test_q17_max_runs_counts_parallel_turns",
     ),
     Mistake(
+        "turns are caught up and run side by side",
+        "schedules/schedule.py",
+        'if sound.overlap == "allow" and sound.misfire == "catch_up":',
+        "if False:",
+        f"{BESIDE}::test_q40_catching_up_and_running_side_by_side_are_refused_together",
+    ),
+    Mistake(
+        "turns that a late one owes vanish when others run beside it",
+        "schedules/verdict.py",
+        "missed=following.missed + owed",
+        "missed=following.missed",
+        f"{BESIDE}::test_q41_the_turns_that_a_late_one_owes_are_counted_though_others_ran_beside_it",
+    ),
+    Mistake(
+        "the next holder does not know what was placed beside a turn",
+        f"{LUA}/acquire.lua",
+        "taken[n + 9] = have[8] or ''",
+        "taken[n + 9] = ''",
+        f"{BESIDE}::test_q42_the_next_holder_knows_what_was_placed_beside_the_turn[reclaimed]",
+    ),
+    Mistake(
+        "a manual run forgets what was placed beside a turn",
+        f"{LUA}/complete.lua",
+        "if have[11] and not have[6] then",
+        "if have[11] then",
+        f"{BESIDE}::test_q43_a_manual_run_in_between_does_not_make_it_forgotten",
+    ),
+    Mistake(
+        "a turn of which no answer came counts as placed",
+        f"{LUA}/complete.lua",
+        "return doubtful ~= '' and (tonumber(beside or nil) or 0) < tonumber(doubtful)",
+        "return false",
+        f"{BESIDE}::test_q44_a_turn_that_redis_never_heard_of_is_the_next_one",
+    ),
+    Mistake(
+        "a turn of which no answer came is run again",
+        f"{LUA}/complete.lua",
+        "return doubtful ~= '' and (tonumber(beside or nil) or 0) < tonumber(doubtful)",
+        "return doubtful ~= ''",
+        f"{BESIDE}::test_q45_a_turn_whose_placing_was_done_but_not_answered_is_not_run_again",
+    ),
+    Mistake(
+        "the end of a run overwrites the failures of those beside it",
+        f"{LUA}/complete.lua",
+        "math.max((known or 0) + 1, told)",
+        "told",
+        f"{BESIDE}::test_q46_failures_side_by_side_add_up_in_whatever_order_they_end",
+    ),
+    Mistake(
+        "a cancelled run overwrites the failures of those beside it",
+        f"{LUA}/complete.lua",
+        "then return known or told end",
+        "then return told end",
+        f"{BESIDE}::test_q47_a_manual_or_cancelled_run_leaves_what_others_added",
+    ),
+    Mistake(
+        "a pause for failures keeps the time of a manual run as the turn",
+        f"{LUA}/complete.lua",
+        "land(waiting, record, name, cadence or turn, true)",
+        "land(waiting, record, name, turn, true)",
+        f"{BESIDE}::test_q48_a_pause_for_failures_keeps_the_turn_and_gives_up_the_manual_run",
+    ),
+    Mistake(
+        "missed turns are walked one by one",
+        "schedules/cadence.py",
+        "    if now <= at or isinstance(trigger, Once):\n        return at, 0\n",
+        "    left_out = 0\n    while (turns := fire_times(schedule, at, 1)) and turns[0] <= now:\n        at, left_out = turns[0], left_out + 1\n    return at, left_out\n",
+        f"{BESIDE}::test_q49_the_last_of_any_number_of_turns_is_found_without_walking_them",
+    ),
+    Mistake(
+        "turns count as schedules that may be lost",
+        "schedules/registry.py",
+        "int(registered) - int(turns))",
+        "int(registered))",
+        f"{BESIDE}::test_q50_turns_that_come_and_go_do_not_look_like_lost_schedules",
+    ),
+    Mistake(
+        "a zombie that the scan found is the dead-man timer's, too",
+        "schedules/turns.py",
+        'self._end(turn, over, found_by="scan")',
+        'self._metrics.schedule_zombies.labels("scan").inc()\n        self._end(turn, over)',
+        f"{ZOMBIES}::test_k1_the_scan_lets_the_schedule_go_on_without_its_zombie",
+    ),
+    Mistake(
         "a pattern is asked for the name of a turn",
         "schedules/scheduler.py",
         "self._patterns.accepts(family(name))",
@@ -248,20 +330,5 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
-def test_every_guard_is_still_where_it_was(mistake: Mistake):
-    mistake.check_in_place()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
-def test_with_the_mistake_put_back_the_test_fails(mistake: Mistake, tmp_path: Path):
-    mistake.check_noticed(tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_without_mistakes_the_same_tests_pass():
-    done = run_tests(Path("src").absolute(), *sorted({mistake.test for mistake in MISTAKES}))
-    assert done.returncode == 0, done.stdout[-3000:]
+class TestMistakes(KnownMistakes):
+    mistakes = MISTAKES

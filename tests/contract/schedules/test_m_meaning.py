@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from schedulehand import Board
-from scheduling import replace, stage_of
+from scheduling import replace
 from system import until
 
 from holdfast import App
@@ -17,13 +17,6 @@ from holdfast.schedules.clock import RedisClock
 from holdfast.schedules.place import checked_keys
 from holdfast.schedules.reconcile import Reconcile
 from holdfast.schedules.rounds import Round
-
-
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
-
 
 # -- chunk-attempt-multiplier
 

@@ -7,8 +7,6 @@ import re
 import time
 
 import pytest
-from scheduling import stage_of
-from structlog.testing import capture_logs
 from system import until
 
 from holdfast import App
@@ -25,12 +23,6 @@ LINE = re.compile(
 )
 
 
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
-
-
 def hourly() -> App:
     app = App("test")
 
@@ -44,34 +36,31 @@ def said(logs: list[dict]) -> list[tuple[re.Match[str], dict]]:
     return [(found, line) for line in logs if (found := LINE.fullmatch(line["event"]))]
 
 
-async def test_o7_every_period_a_line_says_how_the_scheduler_is(stage):
-    with capture_logs() as logs:
-        await stage.start(hourly(), health_summary_period_seconds=0.05, permits=7)
-        await until(lambda: any(found[2] == "1" and found[3] == "0" for found, _ in said(logs)))
-    found, line = said(logs)[-1]
-    assert (found[1], line["log_level"], line["problems"]) == ("HEALTHY", "info", [])
+async def test_o7_every_period_a_line_says_how_the_scheduler_is(stage, log_lines):
+    await stage.start(hourly(), health_summary_period_seconds=0.05, permits=7)
+    await until(lambda: any(found[2] == "1" and found[3] == "0" for found, _ in said(log_lines())))
+    found, line = said(log_lines())[-1]
+    assert (found[1], line["level"], line["problems"]) == ("HEALTHY", "info", [])
     assert (found[5], found[6], found[7]) == ("7", "7", "7")
 
 
-async def test_o8_a_degraded_one_warns_and_says_what_is_wrong(stage):
+async def test_o8_a_degraded_one_warns_and_says_what_is_wrong(stage, log_lines):
     late = Schedule(name="late", agent="nobody", trigger=Once(at=time.time() - 7200))
     await stage.board.registry.register([late])
-    with capture_logs() as logs:
-        running = await stage.start(hourly(), health_summary_period_seconds=0.05)
-        await until(lambda: any(found[1] == "DEGRADED" for found, _ in said(logs)))
-    found, line = next(one for one in said(logs) if one[0][1] == "DEGRADED")
-    assert line["log_level"] == "warning"
+    running = await stage.start(hourly(), health_summary_period_seconds=0.05)
+    await until(lambda: any(found[1] == "DEGRADED" for found, _ in said(log_lines())))
+    found, line = next(one for one in said(log_lines()) if one[0][1] == "DEGRADED")
+    assert line["level"] == "warning"
     assert "overdue for 7" in line["problems"][0]
     assert int(found[4]) >= 7200
     assert running.count("schedule_degraded") == 1
 
 
 @pytest.mark.parametrize("period", [0.0, -1.0])
-async def test_o9_without_a_period_nothing_is_said_but_the_gauges_are_set(stage, period):
-    with capture_logs() as logs:
-        running = await stage.start(hourly(), health_summary_period_seconds=period)
-        await until(lambda: running.count("schedule_capacity") > 0)
-    assert said(logs) == []
+async def test_o9_without_a_period_nothing_is_said_but_the_gauges_are_set(stage, period, log_lines):
+    running = await stage.start(hourly(), health_summary_period_seconds=period)
+    await until(lambda: running.count("schedule_capacity") > 0)
+    assert said(log_lines()) == []
 
 
 async def test_o10_an_open_breaker_is_told_in_the_members_record_and_barked_at_and_explained(stage):

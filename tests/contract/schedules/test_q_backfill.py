@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from keycheck import check_keys
 from schedulehand import Board, redis_now
-from scheduling import stage_of
 from system import until
 
 from holdfast import App, Context
@@ -21,19 +19,6 @@ from holdfast.schedules.words import Changed
 DAY = 86400.0
 MIDNIGHT = 1_775_001_600.0  # 2026-04-01T00:00Z
 HOURLY = Schedule(name="hourly", agent="work", trigger=Cron(expression="0 * * * *"))
-
-
-@pytest.fixture
-async def board(redis):
-    board = Board(redis)
-    yield board
-    await check_keys(redis)
-
-
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
 
 
 def fill(board: Board, submit=None) -> Backfill:

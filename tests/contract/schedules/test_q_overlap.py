@@ -7,9 +7,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from keycheck import check_keys
 from schedulehand import Board, redis_now, registration
-from scheduling import stage_of
 from system import until
 
 from holdfast import App, Context
@@ -31,19 +29,6 @@ from holdfast.telemetry.metrics import Metrics
 
 NOW = 1_775_000_000.0
 OTHERS = ("skip", "cancel", "allow")
-
-
-@pytest.fixture
-async def board(redis):
-    board = Board(redis)
-    yield board
-    await check_keys(redis)
-
-
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
 
 
 # -- buffer
@@ -256,7 +241,7 @@ async def test_q15_failures_in_a_row_of_parallel_turns_pause_the_schedule(board)
     await overlaps(board).place(first, schedule, first.acquired_at + 60)
     second = await pod.one()
     await pod.complete(first, after=60)
-    await pod.complete(second, after=None, outcome="failed", streak=1, pause="1 failures in a row")
+    await pod.complete(second, after=None, outcome="failed", streak=1, pause_after=1)
     entry = await board.entry("a")
     assert (entry.state, entry.paused) == (State.PAUSED, "1 failures in a row")
 

@@ -30,12 +30,6 @@ BLOCKED_SECONDS = 5.0
 PATIENT_TTL = 3.0
 
 
-@pytest.fixture
-async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
-        yield stage
-
-
 class FailsOnce:
     """A call whose first try finds Redis away."""
 

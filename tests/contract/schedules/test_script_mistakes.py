@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-from mistakes import Mistake, run_tests
+from mistakes import KnownMistakes, Mistake
 
 HERE = "tests/contract/schedules"
 B, C, L = (f"{HERE}/test_{name}.py" for name in ("b_registration", "c_acquisition", "l_orphans"))
@@ -233,20 +230,5 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
-def test_every_guard_is_still_where_it_was(mistake: Mistake):
-    mistake.check_in_place()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
-def test_with_the_mistake_put_back_the_test_fails(mistake: Mistake, tmp_path: Path):
-    mistake.check_noticed(tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_without_mistakes_the_same_tests_pass():
-    done = run_tests(Path("src").absolute(), *sorted({mistake.test for mistake in MISTAKES}))
-    assert done.returncode == 0, done.stdout[-3000:]
+class TestMistakes(KnownMistakes):
+    mistakes = MISTAKES

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from holdfast.config.tree import DatabaseSettings
+from holdfast.config import DatabaseSettings
 from holdfast.store.open import open_store
 
 

@@ -13,8 +13,7 @@ from apiserver import RunningApi
 from system import System
 
 from holdfast import App
-from holdfast.config import RedisSettings
-from holdfast.config.tree import ApiSettings, DatabaseSettings
+from holdfast.config import ApiSettings, DatabaseSettings, RedisSettings
 from holdfast.redis.client import Redis
 from holdfast.services.api import ApiProcess
 

@@ -11,7 +11,7 @@ from apiserver import key_line
 from holdfast import App, Context, GiveUp
 from holdfast.api import auth
 from holdfast.api.auth import Denied, Keyring, check_exposure, new_key
-from holdfast.config.tree import ApiSettings
+from holdfast.config import ApiSettings
 from holdfast.errors import ConfigError, InputError
 from holdfast.runs.run import Submission
 

@@ -349,6 +349,17 @@ async def test_a_backfill_runs_each_turn_of_a_window_once(client, system, board)
     problem(await client.post("/schedules/nobody/backfill", json=window), 404)
 
 
+async def test_a_backfill_into_a_full_queue_says_so_and_when_to_come_back(system, api):
+    small = msgspec.structs.replace(system.settings.queue, max_depth=1)
+    system.settings = msgspec.structs.replace(system.settings, queue=small)
+    client = (await api()).client()
+    await made(client, cron="0 * * * *", every=..., target="agent-queue")
+    window = {"start": "2024-01-01T00:00:00Z", "end": "2024-01-01T03:00:00Z", "at_once": 3}
+    answer = await client.post("/schedules/nightly/backfill", json=window)
+    assert "max_depth" in problem(answer, 429)
+    assert int(answer.headers["retry-after"]) > 0
+
+
 # -- lists
 
 
@@ -413,6 +424,15 @@ async def test_each_tenant_has_its_own_schedules_of_the_same_names(api, board):
     assert (await acme.get("/schedules/nightly")).json()["input"] == "acme's"
     assert (await boss.get("/schedules/umbrella/nightly")).json()["input"] == "umbrella's"
     problem(await acme.post("/schedules", json=wanted("x", tenant="umbrella")), 422)
+
+
+@pytest.mark.parametrize("tenant", ["-dash", ".dot", "_", "7", "1.2"])
+async def test_every_tenant_that_a_key_may_have_may_have_schedules(api, board, tenant):
+    client = (await api(keys=(key_line("them", tenant), key_line("boss")))).client("them")
+    assert (await made(client))["tenant"] == tenant
+    assert await names(client) == ["nightly"]
+    assert (await client.post("/schedules/pause", json={"pattern": "*"})).json()["matched"] == 1
+    problem(await client.post("/schedules", json=wanted("x" * 200)), 422)
 
 
 async def test_another_tenants_schedule_does_not_exist(api, board):

@@ -110,7 +110,7 @@ async def test_a_run_revived_after_it_left_goes_on_with_the_next_number(system, 
     await until(lambda: types(receiver, run_id)[-1:] == ["failed"])
     before = len(types(receiver, run_id))
     await queue.redis.zadd(queue.keys.ended, {run_id: 0})
-    await queue.redis.lrem(queue.keys.unarchived, 0, run_id)
+    await queue.redis.delete(queue.keys.unarchived)
     while not await Expiry(queue, Metrics()).run_once():  # it stays until the relay has let go of it
         await queue.redis.zadd(queue.keys.ended, {run_id: 0})
     await DeadLetters(queue).replay(run_id)

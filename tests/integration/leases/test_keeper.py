@@ -11,6 +11,7 @@ import pytest
 from holdfast.config import LeaseSettings, RedisSettings
 from holdfast.errors import LeaseLost
 from holdfast.leases.keeper import Keeper
+from holdfast.leases.leader import Leadership
 from holdfast.leases.lease import Lease, Standing
 from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.redis.client import connect
@@ -236,3 +237,12 @@ async def test_a_keeper_that_dies_says_so_and_loses_everything(redis, redis_sett
         with pytest.raises(RuntimeError, match="a bug"):
             await asyncio.wait_for(keeper.watch(), 5)
         assert hold.lost
+
+
+async def test_a_leader_that_did_not_hear_of_its_term_begins_another(redis):
+    """Its own lost reply must not lock it out; what it does under the old fence is refused all the same."""
+    office = Leadership("leader", owner="one", ttl_ms=60_000)
+    first, second = await office.campaign(redis), await office.campaign(redis)
+    assert second.fence > first.fence
+    assert await office.renew(redis, [first, second]) == [Standing.LOST, Standing.KEPT]
+    assert await Leadership("leader", owner="two", ttl_ms=60_000).campaign(redis) is None

@@ -70,7 +70,8 @@ async def test_a_store_that_is_away_costs_no_run(system, hand):
     await hand.settle(await hand.claim_one())
     with pytest.raises(StoreUnavailable):
         await Archive(system.queue, Away(), Metrics()).run_once()
-    assert await system.queue.redis.lrange(system.queue.keys.unarchived, 0, -1) == [b"r1"]
+    (waiting,) = await system.queue.redis.lrange(system.queue.keys.unarchived, 0, -1)
+    assert waiting.endswith(b" r1")
     await system.queue.redis.zadd(system.queue.keys.ended, {"r1": 1})
     assert await Expiry(system.queue, Metrics()).run_once() == 0  # it waits for the store
     assert (await system.queue.get("r1")).status is Status.SUCCEEDED
@@ -118,3 +119,43 @@ async def test_two_that_archive_at_once_lose_no_run(system, store, hand, monkeyp
     await Archive(system.queue, Door(), Metrics()).run_once()
     assert met == [["r0", "r1"], ["r2", "r3"]]
     assert [(await opened.archived(f"r{number}")).status for number in range(4)] == ["succeeded"] * 4
+
+
+async def test_a_run_that_ended_twice_does_not_let_the_others_leave(system, hand):
+    """Fails if the first in line is dated by its last end: the others ended before that, and are not archived."""
+    redis, keys = system.queue.redis, system.queue.keys
+    await bury(hand, "again")
+    for number in range(3):
+        await next_ms(system.queue)
+        await submit(system.queue, f"r{number}")
+        await hand.settle(await hand.claim_one())
+    await next_ms(system.queue)
+    await system.queue.replay("again")
+    await hand.settle(await hand.claim_one())
+    await redis.zadd(keys.ended, {f"r{number}": 1 for number in range(3)})
+    assert await Expiry(system.queue, Metrics()).run_once() == 0
+
+
+async def test_a_janitor_that_was_frozen_does_not_take_off_what_ended_again(system, store, hand):
+    """Fails if the list names only the run: what the frozen one has read is there again, and is another end."""
+    opened, other = await store.get(), Archive(system.queue, store, Metrics())
+
+    class Frozen:
+        async def archive(self, rows):
+            await opened.archive(rows)
+            await other.run_once()
+            await system.queue.replay("again")
+            await next_ms(system.queue)
+            await hand.settle(await hand.claim_one())
+
+    class Door:
+        calls = 0
+
+        async def get(self):
+            self.calls += 1
+            return Frozen() if self.calls == 1 else opened
+
+    await bury(hand, "again")
+    await Archive(system.queue, Door(), Metrics()).run_once()
+    await other.run_once()
+    assert (await opened.archived("again")).status == "succeeded"

@@ -163,7 +163,7 @@ async def test_a_letter_can_be_replayed_after_its_run_expired_and_the_fence_stil
 async def leaves(queue, run_id: str) -> None:
     """The run's time is over: its events are told, it is in the archive, and it leaves Redis."""
     await queue.redis.zadd(queue.keys.ended, {run_id: 0})
-    await queue.redis.lrem(queue.keys.unarchived, 0, run_id)
+    await queue.redis.delete(queue.keys.unarchived)
     await queue.redis.zrem(queue.keys.outbox, run_id)
     assert await Expiry(queue, Metrics()).run_once() == 1
     assert not await queue.redis.exists(queue.keys.run(run_id), queue.keys.feed(run_id))

@@ -110,7 +110,7 @@ class World:
                 return
             self.expired.add(letter.run_id)
             await self.redis.zadd(self.queue.keys.ended, {letter.run_id: 0})
-            await self.redis.lrem(self.queue.keys.unarchived, 0, letter.run_id)
+            await self.redis.delete(self.queue.keys.unarchived)
             await self.expiry.run_once()
 
     async def pause(self, a: int, b: int) -> None:

@@ -179,3 +179,15 @@ async def test_a_question_larger_than_a_message_may_be_fails_the_run(system, app
     run_id = await system.submit("large")
     await system.worker(app)
     assert "more than max_payload_bytes" in (await system.ended(run_id)).error.message
+
+
+async def test_the_same_message_once_more_is_no_answer(redis, system, app):
+    """Its input may have any words in it. Fails if the word RESUME anywhere is taken for the action."""
+    await system.submit("in_a_thread", {"action": "RESUME"}, run_id="r1")
+    ((_, entry),) = await redis.xrange(system.queue.keys.stream)
+    await system.worker(app)
+    await interrupted(system, "r1")
+    await redis.xadd(system.queue.keys.stream, entry)
+    await system.submit("careless", 1, run_id="behind")
+    await system.reaches("behind", Status.INTERRUPTED)
+    assert (await system.queue.get("r1")).status is Status.INTERRUPTED

@@ -72,6 +72,30 @@ async def test_it_removes_ghosts_and_sweeps_by_itself(redis, redis_settings):
     assert not await redis.exists(queue.keys.cleanup)
 
 
+async def test_an_office_that_was_granted_while_it_was_told_to_stop_is_free_again(redis, redis_settings):
+    """Fails if the answer to the campaign is thrown away: the office stays closed for its whole term."""
+    queue = await open_queue(redis)
+    async with Connections(settings_of(redis_settings)) as connections:
+        janitor = Janitor(connections, Metrics())
+        office, asked = janitor._wards[0].office, asyncio.Event()
+        campaign = office._leadership.campaign
+
+        async def slow(client):
+            lease = await campaign(client)
+            asked.set()
+            await asyncio.sleep(0.05)
+            return lease
+
+        office._leadership.campaign = slow
+        task = asyncio.create_task(office.perform(None, lambda: None))
+        await asked.wait()
+        assert await redis.exists(queue.keys.cleanup)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not await redis.exists(queue.keys.cleanup)
+
+
 async def test_it_refreshes_the_gauges_of_every_queue(redis, redis_settings):
     hand = await Hand(await open_queue(redis), "w").join()
     await bury(hand, "r1")

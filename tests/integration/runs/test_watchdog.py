@@ -6,7 +6,6 @@ import asyncio
 import time
 
 from prometheus_client import generate_latest
-from structlog.testing import capture_logs
 
 from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.telemetry.metrics import Metrics
@@ -18,13 +17,13 @@ def grind(seconds: float) -> None:
         sum(range(1000))
 
 
-async def test_a_blocked_loop_is_told_with_the_line_that_blocks_it():
+async def test_a_blocked_loop_is_told_with_the_line_that_blocks_it(log_lines):
     metrics = Metrics()
-    with capture_logs() as logs, LoopWatchdog(0.1, metrics):
+    with LoopWatchdog(0.1, metrics):
         await asyncio.sleep(0.05)
         await asyncio.create_task(_agent(), name="run-7")
         await asyncio.sleep(0.2)
-    (bark,) = [line for line in logs if line["log_level"] == "warning"]
+    (bark,) = [line for line in log_lines() if line["level"] == "warning"]
     assert "test_watchdog.py" in bark["where"]
     assert "in grind" in bark["where"]
     assert bark["task"] == "run-7"
@@ -36,9 +35,9 @@ async def _agent() -> None:
     grind(0.4)
 
 
-async def test_a_loop_that_is_busy_but_goes_on_is_left_alone():
-    with capture_logs() as logs, LoopWatchdog(0.3, Metrics()):
+async def test_a_loop_that_is_busy_but_goes_on_is_left_alone(log_lines):
+    with LoopWatchdog(0.3, Metrics()):
         for _ in range(20):
             await asyncio.sleep(0.01)
             grind(0.01)
-    assert logs == []
+    assert log_lines() == []

@@ -401,6 +401,32 @@ async def test_a_run_ends_though_its_agent_ignores_its_stop(redis, redis_setting
         assert sample(worker, "bodies_lingering", queue="agent-queue") == 0
 
 
+async def test_a_claim_that_redis_has_lost_gives_no_fence_to_two_bodies(redis, redis_settings, app):
+    """A restart may lose the last writes. Fails if what is claimed again begins beside the body that we have."""
+    bodies, ended = [], []
+
+    @app.agent
+    async def slow(ctx, payload):
+        bodies.append(ctx.fence)
+        await asyncio.sleep(0.5 if len(bodies) == 1 else 0)
+        ended.append(ctx.fence)
+
+    async with System(redis_settings, slots=4) as system:
+        worker = await system.worker(app)
+        keys, group = system.queue.keys, system.queue.settings.group
+        run_id = await system.submit("slow")
+        await until(lambda: bodies)
+        await redis.hset(keys.run(run_id), "status", "queued")
+        await redis.hdel(keys.run(run_id), "fence", "attempt", "owner", "started_at")
+        await redis.xgroup_delconsumer(keys.stream, group, worker.process.name)
+        await redis.execute_command("XGROUP", "SETID", keys.stream, group, "0")
+        await system.submit("echo", 1)  # wakes the worker
+        assert (await system.ended(run_id)).status is Status.SUCCEEDED
+        assert not worker.task.done()
+    assert len(bodies) == len(set(bodies)) == 2
+    assert ended == [bodies[-1]]
+
+
 async def test_a_replay_beside_the_body_that_lingers_has_a_fence_of_its_own(redis, redis_settings, app):
     brief = System(redis_settings, slots=2, stop_grace_seconds=0.05)
     async with brief as system, Stubborn(app) as stubborn:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from schedulehand import Board, redis_now
 
-from holdfast.config.tree import DatabaseSettings, SchedulerSettings
+from holdfast.config import DatabaseSettings, SchedulerSettings
 from holdfast.errors import Conflict, NotFound, RedisUnavailable
 from holdfast.schedules.definitions import Definitions
 from holdfast.schedules.entries import State
@@ -142,12 +142,12 @@ async def test_what_paused_itself_for_its_failures_is_kept_too(desk):
     await desk.with_sql.create(schedule(seconds=0.001))
     await desk.board.make_due("nightly")
     pod = desk.board.pod()
-    await pod.complete(await pod.one(), pause="it failed 3 times in a row")
+    await pod.complete(await pod.one(), outcome="failed", streak=3, pause_after=3)
     await desk.heal()
     await desk.flush()
     await desk.heal()
     entry = await desk.board.entry("nightly")
-    assert (entry.state, entry.paused) == (State.PAUSED, "it failed 3 times in a row")
+    assert (entry.state, entry.paused) == (State.PAUSED, "3 failures in a row")
 
 
 async def test_a_removed_one_does_not_come_back_with_a_flush(desk):
@@ -241,6 +241,46 @@ async def test_an_old_definition_never_overwrites_a_newer_one(desk):
         Changed.STALE
     ]
     assert (await desk.board.entry("nightly")).state is State.WAITING
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_an_old_definition_does_not_bring_back_what_was_removed_since(desk, busy):
+    await desk.with_sql.create(schedule())
+    old, pod = await desk.row(), desk.board.pod()
+    if busy:
+        await desk.board.make_due("nightly")
+        run = await pod.one()
+    await desk.with_sql.remove(["nightly"])
+    if busy:
+        await pod.complete(run)
+    # A reconcile that has read the row before the removal writes it after.
+    assert await desk.healing()._put([old]) == 0
+    assert await desk.board.waiting() == {}
+    assert 0 < await desk.redis.ttl(desk.board.keys.record("nightly")) <= 600
+    assert await desk.with_sql.create(schedule()), "made anew it is there at once"
+    assert (await desk.board.entry("nightly")).state is State.WAITING
+    assert await desk.redis.ttl(desk.board.keys.record("nightly")) == -1
+
+
+async def test_another_reason_for_a_pause_is_written_without_resuming(desk):
+    await desk.with_sql.create(schedule())
+    await desk.with_sql.pause(["nightly"], "first")
+    row = replace(await desk.row(), paused="second", paused_since=5.0)
+    row = replace(row, revision=row.revision + 1)
+    await desk.store.put_schedules(desk.space, [row], now=await redis_now(desk.redis))
+    resumed = []
+
+    async def resume(*names, **_):
+        resumed.append(names)
+
+    desk.board.registry.resume = resume
+    await desk.heal()
+    entry = await desk.board.entry("nightly")
+    assert (entry.state, entry.paused, entry.paused_since) == (State.PAUSED, "second", 5.0)
+    assert (entry.revision, resumed) == (row.revision, [])
+    # Under the revision that stands, asked for again by somebody else, the reason stays.
+    await desk.with_sql.pause(["nightly"], "third")
+    assert (await desk.board.entry("nightly")).paused == "second"
 
 
 async def test_concurrent_changes_lose_none(desk):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from schedulehand import Board
 
-from holdfast.config.tree import SchedulerSettings
+from holdfast.config import SchedulerSettings
 from holdfast.schedules.entries import State
 from holdfast.schedules.reconcile import WHOLE_EVERY, Reconcile
 from holdfast.schedules.schedule import Schedule, decoded, encoded

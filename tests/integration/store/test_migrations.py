@@ -11,7 +11,7 @@ import sys
 import psycopg
 import pytest
 
-from holdfast.config.tree import DatabaseSettings
+from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError
 from holdfast.store import migrate
 from holdfast.store.open import migrate_store, open_store

@@ -11,7 +11,7 @@ import pytest
 from awaywatch import note_away
 from system import until
 
-from holdfast.config.tree import DatabaseSettings
+from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError, LeaseLost, StoreUnavailable
 from holdfast.store.open import open_store
 

@@ -13,7 +13,7 @@ import sys
 import pytest
 from awaywatch import note_away
 
-from holdfast.config.tree import DatabaseSettings
+from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store.open import open_store
 
@@ -135,7 +135,7 @@ async def test_closing_writes_what_was_asked_before(database):
 def test_what_a_killed_process_was_told_is_written_stays(database, tmp_path):
     code = """
 import asyncio, sys
-from holdfast.config.tree import DatabaseSettings
+from holdfast.config import DatabaseSettings
 from holdfast.store.open import open_store
 async def main():
     store = await open_store(DatabaseSettings(path=sys.argv[1]))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from prometheus_client import Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.telemetry.metrics import MAX_UNDECLARED_AGENTS, SECONDS, Metrics, metrics_table
+from holdfast.telemetry.declaring import SECONDS
+from holdfast.telemetry.metrics import MAX_UNDECLARED_AGENTS, Metrics, metrics_table
 from holdfast.telemetry.tally import Tallies
 
 ALLOWED_LABELS = {"queue", "agent", "status", "reason", "kind", "sink"}

@@ -126,10 +126,11 @@ local function admitted(record, id, lane, entry, bonds, agent)
   return true
 end
 
-local function end_cancelled(record, id, reason)
+-- Under a higher fence: whoever may still hold it, because its group was made anew, must not end it once more.
+local function end_cancelled(record, id, reason, fence)
   local data = cjson.encode({ reason = reason })
-  redis.call('HSET', record, 'status', 'cancelled', 'finished_at', now)
-  redis.call('RPUSH', unarchived, id)
+  redis.call('HSET', record, 'status', 'cancelled', 'finished_at', now, 'owner', '', 'fence', digits((tonumber(fence) or 0) + 1))
+  redis.call('RPUSH', unarchived, now .. ' ' .. id)
   publish_event(record, append_event(record, 'cancelled', data), 'cancelled', data)
   release_permits(limits, record, id, redis.call('HGET', record, 'permits'), returned, run_prefix, clock)
 end
@@ -142,7 +143,9 @@ end
 
 -- A producer answers an interrupted run by an entry of the same id that says RESUME; the envelope is kept as it came.
 local function answers(status, written)
-  return status == 'interrupted' and (written or ''):find('"action"%s*:%s*"RESUME"') ~= nil
+  if status ~= 'interrupted' or not (written or ''):find('"RESUME"', 1, true) then return false end
+  local fine, envelope = pcall(cjson.decode, written)
+  return fine and type(envelope) == 'table' and envelope['action'] == 'RESUME'
 end
 
 -- Returns id, agent, message (nil if it has none) and, of anybody else's entry, all its fields by name. Our own entries have
@@ -178,7 +181,7 @@ local function claim(lane, entry, fields)
   local bound = have[7]
   local bonds = bonds_of(record, bound)
   if bonds.cancel then
-    end_cancelled(record, id, bonds.cancel)
+    end_cancelled(record, id, bonds.cancel, have[4])
     return drop(lane, entry, id, true)
   end
   if (bound or (most and most.agents[agent])) and not admitted(record, id, lane, entry, bonds, agent) then return end

@@ -6,6 +6,7 @@
 -- ARGV  1 how many to look at, 2 '1' to look only, 3 retention ms
 -- returns { looked at, left or would leave }
 -- @include clock
+-- @include record
 local ended, index, run_prefix, outbox, unarchived = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deadletter, letters = KEYS[6], KEYS[7]
 local LATER_MS, ARCHIVE_MS = 60000, 86400000
@@ -13,7 +14,7 @@ local LIVE = { queued = true, delayed = true, running = true, interrupted = true
 
 -- Lines of a run that wait for their receiver stand in the outbox of its sink.
 local function goes_outside(id)
-  if not redis.call('HGET', run_prefix .. id, 'outbox') then return false end
+  if not read_fields(run_prefix .. id, 'outbox')[1] then return false end
   for _, sink in ipairs({ '', ':eventapi', ':webhook', ':push' }) do
     if redis.call('ZSCORE', outbox .. sink, id) then return true end
   end
@@ -43,10 +44,10 @@ local now = now_ms()
 -- Runs are archived in the order in which they ended: whatever ended before the first that waits is in the store. One that is
 -- not stays a day longer at most: there may be no janitor at all.
 local first = redis.call('LINDEX', unarchived, 0)
-local all_before = first and (tonumber(redis.call('HGET', run_prefix .. first, 'finished_at')) or 0)
+local all_before = first and (tonumber(first:match('^%d+') or nil) or 0)
 local function waits_for_archive(id)
   if not first then return false end
-  local finished = tonumber(redis.call('HGET', run_prefix .. id, 'finished_at')) or 0
+  local finished = tonumber(read_fields(run_prefix .. id, 'finished_at')[1] or nil) or 0
   return finished >= all_before and now < finished + tonumber(ARGV[3]) + ARCHIVE_MS
 end
 
@@ -59,7 +60,7 @@ for _, id in ipairs(ids) do
     redis.call('ZADD', ended, now + LATER_MS, id)
   else
     seen[#seen + 1] = id
-    local have = redis.call('HMGET', record, 'status', 'dead')
+    local have = read_fields(record, 'status', 'dead')
     if not LIVE[have[1]] then
       keep_for_replay(record, have[2])
       keys[#keys + 1] = record

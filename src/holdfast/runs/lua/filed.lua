@@ -1,6 +1,6 @@
 -- Take runs off the list of those that wait for the archive: only if they are still its first, for somebody else may have filed them.
 -- KEYS  1 unarchived (list)
--- ARGV  ids, as they were read
+-- ARGV  its elements, as they were read
 -- returns how many were taken off
 local unarchived, n = KEYS[1], #ARGV
 

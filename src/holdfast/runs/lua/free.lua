@@ -5,6 +5,7 @@
 -- returns how many permits were freed
 -- @include clock
 -- @include limits
+-- @include record
 local limits, returned, run_prefix = KEYS[1], KEYS[2], KEYS[3]
 local ENDED = { succeeded = true, failed = true, timed_out = true, cancelled = true }
 
@@ -12,7 +13,7 @@ local now, freed = now_ms(), 0
 for _, name in ipairs(ARGV) do
   local holding = holding_of(limits, name)
   for _, id in ipairs(redis.call('ZRANGE', holding, 0, -1)) do
-    local status = redis.call('HGET', run_prefix .. id, 'status')
+    local status = read_fields(run_prefix .. id, 'status')[1]
     if not status or ENDED[status] then
       redis.call('ZREM', holding, id)
       admit_next(limits, name, returned, run_prefix, now)

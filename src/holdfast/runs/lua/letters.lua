@@ -6,7 +6,9 @@ local letters, deadletter = KEYS[1], KEYS[2]
 
 local forgotten = 0
 for _, letter in ipairs(ARGV) do
-  if #redis.call('XRANGE', deadletter, letter, letter) == 0 then
+  -- What is no stream's id names no letter either.
+  local found = redis.pcall('XRANGE', deadletter, letter, letter)
+  if found.err or #found == 0 then
     forgotten = forgotten + redis.call('HDEL', letters, letter)
   end
 end

@@ -1,11 +1,12 @@
 -- Move delayed runs that are due to a lane: to their own for the first time, to the first one if they come back. One that was
 -- submitted to interrupt or roll back does it now, when it could begin.
 -- KEYS  1-4 lanes (streams; the first is served first), 5 delayed (zset), 6 run prefix, 7 ended (zset), 8 limits (set),
---       9 unarchived (zset)
+--       9 unarchived (list)
 -- ARGV  1 at most, 2 retention ms, 3 control channel
 -- returns { moved, ms until the next is due or -1 }
 -- @include clock
 -- @include pushing
+-- @include record
 local returned, delayed, run_prefix, limits = KEYS[1], KEYS[5], KEYS[6], KEYS[8]
 local limit, retention, channel = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local places = { returned = returned, delayed = delayed, ended = KEYS[7], limits = limits, run_prefix = run_prefix,
@@ -26,7 +27,7 @@ end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, limit)) do
   local record = run_prefix .. id
-  local have = redis.call('HMGET', record, 'status', 'lane', 'agent', 'message', 'attempt', 'thread', 'multitask')
+  local have = read_fields(record, 'status', 'lane', 'agent', 'message', 'attempt', 'thread', 'multitask')
   -- It leaves the set first: one of the same batch that interrupts may stop it.
   redis.call('ZREM', delayed, id)
   if have[1] == 'delayed' then

@@ -40,7 +40,8 @@ local function revive_from_letter()
   if ARGV[3] == '1' then redis.call('HSET', record, 'outbox', KEYS[6], 'bound', '1') end
   local kept = redis.call('HGET', letters, letter)
   if kept then
-    redis.call('HSET', record, unpack(cjson.decode(kept)))
+    local pairs_list = cjson.decode(kept)
+    for i = 1, #pairs_list, 2 do redis.call('HSET', record, pairs_list[i], pairs_list[i + 1]) end
   else
     read_from_message()
   end

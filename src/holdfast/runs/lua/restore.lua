@@ -8,6 +8,7 @@
 -- @include group
 -- @include ids
 -- @include limits
+-- @include record
 local returned, delayed, run_prefix, ended, limits = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, ttl, retention, look_only = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local LIVE = { queued = true, running = true }
@@ -43,6 +44,7 @@ local function queue_again(id, record, run)
   drop(run.lane, run.entry)
   local entry = queue_entry(returned, id, run.agent, run.message, stamp_of(now))
   redis.call('HSET', record, 'lane', returned, 'entry', entry, 'fence', fence, 'owner', '', 'parked', '')
+  redis.call('SREM', limits:sub(1, -7) .. 'waiters', id)
   told(record, run.status, fence)
 end
 
@@ -67,7 +69,7 @@ end
 
 local function restore(id)
   local record = run_prefix .. id
-  local have = redis.call('HMGET', record, 'status', 'lane', 'entry', 'fence', 'agent', 'message', 'due_at', 'parked')
+  local have = read_fields(record, 'status', 'lane', 'entry', 'fence', 'agent', 'message', 'due_at', 'parked')
   local run = { status = have[1], lane = have[2], entry = have[3], fence = tonumber(have[4]) or 0, agent = have[5] or '',
     message = have[6] or '', due = tonumber(have[7]) or now }
   if not run.status or redis.call('ZSCORE', ended, id) then return 'fine' end

@@ -5,9 +5,11 @@
 --       then per run: id, fence, status (succeeded | failed | timed_out | cancelled | delayed | interrupted), value field
 --       (result | error | interrupt), value (JSON), event data (JSON), delay ms (delayed), reason (failed, timed_out) or which
 --       interrupt of the run it is (interrupted)
--- returns, per run: settled | cancelled (instead of delayed or interrupted) | already (this fence settled before: a reply was lost) | stale
+-- returns, per run: settled | cancelled (instead of delayed or interrupted) | already (this fence settled before: a reply was lost) | stale |
+--   damaged (a key of the run is not what it should be)
 -- @include clock
 -- @include limits
+-- @include record
 local returned, delayed, deadletter, run_prefix, ended = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local limits, unarchived = KEYS[9], KEYS[10]
 local group, owner, deletes, retention = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
@@ -48,7 +50,7 @@ local function settle(at)
   local id, fence, status, field, value = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local data, extra = ARGV[at + 5], ARGV[at + 6]
   local record = run_prefix .. id
-  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'bound')
+  local have = read_fields(record, 'owner', 'fence', 'lane', 'entry', 'bound')
   if have[2] ~= fence then return 'stale' end
   if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end
 
@@ -60,7 +62,6 @@ local function settle(at)
   end
   local pauses, permits, outbox = PAUSES[status], false, false
   if have[5] then permits, outbox = unpack(redis.call('HMGET', record, 'permits', 'outbox')) end
-  finish_entry(have[3], have[4], deletes or pauses)
   local event = append_event(record, EVENTS[status] or status, data, outbox)
   if status == 'delayed' then
     local due = now + tonumber(extra)
@@ -71,21 +72,29 @@ local function settle(at)
     publish_event(record, event, status, data)
   end
   if permits then release_permits(limits, record, id, permits, returned, run_prefix, now, pauses) end
-  if pauses then return 'settled' end
+  if pauses then
+    finish_entry(have[3], have[4], true)
+    return 'settled'
+  end
 
   publish_event(record, event, status, data)
   redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'finished_at', finished_at)
   if status == 'failed' or status == 'timed_out' then
     bury(record, id, status, value, extra)
   end
+  finish_entry(have[3], have[4], deletes)
   leaving[#leaving + 1] = leaves_at
   leaving[#leaving + 1] = id
-  unfiled[#unfiled + 1] = id
+  unfiled[#unfiled + 1] = finished_at .. ' ' .. id
   return reason and 'cancelled' or 'settled'
 end
 
 local words = {}
-for at = 5, #ARGV, STRIDE do words[#words + 1] = settle(at) end
+for at = 5, #ARGV, STRIDE do
+  -- One whose keys somebody has damaged keeps its entry, and the others of the batch their end.
+  local fine, word = pcall(settle, at)
+  words[#words + 1] = fine and word or 'damaged'
+end
 for lane, entries in pairs(acked) do redis.call('XACK', lane, group, unpack(entries)) end
 for lane, entries in pairs(deleted) do redis.call('XDEL', lane, unpack(entries)) end
 if leaving[1] then

@@ -16,7 +16,7 @@ local function stop_run(at, id, reason, retention, channel, now)
   if not WAITS[status] then return status end
   local data = cjson.encode({ reason = reason })
   redis.call('HSET', record, 'status', 'cancelled', 'cancel', reason, 'finished_at', now, 'parked', '')
-  redis.call('RPUSH', at.unarchived, id)
+  redis.call('RPUSH', at.unarchived, string.format('%d', now) .. ' ' .. id)
   publish_event(record, append_event(record, 'cancelled', data), 'cancelled', data)
   if status == 'delayed' then redis.call('ZREM', at.delayed, id) end
   if have[3] and have[3] ~= '' then

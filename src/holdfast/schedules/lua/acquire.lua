@@ -6,7 +6,8 @@
 -- ARGV  1 owner, 2 ttl ms, 3 how many, 4 seconds that a class of priority is worth, 5 timeout ms of one that has none,
 --       6 '1' to take only from the names that follow; they are taken in order as far as they are (still) due
 -- returns { now, earliest score left or '', due and left, dropped (no definition, held or paused),
---         then per schedule: name, fence, ready, deadline, streak, runs, spec, cadence or '-' (a turn of its own) }
+--         then per schedule: name, fence, ready, deadline, streak, runs, spec, cadence or '-' (a turn of its own),
+--         the last turn placed beside it or '' }
 -- @include state
 -- @include order
 local waiting, working, leases, definitions, priorities, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -52,7 +53,7 @@ end
 
 local function take(candidate, spec)
   local name, record = candidate.name, prefix .. candidate.name
-  local have = read_record(record, 'fence', 'timeout_ms', 'streak', 'runs', 'paused_since', 'cadence', 'cancel')
+  local have = read_record(record, 'fence', 'timeout_ms', 'streak', 'runs', 'paused_since', 'cadence', 'cancel', 'beside')
   if have[5] and not have[6] then
     redis.call('HSET', record, 'next', candidate.score)
     return drop(candidate)
@@ -69,6 +70,7 @@ local function take(candidate, spec)
   n = #taken
   taken[n + 1], taken[n + 2], taken[n + 3], taken[n + 4] = name, fence, ready, deadline
   taken[n + 5], taken[n + 6], taken[n + 7], taken[n + 8] = have[3] or '0', have[4] or '0', spec, have[6] or '-'
+  taken[n + 9] = have[8] or ''
 end
 
 local function take_first(candidates)

@@ -1,49 +1,66 @@
 -- End a batch of runs, each once and only under the fence it ran under, and plan the next turn of each.
 -- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 priorities (zset)
 -- ARGV  1 owner, then per run: name, fence, next run (s; '' = no turn is left), streak, outcome, error, duration ms,
---       why it is paused from now on or ''
+--       failures in a row after which it is paused (0 = never), a turn that was perhaps placed beside it (s) or ''
 -- returns, per run: completed | already (ended before: a reply was lost) | stale (changes nothing) | removed
 -- @include state
 -- @include turns
 local waiting, working, leases, definitions, prefix, priorities = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
-local STRIDE, REMEMBERED_SECONDS = 8, 7 * 86400
+local STRIDE, REMEMBERED_SECONDS = 9, 7 * 86400
 
 local now = as_score(now_us() / 1000000)
 local ended = {}
 
-local function note(record, have, at)
-  local streak, outcome, error, duration = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
-  -- A manual run is not one of its turns: it must not use up `max runs`.
-  local runs = (tonumber(have[4]) or 0) + (have[6] and 0 or 1)
-  redis.call('HSET', record, 'owner', '', 'streak', streak, 'runs', string.format('%.0f', runs), 'last_start', have[3] or '',
-    'last_end', now, 'last_duration_ms', duration, 'last_outcome', outcome, 'last_error', error)
-  if have[10] then redis.call('HDEL', record, 'reclaimed') end
-  if have[9] then redis.call('HDEL', record, 'cancel') end
-  if have[11] then redis.call('HDEL', record, 'beside') end
+local KEEPS_STREAK = { cancelled = true, skipped = true }
+
+-- Turns that ran beside it have added to the streak since its owner read it: it is counted on from what stands here.
+-- Returns the streak, and why the schedule is paused from now on or nil.
+local function streak_after(known, at, manual)
+  local told, outcome, most = tonumber(ARGV[at + 3]) or 0, ARGV[at + 4], tonumber(ARGV[at + 7]) or 0
+  known = tonumber(known or nil)
+  if manual or KEEPS_STREAK[outcome] then return known or told end
+  if outcome == 'succeeded' then return told end
+  local streak = math.max((known or 0) + 1, told)
+  return streak, most > 0 and streak >= most and string.format('%.0f failures in a row', streak) or nil
 end
 
-local function pause_for(reason, name, record)
+local function note(record, have, at, streak)
+  local outcome, error, duration = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  -- A manual run is not one of its turns: it must not use up `max runs`.
+  local runs = (tonumber(have[4]) or 0) + (have[6] and 0 or 1)
+  redis.call('HSET', record, 'owner', '', 'streak', string.format('%.0f', streak), 'runs', string.format('%.0f', runs),
+    'last_start', have[3] or '', 'last_end', now, 'last_duration_ms', duration, 'last_outcome', outcome, 'last_error', error)
+  if have[10] then redis.call('HDEL', record, 'reclaimed') end
+  if have[9] then redis.call('HDEL', record, 'cancel') end
+  if have[11] and not have[6] then redis.call('HDEL', record, 'beside') end
+end
+
+local function pause_for(reason, name, record, cadence)
   redis.call('HSET', record, 'paused', reason, 'paused_since', now)
   local turn = redis.call('ZSCORE', waiting, name)
-  if turn then land(waiting, record, name, turn, true) end
+  if not turn then return end
+  -- A manual run that has not begun is given up; its own turn stays.
+  land(waiting, record, name, cadence or turn, true)
+  if cadence then redis.call('HDEL', record, 'cadence') end
 end
 
 -- The end of a turn that was a schedule of its own goes to the account of the schedule whose turn it was.
 local function note_for(of, have, at)
   local record = prefix .. of
   if redis.call('HEXISTS', definitions, of) == 0 then return end
-  local outcome, error, duration, pause = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
-  local known = read_record(record, 'streak', 'paused_since')
-  local streak = outcome == 'succeeded' and 0 or (tonumber(known[1]) or 0) + (outcome == 'cancelled' and 0 or 1)
+  local outcome, error, duration = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  local known = read_record(record, 'streak', 'paused_since', 'cadence')
+  local streak, pause = streak_after(known[1] or '0', at)
   redis.call('HSET', record, 'streak', string.format('%.0f', streak), 'last_start', have[3] or '', 'last_end', now,
     'last_duration_ms', duration, 'last_outcome', outcome, 'last_error', error)
-  if pause ~= '' and not known[2] then pause_for(pause, of, record) end
+  if pause and not known[2] then pause_for(pause, of, record, known[3]) end
 end
 
 local function end_turn(record, name, of, have, at)
   note_for(of, have, at)
   redis.call('HDEL', definitions, name)
+  forget_turn(prefix, name)
   redis.call('ZREM', priorities, name)
   redis.call('ZREM', waiting, name)
   redis.call('DEL', record)
@@ -55,10 +72,16 @@ local function end_turn(record, name, of, have, at)
   let_backfill_on(waiting, definitions, priorities, prefix, of)
 end
 
-local function plan(record, name, have, turn, pause)
+-- The one in doubt was not placed, then: it comes now, before what would have followed it.
+local function not_placed(doubtful, beside)
+  return doubtful ~= '' and (tonumber(beside or nil) or 0) < tonumber(doubtful)
+end
+
+local function plan(record, name, have, at, pause)
+  local turn = not_placed(ARGV[at + 8], have[11]) and ARGV[at + 8] or ARGV[at + 2]
   local paused, cadence, replan, buffered = have[5], have[6], have[7], have[8]
   if cadence or replan or buffered then redis.call('HDEL', record, 'cadence', 'replan', 'buffered') end
-  if pause ~= '' and not paused then
+  if pause and not paused then
     redis.call('HSET', record, 'paused', pause, 'paused_since', now)
     paused = now
   end
@@ -73,13 +96,13 @@ local function complete(at)
   local name, fence = ARGV[at], ARGV[at + 1]
   local record = prefix .. name
   local have = read_record(record, 'owner', 'fence', 'acquired_at', 'runs', 'paused_since', 'cadence', 'replan', 'buffered',
-    'cancel', 'reclaimed', 'beside')
+    'cancel', 'reclaimed', 'beside', 'streak')
   local word = refusal(have[1], have[2], owner, fence, definitions, name)
   if word then return word end
   ended[#ended + 1] = name
   if redis.call('HEXISTS', definitions, name) == 0 then
     redis.call('ZREM', waiting, name)
-    redis.call('DEL', record)
+    forget_record(record)
     return 'removed'
   end
   local of = schedule_of(name)
@@ -87,8 +110,9 @@ local function complete(at)
     end_turn(record, name, of, have, at)
     return 'completed'
   end
-  note(record, have, at)
-  plan(record, name, have, ARGV[at + 2], ARGV[at + 7])
+  local streak, pause = streak_after(have[12], at, have[6])
+  note(record, have, at, streak)
+  plan(record, name, have, at, pause)
   return 'completed'
 end
 

@@ -17,7 +17,7 @@ local function give_back(name, fence, delay)
   redis.call('ZREM', working, name)
   redis.call('ZREM', leases, name)
   if redis.call('HEXISTS', definitions, name) == 0 then
-    redis.call('DEL', record)
+    forget_record(record)
     return 'removed'
   end
   redis.call('HSET', record, 'owner', '')

@@ -15,7 +15,7 @@ local function reclaim(name)
   redis.call('ZREM', working, name)
   local have = read_record(record, 'owner', 'fence', 'ready', 'paused_since', 'cadence', 'replan', 'reclaimed')
   if redis.call('HEXISTS', definitions, name) == 0 then
-    redis.call('DEL', record)
+    forget_record(record)
     return have[1] or '', 'removed'
   end
   redis.call('HSET', record, 'fence', raise_fence(have[2], clock), 'owner', '', 'reclaimed', (tonumber(have[7]) or 0) + 1)

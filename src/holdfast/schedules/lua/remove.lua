@@ -12,16 +12,17 @@ local stop, changes = ARGV[1], KEYS[7]
 local function remove(name, revision)
   if outdated(revision, read_record(prefix .. name, 'revision')[1]) then return 'stale' end
   local known = redis.call('HDEL', definitions, name) == 1
+  if known and schedule_of(name) then forget_turn(prefix, name) end
   redis.call('ZREM', priorities, name)
   redis.call('ZREM', waiting, name)
   local record = prefix .. name
-  if not redis.call('ZSCORE', leases, name) then
+  local held = redis.call('ZSCORE', leases, name)
+  if known and revision ~= '' then redis.call('HSET', record, 'revision', revision) end
+  if not held then
     redis.call('ZREM', working, name)
-    redis.call('DEL', record)
-  elseif known then
-    read_record(record, 'owner')
-    if revision ~= '' then redis.call('HSET', record, 'revision', revision) end
-    if stop ~= '' then redis.call('HSET', record, 'cancel', stop) end
+    forget_record(record)
+  elseif known and stop ~= '' then
+    redis.call('HSET', record, 'cancel', stop)
   end
   return known and 'removed' or 'unknown'
 end

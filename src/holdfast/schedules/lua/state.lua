@@ -54,6 +54,16 @@ local function refusal(have_owner, have_fence, owner, fence, definitions, name)
   return 'stale'
 end
 
+-- Forget a schedule that nobody defines any more. The revision of its removal is kept for a while: whoever has read an older
+-- definition before must not write it after.
+local function forget_record(record)
+  local revision = read_record(record, 'revision')[1]
+  redis.call('DEL', record)
+  if not revision then return end
+  redis.call('HSET', record, 'revision', revision)
+  redis.call('EXPIRE', record, 600)
+end
+
 -- Back to where it was before the run: nothing ended, so its turn and a manual run still stand.
 local function come_back(waiting, record, name, at, paused, cadence, replan)
   redis.call('HDEL', record, 'cancel', 'replan')

@@ -6,8 +6,13 @@ local function schedule_of(name)
   return name:match('^([^#@]+)[#@]')
 end
 
+-- Which definitions are turns, so that what tells whether schedules were lost need not count them.
+local function note_turn(prefix, name) redis.call('SADD', prefix .. '#turns', name) end
+local function forget_turn(prefix, name) redis.call('SREM', prefix .. '#turns', name) end
+
 local function place_turn(waiting, definitions, priorities, prefix, name, turn, streak)
   redis.call('HSET', definitions, name, turn.spec)
+  note_turn(prefix, name)
   redis.call('DEL', prefix .. name)
   redis.call('HSET', prefix .. name, 'trigger', turn.trigger, 'timeout_ms', turn.timeout, 'streak', streak or '0')
   if turn.priority ~= '5' then redis.call('ZADD', priorities, turn.priority, name) end

@@ -8,9 +8,12 @@ import sys
 from dataclasses import dataclass
 
 from holdfast.services.dev.leash import leashed
-from holdfast.services.dev.probe import MISNAMED
 
 PATIENCE_SECONDS = 60.0
+BROKEN = 1
+"""The probe's exit code for code that can't be imported: the next version of it may be."""
+MISNAMED = 2
+"""Its exit code for code that is sound but holds nothing, or no App, of that name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,7 @@ import traceback
 from holdfast.agents.loader import load_app
 from holdfast.agents.reference import load_module, split
 from holdfast.errors import AppError
-
-BROKEN = 1
-"""The exit code for code that can't be imported: the next version of it may be."""
-MISNAMED = 2
-"""The exit code for code that is sound but holds nothing, or no App, of that name."""
+from holdfast.services.dev.check import BROKEN, MISNAMED
 
 
 def main(reference: str) -> int:

@@ -1,0 +1,14 @@
+"""What several settings must look like, and the words that tell people so."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# One {hash tag} at most: with more braces, Redis and we would disagree about the slot of a key.
+_NAME: Final = r"[A-Za-z0-9._:-]"
+_TAGGED: Final = rf"{_NAME}*(?:\{{{_NAME}+\}}{_NAME}*)?"
+NAME_PATTERN: Final = rf"\A(?=.){_TAGGED}\Z"
+NAME_ALLOWED: Final = "a name of letters, digits and . _ : - with at most one {hash tag}"
+OPTIONAL_NAME: Final = rf"\A{_TAGGED}\Z"
+URL_PATTERN: Final = r"\A(?:https?://[^\s/?#]+\S*)?\Z"
+URL_ALLOWED: Final = "an http:// or https:// URL, or empty"

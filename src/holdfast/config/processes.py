@@ -1,0 +1,155 @@
+"""The settings of processes: ``worker``, ``janitor``, ``hosts``, and the ``log`` and ``metrics`` of each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from holdfast.config.durations import DAY, YEAR
+from holdfast.config.patterns import NAME_ALLOWED, NAME_PATTERN, URL_ALLOWED, URL_PATTERN
+from holdfast.config.section import Section, about
+
+QueueName = Annotated[str, Meta(pattern=NAME_PATTERN)]
+
+
+class WorkerSettings(Section, frozen=True, kw_only=True):
+    """What a worker process serves and how it stops."""
+
+    name: Annotated[
+        str,
+        about(
+            "Name of this worker in Redis; must be unique among live workers.",
+            "WORKER_POD_NAME",
+            "CLUSTER_WORKER_CONSUMER_NAME",
+            pattern=r"\A[!-~]{0,200}\Z",
+            allowed="up to 200 printable ASCII characters without blanks",
+            default="consumer-{uuid}",
+        ),
+    ] = ""
+    queues: Annotated[
+        tuple[QueueName, ...],
+        about(
+            "Queues that the worker serves; one that `queues` does not describe has the defaults.",
+            "HOLDFAST_WORKER_QUEUES",
+            allowed=f"a list, or separated by commas; each is {NAME_ALLOWED}",
+            default="the default queue",
+        ),
+    ] = ()
+    drain_seconds: Annotated[
+        float,
+        about(
+            "How long running runs may finish at shutdown before they are handed back.",
+            "HOLDFAST_DRAIN_SECONDS",
+            ge=0,
+            le=DAY,
+        ),
+    ] = 20.0
+    progress_seconds: Annotated[
+        float, about("How often a draining worker says what it still waits for.", ge=0.01, le=DAY)
+    ] = 5.0
+    envoy_quit_url: Annotated[
+        str,
+        about(
+            "Asked by POST at the very end, so that a sidecar stops too.",
+            "HOLDFAST_ENVOY_QUIT_URL",
+            pattern=URL_PATTERN,
+            allowed=URL_ALLOWED,
+            url=True,
+        ),
+    ] = ""
+    heartbeat_seconds: Annotated[
+        float, about("How often a process says that it lives.", "HEARTBEAT_INTERVAL", ge=0.01, le=3600)
+    ] = 10.0
+    event_loop: Annotated[
+        Literal["uvloop", "asyncio"],
+        about("The event loop under the agents: uvloop is faster, asyncio is Python's own."),
+    ] = "uvloop"
+    blocked_seconds: Annotated[
+        float,
+        about("After how long code that blocks the event loop is named in the log; 0 is off.", ge=0, le=DAY),
+    ] = 1.0
+
+
+class JanitorSettings(Section, frozen=True, kw_only=True):
+    """What is swept, how often, and by whom."""
+
+    enabled: Annotated[bool, about("Whether the janitor runs.", "REDIS_STREAM_CLEANUP_ENABLED")] = True
+    consumer_interval_seconds: Annotated[
+        float,
+        about("How often dead consumers are removed.", "CONSUMER_CLEANUP_INTERVAL_SECONDS", ge=0.01, le=YEAR),
+    ] = 3600.0
+    idle_threshold_seconds: Annotated[
+        float,
+        about(
+            "How long a consumer must be idle before it may be removed.",
+            "IDLE_THRESHOLD_SECONDS",
+            ge=1,
+            le=YEAR,
+            default="the longest queue timeout + 5m",
+        ),
+    ] = 2100.0
+    stream_interval_minutes: Annotated[
+        float,
+        about("How often streams are swept.", "STREAM_CLEANUP_INTERVAL_MINUTES", ge=0.01, le=YEAR // 60),
+    ] = 60.0
+    archive_interval_seconds: Annotated[
+        float, about("How often ended runs are copied to the database.", ge=0.01, le=DAY)
+    ] = 5.0
+    lock_ttl_seconds: Annotated[
+        float,
+        about("How long one janitor's turn lasts.", "STREAM_CLEANUP_LOCK_TTL_SECONDS", ge=1, le=DAY),
+    ] = 300.0
+    dry_run: Annotated[bool, about("Whether the janitor only says what it would do.", "DRY_RUN")] = False
+
+
+class HostSettings(Section, frozen=True, kw_only=True):
+    """The hosts of long-lived agents, and how they are called."""
+
+    max_processes: Annotated[int, about("Agents that one host holds.", "MAX_PROCESSES", ge=1, le=100_000)] = (
+        100
+    )
+    grpc_port: Annotated[int, about("Port of a host's gRPC server.", "GRPC_PORT", ge=1, le=65535)] = 50051
+    service_name: Annotated[
+        str,
+        about(
+            "Name by which the hosts are found.",
+            "AGENT_HOST_SERVICE_NAME",
+            pattern=r"\A[A-Za-z0-9._-]+\Z",
+            allowed="a name of letters, digits and . _ -",
+        ),
+    ] = "agent-host"
+    grpc_timeout_seconds: Annotated[
+        float, about("How long to wait for a host's answer.", "GRPC_TIMEOUT", ge=0.001, le=DAY)
+    ] = 30.0
+    grpc_max_retries: Annotated[int, about("Retries of one call.", "GRPC_MAX_RETRIES", ge=0, le=1000)] = 3
+
+
+class LogSettings(Section, frozen=True, kw_only=True):
+    """What is logged and how it looks."""
+
+    level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+        about("The least important level that is logged.", "LOG_LEVEL"),
+    ] = "INFO"
+    format: Annotated[
+        Literal["auto", "json", "console"],
+        about("Lines of JSON or for people; auto is console on a terminal.", "HOLDFAST_LOG_FORMAT"),
+    ] = "auto"
+
+
+class MetricsSettings(Section, frozen=True, kw_only=True):
+    """Where metrics and health are served."""
+
+    port: Annotated[
+        int, about("Port of /metrics, /healthz and /readyz; 0 is off.", "METRICS_PORT", ge=0, le=65535)
+    ] = 0
+    host: Annotated[
+        str,
+        about(
+            "Address that the port listens on.",
+            "HOLDFAST_METRICS_HOST",
+            pattern=r"\A[!-~]+\Z",
+            allowed="an address or a host name",
+        ),
+    ] = "127.0.0.1"

@@ -1,0 +1,145 @@
+"""The settings of the work itself: ``lease``, ``queue`` and the ``queues`` that are described by name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from holdfast.config.durations import DAY, YEAR
+from holdfast.config.patterns import NAME_ALLOWED, OPTIONAL_NAME
+from holdfast.config.section import Section, about
+
+
+class LeaseSettings(Section, frozen=True, kw_only=True):
+    """How soon a dead owner's work goes to somebody else."""
+
+    ttl_seconds: Annotated[
+        float,
+        about(
+            "How long a silent owner is believed to be alive.",
+            "HOLDFAST_LEASE_TTL_SECONDS",
+            "RETRY_IDLE_MS",
+            ge=1,
+            le=DAY,
+        ),
+    ] = 30.0
+
+    @property
+    def renew_every_seconds(self) -> float:
+        """How often a holder renews: a quarter of the ttl."""
+        return self.ttl_seconds / 4
+
+    @property
+    def trust_seconds(self) -> float:
+        """How long a holder trusts its last renewal: it stops before another can start."""
+        return self.ttl_seconds * 3 / 4
+
+
+class BackoffSettings(Section, frozen=True, kw_only=True):
+    """How long a failed run waits before its next attempt."""
+
+    base_seconds: Annotated[float, about("Wait before the first delayed retry.", ge=0, le=YEAR)] = 1.0
+    multiplier: Annotated[float, about("How much longer each next wait is.", ge=1, le=100)] = 2.0
+    cap_seconds: Annotated[float, about("The longest wait.", ge=0, le=YEAR)] = 300.0
+    jitter: Annotated[
+        float, about("Share of a wait that is random, so that retries don't come together.", ge=0, le=1)
+    ] = 0.2
+    forbidden_seconds: Annotated[
+        float, about("Wait after a refusal for lack of rights (401, 403).", ge=0, le=YEAR)
+    ] = 600.0
+    immediate_retries: Annotated[
+        int, about("Retries without any wait after a transient failure.", ge=0, le=1000)
+    ] = 1
+
+
+class QueueSettings(Section, frozen=True, kw_only=True):
+    """One queue: its names, its limits and its patience."""
+
+    name: str = "agent-queue"
+    group: Annotated[
+        str,
+        about(
+            "Consumer group of the queue's streams; under `queue` it is the default queue's only.",
+            "CLUSTER_CONSUMER_GROUP",
+            pattern=OPTIONAL_NAME,
+            allowed=NAME_ALLOWED,
+            default="the queue's name + -group",
+        ),
+    ] = ""
+    slots: Annotated[
+        int, about("Runs that one worker does at once.", "WORKER_POD_MESSAGES_BATCH_SIZE", ge=1, le=100_000)
+    ] = 3
+    timeout_seconds: Annotated[
+        float, about("How long one attempt of a run may take.", "MESSAGE_LOCK_DURATION", ge=0.01, le=YEAR)
+    ] = 1800.0
+    stop_grace_seconds: Annotated[
+        float,
+        about(
+            "How long an agent may ignore its deadline or a cancel; then its run ends without it.",
+            ge=0.01,
+            le=3600,
+        ),
+    ] = 10.0
+    max_attempts: Annotated[
+        int, about("Attempts before a run goes to the dead letters.", "MAX_ATTEMPTS", ge=1, le=100_000)
+    ] = 5
+    max_pending: Annotated[
+        int,
+        about(
+            "Runs that one worker may hold unfinished; fewer than its slots caps them.",
+            "MAX_PENDING_PER_WORKER",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 256
+    max_depth: Annotated[
+        int,
+        about(
+            "Runs that may wait; more are refused, never trimmed.", "STREAM_MAXLEN", ge=1, le=1_000_000_000
+        ),
+    ] = 1_000_000
+    max_payload_bytes: Annotated[
+        int, about("Largest message accepted.", "HOLDFAST_MAX_PAYLOAD_BYTES", ge=1, le=512 * 1024 * 1024)
+    ] = 1_048_576
+    delete_after_ack: Annotated[
+        bool,
+        about("Whether a finished run's stream entry is deleted at once.", "REDIS_STREAM_DELETE_AFTER_ACK"),
+    ] = True
+    block_ms: Annotated[
+        int, about("How long an idle worker waits in one blocking read.", ge=1, le=3_600_000)
+    ] = 5000
+    retention_seconds: Annotated[
+        float, about("How long finished runs and their events are kept.", ge=1, le=10 * YEAR)
+    ] = 86400.0
+    idempotency_ttl_seconds: Annotated[
+        float,
+        about("How long an idempotency key is remembered, at most as long as its run.", ge=1, le=10 * YEAR),
+    ] = 86400.0
+    deadletter: Annotated[
+        str,
+        about(
+            "Stream of the runs that were given up; under `queue` it is the default queue's only.",
+            pattern=OPTIONAL_NAME,
+            allowed=f"empty, or {NAME_ALLOWED}",
+            default="{the queue's name}:deadletter",
+        ),
+    ] = ""
+    tenant_concurrency: Annotated[
+        int, about("Runs of one tenant that go on at once; 0 is no limit.", ge=0, le=1_000_000)
+    ] = 0
+    key_concurrency: Annotated[
+        int, about("Runs of one concurrency key that go on at once; 0 is no limit.", ge=0, le=1_000_000)
+    ] = 1
+    default_agent: Annotated[
+        str, about("Agent for entries of other producers that name none; empty refuses them.")
+    ] = ""
+    backoff: BackoffSettings = BackoffSettings()
+
+    def __post_init__(self) -> None:
+        if not self.group:
+            msgspec.structs.force_setattr(self, "group", f"{self.name}-group")
+
+    def renamed(self, name: str) -> QueueSettings:
+        """Return these limits for another queue, with that queue's own group and dead letters."""
+        return msgspec.structs.replace(self, name=name, group="", deadletter="")

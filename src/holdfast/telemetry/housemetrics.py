@@ -1,0 +1,67 @@
+"""The metrics of what serves the work: Redis, upkeep, the relay and the HTTP API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.telemetry.declaring import SECONDS, counter, counts, gauge, histogram, tallies
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter, Gauge, Histogram
+
+    from holdfast.telemetry.tally import Counts, Tallies
+
+
+class RedisMetrics:
+    """How Redis answers."""
+
+    redis_breaker_state: Gauge = gauge(
+        "Circuit breaker of the sender: 0 closed, 1 half open, 2 open.", "queue"
+    )
+    redis_errors: Counter = counter("Calls to Redis that failed, by kind of error.", "kind")
+
+
+class UpkeepMetrics:
+    """What is swept and kept, and what disturbs a process."""
+
+    ghost_consumers_found: Counter = counter("Consumers of the group whose process is gone.", "queue")
+    ghost_consumers_removed: Counter = counter(
+        "Ghost consumers deleted after their entries were moved away.", "queue"
+    )
+    entries_released: Counter = counter("Pending entries moved away from ghost consumers.", "queue")
+    cleanup_errors: Counter = counter("Cleanup rounds that failed.", "queue")
+    retention_removed: Counter = counter(
+        "Things removed because their time was over, by kind.", "queue", "kind"
+    )
+    shutdown_phase_seconds: Gauge = gauge("Time the phases of the shutdown took; kind is the phase.", "kind")
+    loop_blocked_seconds: Histogram = histogram(
+        "How long agent code blocked the event loop, when it was noticed.", buckets=(1, 2, 5, 10, 30, 60, 300)
+    )
+    runs_archived: Counter = counter("Ended runs that the store has.", "queue")
+    store_rows: Gauge = gauge("Rows in the store, by kind.", "kind")
+    store_bytes: Gauge = gauge("Room that the store takes.")
+
+
+class RelayMetrics:
+    """How events reach the outside."""
+
+    relay_delivered: Counts = counts("Events that a receiver has taken.", "queue", "sink")
+    relay_failures: Counter = counter("Deliveries that failed; kind is why.", "queue", "sink", "kind")
+    relay_undelivered: Counter = counter("Events given up: they are among the undelivered.", "queue", "sink")
+    relay_lag_seconds: Tallies = tallies(
+        "Time from an event to its delivery.", "queue", "sink", buckets=SECONDS
+    )
+    relay_post_seconds: Tallies = tallies("Time a receiver took to answer.", "sink", buckets=SECONDS)
+    relay_waiting: Gauge = gauge("Runs with events for a sink that are not delivered yet.", "queue", "sink")
+    relay_undelivered_kept: Gauge = gauge("Undelivered events that are kept.", "queue")
+    relay_receivers_down: Gauge = gauge("Receivers that this relay does not call now because they are down.")
+
+
+class HttpMetrics:
+    """What the API answers."""
+
+    http_requests: Counts = counts("Requests answered by the API; kind is the route.", "kind", "status")
+    http_request_seconds: Tallies = tallies(
+        "Time from a request to the end of its answer; kind is the route.", "kind", buckets=SECONDS
+    )
+    http_streams: Gauge = gauge("Event streams that are open now.")

@@ -1,0 +1,91 @@
+"""The metrics of runs: the runs themselves, the leases on them, and their queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.telemetry.declaring import (
+    BATCH,
+    RENEWAL_SECONDS,
+    SECONDS,
+    counter,
+    counts,
+    gauge,
+    histogram,
+    tallies,
+)
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter, Gauge, Histogram
+
+    from holdfast.telemetry.tally import Counts, Tallies
+
+
+class RunMetrics:
+    """What becomes of runs."""
+
+    runs_submitted: Counter = counter("Runs accepted into a queue.", "queue", "agent")
+    runs_refused: Counter = counter(
+        "Submissions turned away (full, paused, too large, invalid).", "queue", "reason"
+    )
+    run_duplicates: Counter = counter(
+        "Submissions answered with the run that already exists under their key.", "queue"
+    )
+    runs_adopted: Counter = counter(
+        "Stream entries written by other producers and taken over as runs.", "queue"
+    )
+    entries_dropped: Counter = counter(
+        "Entries dropped at the claim: of cancelled runs, or second ones of a run.", "queue"
+    )
+    runs_claimed: Counts = counts("Attempts started by this worker.", "queue", "agent")
+    runs_finished: Counts = counts("Runs that reached a final status.", "queue", "agent", "status")
+    runs_retried: Counter = counter(
+        "Failed attempts that will be tried again, by class of failure.", "queue", "agent", "reason"
+    )
+    runs_handed_back: Counter = counter("Runs given back unfinished by a worker that shuts down.", "queue")
+    runs_restored: Counter = counter(
+        "Runs that were nowhere (their entry was deleted) and were queued again.", "queue"
+    )
+    runs_reclaimed: Counter = counter("Runs taken back from workers that died.", "queue")
+    runs_dead_lettered: Counter = counter("Runs given up and kept in the dead letters.", "queue", "reason")
+    run_duration_seconds: Tallies = tallies(
+        "Time from the start of an attempt to its end.", "queue", "agent", buckets=SECONDS
+    )
+    queue_wait_seconds: Tallies = tallies("Time from being due to being started.", "queue", buckets=SECONDS)
+    runs_running: Gauge = gauge("Runs being executed by this worker now.", "queue")
+    runs_abandoned: Counter = counter(
+        "Runs that ended while their agent ignored its stop and went on.", "queue", "agent"
+    )
+    bodies_lingering: Gauge = gauge(
+        "Agents that go on after their runs; each takes a slot until it ends.", "queue"
+    )
+    slots: Gauge = gauge("Runs this worker may execute at once.", "queue")
+    events_appended: Counter = counter("Events written to the feeds of runs.", "queue")
+
+
+class LeaseMetrics:
+    """How leases are kept, and what is settled under them."""
+
+    leases_held: Gauge = gauge("Leases this process holds now.", "kind")
+    leases_lost: Counter = counter(
+        "Leases that ended under a running body: taken by another, or not renewed in time.", "kind"
+    )
+    lease_renewal_seconds: Histogram = histogram(
+        "Time one renewal of all leases took.", "kind", buckets=RENEWAL_SECONDS
+    )
+    lease_renewal_failures: Counter = counter("Renewals that got no answer from Redis.", "kind")
+    settle_batch_size: Histogram = histogram("Runs settled by one script call.", "queue", buckets=BATCH)
+    stale_settles_refused: Counter = counter(
+        "Results refused because the run had moved to a higher fence.", "queue"
+    )
+
+
+class QueueMetrics:
+    """How much there is to do."""
+
+    queue_depth: Gauge = gauge("Runs not finished: undelivered and pending.", "queue")
+    queue_undelivered: Gauge = gauge("Runs no worker has taken yet.", "queue")
+    queue_pending: Gauge = gauge("Runs a worker holds.", "queue")
+    queue_delayed: Gauge = gauge("Runs that are not due yet.", "queue")
+    queue_dead: Gauge = gauge("Runs in the dead letters.", "queue")
+    queue_oldest_seconds: Gauge = gauge("Age of the oldest run no worker has taken yet.", "queue")

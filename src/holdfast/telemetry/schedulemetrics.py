@@ -1,0 +1,56 @@
+"""The metrics of schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.telemetry.declaring import SECONDS, counter, counts, gauge, tallies
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter, Gauge
+
+    from holdfast.telemetry.tally import Counts, Tallies
+
+
+class ScheduleMetrics:
+    """What becomes of schedules and their turns."""
+
+    schedule_acquired: Counts = counts("Turns that were acquired.")
+    schedule_acquire_failures: Counter = counter("Looks at what is due that failed.")
+    schedule_lateness_seconds: Tallies = tallies("Time from a turn to its acquisition.", buckets=SECONDS)
+    schedule_runs: Counts = counts("Turns that ended; status is how.", "status")
+    schedule_run_seconds: Tallies = tallies(
+        "Time from the acquisition of a turn to its end.", buckets=SECONDS
+    )
+    schedule_failures: Counter = counter("Turns that failed, by class of failure.", "kind")
+    schedule_missed: Counter = counter("Turns that were left out.")
+    schedule_given_back: Counter = counter("Turns that were given back without an end.")
+    schedule_stale: Counter = counter("Ends that were refused: the schedule had moved on.")
+    schedule_recovery: Counter = counter(
+        "Ends that Redis was not there for; status is told or given_up.", "status"
+    )
+    schedule_recovery_queue: Gauge = gauge("Ends that wait for another try.")
+    schedule_zombies: Counter = counter(
+        "Turns beyond deadline and threshold; kind is deadman or scan.", "kind"
+    )
+    schedule_reclaimed: Counter = counter("Turns taken back from schedulers that stopped renewing.")
+    schedule_repaired: Counter = counter("Entries that a sweep put right, kind is what was wrong.", "kind")
+    schedule_sweeps: Counter = counter(
+        "Sweeps; status is whole, over_budget, elsewhere, hung, failed or skipped.", "status"
+    )
+    schedule_running: Gauge = gauge("Turns that go on in this scheduler now.")
+    schedule_permits_free: Gauge = gauge("Permits of this scheduler that are free.")
+    schedule_registered: Gauge = gauge("Schedules that there are.")
+    schedule_waiting: Gauge = gauge("Schedules that wait for their turn.")
+    schedule_working: Gauge = gauge("Schedules that run somewhere.")
+    schedule_due: Gauge = gauge("Schedules that are due and wait.")
+    schedule_oldest_overdue_seconds: Gauge = gauge("How long the most overdue schedule waits.")
+    schedule_degraded: Gauge = gauge("1 while the scheduler's health is DEGRADED.")
+    schedule_capacity: Gauge = gauge("Schedules that this scheduler could acquire at once now.")
+    schedule_breaker_state: Gauge = gauge("0 closed, 1 half open, 2 open, kind is the breaker.", "kind")
+    schedule_breaker_events: Counter = counter(
+        "Trips, blocked calls and recoveries of a breaker; kind is the breaker, reason what happened.",
+        "kind",
+        "reason",
+    )
+    schedule_signals: Gauge = gauge("1 while a watchdog barks, kind is its signal.", "kind")

@@ -1,0 +1,21 @@
+"""What most of these tests stand on: a board to move schedules by hand, or a stage with whole schedulers."""
+
+from __future__ import annotations
+
+import pytest
+from keycheck import check_keys
+from schedulehand import Board
+from scheduling import stage_of
+
+
+@pytest.fixture
+async def board(redis):
+    board = Board(redis)
+    yield board
+    await check_keys(redis)
+
+
+@pytest.fixture
+async def stage(redis, redis_settings):
+    async with stage_of(redis, redis_settings) as stage:
+        yield stage

@@ -1,0 +1,123 @@
+"""Somebody writes something else under a run's keys: that run suffers, and nobody waits behind it."""
+
+from __future__ import annotations
+
+import pytest
+from byhand import Hand, open_queue, submit
+from system import System
+
+from holdfast.errors import RedisUnavailable
+from holdfast.runs.archive import Archive
+from holdfast.runs.expiry import Expiry
+from holdfast.runs.retention import Retention
+from holdfast.runs.run import Status, Submission
+from holdfast.runs.settle import Settlement, Verdict
+from holdfast.store.door import StoreDoor
+from holdfast.telemetry.metrics import Metrics
+
+
+@pytest.fixture
+async def queue(redis):
+    return await open_queue(redis)
+
+
+@pytest.fixture
+async def hand(queue):
+    return await Hand(queue, "w").join()
+
+
+async def damage(queue, run_id: str, *, key: str = "run") -> None:
+    name = getattr(queue.keys, key)(run_id)
+    await queue.redis.delete(name)
+    await queue.redis.set(name, "not what it was")
+
+
+async def test_delayed_runs_behind_it_become_due(queue, hand):
+    """Fails if the promoter stops at the record that it can't read: it comes there first every time."""
+    await submit(queue, "a", delay_seconds=0.001)
+    await submit(queue, "b", delay_seconds=0.002)
+    await damage(queue, "a")
+    while not await queue.redis.xlen(queue.keys.stream):
+        await hand.promote()
+    assert [run.run_id for run in await hand.claim(5)] == ["b"]
+    assert await queue.redis.zcard(queue.keys.delayed) == 0
+
+
+@pytest.mark.parametrize(("key", "verdict"), [("run", Verdict.STALE), ("feed", Verdict.STALE)])
+async def test_the_others_of_a_batch_are_settled_whole(queue, hand, key, verdict):
+    """Fails if the batch ends there: the runs before it would have their result, but never leave the stream."""
+    for name in "abc":
+        await submit(queue, name)
+    leases = [hand.lease(run) for run in await hand.claim(3)]
+    await damage(queue, "b", key=key)
+    batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1", b"{}") for lease in leases]
+    assert await hand._settler._settle(batch) == [Verdict.SETTLED, verdict, Verdict.SETTLED]
+    assert await queue.redis.xlen(queue.keys.stream) == 1
+    unarchived = await queue.redis.lrange(queue.keys.unarchived, 0, -1)
+    assert [one.split()[1] for one in unarchived] == [b"a", b"c"]
+    assert await queue.redis.zcard(queue.keys.ended) == 2
+
+
+async def test_the_archive_and_the_expiry_go_on_behind_it(redis, redis_settings):
+    async with System(redis_settings) as system:
+        queue = system.queue
+        hand = await Hand(queue, "w").join()
+        for name in "abcd":
+            await submit(queue, name)
+        for run in await hand.claim(4):
+            await hand.settle(hand.lease(run))
+        await damage(queue, "a")
+        await queue.redis.hset(queue.keys.run("b"), "attempt", "many")
+        door = StoreDoor(system.settings.database)
+        assert (await Archive(queue, door, Metrics()).run_once()).archived == 2
+        assert await queue.redis.llen(queue.keys.unarchived) == 0
+        await damage(queue, "c")
+        await queue.redis.zadd(queue.keys.ended, dict.fromkeys("abcd", 1))
+        assert await Expiry(queue, Metrics()).run_once() == 4
+        await door.aclose()
+
+
+async def test_a_sweep_passes_over_it(queue, hand):
+    for name in "ab":
+        await submit(queue, name)
+    await damage(queue, "a")
+    await queue.redis.xtrim(queue.keys.stream, maxlen=0, approximate=False)
+    retention = Retention(queue, Metrics(), ttl_seconds=0.0)
+    for _ in range(3):
+        await retention.run_once()
+    assert [run.run_id for run in await hand.claim(5)] == ["b"]
+
+
+async def test_a_cancelled_run_is_not_ended_again_by_who_held_it(queue, hand):
+    """The group was made anew while it ran and was cancelled: it is claimed again, and dropped."""
+    await submit(queue, "a")
+    lease = await hand.claim_one()
+    await queue.cancel("a", "enough")
+    await queue.redis.xgroup_destroy(queue.keys.stream, queue.settings.group)
+    await queue.ensure()
+    await queue.redis.execute_command("XGROUP", "SETID", queue.keys.stream, queue.settings.group, "0")
+    assert await (await Hand(queue, "other").join()).claim(5) == []
+    assert await hand.settle(lease) is Verdict.STALE
+    assert (await queue.get("a")).status is Status.CANCELLED
+
+
+async def test_what_was_accepted_before_redis_went_is_told(redis, redis_settings, monkeypatch):
+    """Fails if the whole call raises: whoever sends all of it again would run the first ones twice."""
+    monkeypatch.setattr("holdfast.runs.submit._BATCH", 2)
+    async with System(redis_settings) as system:
+        submitter = system.queue._submitter
+        sent, call = [], submitter._call
+
+        async def going_away(args):
+            sent.append(args)
+            if len(sent) > 2:
+                raise RedisUnavailable("gone", retry_after=1.0)
+            return await call(args)
+
+        monkeypatch.setattr(submitter, "_call", going_away)
+        told = await system.queue.submit_many([Submission(agent="echo", input=n) for n in range(9)])
+        assert [type(one).__name__ for one in told] == ["Ticket"] * 4 + ["RedisUnavailable"] * 5
+        assert len(sent) == 3, "nobody is asked again who is known to be away"
+        assert await redis.xlen(system.queue.keys.stream) == 4
+        with pytest.raises(RedisUnavailable):
+            await system.queue.submit_many([Submission(agent="echo")])
