@@ -34,10 +34,12 @@ def short_dir() -> Iterator[Path]:
 @pytest.fixture
 def log_lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """What this process has logged since, as JSON has it; whatever other tests did to the loggers."""
-    stream, handlers = io.StringIO(), logging.getLogger().handlers[:]
+    stream, root = io.StringIO(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     configure(LogSettings(format="json"), stream)
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    logging.getLogger().handlers[:] = handlers
+    root.handlers[:] = handlers
+    root.setLevel(level)
     structlog.reset_defaults()
     LateLogger.epoch += 1
 

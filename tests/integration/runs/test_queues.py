@@ -49,7 +49,7 @@ async def test_a_worker_serves_several_queues_each_with_its_own_settings(redis, 
     assert [group["name"] for group in await redis.xinfo_groups("tankpit:jobs")] == [b"tanks"]
 
 
-async def test_draining_one_of_two_queues_waits_quietly(redis, redis_settings, caplog):
+async def test_draining_one_of_two_queues_waits_quietly(redis, redis_settings):
     """With the finished worker still among the watched, the drain would spin and log without end."""
     app, gate = App("test"), asyncio.Event()
 

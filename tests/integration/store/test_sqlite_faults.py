@@ -39,7 +39,7 @@ def locked(path: str):
         other.close()
 
 
-async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(database, caplog):
+async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(database, log_lines):
     async with await open_store(database) as store:
         noticed = note_away(store)
         with locked(database.path):
@@ -52,7 +52,7 @@ async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(databas
             assert not writing.done()
         await asyncio.wait_for(writing, 10)
         assert noticed
-        assert "the database is away: register waits for it" in caplog.text
+        assert any("the database is away: register waits for it" in line["event"] for line in log_lines())
         assert await memory(store, fence=2).step("s") == b"1"
 
 
