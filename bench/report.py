@@ -42,6 +42,7 @@ otherwise), with {harness.SLOTS} slots and log level WARNING where it is about s
 - emit: every event is awaited before the next; bare = as many tasks, each awaiting its own XADD.
 - http: bare = an empty FastAPI POST route under uvicorn, asked by the same client over 16 connections.
 - steps: one after the other, each committed. relay: one relay process, a receiver in this one.
+- schedules: bare = the two scripts alone, acquire a batch and complete it, from one process; nothing is run.
 """
 
 
