@@ -29,6 +29,15 @@ async def work(ctx: Context, seconds: float) -> int:
 
 
 @app.agent
+async def held(ctx: Context, _: None) -> int:
+    """Never finish under the first fence; finish at once under any later one."""
+    note(ctx, "begin")
+    if ctx.fence == 1:
+        await asyncio.Event().wait()
+    return ctx.attempt
+
+
+@app.agent
 async def blocking(ctx: Context, seconds: float) -> int:
     """Block the event loop, as agent code should not."""
     note(ctx, "begin")

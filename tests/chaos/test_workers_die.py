@@ -105,7 +105,7 @@ async def test_what_cannot_finish_is_handed_back_and_starts_elsewhere_at_once(re
         fleet_of(system, ledger) as fleet,
     ):
         first = await fleet.start("first")
-        run_id = await system.submit("work", 2.0)
+        run_id = await system.submit("held", None)
         await begun(ledger, run_id)
         await fleet.start("second", HOLDFAST_DRAIN_SECONDS="10")
         first.terminate()

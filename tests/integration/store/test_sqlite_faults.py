@@ -12,6 +12,7 @@ import sys
 
 import pytest
 from awaywatch import note_away
+from system import until
 
 from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError, StoreUnavailable
@@ -40,6 +41,9 @@ def locked(path: str):
 
 
 async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(database, log_lines):
+    def waits_for(what: str) -> bool:
+        return any(f"the database is away: {what} waits for it" in line["event"] for line in log_lines())
+
     async with await open_store(database) as store:
         noticed = note_away(store)
         with locked(database.path):
@@ -49,10 +53,9 @@ async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(databas
             ):
                 await store.prune(archived_before=1.0, steps_before=1.0, limit=1)
             assert await store.archived("r") is None  # reading goes on beside it
+            await until(lambda: noticed and waits_for("register"))
             assert not writing.done()
-        await asyncio.wait_for(writing, 10)
-        assert noticed
-        assert any("the database is away: register waits for it" in line["event"] for line in log_lines())
+        await asyncio.wait_for(writing, 15)
         assert await memory(store, fence=2).step("s") == b"1"
 
 
