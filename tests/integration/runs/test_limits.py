@@ -320,6 +320,72 @@ async def test_a_retry_gives_its_agents_permit_to_the_next(queue):
     assert await claimed(hand) == ["r2"]
 
 
+@pytest.mark.parametrize("first", ["tenant", "agent"])
+async def test_nobody_waits_for_ever_for_two_limits_that_are_never_free_together(redis, first):
+    """Fails if a run that one limit turns away goes to the end of the other's line, or never keeps one for the other."""
+    queue = await open_queue(redis, tenant_concurrency=1)
+    hand = await Hand(queue, "w", {"writer": 1}).join()
+
+    async def more(n: int) -> None:
+        await submit(queue, f"reads{n}", agent="reader", tenant="acme")
+        await submit(queue, f"writes{n}", agent="writer", tenant="bolt")
+
+    await more(0)
+    running = {run.run_id: hand.lease(run) for run in await hand.claim(10)}
+    await submit(queue, "both", agent="writer", tenant="acme")
+    for n in range(1, 20):
+        await more(n)
+        for kind in ("reads", "writes") if first == "tenant" else ("writes", "reads"):
+            (ending,) = [run_id for run_id in running if run_id.startswith(kind)] or [None]
+            if ending:
+                await hand.settle(running.pop(ending))
+            for _ in range(3):  # some are turned away, and the next in line is let in by that
+                running |= {run.run_id: hand.lease(run) for run in await hand.claim(10)}
+        if "both" in running:
+            break
+    assert n <= 4, await events(queue, "both")
+
+
+async def test_a_run_that_is_turned_away_goes_before_those_that_came_later(redis):
+    queue = await open_queue(redis, tenant_concurrency=1)
+    hand = await Hand(queue, "w", {"writer": 1}).join()
+    await submit(queue, "writes", agent="writer", tenant="bolt")
+    await submit(queue, "reads", agent="reader", tenant="acme")
+    leases = {run.run_id: hand.lease(run) for run in await hand.claim(10)}
+    await submit(queue, "old", agent="writer", tenant="acme")
+    await submit(queue, "young", agent="reader", tenant="acme")
+    assert await claimed(hand) == []
+    assert ((await queue.get("old")).parked, (await queue.get("young")).parked) == ("tenant:acme",) * 2
+    await submit(queue, "younger", agent="writer", tenant="corp")
+    assert await claimed(hand) == []
+    await hand.settle(leases["reads"])
+    assert await claimed(hand) == []  # the agent is busy: it keeps its place, and the tenant's permit
+    assert (await queue.get("old")).parked == "agent:writer"
+    await hand.settle(leases["writes"])
+    assert await claimed(hand) == ["old"]
+
+
+async def test_no_two_runs_wait_for_what_the_other_has(redis):
+    """Fails if one that waits keeps a limit that comes after the one it waits for in their order."""
+    queue = await open_queue(redis, tenant_concurrency=1)
+    hand = await Hand(queue, "w", {"writer": 1}).join()
+    await submit(queue, "writes", agent="writer", tenant="bolt")
+    (writes,) = await hand.claim(10)
+    await submit(queue, "first", agent="writer", tenant="acme")  # waits for the agent
+    await submit(queue, "reads", agent="reader", tenant="acme")
+    (reads,) = await hand.claim(10)
+    await submit(queue, "second", agent="writer", tenant="acme")  # waits for the tenant
+    assert await claimed(hand) == []
+    await hand.settle(hand.lease(reads))
+    assert await claimed(hand) == []  # the second has the tenant's permit now, and waits for the agent
+    await hand.settle(hand.lease(writes))
+    assert await claimed(hand) == []  # the first has the agent's, and waits for the tenant: it lets it go
+    (second,) = await hand.claim(10)
+    assert second.run_id == "second"
+    await hand.settle(hand.lease(second))
+    assert await claimed(hand) == ["first"]
+
+
 async def test_a_raised_limit_lets_the_parked_ones_go_on(queue):
     tight = await Hand(queue, "tight", {"writer": 1}).join()
     for n in range(3):

@@ -73,8 +73,9 @@ end
 local NO_BONDS = { outbox = false }
 local function bonds_of(record, bound)
   if not bound then return NO_BONDS end
-  local have = redis.call('HMGET', record, 'thread', 'tenant', 'key', 'outbox', 'cancel')
-  return { thread = have[1], tenant = have[2], key = have[3], outbox = have[4], cancel = have[5] }
+  local have = redis.call('HMGET', record, 'thread', 'tenant', 'key', 'outbox', 'cancel', 'place')
+  local place = have[6] and tonumber(have[6])
+  return { thread = have[1], tenant = have[2], key = have[3], outbox = have[4], cancel = have[5], place = place }
 end
 
 -- Undoing is done by every attempt until the run has ended: the first one may die before it gets to it.
@@ -108,20 +109,24 @@ local function limits_of(bonds, agent)
   return wanted
 end
 
--- Returns false if the run has to wait for one of its limits; it keeps the permits it has.
+-- Returns false if the run has to wait for one of its limits. What it has of other limits is not for one that waits: it keeps its
+-- thread and its place in line. If it has waited before it also keeps what comes before this limit in the one order of all limits:
+-- two busy ones would else turn it away by turns for ever, and no circle can close along one order.
 local function admitted(record, id, lane, entry, bonds, agent)
+  local has = {}
   for _, limit in ipairs(limits_of(bonds, agent)) do
     local name, n = limit[1], limit[2]
-    if not take_permit(limits, name, n, record, id, clock) then
+    if not take_permit(limits, name, n, record, id, clock, bonds.place) then
       drop_entry(lane, group, entry)
-      -- What it has of other limits is not for one that waits; only its thread stays its own.
-      release_permits(limits, record, id, redis.call('HGET', record, 'permits'), returned, run_prefix, clock, true)
-      park(limits, name, record, id)
+      local permits = redis.call('HGET', record, 'permits')
+      release_permits(limits, record, id, permits, returned, run_prefix, clock, true, bonds.place and has)
+      park(limits, name, record, id, bonds.place)
       -- Room in spite of a queue: the limit was raised.
       while redis.call('ZCARD', holding_of(limits, name)) < n and admit_next(limits, name, returned, run_prefix, clock) do end
       dropped = dropped + 1
       return false
     end
+    has[name] = true
   end
   return true
 end

@@ -29,26 +29,29 @@ local function note_permit(record, name)
   redis.call('HSET', record, 'permits', cjson.encode(permits), 'bound', '1')
 end
 
--- Whoever comes later than a parked run waits behind it, even if there is room.
-local function take_permit(limits, name, most, record, id, now)
+-- Whoever comes later than a parked run waits behind it, even if there is room. One that has waited before has a `place`, and goes
+-- before all whose place came later.
+local function take_permit(limits, name, most, record, id, now, place)
   local holding = holding_of(limits, name)
   if redis.call('ZSCORE', holding, id) then return true end
-  if redis.call('ZCARD', holding) >= most or redis.call('EXISTS', parked_of(limits, name)) == 1 then return false end
+  if redis.call('ZCARD', holding) >= most then return false end
+  local first = redis.call('ZRANGE', parked_of(limits, name), 0, 0, 'WITHSCORES')[2]
+  if first and not (place and place < tonumber(first)) then return false end
   redis.call('ZADD', holding, now, id)
   redis.call('SADD', limits, name)
   note_permit(record, name)
   return true
 end
 
--- In the order of parking, by a number and not by the clock: two in one millisecond have an order too. One that pushes goes
--- before all that do not.
+-- In the order of first parking, by a number and not by the clock: two in one millisecond have an order too. One that pushes
+-- goes before all that do not.
 local PUSHES = -1e15
-local function park(limits, name, record, id, pushes)
-  local order = redis.call('INCR', limits:sub(1, -7) .. 'turns')
-  redis.call('ZADD', parked_of(limits, name), pushes and order + PUSHES or order, id)
+local function park(limits, name, record, id, place, pushes)
+  place = place or redis.call('INCR', limits:sub(1, -7) .. 'turns')
+  redis.call('ZADD', parked_of(limits, name), pushes and place + PUSHES or place, id)
   redis.call('SADD', limits, name)
   redis.call('SADD', limits:sub(1, -7) .. 'waiters', id)
-  redis.call('HSET', record, 'status', 'queued', 'entry', '', 'parked', name)
+  redis.call('HSET', record, 'status', 'queued', 'entry', '', 'parked', name, 'place', place)
   append_event(record, 'parked', '{"limit":' .. cjson.encode(shown_limit(record, name)) .. '}')
 end
 
@@ -74,13 +77,14 @@ local function admit_next(limits, name, lane, run_prefix, now)
   return false
 end
 
--- A run that only pauses keeps its thread: the next message of a conversation must not overtake the one before.
-local function release_permits(limits, record, id, permits, lane, run_prefix, now, pauses)
+-- A run that only pauses keeps its thread: the next message of a conversation must not overtake the one before. `keeps` names
+-- what else it keeps.
+local function release_permits(limits, record, id, permits, lane, run_prefix, now, pauses, keeps)
   if not permits or permits == '' then return end
   local kept = {}
   for _, name in ipairs(cjson.decode(permits)) do
-    if pauses and is_thread(name) then
-      kept[1] = name
+    if pauses and is_thread(name) or keeps and keeps[name] then
+      kept[#kept + 1] = name
     elseif redis.call('ZREM', holding_of(limits, name), id) == 1 then
       admit_next(limits, name, lane, run_prefix, now)
     end

@@ -57,7 +57,7 @@ end
 -- A cancelled run's old entry may still be in its lane: the record points to the new entry, so the old one is dropped.
 local entry = queue_entry(lane, id, agent, message, stamp_of(now))
 redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry, 'attempt', 0, 'owner', '')
-redis.call('HDEL', record, 'cancel', 'error', 'result', 'finished_at', 'dead', 'due_at')
+redis.call('HDEL', record, 'cancel', 'error', 'result', 'finished_at', 'dead', 'due_at', 'place')
 redis.call('ZREM', ended, id)
 append_event(record, 'replayed', '{}')
 if letter ~= '' then
