@@ -8,7 +8,7 @@ import time
 
 import pytest
 from fleet import AGENTS, fleet_of
-from system import System, WorkerChild
+from system import System, WorkerChild, until
 
 from holdfast.runs.run import Status, Submission
 
@@ -25,7 +25,7 @@ async def begun(ledger, run_id: str, times: int = 1, seconds: float = 15.0):
 
 async def test_a_dead_workers_run_is_reclaimed_once_and_soon(system, fleet, ledger):
     first = await fleet.start("first")
-    run_id = await system.submit("work", 3.0)
+    run_id = await system.submit("held", None)
     await begun(ledger, run_id)
     await fleet.start("second")
     killed = time.time()
@@ -64,7 +64,7 @@ async def test_a_run_that_kills_its_workers_is_given_up_as_poison(redis, redis_s
 async def test_a_frozen_worker_that_wakes_up_changes_nothing(system, fleet, ledger):
     """SIGSTOP past the ttl, then SIGCONT: its lease is gone, its body ends, its result is refused."""
     first = await fleet.start("first")
-    run_id = await system.submit("work", 4.0)
+    run_id = await system.submit("work", 6.0)
     await begun(ledger, run_id)
     first.freeze()
     await fleet.start("second")
@@ -165,18 +165,17 @@ async def test_an_idle_worker_leaves_at_once(system, fleet):
 async def test_a_second_worker_of_the_same_name_waits_until_the_first_is_gone(system, fleet, ledger):
     """Two of one name would return each other's runs when they leave."""
     first = await fleet.start("twin")
-    run_id = await system.submit("work", 1.5)
-    await begun(ledger, run_id)
     second = WorkerChild(system.settings, AGENTS, "twin", CHAOS_LEDGER=str(ledger.path))
     try:
-        assert (await system.ended(run_id)).attempt == 1
+        await until(lambda: "another worker has this name" in second.logged(), 30)
+        assert (await system.ended(await system.submit("work", 0))).attempt == 1
         assert second.process.poll() is None
         first.terminate()
         assert await first.exited() == 0
         run_id = await system.submit("work", 0)
         assert (await system.ended(run_id)).status is Status.SUCCEEDED
     finally:
-        assert "another worker has this name" in second.close()
+        second.close()
 
 
 async def test_a_worker_takes_over_the_name_of_its_dead_predecessor(system, fleet, ledger):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -70,6 +71,9 @@ class Replica:
             said.append(line)
             if "api ready" in line:
                 self.url = f"http://127.0.0.1:{json.loads(line)['port']}"
+                # A process whose log nobody reads stands still when the pipe is full.
+                self._reading = threading.Thread(target=self.process.stderr.read)
+                self._reading.start()
                 return
         raise AssertionError("".join(said))
 
@@ -79,6 +83,7 @@ class Replica:
 
     def close(self) -> None:
         self.kill()
+        self._reading.join()
         assert self.process.stderr is not None
         self.process.stderr.close()
 

@@ -149,7 +149,10 @@ async def test_relay_and_hub_work_on_a_cluster(start_valkey, receiver):
     server.wait_for("CLUSTER INFO", "cluster_state:ok")
     redis = RedisSettings(url=f"redis+cluster://127.0.0.1:{server.port}")
     event_api = EventApiSettings(url=receiver.url)
-    async with System(redis, slots=3, event_api=event_api) as system, Hub(system.queue.redis, redis) as hub:
+    async with (
+        System(redis, slots=3, ttl=30.0, event_api=event_api) as system,
+        Hub(system.queue.redis, redis) as hub,
+    ):
         running = Running(msgspec.structs.replace(system.settings, relay=RelaySettings(**QUICK)), "relay")
         run_id = await system.submit("talk", 3)
         events = hub.follow(system.queue.keys, run_id)

