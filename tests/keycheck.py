@@ -49,12 +49,18 @@ async def check_keys(redis: Redis) -> None:
             assert await redis.pttl(raw) != -1, f"{key} has no ttl, but stays {doc.stays}"
 
 
+async def noted_ends(redis: Redis, ended: str) -> set[str]:
+    """The runs that have their time to leave; those that succeeded together are noted together."""
+    notes = [note.decode().split() for note in await redis.zrange(ended, 0, -1)]
+    return {run_id for note in notes for run_id in (note[1:] or note)}
+
+
 async def _check_run(redis: Redis, key: str) -> None:
     """An ended run has its time to leave; what belongs to no run at all would stay for ever."""
     status = await redis.hget(key, "status")
     assert status is not None, f"{key} is a feed without a run"
     tag, _, run_id = key.partition(":run:")
-    noted = await redis.zscore(f"{tag}:ended", run_id) is not None
+    noted = run_id in await noted_ends(redis, f"{tag}:ended")
     if status == b"cancelled":  # while its entry is a tombstone, it is not noted: a worker has yet to meet it
         return
     assert noted == (status.decode() in ENDED), f"{key} is {status.decode()}, noted as ended: {noted}"

@@ -139,8 +139,8 @@ GUARDS = [
     Guard(
         "a damaged run takes the rest of its batch along",
         "runs/lua/settle.lua",
-        "local fine, word = pcall(settle, at)",
-        "local fine, word = true, settle(at)",
+        "local fine, word = pcall(settle, run, status, field, extra, lane)",
+        "local fine, word = true, settle(run, status, field, extra, lane)",
         "tests/integration/runs/test_damaged.py::test_the_others_of_a_batch_are_settled_whole[feed-stale]",
     ),
     Guard(
@@ -272,8 +272,8 @@ GUARDS = [
     Guard(
         "attempts are counted only when they end",
         "runs/lua/claim.lua",
-        "(tonumber(have[5]) or 0) + 1",
-        "(tonumber(have[5]) or 1)",
+        "'attempt') or nil) or 0) + 1",
+        "'attempt') or nil) or 0)",
         f"{DIE}::test_a_run_that_kills_its_workers_is_given_up_as_poison",
     ),
     Guard(
@@ -405,15 +405,15 @@ GUARDS = [
     Guard(
         "a run expires before its events have left",
         "runs/lua/expire.lua",
-        "if goes_outside(id) or waits_for_archive(id) then",
-        "if waits_for_archive(id) then",
+        "if goes_outside(id, have[3]) or waits_for_archive(have[4]) then",
+        "if waits_for_archive(have[4]) then",
         f"{KEPT}::test_an_ended_run_stays_until_its_events_have_reached_the_outside[outbox]",
     ),
     Guard(
         "a note of an end removes a live run",
         "runs/lua/expire.lua",
-        "if not LIVE[have[1]] then",
-        "if true then",
+        "if LIVE[have[1]] then return end",
+        "",
         f"{KEPT}::test_a_live_run_under_the_id_of_an_ended_one_does_not_leave",
     ),
     Guard(
@@ -424,9 +424,23 @@ GUARDS = [
         f"{LIMITS}::test_a_delayed_run_that_interrupts_stops_the_running_one_when_it_is_due",
     ),
     Guard(
+        "a run that only its agent's limit binds ends with its permit",
+        "runs/lua/claim.lua",
+        "bound and 0 or number",
+        "have[6] and 0 or number",
+        f"{LIMITS}::test_an_agents_limit_holds_over_all_workers_and_is_first_come_first_served",
+    ),
+    Guard(
+        "a run leaves by the note of an earlier one of its id",
+        "runs/lua/expire.lua",
+        "if finished_at and have[4] and have[4] ~= finished_at then return end",
+        "",
+        f"{KEPT}::test_of_those_that_succeeded_together_one_that_came_again_stays",
+    ),
+    Guard(
         "nothing is kept of a dead run that leaves",
         "runs/lua/expire.lua",
-        "      keep_for_replay(record, have[2])\n",
+        "  keep_for_replay(record, have[2])\n",
         "",
         f"{DEAD}::test_a_run_revived_after_it_left_is_the_same_run",
     ),

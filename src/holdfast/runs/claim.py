@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CLAIM = load(__package__, "claim")
 _TIDY = load(__package__, "tidy")
-_HEAD, _FIELDS = 4, 7
+_HEAD, _FIELDS = 4, 8
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
 """By priority, but of ten claims one begins with the normal and one with the low lane: nobody starves."""
 
@@ -41,6 +41,9 @@ class Claimed(msgspec.Struct, frozen=True):
     rollback: tuple[str, ...] = ()
     """The runs of the same thread whose writes are undone first, as the store knows them."""
     submitted_ms: int = 0
+    lane: int = 0
+    """The number of the lane it was read from; 0 if settling it has to look up more than that."""
+    entry: bytes = b""
 
     @property
     def kept_as(self) -> str:
@@ -157,6 +160,8 @@ def _claimed(reply: list[Any], undo: list[bytes]) -> list[Claimed]:
             reply[at + 5],
             _debts(owed[reply[at]]) if reply[at] in owed else (),
             int(reply[at + 6]),
+            reply[at + 7],
+            reply[at + 3],
         )
         for at in range(_HEAD, len(reply), _FIELDS)
     ]

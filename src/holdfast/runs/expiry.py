@@ -1,6 +1,7 @@
 """Expiry: ended runs leave when their time is over.
 
 Not by a ttl on every key: noting the ends of a whole batch in one sorted set costs Redis a fifth less a run.
+Those of a batch that succeeded leave by one note.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Expiry:
     async def run_once(self, *, dry_run: bool = False) -> int:
         """Remove all whose time is over, page by page; return how many left, or would."""
         removed, seen = 0, _PAGE
-        while seen == _PAGE:
+        while seen >= _PAGE:
             args = [_PAGE, int(dry_run), self._retention_ms]
             seen, left = await _EXPIRE(self._queue.redis, self._keys, args)
             removed += left

@@ -95,7 +95,9 @@ class Retention:
         redis, keys = self._queue.redis, self._queue.keys
         for _ in range(self._pages):
             seen, forgotten, lasting = await _FORGET(
-                redis, [keys.runs, keys.run_prefix, keys.ended], [self._skip, _PAGE, int(dry_run)]
+                redis,
+                [keys.runs, keys.run_prefix, keys.ended],
+                [self._skip, _PAGE, int(dry_run), self._retention_ms],
             )
             walk.forgotten += forgotten
             await self._restore([run_id.decode() for run_id in lasting], walk, dry_run=dry_run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -148,12 +149,18 @@ class Settler:
 
     async def _settle(self, batch: list[Settlement]) -> Sequence[Verdict]:
         args = self._head.copy()
-        for s in batch:
-            extra = s.delay_ms if s.status is Status.DELAYED else s.reason
-            args += (s.lease.key, s.lease.fence, s.status, s.field, s.value, s.data, extra)
+        for alike, group in itertools.groupby(batch, _manner):
+            runs = list(group)
+            args += (len(runs), *alike)
+            for s in runs:
+                args += (s.lease.key, s.lease.fence, s.lease.entry, s.value, s.data)
         self._batch_size.observe(len(batch))
-        words = await _SETTLE(self._queue.redis, self._keys, args)
-        return [self._verdict(s, word) for s, word in zip(batch, words, strict=True)]
+        words: list[Any] = await _SETTLE(self._queue.redis, self._keys, args)
+        verdicts = [Verdict.SETTLED] * len(batch)
+        for at in range(0, len(words), 2):
+            number: int = words[at]
+            verdicts[number - 1] = self._verdict(batch[number - 1], words[at + 1])
+        return verdicts
 
     def _verdict(self, settlement: Settlement, word: bytes) -> Verdict:
         if word == b"damaged":
@@ -174,6 +181,12 @@ class Settler:
             fence=settlement.lease.fence,
             status=settlement.status or "handed_back",
         )
+
+
+def _manner(s: Settlement) -> tuple[Any, ...]:
+    """What is said once for all that follow each other and end alike."""
+    extra = s.delay_ms if s.status is Status.DELAYED else s.reason
+    return s.status, s.field, extra, s.lease.lane
 
 
 _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}

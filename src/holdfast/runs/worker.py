@@ -214,7 +214,7 @@ class Worker:
         self._metrics.runs(self._place.settings.name, run.agent).claimed(time.time() - run.entry_ms / 1000)
         hold = self._keeper.hold(
             self._leases,
-            Lease(run.run_id, self._owner, run.fence),
+            Lease(run.run_id, self._owner, run.fence, run.lane, run.entry),
             granted_at=asked_at,
             on_stop=lambda: self.cancel(run.run_id, "cancelled by request"),
         )

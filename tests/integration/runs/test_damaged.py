@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from byhand import Hand, open_queue, submit
+from keycheck import noted_ends
 from system import System
 
 from holdfast.errors import RedisUnavailable
@@ -55,7 +56,7 @@ async def test_the_others_of_a_batch_are_settled_whole(queue, hand, key, verdict
     assert await queue.redis.xlen(queue.keys.stream) == 1
     unarchived = await queue.redis.lrange(queue.keys.unarchived, 0, -1)
     assert [one.split()[1] for one in unarchived] == [b"a", b"c"]
-    assert await queue.redis.zcard(queue.keys.ended) == 2
+    assert await noted_ends(queue.redis, queue.keys.ended) == {"a", "c"}
 
 
 async def test_the_archive_and_the_expiry_go_on_behind_it(redis, redis_settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -37,7 +38,7 @@ class Holder:
 
     @property
     def lease(self) -> Lease:
-        return Lease(self.run.run_id, self.owner, self.run.fence)
+        return Lease(self.run.run_id, self.owner, self.run.fence, self.run.lane, self.run.entry)
 
     async def settle(self, status: Status = Status.SUCCEEDED, value: bytes = b"1") -> Verdict:
         field = "result" if status is Status.SUCCEEDED else "error"
@@ -123,6 +124,92 @@ async def test_a_settlement_sent_twice_says_already(queue):
     assert await holder.settle() is Verdict.ALREADY
     kinds = [fields[b"type"] for _, fields in await queue.redis.xrange(queue.keys.feed("r"))]
     assert kinds == [b"submitted", b"started", b"succeeded"]
+
+
+async def test_an_entry_that_its_settlement_does_not_name_brings_no_second_start(queue, redis):
+    """Redis has lost that the entry moved on: the run is ours by owner and fence, but lies elsewhere."""
+    await queue.submit(Submission(agent="a", run_id="r"))
+    holder = Holder(queue, "me")
+    await holder.claim()
+    ((_, fields),) = await redis.xrange(queue.keys.stream)
+    entry = await redis.xadd(queue.keys.returned, fields)
+    await redis.hset(queue.keys.run("r"), mapping={"lane": queue.keys.returned, "entry": entry})
+    assert await holder.settle() is Verdict.SETTLED
+    assert not await holder.claim()
+    assert (await queue.get("r")).status is Status.SUCCEEDED
+    depth = await queue.depth()
+    assert (depth.undelivered, depth.pending) == (0, 0), "what nobody needs any more is dropped"
+
+
+async def test_each_of_a_mixed_batch_gets_its_own_verdict(queue):
+    """Fails if what is said once for those that end alike is taken for the next ones too."""
+    holder = Holder(queue, "me")
+    for run_id in "abcdef":
+        await queue.submit(Submission(agent="a", run_id=run_id))
+    runs = (await holder.claimer.claim(6, [])).runs
+    leases = [Lease(run.run_id, "me", run.fence, run.lane, run.entry) for run in runs]
+    late = Lease("b", "me", 7, leases[1].lane, leases[1].entry)
+    error = b'{"kind":"server"}'
+    batch = [
+        Settlement(leases[0], Status.SUCCEEDED, "result", b"1"),
+        Settlement(late, Status.SUCCEEDED, "result", b"2"),
+        Settlement(leases[2], Status.DELAYED, value=error, delay_ms=60_000),
+        Settlement(leases[3], Status.FAILED, value=error, reason="server"),
+        Settlement(leases[4], Status.SUCCEEDED, "result", b"5"),
+        Settlement(leases[4], Status.SUCCEEDED, "result", b"6"),
+        Settlement(leases[5], Status.FAILED, value=error, reason="other"),
+    ]
+    settled = Verdict.SETTLED
+    assert await holder.settler._settle(batch) == [
+        settled,
+        Verdict.STALE,
+        settled,
+        settled,
+        settled,
+        Verdict.ALREADY,
+        settled,
+    ]
+    ended = [await queue.get(run_id) for run_id in "abcdef"]
+    assert [(run.status.value, run.result) for run in ended] == [
+        ("succeeded", 1),
+        ("running", None),
+        ("delayed", None),
+        ("failed", None),
+        ("succeeded", 5),
+        ("failed", None),
+    ]
+    letters = await queue.redis.xrange(queue.keys.deadletter)
+    assert [(letter[b"run_id"], letter[b"reason"]) for _, letter in letters] == [
+        (b"d", b"server"),
+        (b"f", b"other"),
+    ]
+    assert (await queue.depth()).pending == 1
+
+
+async def test_a_listener_hears_every_kind_of_event_as_it_is(queue, redis):
+    await queue.submit(Submission(agent="a", run_id="r"))
+    holder = Holder(queue, "me")
+    await holder.claim()
+    async with redis.pubsub(ignore_subscribe_messages=True) as channel:
+        await channel.subscribe(queue.keys.live("r"))
+        emit = holder.emitter.for_run(holder.run)
+        await asyncio.gather(emit("word", 1), emit('say "so"', 2), emit("word", 3))
+        await holder.settle()
+        heard = [await _next(channel) for _ in range(4)]
+    ids = [entry.decode() for entry, _ in await redis.xrange(queue.keys.feed("r"))][2:]
+    assert heard == [
+        {"id": ids[0], "type": "word", "data": 1},
+        {"id": ids[1], "type": 'say "so"', "data": 2},
+        {"id": ids[2], "type": "word", "data": 3},
+        {"id": ids[3], "type": "succeeded", "data": {}},
+    ]
+
+
+async def _next(channel):
+    async with asyncio.timeout(10):
+        while (message := await channel.get_message(timeout=1)) is None:
+            pass
+    return json.loads(message["data"])
 
 
 async def test_a_run_handed_back_keeps_its_attempt_and_gets_a_higher_fence(queue):

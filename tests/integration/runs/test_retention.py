@@ -13,7 +13,7 @@ from holdfast.config import QueueSettings
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Priority, Status
-from holdfast.runs.settle import Verdict
+from holdfast.runs.settle import Settlement, Verdict
 from holdfast.telemetry.metrics import Metrics
 
 
@@ -80,6 +80,86 @@ async def test_more_than_a_page_leaves_in_one_pass(queue, redis, monkeypatch):
     await redis.zadd(queue.keys.ended, {f"r{n}": 1 for n in range(10)})
     assert (await retention_of(queue).run_once()).left == 10
     assert [key for key in await redis.keys("*") if b":run:" in key] == []
+
+
+async def succeed_together(hand: Hand, count: int) -> None:
+    """Let runs end in one call, as a busy worker does, and be archived."""
+    runs = await hand.claim(count)
+    batch = [Settlement(hand.lease(run), Status.SUCCEEDED, "result", b"1") for run in runs]
+    assert await hand._settler._settle(batch) == [Verdict.SETTLED] * count
+    await hand.queue.redis.delete(hand.queue.keys.unarchived)
+
+
+async def time_is_over(queue: RunQueue) -> None:
+    """Make everything leave that is noted."""
+    notes = await queue.redis.zrange(queue.keys.ended, 0, -1)
+    await queue.redis.zadd(queue.keys.ended, dict.fromkeys(notes, 1))
+
+
+async def test_those_that_succeeded_together_leave_together(queue, redis, monkeypatch):
+    monkeypatch.setattr("holdfast.runs.expiry._PAGE", 3)
+    for n in range(12):
+        await submit(queue, f"r{n}")
+    hand = await Hand(queue, "w").join()
+    await succeed_together(hand, 5)
+    await succeed_together(hand, 5)
+    await settle_next(hand)
+    assert await redis.zcard(queue.keys.ended) == 3
+    leaves = await redis.zscore(queue.keys.ended, (await redis.zrange(queue.keys.ended, 0, 0))[0])
+    assert 0 < leaves - await now_ms(redis) <= 86_400_000
+    swept = await retention_of(queue).run_once()
+    assert (swept.left, swept.expiring, swept.forgotten) == (0, 0, 0), "they have their time to leave"
+    await time_is_over(queue)
+    assert (await retention_of(queue).run_once(dry_run=True)).left == 11
+    assert (await retention_of(queue).run_once()).left == 11
+    assert await redis.zrange(queue.keys.runs, 0, -1) == [b"r11"]
+    assert [key for key in await redis.keys("*") if b":run:" in key and b":run:r11" not in key] == []
+    assert await redis.zcard(queue.keys.ended) == 0
+
+
+async def test_of_those_that_succeeded_together_one_that_came_again_stays(queue, redis):
+    """Somebody deleted records by hand. Fails if the first end's note is taken for the second's, or for a live run."""
+    for name in "abc":
+        await submit(queue, name)
+    hand = await Hand(queue, "w").join()
+    await succeed_together(hand, 3)
+    await time_is_over(queue)
+    await redis.delete(queue.keys.run("a"), queue.keys.run("b"))
+    await next_ms(queue)
+    await submit(queue, "a")
+    await settle_next(hand)
+    await submit(queue, "b")
+    assert (await retention_of(queue).run_once()).left == 1
+    assert (await queue.get("a")).status is Status.SUCCEEDED
+    assert (await queue.get("b")).status is Status.QUEUED
+    assert await redis.exists(queue.keys.run("c")) == 0
+    assert await redis.zrange(queue.keys.ended, 0, -1) == [b"a"]
+
+
+async def test_of_those_that_succeeded_together_one_that_still_goes_outside_stays_alone(redis):
+    queue = RunQueue(QueueSettings(), redis, outside=True)
+    await queue.ensure()
+    for name in "abc":
+        await submit(queue, name)
+    await succeed_together(await Hand(queue, "w").join(), 3)
+    await redis.zrem(queue.keys.outbox, "a", "c")
+    await time_is_over(queue)
+    assert (await retention_of(queue).run_once()).left == 2
+    assert (await queue.get("b")).status is Status.SUCCEEDED
+    assert await redis.zrange(queue.keys.ended, 0, -1) == [b"b"]
+    await redis.zrem(queue.keys.outbox, "b")
+    await time_is_over(queue)
+    assert (await retention_of(queue).run_once()).left == 1
+
+
+async def test_a_succeeded_run_whose_note_is_gone_leaves_in_the_end(queue, redis):
+    await submit(queue, "r1")
+    await settle_next(await Hand(queue, "w").join())
+    await redis.delete(queue.keys.ended)
+    assert (await retention_of(queue).run_once()).expiring == 0, "it may be noted with others"
+    await redis.hset(queue.keys.run("r1"), "finished_at", int(await now_ms(redis)) - 2 * 86_400_000 - 1)
+    assert (await retention_of(queue).run_once()).expiring == 1
+    assert await redis.zscore(queue.keys.ended, "r1") > 0
 
 
 # -- the index

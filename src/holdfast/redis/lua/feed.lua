@@ -9,7 +9,13 @@ local function append_event(record, kind, data, outbox)
 end
 
 -- For listeners that only want to hear it now: nothing is kept for those who come later.
+-- What stands between an event's id and its data is the same for all of its kind.
+local between = {}
 local function publish_event(record, id, kind, data)
-  local plain = kind:find('^[%w_.]+$') and '"' .. kind .. '"' or cjson.encode(kind)
-  redis.call('PUBLISH', record .. ':live', '{"id":"' .. id .. '","type":' .. plain .. ',"data":' .. data .. '}')
+  local words = between[kind]
+  if not words then
+    words = '","type":' .. (kind:find('^[%w_.]+$') and '"' .. kind .. '"' or cjson.encode(kind)) .. ',"data":'
+    between[kind] = words
+  end
+  redis.call('PUBLISH', record .. ':live', '{"id":"' .. id .. words .. data .. '}')
 end

@@ -8,11 +8,13 @@
 --       6 default agent, 7 '1' if adopted runs' events go outside, 8 limits: JSON of { agents = { name: n }, tenant = n, key = n } or '',
 --       then per entry that a blocking read has already delivered to us: lane number, entry id
 -- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, { runs of a thread to undo first: id, then what to
---         undo and when each was submitted, separated by blanks }, per run: id, fence, attempt, entry id, agent, message, submitted_at }
+--         undo and when each was submitted, separated by blanks }, per run: id, fence, attempt, entry id, agent, message, submitted_at, lane number (0 if it has what few
+--         runs have: then its end has more to look up) }
 -- @include clock
 -- @include entry
 -- @include limits
 -- @include resuming
+local redis = redis -- a global is looked up by its name at every use
 local returned, gate, index, run_prefix, ended = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local limits, outbox, unarchived = KEYS[9], KEYS[10], KEYS[11]
 local group, owner, room, order = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -28,7 +30,7 @@ local claimed = { 'open', 0, 0, undo }
 
 -- Every field that is read costs more than what is done with it: whatever few runs have is behind `bound`.
 local function look_up(record)
-  return redis.pcall('HMGET', record, 'status', 'lane', 'entry', 'fence', 'attempt', 'submitted_at', 'bound')
+  return redis.pcall('HMGET', record, 'status', 'lane', 'entry', 'fence', 'submitted_at', 'bound')
 end
 
 -- Most numbers here are a one, and Lua writes every number as a fraction, which takes its time.
@@ -66,7 +68,7 @@ local function adopt(record, id, lane, entry, agent, message, written)
   if bound then redis.call('HSET', record, 'bound', bound) end
   append_event(record, 'adopted', '{}', leaves and outbox)
   adopted = adopted + 1
-  return { 'queued', lane, entry, false, false, submitted, bound }
+  return { 'queued', lane, entry, false, submitted, bound }
 end
 
 -- What few runs have, read only of those whose record says that there is something.
@@ -163,7 +165,7 @@ local function parts_of(fields, entry)
   return given_id(named, entry), named['agent_id'] or default_agent, named['message_data'], named
 end
 
-local function claim(lane, entry, fields)
+local function claim(number, lane, entry, fields)
   local id, agent, written, named = parts_of(fields, entry)
   local message = written or cjson.encode(named)
   local record = run_prefix .. id
@@ -183,27 +185,32 @@ local function claim(lane, entry, fields)
   if not same or (status ~= 'queued' and status ~= 'running') then
     return drop(lane, entry, id, same and status == 'cancelled')
   end
-  local bound = have[7]
-  local bonds = bonds_of(record, bound)
+  local bonds = bonds_of(record, have[6])
   if bonds.cancel then
     end_cancelled(record, id, bonds.cancel, have[4])
     return drop(lane, entry, id, true)
   end
-  if (bound or (most and most.agents[agent])) and not admitted(record, id, lane, entry, bonds, agent) then return end
-  local fence, attempt = (tonumber(have[4]) or 0) + 1, (tonumber(have[5]) or 0) + 1
+  local bound = have[6] or (most and most.agents[agent])
+  if bound and not admitted(record, id, lane, entry, bonds, agent) then return end
+  -- Only one that was begun before has an attempt to be counted on from.
+  local fence, attempt = 1, 1
+  if have[4] then
+    fence, attempt = (tonumber(have[4]) or 0) + 1, (tonumber(redis.call('HGET', record, 'attempt') or nil) or 0) + 1
+  end
   local fence_text, attempt_text = digits(fence), digits(attempt)
   redis.call('HSET', record, 'status', 'running', 'fence', fence_text, 'attempt', attempt_text, 'owner', owner, 'started_at', now)
   append_event(record, 'started', '{"attempt":' .. attempt_text .. ',"fence":' .. fence_text .. by_owner, bonds.outbox)
   take_debts(record, id, bonds.thread)
   local n = #claimed
   claimed[n + 1], claimed[n + 2], claimed[n + 3], claimed[n + 4] = id, fence, attempt, entry
-  claimed[n + 5], claimed[n + 6], claimed[n + 7] = agent, message, have[6] or '0'
+  claimed[n + 5], claimed[n + 6], claimed[n + 7], claimed[n + 8] = agent, message, have[5] or '0', bound and 0 or number
   room = room - 1
 end
 
 local paused = redis.call('HGET', gate, 'mode') == 'paused'
 for i = FIRST_WOKEN, #ARGV, 2 do
-  local lane, entry = KEYS[tonumber(ARGV[i])], ARGV[i + 1]
+  local number, entry = tonumber(ARGV[i]), ARGV[i + 1]
+  local lane = KEYS[number]
   if paused or room <= 0 then
     return_entry(lane, group, entry, returned, run_prefix, 'handed_back', owner, 0)
   else
@@ -211,7 +218,7 @@ for i = FIRST_WOKEN, #ARGV, 2 do
     local found = redis.call('XRANGE', lane, entry, entry)
     if found[1] and #redis.pcall('XPENDING', lane, group, entry, entry, 1, owner) == 1 then
       redis.call('XCLAIM', lane, group, owner, 0, entry, 'IDLE', 0, 'JUSTID')
-      claim(lane, entry, found[1][2])
+      claim(number, lane, entry, found[1][2])
     end
   end
 end
@@ -219,13 +226,14 @@ if paused then return { 'paused', dropped, adopted, undo } end
 
 for i = 1, #order do
   if room > 0 then
-    local lane = KEYS[tonumber(order:sub(i, i))]
+    local number = tonumber(order:sub(i, i))
+    local lane = KEYS[number]
     -- A missing group must not cost us what was claimed from the lanes before.
     local read = redis.pcall('XREADGROUP', 'GROUP', group, owner, 'COUNT', room, 'STREAMS', lane, '>')
     if read and read.err then
       claimed[1] = 'regroup'
     elseif read then
-      for _, item in ipairs(read[1][2]) do claim(lane, item[1], item[2]) end
+      for _, item in ipairs(read[1][2]) do claim(number, lane, item[1], item[2]) end
     end
   end
 end

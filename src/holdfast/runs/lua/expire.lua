@@ -1,4 +1,5 @@
--- Remove ended runs whose time is over: record, feed and their place in the index, a page at a time.
+-- Remove ended runs whose time is over: record, feed and their place in the index, a page at a time. A note names one run, or all
+-- that succeeded together (`finished_at id id …`).
 -- A run that lives under the same id again, because somebody deleted its record, only loses the note that it had ended;
 -- one whose events have not all reached the outside stays until they have. What a replay of its dead letter needs is kept.
 -- KEYS  1 ended (zset), 2 runs (zset), 3 run prefix, 4 outbox (zset; others of it by sink), 5 unarchived (list),
@@ -9,12 +10,12 @@
 -- @include record
 local ended, index, run_prefix, outbox, unarchived = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deadletter, letters = KEYS[6], KEYS[7]
-local LATER_MS, ARCHIVE_MS = 60000, 86400000
+local LATER_MS, ARCHIVE_MS, NOTES = 60000, 86400000, 1000
 local LIVE = { queued = true, delayed = true, running = true, interrupted = true }
 
 -- Lines of a run that wait for their receiver stand in the outbox of its sink.
-local function goes_outside(id)
-  if not read_fields(run_prefix .. id, 'outbox')[1] then return false end
+local function goes_outside(id, has_outbox)
+  if not has_outbox then return false end
   for _, sink in ipairs({ '', ':eventapi', ':webhook', ':push' }) do
     if redis.call('ZSCORE', outbox .. sink, id) then return true end
   end
@@ -45,33 +46,65 @@ local now = now_ms()
 -- not stays a day longer at most: there may be no janitor at all.
 local first = redis.call('LINDEX', unarchived, 0)
 local all_before = first and (tonumber(first:match('^%d+') or nil) or 0)
-local function waits_for_archive(id)
+local function waits_for_archive(finished_at)
   if not first then return false end
-  local finished = tonumber(read_fields(run_prefix .. id, 'finished_at')[1] or nil) or 0
+  local finished = tonumber(finished_at or nil) or 0
   return finished >= all_before and now < finished + tonumber(ARGV[3]) + ARCHIVE_MS
 end
 
-if ARGV[2] == '1' then return { 0, redis.call('ZCOUNT', ended, '-inf', now) } end
-local ids = redis.call('ZRANGEBYSCORE', ended, '-inf', now, 'LIMIT', 0, tonumber(ARGV[1]))
-local keys, gone, seen = {}, {}, {}
-for _, id in ipairs(ids) do
-  local record = run_prefix .. id
-  if goes_outside(id) or waits_for_archive(id) then
-    redis.call('ZADD', ended, now + LATER_MS, id)
-  else
-    seen[#seen + 1] = id
-    local have = read_fields(record, 'status', 'dead')
-    if not LIVE[have[1]] then
-      keep_for_replay(record, have[2])
-      keys[#keys + 1] = record
-      keys[#keys + 1] = record .. ':events'
-      gone[#gone + 1] = id
+-- Returns when the runs of a note ended, or nil if it is about one run; and their ids.
+local function read_note(note)
+  local finished_at, names = note:match('^(%d+) (.+)$')
+  if not finished_at then return nil, { note } end
+  local ids = {}
+  for id in names:gmatch('%S+') do ids[#ids + 1] = id end
+  return finished_at, ids
+end
+
+local function count_due()
+  local count, from = 0, 0
+  repeat
+    local notes = redis.call('ZRANGEBYSCORE', ended, '-inf', now, 'LIMIT', from, NOTES)
+    for _, note in ipairs(notes) do
+      local _, ids = read_note(note)
+      count = count + #ids
     end
+    from = from + NOTES
+  until #notes < NOTES
+  return count
+end
+
+local keys, gone, late = {}, {}, {}
+local function let_go(id, finished_at)
+  local record = run_prefix .. id
+  local have = read_fields(record, 'status', 'dead', 'outbox', 'finished_at')
+  if LIVE[have[1]] then return end
+  -- One that ended later under the same id has a note of its own.
+  if finished_at and have[4] and have[4] ~= finished_at then return end
+  if goes_outside(id, have[3]) or waits_for_archive(have[4]) then
+    late[#late + 1] = now + LATER_MS
+    late[#late + 1] = id
+    return
   end
+  keep_for_replay(record, have[2])
+  keys[#keys + 1] = record
+  keys[#keys + 1] = record .. ':events'
+  gone[#gone + 1] = id
+end
+
+if ARGV[2] == '1' then return { 0, count_due() } end
+local most, looked, seen = tonumber(ARGV[1]), 0, {}
+for _, note in ipairs(redis.call('ZRANGEBYSCORE', ended, '-inf', now, 'LIMIT', 0, most)) do
+  if looked >= most then break end
+  local finished_at, ids = read_note(note)
+  for _, id in ipairs(ids) do let_go(id, finished_at) end
+  looked = looked + #ids
+  seen[#seen + 1] = note
 end
 if seen[1] then redis.call('ZREM', ended, unpack(seen)) end
+if late[1] then redis.call('ZADD', ended, unpack(late)) end
 if gone[1] then
   redis.call('UNLINK', unpack(keys))
   redis.call('ZREM', index, unpack(gone))
 end
-return { #ids, #gone }
+return { looked, #gone }

@@ -2,26 +2,28 @@
 -- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 dead letters (stream), 7 run prefix, 8 ended (zset), 9 limits (set),
 --       10 unarchived (list)
 -- ARGV  1 group, 2 owner, 3 deletes ('1' if acked entries are deleted), 4 retention ms,
---       then per run: id, fence, status (succeeded | failed | timed_out | cancelled | delayed | interrupted), value field
---       (result | error | interrupt), value (JSON), event data (JSON), delay ms (delayed), reason (failed, timed_out) or which
---       interrupt of the run it is (interrupted)
--- returns, per run: settled | cancelled (instead of delayed or interrupted) | already (this fence settled before: a reply was lost) | stale |
---   damaged (a key of the run is not what it should be)
+--       then, for those in a row that end alike: how many, status (succeeded | failed | timed_out | cancelled | delayed | interrupted),
+--       value field (result | error | interrupt), delay ms (delayed), reason (failed, timed_out) or which interrupt of the run it is
+--       (interrupted), lane number ('0': look it up, with what few runs have), and per run: id, fence, entry id, value (JSON), event data (JSON)
+-- returns, of those that were not simply settled: their number in the batch, then cancelled (instead of delayed or interrupted) |
+--   already (this fence settled before: a reply was lost) | stale | damaged (a key of the run is not what it should be)
 -- @include clock
 -- @include limits
 -- @include record
+local redis, ARGV = redis, ARGV -- a global is looked up by its name at every use
 local returned, delayed, deadletter, run_prefix, ended = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local limits, unarchived = KEYS[9], KEYS[10]
 local group, owner, deletes, retention = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
-local STRIDE = 7
+local HEAD, STRIDE = 5, 5
 local EVENTS = { delayed = 'retrying' }
 local PAUSES = { delayed = true, interrupted = true }
 
 local now = now_ms()
 local finished_at, leaves_at = string.format('%d', now), string.format('%d', now + retention)
 
--- Entries are acked and deleted together at the end, one call for each lane; and all ended runs are noted in one.
-local acked, deleted, leaving, unfiled = {}, {}, {}, {}
+-- Entries are acked and deleted together at the end, one call for each lane; and all ended runs are noted in one. Those that
+-- succeeded leave together too, by one note: `finished_at id id …`.
+local acked, deleted, leaving, together, unfiled = {}, {}, {}, {}, {}
 
 local function put(lists, lane, entry)
   local list = lists[lane]
@@ -46,11 +48,10 @@ local function bury(record, id, status, error, reason)
   redis.call('HSET', record, 'dead', entry)
 end
 
-local function settle(at)
-  local id, fence, status, field, value = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local data, extra = ARGV[at + 5], ARGV[at + 6]
+local function settle(at, status, field, extra, lane)
+  local id, fence, entry, value, data = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local record = run_prefix .. id
-  local have = read_fields(record, 'owner', 'fence', 'lane', 'entry', 'bound')
+  local have = read_fields(record, 'owner', 'fence')
   if have[2] ~= fence then return 'stale' end
   if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end
 
@@ -61,7 +62,7 @@ local function settle(at)
     if field == 'interrupt' then field, value = 'error', cjson.encode({ kind = 'cancelled', message = reason }) end
   end
   local pauses, permits, outbox = PAUSES[status], false, false
-  if have[5] then permits, outbox = unpack(redis.call('HMGET', record, 'permits', 'outbox')) end
+  if not lane then lane, entry, permits, outbox = unpack(redis.call('HMGET', record, 'lane', 'entry', 'permits', 'outbox')) end
   local event = append_event(record, EVENTS[status] or status, data, outbox)
   if status == 'delayed' then
     local due = now + tonumber(extra)
@@ -73,7 +74,7 @@ local function settle(at)
   end
   if permits then release_permits(limits, record, id, permits, returned, run_prefix, now, pauses) end
   if pauses then
-    finish_entry(have[3], have[4], true)
+    finish_entry(lane, entry, true)
     return 'settled'
   end
 
@@ -82,21 +83,38 @@ local function settle(at)
   if status == 'failed' or status == 'timed_out' then
     bury(record, id, status, value, extra)
   end
-  finish_entry(have[3], have[4], deletes)
-  leaving[#leaving + 1] = leaves_at
-  leaving[#leaving + 1] = id
+  finish_entry(lane, entry, deletes)
+  if status == 'succeeded' then
+    together[#together + 1] = id
+  else
+    leaving[#leaving + 1] = leaves_at
+    leaving[#leaving + 1] = id
+  end
   unfiled[#unfiled + 1] = finished_at .. ' ' .. id
   return reason and 'cancelled' or 'settled'
 end
 
-local words = {}
-for at = 5, #ARGV, STRIDE do
-  -- One whose keys somebody has damaged keeps its entry, and the others of the batch their end.
-  local fine, word = pcall(settle, at)
-  words[#words + 1] = fine and word or 'damaged'
+local words, number, at = {}, 0, 5
+while ARGV[at] do
+  local status, field, extra, lane = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], KEYS[tonumber(ARGV[at + 4])]
+  local first = at + HEAD
+  at = first + ARGV[at] * STRIDE
+  for run = first, at - 1, STRIDE do
+    -- One whose keys somebody has damaged keeps its entry, and the others of the batch their end.
+    local fine, word = pcall(settle, run, status, field, extra, lane)
+    number = number + 1
+    if word ~= 'settled' then
+      words[#words + 1] = number
+      words[#words + 1] = fine and word or 'damaged'
+    end
+  end
 end
 for lane, entries in pairs(acked) do redis.call('XACK', lane, group, unpack(entries)) end
 for lane, entries in pairs(deleted) do redis.call('XDEL', lane, unpack(entries)) end
+if together[1] then
+  leaving[#leaving + 1] = leaves_at
+  leaving[#leaving + 1] = together[2] and finished_at .. ' ' .. table.concat(together, ' ') or together[1]
+end
 if leaving[1] then
   redis.call('ZADD', ended, unpack(leaving))
   redis.call('RPUSH', unarchived, unpack(unfiled))
