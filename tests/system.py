@@ -166,7 +166,7 @@ class WorkerChild:
 
     service = "worker"
 
-    def __init__(self, settings: Settings, app: str, name: str, **environ: str) -> None:
+    def __init__(self, settings: Settings, app: str, name: str, *, code: str = "", **environ: str) -> None:
         variables = {
             **{k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")},
             "REDIS_URL": settings.redis.url,
@@ -179,17 +179,19 @@ class WorkerChild:
             "DATABASE_URL": settings.database.url,
             **environ,
         }
-        code = (
+        code = code or (
             "import sys; from holdfast.config import load; from holdfast.agents.loader import load_app; "
             f"from holdfast.services.{self.service} import run_{self.service} as run; "
             "from holdfast.telemetry.logs import configure; "
             "s = load().settings; configure(s.log); sys.exit(run(s, load_app(sys.argv[1])))"
         )
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it ends with the process
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, app],
             env=variables,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            # Not a pipe: nobody reads it meanwhile, and a process that logs much would stand still.
+            stderr=self._log,
         )
 
     def kill(self) -> None:
@@ -216,5 +218,15 @@ class WorkerChild:
         if self.process.poll() is None:
             self.thaw()
             self.process.kill()
-        _, stderr = self.process.communicate()
-        return stderr.decode()
+        self.process.wait()
+        return self.logged()
+
+    def logged(self) -> str:
+        """What it has logged so far."""
+        if not self._log.closed:
+            # The process shares the offset of the file: reading must not move it.
+            size = os.fstat(self._log.fileno()).st_size
+            self._seen = os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+        if self.process.poll() is not None:
+            self._log.close()
+        return self._seen

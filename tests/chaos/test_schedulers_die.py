@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pytest
-from schedulehand import Board
 from scheduling import AGENTS, SchedulerChild
 from system import System
 
@@ -104,24 +102,3 @@ def _check_turns(schedulers, ledger):
     ends = Counter(line.run_id for line in ledger.lines("end"))
     unfinished = {line.run_id for line in ledger.lines("begin")} - set(ends)
     assert len(unfinished) <= len(TICKS) + 1, "only what runs at this moment"
-
-
-async def test_random_kills_leave_every_schedule_in_exactly_one_place(system, schedulers, ledger):
-    """Group P with whole processes: the sets are disjoint, nothing is lost, nothing is begun twice under one fence."""
-    dice, board = random.Random(7), Board(system.queue.redis)
-    alive = [f"pod-{n}" for n in range(2)]
-    for name in alive:
-        await schedulers.start(name)
-    for n in range(3):
-        await schedulers.begun("tick-a", 2 * n + 2)
-        victim = alive.pop(dice.randrange(len(alive)))
-        schedulers.children[victim].kill()
-        alive.append(f"next-{n}")
-        await schedulers.start(alive[-1])
-        waiting, working = await board.waiting(), await board.working()
-        assert not set(waiting) & set(working)
-        assert set(waiting) | set(working) == {*TICKS, "long"}
-    counts = defaultdict(int, Counter(line.run_id.partition("@")[0] for line in schedulers.begins()))
-    for name in TICKS:
-        await schedulers.begun(name, counts[name] + 2)
-    ledger.check_nothing_ran_twice_under_one_fence()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from types import FrameType, TracebackType
     from typing import Self
 
@@ -26,10 +27,19 @@ _log = get_logger(__name__)
 
 
 class LoopWatchdog:
-    """Watches the running loop while it is entered; 0 seconds watches nothing."""
+    """Watches the running loop while it is entered; 0 seconds watches nothing.
 
-    def __init__(self, blocked_seconds: float, metrics: Metrics) -> None:
+    ``whose`` tells more of a task by its name, such as the schedule whose turn it is.
+    """
+
+    def __init__(
+        self,
+        blocked_seconds: float,
+        metrics: Metrics,
+        whose: Callable[[str], Mapping[str, str]] = lambda _: {},
+    ) -> None:
         self._limit = blocked_seconds
+        self._whose = whose
         self._blocked = metrics.loop_blocked_seconds
         self._stopping = threading.Event()
         self._answered = threading.Event()
@@ -70,11 +80,13 @@ class LoopWatchdog:
         frame, task = sys._current_frames().get(thread_id), asyncio.current_task(loop)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if frame is None:
             return
+        name = task.get_name() if task is not None else ""
         _log.warning(
-            "the event loop is blocked: no other run of this worker goes on, nor does its shutdown",
+            "the event loop is blocked: nothing else of this process goes on, nor does its shutdown",
             seconds=self._limit,
             where=_place(frame),
-            task=task.get_name() if task is not None else "",
+            task=name,
+            **self._whose(name),
             stack="".join(traceback.format_stack(frame)[-_FRAMES:]),
             advice="make the agent a plain `def`, which runs in a thread, or await what takes long",
         )

@@ -43,7 +43,8 @@ ROW: Final[dict[str, Any]] = {
     "last_end": 1730946603.2,
     "last_duration_ms": 3200.0,
     "last_outcome": "succeeded",
-    "last_error": "",
+    "last_error": "TimeoutError: the warehouse does not answer",
+    "last_error_at": 1730860203.2,
 }
 VIEW: Final[dict[str, Any]] = {
     **ROW,

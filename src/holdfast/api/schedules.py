@@ -24,7 +24,7 @@ from holdfast.api.scheduleshapes import (
 )
 from holdfast.api.scheduling import Book
 from holdfast.errors import Conflict
-from holdfast.schedules.definitions import missing
+from holdfast.schedules.definitions import missing, still_declared
 from holdfast.schedules.words import Changed
 
 if TYPE_CHECKING:
@@ -187,13 +187,16 @@ async def remove_schedule(
     request: Request,
     name: Name,
     stop: Annotated[bool, Query(description="Whether a run that goes on is stopped.")] = False,
+    force: Annotated[bool, Query(description="Also one that the code once declared.")] = False,
 ) -> Response:
-    """Remove a schedule; one that the app of a live scheduler declares comes back at its next refresh."""
+    """Remove a schedule; one that the code declares is refused, because its scheduler would bring it back."""
     book = Book(access(request, OPERATE))
     found = await book.find(name)
     (word,) = await book.definitions.remove(
-        [found.entry.name], stop="its schedule was removed" if stop else ""
+        [found.entry.name], stop="its schedule was removed" if stop else "", force=force
     )
+    if word is Changed.DECLARED:
+        raise still_declared(name)
     if word is Changed.UNKNOWN:
         raise missing(name)
     if word is Changed.STALE:

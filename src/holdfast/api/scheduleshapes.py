@@ -132,7 +132,8 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     last_end: float | None = None
     last_duration_ms: float | None = None
     last_outcome: str
-    last_error: str
+    last_error: Annotated[str, Meta(description="Type and message; it stays until the next one.")]
+    last_error_at: float | None = None
 
 
 class ScheduleView(ScheduleRow, frozen=True, kw_only=True):

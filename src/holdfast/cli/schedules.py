@@ -16,8 +16,8 @@ from holdfast.cli.wording import ago, compact, moment, span
 from holdfast.errors import InputError, NotFound
 from holdfast.runs.run import Submission
 from holdfast.schedules.backfill import Backfill
-from holdfast.schedules.cadence import fire_times
-from holdfast.schedules.definitions import Definitions
+from holdfast.schedules.coming import coming
+from holdfast.schedules.definitions import Definitions, still_declared
 from holdfast.schedules.entries import Entries, Entry
 from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
@@ -123,10 +123,15 @@ def resume_schedules(
 
 
 @schedules.command("remove")
-def remove_schedules(names: Names = None, json: options.Json = False, config: options.Config = None) -> None:
-    """Remove schedules for good; one that a running scheduler's app declares comes back."""
+def remove_schedules(
+    names: Names = None,
+    force: Annotated[bool, typer.Option("--force", help="Also those that the code once declared.")] = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Remove schedules for good; those that the code declares only by --force: it would bring them back."""
     wanted = _wanted(names, everything=False)
-    _change(wanted, lambda known, found: known.remove(found), json=json, config=config)
+    _change(wanted, lambda known, found: known.remove(found, force=force), json=json, config=config)
 
 
 @schedules.command("next")
@@ -138,19 +143,17 @@ def next_times(
 ) -> None:
     """Tell the next turns of a schedule."""
 
-    async def work(station: Station) -> list[float]:
+    async def work(station: Station) -> tuple[list[float], str]:
         entry, now = await _entries(station).get(name), (await _registry(station).count()).now
-        first = entry.next_at
-        if first is None:
-            return fire_times(decoded(entry.spec), now, count)
-        return [first, *fire_times(decoded(entry.spec), max(first, now), count - 1)]
+        schedule = decoded(entry.spec)
+        return coming(entry, schedule, now, count), _zone(schedule)
 
-    times = at_station(options.read_settings(config), work)
+    times, zone = at_station(options.read_settings(config), work)
     if json:
         output.document(times)
     else:
         for at in times:
-            output.line(moment(at))
+            output.line(moment(at, zone))
 
 
 @schedules.command("backfill")
@@ -261,6 +264,9 @@ def _change(
     else:
         for name, word in done.items():
             output.line(f"{name} {word.value}")
+    declared = [name for name, word in done.items() if word is Changed.DECLARED]
+    if declared:
+        raise still_declared(declared[0])
 
 
 async def _found(registry: Registry, wanted: Sequence[str]) -> list[str]:
@@ -300,6 +306,11 @@ def _trigger(schedule: Schedule | None) -> str:
             return f"once, {moment(once.at)}"
 
 
+def _zone(schedule: Schedule | None) -> str:
+    """Whose clocks its turns follow: those of a cron expression its own, any others those here."""
+    return schedule.trigger.zone if schedule is not None and isinstance(schedule.trigger, Cron) else ""
+
+
 def _row(entry: Entry) -> tuple[str, ...]:
     due, last = ago(entry.next_at or 0), ago(entry.last_end or 0)
     counts = (str(entry.runs), str(entry.streak))
@@ -315,16 +326,21 @@ def _fields(entry: Entry) -> list[tuple[str, str]]:
         ("state", entry.state),
         ("trigger", _trigger(schedule)),
         *known,
-        ("next", moment(entry.next_at or 0)),
+        ("next", moment(entry.next_at or 0, _zone(schedule))),
         ("owner", entry.owner),
         ("running since", moment(entry.acquired_at or 0) if entry.owner else ""),
         ("paused", entry.paused and f"{entry.paused}, since {moment(entry.paused_since or 0)}"),
         ("last run", f"{entry.last_outcome}{took}, {moment(entry.last_end)}" if entry.last_end else ""),
-        ("last error", entry.last_error),
+        ("last error", _last_error(entry)),
         ("runs", str(entry.runs)),
         ("failures in a row", str(entry.streak)),
         ("fence", str(entry.fence)),
     ]
+
+
+def _last_error(entry: Entry) -> str:
+    when = moment(entry.last_error_at or 0)
+    return f"{entry.last_error}, {when}" if entry.last_error and when else entry.last_error
 
 
 def _definition(schedule: Schedule) -> list[tuple[str, str]]:

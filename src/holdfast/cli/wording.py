@@ -6,6 +6,7 @@ import math
 import time
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -43,9 +44,12 @@ def clock(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
-def moment(at: float) -> str:
-    """Write a date and time, and how long ago that was; nothing if it has not been."""
-    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S} ({ago(at)})" if at else ""
+def moment(at: float, zone: str = "") -> str:
+    """Write a date and time with its zone (the one here, if none is given), and how long ago that was."""
+    if not at:
+        return ""
+    there = datetime.fromtimestamp(at, ZoneInfo(zone)) if zone else datetime.fromtimestamp(at).astimezone()
+    return f"{there:%Y-%m-%d %H:%M:%S %Z} ({ago(at)})"
 
 
 def compact(value: Any) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.client.line import Line, Way
     from holdfast.client.request import SubmitOptions, SubmitRequest
+    from holdfast.client.schedules import Schedules
     from holdfast.runs.run import Submission, Ticket
 
 
@@ -99,6 +100,15 @@ class Client:
         tickets = await line.submit_many([wanted for _, wanted in items])
         return [_answer(ticket, line) for ticket in tickets]
 
+    # -- schedules
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules: list, get, trigger, pause, resume, next."""
+        from holdfast.client.schedules import Schedules  # noqa: PLC0415 - most clients need none
+
+        return Schedules(lambda: self._open().schedules())
+
     # -- runs that are there
 
     def handle(self, run_id: str, *, queue: str | None = None) -> RunHandle:
@@ -124,9 +134,12 @@ class Client:
         return handle
 
     def _line(self, queue: str | None) -> Line:
+        return self._open().line(queue)
+
+    def _open(self) -> Way:
         if self._way is None:
             raise HoldfastError("the client is not open: use it inside `async with Client(...) as client:`")
-        return self._way.line(queue)
+        return self._way
 
 
 def _aimed(settings: Settings, redis_url: str, api_url: str, api_key: str) -> Settings:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
+    from holdfast.client.schedules import ScheduleLine
     from holdfast.events.event import Event
     from holdfast.runs.run import Run, Submission, Ticket
 
@@ -67,4 +68,8 @@ class Way(Protocol):
 
     def line(self, queue: str | None) -> Line:
         """The queue of that name, or the default one."""
+        ...
+
+    def schedules(self) -> ScheduleLine:
+        """The schedules."""
         ...

@@ -9,30 +9,40 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from holdfast.config.names import checked_queue
-from holdfast.errors import RedisUnavailable
+from holdfast.errors import NotFound, RedisUnavailable
 from holdfast.events.feed import NOW, Feed
 from holdfast.redis.breaker import Breaker
 from holdfast.redis.client import connect
 from holdfast.redis.edge import answering
 from holdfast.redis.nearby import nearby
+from holdfast.runs.past import expired, past_run, unchangeable
 from holdfast.runs.queue import RunQueue
+from holdfast.store.door import StoreDoor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
+    from holdfast.client.schedulesredis import RedisSchedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
+    from holdfast.runs.past import Change
     from holdfast.runs.run import Run, Submission, Ticket
 
 
 class RedisLine:
-    """One queue on Redis; a flood of reads can't delay ``sender``, which has its own pool."""
+    """One queue on Redis; a flood of reads can't delay ``sender``, which has its own pool.
 
-    def __init__(self, sender: RunQueue, reader: RunQueue, feed: Feed, *, url: str) -> None:
+    What Redis does not know any more is looked for in the archive, if this machine has a way to it.
+    """
+
+    def __init__(
+        self, sender: RunQueue, reader: RunQueue, feed: Feed, archive: StoreDoor, *, url: str
+    ) -> None:
         self._sender = sender
         self._reader = reader
         self._feed = feed
+        self._archive = archive
         self._url = url
 
     @property
@@ -51,9 +61,15 @@ class RedisLine:
             return await self._sender.submit_many(wanted)
 
     async def get(self, run_id: str) -> Run:
-        """Read a run."""
-        with answering(self._url):
-            return await self._reader.get(run_id)
+        """Read a run, live or archived."""
+        try:
+            with answering(self._url):
+                return await self._reader.get(run_id)
+        except NotFound:
+            past = await past_run(self._archive, run_id, queue=self.name)
+            if past is None:
+                raise
+            return past
 
     async def ended(self, run_id: str) -> Run:
         """Wait until a run has ended, by its feed."""
@@ -68,24 +84,43 @@ class RedisLine:
                 await asyncio.sleep(exc.retry_after)
         return run
 
-    def follow(self, run_id: str, after: str) -> AsyncGenerator[Event]:
+    async def follow(self, run_id: str, after: str) -> AsyncGenerator[Event]:
         """Yield events until the run has ended."""
-        return self._feed.follow(run_id, after)
+        try:
+            async with contextlib.aclosing(self._feed.follow(run_id, after)) as events:
+                async for event in events:
+                    yield event
+        except NotFound:
+            past = await past_run(self._archive, run_id, queue=self.name)
+            if past is None:
+                raise
+            raise expired(past) from None
 
     async def cancel(self, run_id: str, reason: str) -> str:
         """Cancel a run."""
-        with answering(self._url):
+        async with self._changing(run_id, "cancel"):
             return await self._reader.cancel(run_id, reason)
 
     async def resume(self, run_id: str, answer: Any) -> None:
         """Answer an interrupted run."""
-        with answering(self._url):
+        async with self._changing(run_id, "resume"):
             await self._reader.resume_run(run_id, answer)
 
     async def retry(self, run_id: str) -> None:
         """Queue a run again that ended badly."""
-        with answering(self._url):
+        async with self._changing(run_id, "retry"):
             await self._reader.replay(run_id)
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, run_id: str, change: Change) -> AsyncGenerator[None]:
+        try:
+            with answering(self._url):
+                yield
+        except NotFound:
+            past = await past_run(self._archive, run_id, queue=self.name)
+            if past is None:
+                raise
+            raise unchangeable(past, change) from None
 
 
 class RedisWay:
@@ -98,8 +133,9 @@ class RedisWay:
         self._breaker = Breaker(redis.breaker)
         self._lines: dict[str, RedisLine] = {}
         self._stack = contextlib.AsyncExitStack()
-        for connection in (self._reading, self._sending):
-            self._stack.push_async_callback(connection.aclose)
+        self._archive = StoreDoor(settings.database)
+        for opened in (self._reading, self._sending, self._archive):
+            self._stack.push_async_callback(opened.aclose)
 
     async def __aenter__(self) -> Self:
         return self
@@ -116,6 +152,12 @@ class RedisWay:
             self._lines[name] = self._connect(checked_queue(name))
         return self._lines[name]
 
+    def schedules(self) -> RedisSchedules:
+        """The schedules."""
+        from holdfast.client.schedulesredis import RedisSchedules  # noqa: PLC0415 - most clients need none
+
+        return RedisSchedules(self._reading, self._settings.redis, self._archive.found)
+
     def _connect(self, name: str) -> RedisLine:
         settings, redis = self._settings, self._settings.redis
         queue = settings.queue_named(name)
@@ -129,4 +171,5 @@ class RedisWay:
         )
         self._stack.push_async_callback(sender.aclose)
         reader = RunQueue(queue, self._reading, prefix=redis.key_prefix)
-        return RedisLine(sender, reader, Feed(reader.keys, self._reading, redis), url=redis.url)
+        feed = Feed(reader.keys, self._reading, redis)
+        return RedisLine(sender, reader, feed, self._archive, url=redis.url)

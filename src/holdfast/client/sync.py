@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.client.handle import RunHandle
     from holdfast.client.request import Duration, SubmitOptions, SubmitRequest
+    from holdfast.client.schedules import ScheduleInfo, Schedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
     from holdfast.runs.run import Run, Status
@@ -118,6 +119,40 @@ class SyncRunHandle:
         self._call(self._handle.retry())
 
 
+class SyncSchedules:
+    """``Schedules`` with blocking methods."""
+
+    __slots__ = ("_call", "_schedules")
+
+    def __init__(self, schedules: Schedules, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._schedules = schedules
+        self._call = call
+
+    def get(self, name: str) -> ScheduleInfo:
+        """Read a schedule and what it last did."""
+        return self._call(self._schedules.get(name))
+
+    def trigger(self, name: str) -> str:
+        """Run a schedule now; its turns stay."""
+        return self._call(self._schedules.trigger(name))
+
+    def pause(self, name: str, reason: str = "") -> ScheduleInfo:
+        """Let a schedule take no turns until it is resumed."""
+        return self._call(self._schedules.pause(name, reason))
+
+    def resume(self, name: str) -> ScheduleInfo:
+        """Let a paused schedule take its turns again."""
+        return self._call(self._schedules.resume(name))
+
+    def next(self, name: str, count: int = 5) -> list[float]:
+        """Tell the next turns of a schedule."""
+        return self._call(self._schedules.next(name, count))
+
+    def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleInfo]:
+        """Read up to ``limit`` schedules whose name fits a glob, sorted by name."""
+        return self._call(self._schedules.list(pattern, state=state, limit=limit))
+
+
 class SyncClient:
     """``Client`` for scripts, used as ``with SyncClient() as client``."""
 
@@ -171,6 +206,11 @@ class SyncClient:
     def retry(self, run_id: str, *, queue: str | None = None) -> SyncRunHandle:
         """Queue a run that failed, timed out or was cancelled again, from its first attempt."""
         return self._sync(self._call(self._client.retry(run_id, queue=queue)))
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """The schedules: list, get, trigger, pause, resume, next."""
+        return SyncSchedules(self._client.schedules, self._call)
 
     def _sync(self, handle: RunHandle) -> SyncRunHandle:
         return SyncRunHandle(handle, self._call)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ACQUIRE = load(__package__, "acquire")
 _DUE = load(__package__, "due")
-_HEAD, _FIELDS = 4, 9
+_HEAD, _FIELDS = 5, 10
 _TURN_OF_ITS_OWN = "-"
 _SPARE = 4
 """A scheduler that chooses names several times what it wants: another may be quicker with the first ones."""
@@ -46,6 +46,8 @@ class Acquired(msgspec.Struct, frozen=True):
     """Asked for by hand: completing it does not move its turns."""
     beside: float = 0.0
     """The last turn that was placed beside this one, by a holder that did not end it."""
+    attempt: int = 1
+    """One more for every holder of this turn that has died; giving it back does not count."""
 
     def lease(self, owner: str) -> Lease:
         """The lease it is held by."""
@@ -65,6 +67,8 @@ class Acquisition(msgspec.Struct, frozen=True):
     """How many are due and left."""
     dropped: int = 0
     """Entries that were no schedules that can run: without a definition, held by another, or paused."""
+    unreadable: list[str] = []
+    """Names that are no text and were discarded, as they can be shown."""
 
 
 def schedule_leases(keys: ScheduleKeys, *, owner: str, ttl_ms: int) -> SortedSetLeases:
@@ -144,11 +148,12 @@ class Acquirer:
             seconds(reply[1]),
             backlog=int(reply[2]),
             dropped=int(reply[3]),
+            unreadable=[repr(name) for name in reply[4]],
         )
 
 
 def _acquired(reply: list[Any], at: int, now: float) -> Acquired:
-    name, fence, ready, deadline, streak, runs, spec, cadence, beside = reply[at : at + _FIELDS]
+    name, fence, ready, deadline, streak, runs, spec, cadence, beside, died = reply[at : at + _FIELDS]
     return Acquired(
         text(name),
         int(fence),
@@ -160,6 +165,7 @@ def _acquired(reply: list[Any], at: int, now: float) -> Acquired:
         spec,
         text(cadence) != _TURN_OF_ITS_OWN,
         _time(beside),
+        1 + _whole(died),
     )
 
 

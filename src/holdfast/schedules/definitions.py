@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import Conflict, NotFound
-from holdfast.schedules.healing import adopted, is_made
+from holdfast.schedules.healing import adopted, is_declared, is_made
 from holdfast.schedules.registration import registration_of
 from holdfast.schedules.schedule import checked, decoded, encoded
 from holdfast.schedules.words import BATCH, Changed, Registered
@@ -91,8 +91,8 @@ class Definitions:
 
     # -- many
 
-    async def remove(self, names: Iterable[str], *, stop: str = "") -> list[Changed]:
-        """Remove schedules for good; one that the code declares comes back with the next reconcile."""
+    async def remove(self, names: Iterable[str], *, stop: str = "", force: bool = False) -> list[Changed]:
+        """Remove schedules for good; those that the code declares only by ``force``, as it has them back."""
 
         def gone(base: StoredSchedule) -> StoredSchedule:
             return StoredSchedule(name=base.name, revision=base.revision, removed=True)
@@ -100,7 +100,11 @@ class Definitions:
         async def apply(rows: Sequence[StoredSchedule]) -> list[Changed]:
             return await self.registry.remove(_names(rows), stop=stop, revisions=_revisions(rows))
 
-        return await self._each(list(names), gone, apply, again=True)
+        asked = list(names)
+        kept = set[str]() if force else await self._declared(asked)
+        going = [name for name in asked if name not in kept]
+        done = dict(zip(going, await self._each(going, gone, apply, again=True), strict=True))
+        return [done.get(name, Changed.DECLARED) for name in asked]
 
     async def pause(self, names: Iterable[str], reason: str = "") -> list[Changed]:
         """Take schedules out of their turn until resumed; running ones end their run first."""
@@ -185,6 +189,9 @@ class Definitions:
 
     # -- reading and writing
 
+    async def _declared(self, names: Sequence[str]) -> set[str]:
+        return {one.name for one in await self.entries.get_many(names) if is_declared(one.spec)}
+
     async def _known(self, name: str) -> tuple[Entry | None, StoredSchedule | None]:
         entries, rows = await self._all_known([name])
         return entries.get(name), rows.get(name)
@@ -267,6 +274,14 @@ def _revisions(rows: Sequence[StoredSchedule]) -> dict[str, int]:
 
 def _taken(name: str) -> Conflict:
     return Conflict(f"there is a schedule {name!r} already: change it, or remove it first")
+
+
+def still_declared(name: str) -> Conflict:
+    """Return the error for a schedule that is to be removed while the code has it."""
+    return Conflict(
+        f"the schedule {name!r} is declared in the code, which would bring it back: take it out there, or "
+        "pause it; if no code has it any more, remove it by force (?force=true, --force)"
+    )
 
 
 def _declared(name: str) -> Conflict:

@@ -72,6 +72,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     last_duration_ms: float | None
     last_outcome: str
     last_error: str
+    """Of the last run that had one: a good run leaves it."""
+    last_error_at: float | None
 
 
 class EntryPage(msgspec.Struct, frozen=True):
@@ -156,6 +158,7 @@ def _entry(name: str, row: list[Any]) -> Entry:
         last_duration_ms=_number(record.get("last_duration_ms")),
         last_outcome=text(record.get("last_outcome", "")),
         last_error=text(record.get("last_error", "")),
+        last_error_at=_number(record.get("last_error_at")),
     )
 
 

@@ -66,6 +66,14 @@ def is_made(spec: bytes) -> bool:
         return False
 
 
+def is_declared(spec: bytes) -> bool:
+    """Tell whether the code has declared it; a turn, and what can't be read, is nobody's."""
+    try:
+        return decoded(spec).source == "code"
+    except InputError:
+        return False
+
+
 def remedies(row: StoredSchedule, entry: Entry | None) -> tuple[Remedy, ...]:
     """Return what is to be done to Redis for one row, in order."""
     if entry is None:

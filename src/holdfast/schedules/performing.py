@@ -51,7 +51,7 @@ def prepare(
         run_id=turn_id(run, schedule),
         agent_id=schedule.agent,
         thread_id="",
-        attempt=1,
+        attempt=run.attempt,
         fence=run.fence,
         deadline=datetime.fromtimestamp(clock.now() + seconds, UTC),
         metadata=schedule.metadata,

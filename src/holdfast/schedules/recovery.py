@@ -136,6 +136,7 @@ class Endings:
             ending.told(word)
 
     def _failed(self, batch: list[Ending], exc: Exception) -> None:
+        self._metrics.redis_errors.labels(type(exc).__name__).inc()
         _log.warning("ends of turns wait for Redis", turns=len(batch), error=str(exc) or type(exc).__name__)
         for ending in batch:
             ending.tries += 1

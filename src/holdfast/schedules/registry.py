@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.errors import InputError
 from holdfast.redis.batcher import fitting
-from holdfast.redis.command import command
 from holdfast.redis.scripts import load
 from holdfast.schedules.entries import scan_names
 from holdfast.schedules.registration import registration_of
@@ -38,6 +37,7 @@ _TRIGGER = load(__package__, "trigger")
 _STOP = load(__package__, "stop")
 _MISSING = load(__package__, "missing")
 _COUNTS = load(__package__, "counts")
+_STANDING = load(__package__, "standing")
 _DIFFERING = load(__package__, "differing")
 _SAMPLE = 100
 
@@ -212,11 +212,11 @@ class Registry:
 
     async def standing(self) -> Standing:
         """What to remember, to tell later whether anything has changed."""
-        changes = await command(self._redis, "GET", self._keys.changes)
-        registered = await command(self._redis, "HLEN", self._keys.definitions)
-        # Turns come and go by themselves: nobody has lost a definition with them.
-        turns = await command(self._redis, "SCARD", self._keys.turns)
-        return Standing(text(changes or ""), int(registered) - int(turns))
+        keys = self._keys
+        changes, registered = await _STANDING(
+            self._redis, [keys.changes, keys.definitions, keys.record_prefix], []
+        )
+        return Standing(text(changes), int(registered))
 
     async def count(self) -> Counts:
         """How many schedules are where, now."""

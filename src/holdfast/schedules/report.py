@@ -68,6 +68,7 @@ class Report:
 
     async def measure(self) -> Sample:
         """Look at the sets and at the scheduler, and set the gauges."""
+        self._count_breakers()  # first: while Redis is away nothing after the next line is reached
         counts, scheduler, metrics = await self._registry.count(), self._scheduler, self._metrics
         overdue = max(counts.now - counts.earliest, 0.0) if counts.earliest is not None else 0.0
         permits = scheduler.permits
@@ -92,7 +93,6 @@ class Report:
         metrics.schedule_due.set(counts.due)
         metrics.schedule_oldest_overdue_seconds.set(overdue)
         metrics.schedule_capacity.set(sample.capacity_per_cycle)
-        self._count_breakers()
         metrics.schedule_degraded.set(health(sample) is Health.DEGRADED)
         return sample
 

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.errors import RedisUnavailable
+from holdfast.redis.breaker import State
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.command import command
 from holdfast.schedules.acquisition import Acquirer
@@ -19,6 +20,7 @@ from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import family
 from holdfast.schedules.turns import Turns
 from holdfast.schedules.watchdogs import Cycle, Watchdogs
+from holdfast.schedules.words import Found
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 _ALL = {"", ".*"}
+_NAMES_TOLD = 10
 
 _log = get_logger(__name__)
 
@@ -55,6 +58,7 @@ class Scheduler:
         self._place, self._redis, self._settings, self._metrics = place, redis, scheduler, metrics
         breaker = scheduler.circuit_breaker
         self._breakers = (acquisition_breaker(breaker), redis_breaker(breaker))
+        self._closed = dict.fromkeys(self.breakers, True)
         self._interval = scheduler.interval_ms / 1000
         self._alarm = Alarm()
         self._acquirer = Acquirer(
@@ -140,6 +144,7 @@ class Scheduler:
     async def _cycle(self) -> float:
         """Acquire what is due and begin it; return how long nothing is to be done."""
         self._alarm.reset()
+        self._say_breakers()
         wait = self.breaker.retry_after
         acquired, pause = 0, min(wait, self._interval)
         if not wait:
@@ -161,6 +166,23 @@ class Scheduler:
             self._metrics.schedule_signals.labels(signal.value).set(0)
         return pause
 
+    def _say_breakers(self) -> None:
+        """Log each breaker that has opened or closed; half open is on the way, and says nothing."""
+        for name, breaker in self.breakers.items():
+            closed = breaker.state is State.CLOSED
+            if closed is self._closed[name]:
+                continue
+            self._closed[name] = closed
+            if closed:
+                _log.info("circuit breaker closed: schedules are acquired again", breaker=name)
+            else:
+                _log.error(
+                    "circuit breaker open: no schedule is acquired until Redis answers",
+                    breaker=name,
+                    retry_in=round(breaker.retry_after, 3),
+                    setting="redis.scheduler.circuit-breaker",
+                )
+
     async def _acquire(self) -> tuple[int, float]:
         taken = self.permits.take(self._settings.batch_operations.per_script)
         kept = 0
@@ -172,12 +194,17 @@ class Scheduler:
             kept = len(found.schedules)
         except (*TROUBLE, RedisUnavailable) as exc:
             self._metrics.schedule_acquire_failures.inc()
+            if not isinstance(exc, RedisUnavailable):  # that one is the breaker's: Redis was not asked
+                self._metrics.redis_errors.labels(type(exc).__name__).inc()
             _log.warning("nothing can be acquired", error=str(exc) or type(exc).__name__)
             return 0, min(self._interval, 1.0)
         finally:
             self.permits.give(taken - kept)
         self.backlog = found.backlog
         self.clock.heard(found.now, found.asked_at)
+        if found.unreadable:
+            self._metrics.schedule_repaired.labels(Found.UNREADABLE.value).inc(len(found.unreadable))
+            _log.error("discarded what is no name of a schedule", names=found.unreadable[:_NAMES_TOLD])
         for run in found.schedules:
             self._acquired.inc()
             self.turns.begin(run, found.asked_at)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.failures import Failure, FailureClass, classify
-from holdfast.agents.outcome import Failed, Lost, TimedOut, Yielded
+from holdfast.agents.outcome import Cancelled, Failed, Lost, TimedOut, Yielded
 from holdfast.errors import InputError, UnknownAgent
 from holdfast.leases.permits import Permits
 from holdfast.schedules.acquisition import schedule_leases
@@ -20,10 +20,10 @@ from holdfast.schedules.clock import RedisClock
 from holdfast.schedules.completion import Completer, Done
 from holdfast.schedules.overlap import Overlaps
 from holdfast.schedules.patterns import Overrun
-from holdfast.schedules.performing import perform, prepare
+from holdfast.schedules.performing import perform, prepare, turn_id
 from holdfast.schedules.recovery import Ending, Endings
 from holdfast.schedules.running import Running, Turn
-from holdfast.schedules.schedule import decoded
+from holdfast.schedules.schedule import decoded, family
 from holdfast.schedules.verdict import described, verdict
 from holdfast.schedules.words import Ended
 from holdfast.schedules.zombies import Zombies
@@ -181,16 +181,28 @@ class Turns:
     def _report(self, turn: Turn, done: Done, outcome: Outcome, following: Next) -> None:
         self._metrics.schedule_runs.child(done.outcome).inc()
         self._run_seconds.observe(done.duration_ms / 1000)
+        run = turn.run
+        fields: dict[str, Any] = {
+            "schedule": family(run.name),
+            "turn": turn_id(run, turn.schedule),
+            "attempt": run.attempt,
+            "fence": run.fence,
+            "outcome": done.outcome,
+            "seconds": round(done.duration_ms / 1000, 4),
+            "next": done.next_at,
+        }
         if not done.error:
-            _log.debug("turn ended", schedule=done.name, outcome=done.outcome, next=done.next_at)
+            _log.info("turn ended", **fields)
             return
-        fields = {"schedule": done.name, "fence": done.fence, "outcome": done.outcome, "next": done.next_at}
         kind = outcome.failure.kind.value if isinstance(outcome, Failed) else done.outcome
         self._metrics.schedule_failures.labels(kind).inc()
+        if isinstance(outcome, Cancelled):
+            _log.info("turn ended", **fields, reason=done.error)
+            return
         why = {"error": described(outcome)[1], "streak": done.streak, "reason": following.reason}
+        if isinstance(outcome, Failed):
+            why["traceback"] = outcome.failure.traceback
         _log.warning("turn failed", **fields, **why)
-        if following.pause:
-            _log.error("schedule paused", schedule=turn.run.name, reason=f"{done.streak} failures in a row")
 
     def _tell(self, turn: Turn, done: Done) -> None:
         turn.told = True
@@ -200,11 +212,25 @@ class Turns:
             if word is Ended.STALE:
                 self._metrics.schedule_stale.inc()
                 _log.warning("the end of a turn was refused: its schedule has moved on", schedule=done.name)
+            self._say_paused(done, word)
             following = done.next_at if done.doubtful is None else done.doubtful
             if following is not None and not self._place.draining.is_set():
                 self._alarm.ring_in(self.clock.until(following))
 
         self.endings.add(Ending(turn.hold.lease, done, told))
+
+    def _say_paused(self, done: Done, word: Ended | None) -> None:
+        """Log that failures have paused a schedule. Redis tells: it counts those of parallel turns, too."""
+        # Told twice because the first answer was lost, it says only that it knew: then our own count tells.
+        if word is Ended.PAUSED or (word is Ended.ALREADY and 0 < done.pause_after <= done.streak):
+            name = family(done.name)
+            _log.error(
+                "schedule paused: it has failed too often in a row",
+                schedule=name,
+                pause_after_failures=done.pause_after,
+                error=done.error,
+                advice=f"`holdfast schedules resume {name}` once it is mended",
+            )
 
     def _give_back(self, turn: Turn, after_seconds: float | None) -> None:
         turn.told = True

@@ -53,12 +53,16 @@ class Changed(enum.StrEnum):
     """There is no schedule of that name."""
     STALE = "stale"
     """Something newer was decided meanwhile; nothing was changed."""
+    DECLARED = "declared"
+    """The code declares it, and would bring it back; nothing was changed."""
 
 
 class Ended(enum.StrEnum):
     """What became of the end of a run."""
 
     COMPLETED = "completed"
+    PAUSED = "paused"
+    """Completed, and it was the failure that paused its schedule."""
     RETURNED = "returned"
     ALREADY = "already"
     """It was ended under this fence before: the reply was lost."""
@@ -93,6 +97,8 @@ class Found(enum.StrEnum):
     RETURNED = "returned"
     UNSCORED = "unscored"
     DAMAGED = "damaged"
+    UNREADABLE = "unreadable"
+    """A name that is no text, which no holder could keep or end."""
 
 
 def text(reply: Any) -> str:

@@ -29,6 +29,7 @@ from holdfast.schedules.reconcile import Reconcile
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.report import Report
 from holdfast.schedules.rounds import Round
+from holdfast.schedules.schedule import family
 from holdfast.schedules.scheduler import Scheduler
 from holdfast.schedules.shards import Shards
 from holdfast.schedules.upkeep import Upkeep
@@ -69,6 +70,8 @@ class SchedulerProcess:
         self.scheduler: Scheduler | None = None
         self._stop = asyncio.Event()
         self._since = time.time()
+        # Once: it is read from files, and turns must not wait for that at every heartbeat.
+        self._version = importlib.metadata.version("holdfast")
         self._senders: dict[str, RunQueue] = {}
         self._members = Members(
             prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
@@ -88,7 +91,7 @@ class SchedulerProcess:
             keeper = await stack.enter_async_context(
                 Keeper(settings.lease, connections.for_keeper, self.metrics)
             )
-            stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics))
+            stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics, _turn_of))
             executor = concurrent.futures.ThreadPoolExecutor(
                 min(settings.redis.agent.permits or _MOST_THREADS, _MOST_THREADS), thread_name_prefix=_THREADS
             )
@@ -207,7 +210,7 @@ class SchedulerProcess:
 
     async def _announce(self, connections: Connections, scheduler: Scheduler) -> None:
         fields = {
-            "version": importlib.metadata.version("holdfast"),
+            "version": self._version,
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",
@@ -239,6 +242,11 @@ class SchedulerProcess:
 
 def _shares(member: Member) -> bool:
     return member.kind == _KIND and member.fields.get("state") != "draining"
+
+
+def _turn_of(task: str) -> dict[str, str]:
+    """Tell whose turn a task runs: the body of one is named by its turn, `name@time`."""
+    return {"schedule": family(task), "turn": task} if "@" in task else {}
 
 
 def _not_closed(breakers: Mapping[str, Breaker]) -> str:

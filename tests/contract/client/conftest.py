@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from holdfast import ApiUnavailable, Client, RedisUnavailable, Refused
 from holdfast.config import ApiSettings, ClientSettings, RedisSettings, SenderSettings, Settings
 from holdfast.redis.client import Redis
 from holdfast.services.api import ApiProcess
+from holdfast.store.archive import ArchivedRun
+from holdfast.store.open import open_store
 
 NOWHERE = "127.0.0.1:1"
 
@@ -58,3 +60,14 @@ async def face(request: pytest.FixtureRequest, system: System) -> AsyncIterator[
 async def client(face: Face) -> AsyncIterator[Client]:
     async with Client(**face.here) as client:
         yield client
+
+
+@pytest.fixture
+def archive(system: System) -> Callable[..., Awaitable[None]]:
+    """Puts runs into the archive, as the janitor does when they have ended."""
+
+    async def put(*runs: ArchivedRun) -> None:
+        async with await open_store(system.settings.database) as store:
+            await store.archive(list(runs))
+
+    return put

@@ -15,6 +15,7 @@ from holdfast import (
     Client,
     Conflict,
     Context,
+    EventsExpired,
     GiveUp,
     HoldfastError,
     InputError,
@@ -28,6 +29,7 @@ from holdfast import (
     SyncClient,
 )
 from holdfast.runs.run import Run, Status
+from holdfast.store.archive import ArchivedRun
 
 app = App("tests")
 
@@ -180,6 +182,33 @@ async def test_everything_known_of_a_run_is_the_same_by_both_ways(client, worker
     for name in sorted(set(Run.__struct_fields__) - {"lane", "entry", "thread_id"}):
         assert getattr(known, name) == getattr(stored, name), name
     assert known.thread_id == "t"
+
+
+async def test_a_run_that_only_the_archive_has_is_known_and_unchangeable(client, archive):
+    await archive(
+        ArchivedRun(
+            id="old", queue="agent-queue", agent="echo", status="succeeded", finished_at=9.0, result=b"7"
+        ),
+        ArchivedRun(
+            id="bad", queue="agent-queue", agent="echo", status="failed", error=b'{"kind":"k","message":"no"}'
+        ),
+    )
+    run = await client.handle("old").run()
+    assert (run.status, run.result, run.finished_at) == (Status.SUCCEEDED, 7, 9.0)
+    assert await client.handle("old").result() == 7
+    with pytest.raises(RunFailed, match="k: no"):
+        await client.handle("bad").result()
+    with pytest.raises(EventsExpired, match="old"):
+        await anext(client.handle("old").events())
+    with pytest.raises(Conflict, match="already ended: succeeded"):
+        await client.cancel("old")
+    with pytest.raises(Conflict, match="only an interrupted run"):
+        await client.resume("old", 1)
+    with pytest.raises(Conflict, match="submit its input again"):
+        await client.retry("bad")
+    for call in (client.cancel("nobody"), client.resume("nobody"), client.retry("nobody")):
+        with pytest.raises(NotFound, match="nobody"):
+            await call
 
 
 async def test_events_are_the_same_by_both_ways(client, worker, system):

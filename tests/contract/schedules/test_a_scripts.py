@@ -91,10 +91,10 @@ def test_a7_results_are_read_in_any_type(kind):
     def made(value):
         return value.encode() if kind is bytes else value
 
-    reply = [made(part) for part in ("n", "17", "1.5", "2.5", "0", "3", "{}", "-", "")]
+    reply = [made(part) for part in ("n", "17", "1.5", "2.5", "0", "3", "{}", "-", "", "2")]
     acquired = _acquired(reply, 0, 9.0)
     assert (acquired.name, acquired.fence, acquired.ready, acquired.runs) == ("n", 17, 1.5, 3)
-    assert (acquired.triggered, acquired.beside) == (False, 0.0)
+    assert (acquired.triggered, acquired.beside, acquired.attempt) == (False, 0.0, 3)
     assert words(Registered, [made("created")]) == [Registered.CREATED]
     assert seconds(made("")) is None
     assert seconds(made("1.25")) == 1.25
@@ -102,7 +102,7 @@ def test_a7_results_are_read_in_any_type(kind):
 
 
 def test_a8_numbers_are_read_where_text_is_usual():
-    acquired = _acquired([b"n", 17, 1.5, 2, 0, 3, b"{}", b"99.5", 98.5], 0, 9.0)
+    acquired = _acquired([b"n", 17, 1.5, 2, 0, 3, b"{}", b"99.5", 98.5, 0], 0, 9.0)
     assert (acquired.fence, acquired.ready, acquired.deadline, acquired.triggered) == (17, 1.5, 2.0, True)
     assert acquired.beside == 98.5
 

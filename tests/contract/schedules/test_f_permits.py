@@ -110,3 +110,19 @@ async def test_f5_an_acquisition_that_fails_gives_its_permits_back(stage):
     await until(lambda: running.count("schedule_acquire_failures_total") >= 2)
     assert running.scheduler.permits.taken == 0
     await stage.board.redis.delete(stage.board.keys.waiting)
+
+
+async def test_f6_a_name_that_is_no_text_costs_no_permit_and_is_counted_once(stage):
+    app, ran = App("test"), []
+
+    @app.schedule(every=0.05)
+    async def tick() -> None:
+        ran.append(1)
+
+    board = stage.board
+    await board.redis.hset(board.keys.definitions, b"\xff", registration("x").spec)
+    await board.redis.zadd(board.keys.waiting, {b"\xff": 1.0})
+    running = await stage.start(app, permits=2)
+    await until(lambda: len(ran) >= 5)
+    assert running.count("schedule_repaired_total", kind="unreadable") == 1
+    assert running.count("schedule_reclaimed_total") == 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from schedulehand import Board, redis_now
+from schedulehand import Board, redis_now, registration
 
 from holdfast.leases.lease import Standing
 from holdfast.schedules.entries import State
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from holdfast.schedules.schedule import Schedule, encoded
+from holdfast.schedules.trigger import Every
 from holdfast.schedules.words import Ended, Found
 
 
@@ -252,3 +254,43 @@ async def test_r16_a_crash_in_the_middle_of_a_run_does_not_end_the_schedule(boar
     pod = board.pod()
     await pod.complete(await pod.one(), after=60)
     assert (await board.entry("a")).reclaimed == 0
+
+
+UNREADABLE = b"\xff\xfe-report"
+
+
+async def _add_unreadable(board) -> None:
+    await board.redis.hset(board.keys.definitions, UNREADABLE, registration("x").spec)
+    await board.redis.zadd(board.keys.waiting, {UNREADABLE: 1.0})
+
+
+async def test_l19_a_name_that_is_no_text_is_discarded_once_and_told(board):
+    """The mistake: it is acquired under the name that it is read as, can't be kept, and comes back every ttl."""
+    await board.add("sound")
+    await _add_unreadable(board)
+    found = await board.pod().acquirer.acquire(10)
+    assert [run.name for run in found.schedules] == ["sound"]
+    assert found.unreadable == [repr(UNREADABLE)]
+    assert (await board.pod().acquirer.acquire(10)).unreadable == []
+    assert await board.redis.hkeys(board.keys.definitions) == [b"sound"]
+    assert UNREADABLE not in await board.redis.zrange(board.keys.waiting, 0, -1)
+    assert set(await board.working()) == {"sound"}
+
+
+async def test_l20_a_sweep_discards_it_too(board):
+    await board.add("sound")
+    await _add_unreadable(board)
+    await board.redis.zadd(board.keys.working, {b"\xfa": 1.0})
+    await board.redis.zadd(board.keys.leases, {b"\xfa": 1.0})
+    swept = await board.pod().orphans.sweep()
+    assert swept.found == {Found.UNREADABLE: 2}
+    assert (await board.waiting()).keys() == {"sound"}
+    assert (await board.working(), await board.leased()) == ({}, set())
+    assert (await board.pod().orphans.sweep()).found == {}
+
+
+async def test_l21_what_is_no_name_is_not_registered_again_as_another(board):
+    sound = encoded(Schedule(name="x", agent="work", trigger=Every(seconds=60)))
+    await board.redis.hset(board.keys.definitions, UNREADABLE, sound)
+    assert await board.registry.repopulate() == []
+    assert await board.waiting() == {}

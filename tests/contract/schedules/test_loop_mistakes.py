@@ -148,8 +148,8 @@ MISTAKES = [
     Mistake(
         "a turn by itself stays defined after its end",
         f"{LUA}/complete.lua",
-        "  if of then\n",
-        "  if false then\n",
+        "  if of then return end_turn",
+        "  if false then return end_turn",
         f"{P}::test_p1_after_every_step_each_schedule_is_in_exactly_one_place",
     ),
     Mistake(
@@ -197,8 +197,8 @@ MISTAKES = [
     Mistake(
         "the next holder does not know what was placed beside a turn",
         f"{LUA}/acquire.lua",
-        "taken[n + 9] = have[8] or ''",
-        "taken[n + 9] = ''",
+        "taken[n + 9], taken[n + 10] = have[8] or '',",
+        "taken[n + 9], taken[n + 10] = '',",
         f"{BESIDE}::test_q42_the_next_holder_knows_what_was_placed_beside_the_turn[reclaimed]",
     ),
     Mistake(
@@ -252,9 +252,9 @@ MISTAKES = [
     ),
     Mistake(
         "turns count as schedules that may be lost",
-        "schedules/registry.py",
-        "int(registered) - int(turns))",
-        "int(registered))",
+        f"{LUA}/standing.lua",
+        "redis.call('HLEN', definitions) - turns",
+        "redis.call('HLEN', definitions)",
         f"{BESIDE}::test_q50_turns_that_come_and_go_do_not_look_like_lost_schedules",
     ),
     Mistake(

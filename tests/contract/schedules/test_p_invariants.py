@@ -140,8 +140,8 @@ class World:
             pod, run = some
             bad = {"outcome": "failed", "pause_after": 1} if b == 11 else {}
             word = await pod.complete(run, after=AFTER[b % len(AFTER)], streak=b, **bad)
-            self.ended[run.name, run.fence] += word in {Ended.COMPLETED, Ended.REMOVED}
-            if word is Ended.COMPLETED and family(run.name) != run.name:
+            self.ended[run.name, run.fence] += word in {Ended.COMPLETED, Ended.PAUSED, Ended.REMOVED}
+            if word in {Ended.COMPLETED, Ended.PAUSED} and family(run.name) != run.name:
                 self.registered.discard(run.name)
             if word is Ended.REMOVED:  # also said again, of one that is gone
                 self.ended[run.name, run.fence] = 1

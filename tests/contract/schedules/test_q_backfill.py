@@ -11,10 +11,11 @@ from system import until
 from holdfast import App, Context
 from holdfast.errors import InputError, NotFound
 from holdfast.schedules.backfill import Backfill, turns_between
+from holdfast.schedules.completion import Done
 from holdfast.schedules.place import run_request
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.trigger import Cron, Every, Once
-from holdfast.schedules.words import Changed
+from holdfast.schedules.words import Changed, Ended
 
 DAY = 86400.0
 MIDNIGHT = 1_775_001_600.0  # 2026-04-01T00:00Z
@@ -213,3 +214,33 @@ async def test_q31_a_target_gets_runs_that_name_their_turn(stage):
     assert words(await fill(stage.board, submit).run("there", end - 3 * 3600, end)) == ["already"] * 3
     runs = [await queue.get(run.id) for run in (await queue.list()).runs]
     assert sorted(run.metadata["turn"] for run in runs) == sorted(one.turn for one in filled)
+
+
+# -- damage
+
+
+@pytest.mark.parametrize("damaged", ["hourly#backfill", "hourly#line", "#turns"])
+async def test_q51_a_key_of_a_backfill_that_was_overwritten_is_thrown_away_and_fails_nobody(board, damaged):
+    """The mistake: WRONGTYPE, which is a 500 for who asks, and fails a whole batch of ends."""
+    await board.registry.register([HOURLY])
+    await board.add("other")
+    await fill(board).run("hourly", MIDNIGHT, MIDNIGHT + 3 * 3600)
+    key = board.keys.record_prefix + damaged
+
+    async def overwrite() -> None:
+        await board.redis.delete(key)
+        await board.redis.set(key, "overwritten")
+
+    await overwrite()
+    again = await fill(board).run("hourly", MIDNIGHT, MIDNIGHT + 5 * 3600)
+    assert words(again)[-2:] == ["placed", "placed"]
+    pod = board.pod()
+    runs = {run.name: run for run in await pod.acquire()}
+    await overwrite()
+    ends = [Done(run.name, run.fence, None) for run in runs.values()]
+    assert await pod.completer.complete(ends) == [Ended.COMPLETED] * len(runs)
+    await overwrite()
+    assert (await board.registry.standing()).registered >= 2, "what a reconcile asks for"
+    await overwrite()
+    assert await board.registry.remove(["hourly", "other"]) == [Changed.REMOVED] * 2
+    await board.redis.delete(key)

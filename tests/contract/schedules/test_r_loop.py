@@ -26,7 +26,7 @@ from holdfast.schedules.words import Ended
 from holdfast.telemetry.metrics import Metrics
 
 NAMES = [f"work-{n}" for n in range(20)]
-BLOCKED_SECONDS = 5.0
+BLOCKED_SECONDS = 4.0  # longer than the lease, shorter than the test's own reads wait for a reply
 PATIENT_TTL = 3.0
 
 

@@ -11,6 +11,35 @@ LUA = "schedules/lua"
 
 MISTAKES = [
     Mistake(
+        "a name that is no text is acquired, again and again",
+        "schedules/lua/acquire.lua",
+        "if is_unreadable(names[i]) then",
+        "if false then",
+        "tests/contract/schedules/test_l_orphans.py::test_l19_a_name_that_is_no_text_is_discarded_once_and_told",
+    ),
+    Mistake(
+        "a sweep leaves a name that is no text",
+        "schedules/lua/sweep.lua",
+        "is_unreadable(name) and discard or ",
+        "",
+        "tests/contract/schedules/test_l_orphans.py::test_l20_a_sweep_discards_it_too",
+    ),
+    Mistake(
+        "what is no name is registered again as another",
+        "schedules/lua/missing.lua",
+        "not is_unreadable(page[2][i]) and ",
+        "",
+        "tests/contract/schedules/test_l_orphans.py::test_l21_what_is_no_name_is_not_registered_again_as_another",
+    ),
+    Mistake(
+        "an overwritten key of a backfill fails whoever meets it",
+        "schedules/lua/turns.lua",
+        "if found ~= kind and found ~= 'none' then redis.call('DEL', key) end",
+        "",
+        "tests/contract/schedules/test_q_backfill.py::"
+        "test_q51_a_key_of_a_backfill_that_was_overwritten_is_thrown_away_and_fails_nobody[#turns]",
+    ),
+    Mistake(
         "R2 what was seen due is taken without asking again whether it is",
         f"{LUA}/acquire.lua",
         "if at and at <= now then candidates[#candidates + 1] = { name = names[i], score = score, at = at } end",

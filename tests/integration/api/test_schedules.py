@@ -405,6 +405,28 @@ async def test_a_definition_that_can_t_be_read_is_shown_and_can_be_removed(clien
     assert (await client.delete("/schedules/broken")).status_code == 200
 
 
+async def test_one_that_the_code_declares_is_not_removed_but_by_force(client, board):
+    """The mistake: 200, and it is back at the next refresh."""
+    await board.registry.register([Schedule(name="coded", agent="report", trigger=Every(seconds=60))])
+    said = problem(await client.delete("/schedules/coded"), 409)
+    assert "declared in the code" in said
+    assert "pause it" in said
+    assert await names(client) == ["coded"]
+    assert (await client.delete("/schedules/coded?force=true")).json()["name"] == "coded"
+    assert await names(client) == []
+
+
+async def test_the_last_error_is_told_with_its_time(client, board):
+    await made(client, every="1s")
+    await board.make_due()
+    pod = board.pod()
+    await pod.complete(await pod.one(), after=-1, outcome="failed", error="ValueError: no", streak=1)
+    await pod.complete(await pod.one())
+    view = (await client.get("/schedules/nightly")).json()
+    assert (view["last_outcome"], view["last_error"]) == ("succeeded", "ValueError: no")
+    assert 0 < view["last_error_at"] <= view["last_end"]
+
+
 # -- tenants and roles
 
 

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 
 import pytest
+from schedulehand import Board
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
@@ -93,6 +95,28 @@ def test_the_next_turns_are_told(cli, registered):
     assert len(cli("schedules", "next", "nightly-b", "--json").json) == 1
 
 
+def test_times_are_told_with_their_zone(cli, registered):
+    """Those of a cron expression by its own clocks, others by those here."""
+    assert " 03:00:00 UTC (in " in cli("schedules", "next", "nightly-a", "--count", "1").out
+    assert " 03:00:00 UTC (in " in cli("schedules", "show", "nightly-a").out
+    here = datetime.now().astimezone().tzname()
+    assert f" {here} (in 2h)" in cli("schedules", "next", "nightly-b").out
+
+
+def test_the_last_error_is_shown_with_its_time(cli, redis_url, registered):
+    async def fail() -> None:
+        redis = connect(RedisSettings(url=redis_url))
+        pod = Board(redis).pod()
+        await pod.complete(await pod.one(), outcome="failed", error="ValueError: no such city", streak=1)
+        await redis.aclose()
+
+    asyncio.run(fail())
+    (line,) = [one for one in cli("schedules", "show", "due").out.splitlines() if "last error" in one]
+    assert "ValueError: no such city, 20" in line
+    shown = cli("schedules", "show", "due", "--json").json
+    assert shown["last_error_at"] == shown["last_end"]
+
+
 def test_a_trigger_makes_it_due_now(cli, registered):
     assert cli("schedules", "trigger", "nightly-b").out == "nightly-b triggered\n"
     assert "no scheduler lives" in cli("schedules", "explain", "nightly-b").out
@@ -136,8 +160,12 @@ def test_a_backfill_that_is_not_meant_is_refused(cli, registered, arguments, sai
     assert said in done.err
 
 
-def test_one_is_removed(cli, registered):
-    assert cli("schedules", "remove", "due").out == "due removed\n"
+def test_one_that_the_code_declares_is_only_removed_by_force(cli, registered):
+    refused = cli("schedules", "remove", "due")
+    assert (refused.code, refused.out) == (1, "due declared\n")
+    assert "declared in the code" in refused.err
+    assert "--force" in refused.err
+    assert cli("schedules", "remove", "due", "--force").out == "due removed\n"
     assert [one["name"] for one in cli("schedules", "list", "--json").json] == ["nightly-a", "nightly-b"]
 
 

@@ -1,4 +1,4 @@
-"""The known mistakes around definitions in SQL and the reconcile, each put back: the test named after it fails."""
+"""The known mistakes around definitions in SQL, the reconcile and what is told, each put back: the test named after it fails."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from mistakes import KnownMistakes, Mistake
 D = "tests/integration/schedules/test_definitions.py"
 R = "tests/integration/schedules/test_reconcile.py"
 H = "tests/integration/api/test_schedules.py"
+T = "tests/integration/schedules/test_told.py"
 LUA = "schedules/lua"
 
 MISTAKES = [
@@ -149,6 +150,55 @@ MISTAKES = [
         "if name > after and family(name) == name",
         "if family(name) == name",
         f"{H}::test_pages_bring_every_schedule_once[25]",
+    ),
+    Mistake(
+        "what the code declares is removed, and comes back",
+        "schedules/definitions.py",
+        "kept = set[str]() if force else await self._declared(asked)",
+        "kept = set[str]()",
+        f"{H}::test_one_that_the_code_declares_is_not_removed_but_by_force",
+    ),
+    Mistake(
+        "a failed turn leaves no traceback",
+        "schedules/turns.py",
+        'why["traceback"] = outcome.failure.traceback',
+        "pass",
+        f"{T}::test_a_failed_turn_is_logged_with_its_traceback_its_schedule_its_turn_and_its_attempt",
+    ),
+    Mistake(
+        "a good run forgets the last error",
+        f"{LUA}/complete.lua",
+        "if ARGV[at + 5] ~= '' then redis.call",
+        "if true then redis.call",
+        f"{T}::test_the_last_error_stays_after_a_good_run_with_its_time",
+    ),
+    Mistake(
+        "every attempt is the first",
+        "schedules/acquisition.py",
+        "1 + _whole(died)",
+        "1",
+        f"{T}::test_a_turn_of_a_dead_scheduler_is_the_next_attempt",
+    ),
+    Mistake(
+        "only a turn's own count tells that it has paused its schedule",
+        "schedules/turns.py",
+        "if word is Ended.PAUSED or (word is Ended.ALREADY and",
+        "if (word is not Ended.STALE and",
+        f"{T}::test_failures_that_pause_a_schedule_are_logged_also_those_of_parallel_turns[allow]",
+    ),
+    Mistake(
+        "the watchdog knows no schedules",
+        "services/scheduler.py",
+        "settings.worker.blocked_seconds, self.metrics, _turn_of",
+        "settings.worker.blocked_seconds, self.metrics",
+        f"{T}::test_the_watchdog_names_the_schedule_whose_turn_blocks",
+    ),
+    Mistake(
+        "the breakers are counted only while Redis answers",
+        "schedules/report.py",
+        "        self._count_breakers()  # first",
+        "        await self._registry.count()\n        self._count_breakers()  # first",
+        f"{T}::test_while_redis_is_away_the_breaker_is_in_the_log_and_in_the_metrics",
     ),
 ]
 

@@ -42,4 +42,4 @@ async def test_the_cadence_goes_on_after_an_outage(stage, fault_proxy):
     gaps = [b - a for a, b in itertools.pairwise(times[-4:])]
     assert min(gaps) > 0.1, "missed turns are one run, not a herd"
     assert time.monotonic() - back < 8
-    assert running.scheduler.permits.taken <= 1
+    await until(lambda: running.scheduler.permits.taken <= 1)  # a look takes some for a moment

@@ -45,6 +45,11 @@ def test_a_time_is_written_by_its_distance(at, written):
     assert ago(at, now=1000.0) == written
 
 
+def test_a_time_is_written_with_its_zone():
+    assert moment(1_775_001_600.0, "Europe/Berlin").startswith("2026-04-01 02:00:00 CEST (")
+    assert moment(1_775_001_600.0, "UTC").startswith("2026-04-01 00:00:00 UTC (")
+
+
 def test_a_time_that_has_not_been_is_empty():
     assert moment(0) == ""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
+    from holdfast.client.overhttp.schedules import HttpSchedules
     from holdfast.config import ClientSettings
     from holdfast.events.event import Event
     from holdfast.runs.run import Submission, Ticket
@@ -139,3 +140,9 @@ class HttpWay:
     def line(self, queue: str | None) -> HttpLine:
         """The queue of that name, or the API's default one; whether there is one, the API says."""
         return HttpLine(self._calls, checked_queue(queue) if queue else "", self._waits)
+
+    def schedules(self) -> HttpSchedules:
+        """The schedules that the API shows to this key."""
+        from holdfast.client.overhttp.schedules import HttpSchedules  # noqa: PLC0415 - most clients need none
+
+        return HttpSchedules(self._calls)

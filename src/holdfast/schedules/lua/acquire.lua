@@ -5,9 +5,10 @@
 --       4 definitions (hash: name -> spec), 5 priorities (zset: name -> class), 6 record prefix
 -- ARGV  1 owner, 2 ttl ms, 3 how many, 4 seconds that a class of priority is worth, 5 timeout ms of one that has none,
 --       6 '1' to take only from the names that follow; they are taken in order as far as they are (still) due
--- returns { now, earliest score left or '', due and left, dropped (no definition, held or paused),
+-- returns { now, earliest score left or '', due and left, dropped (no definition, held, paused or discarded),
+--         { names that were discarded: no schedule is called like that },
 --         then per schedule: name, fence, ready, deadline, streak, runs, spec, cadence or '-' (a turn of its own),
---         the last turn placed beside it or '' }
+--         the last turn placed beside it or '', how often its holder died since it last ended }
 -- @include state
 -- @include order
 local waiting, working, leases, definitions, priorities, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -18,7 +19,7 @@ local FIRST_NAME, WINDOW, ROUNDS = 7, 200, 20
 local clock = now_us()
 local now = clock / 1000000
 local now_score = as_score(now)
-local dropped = 0
+local dropped, unreadable = 0, {}
 local leaving, deadlines, expiries, taken = {}, {}, {}, {}
 
 local function whatever_is_due()
@@ -51,9 +52,18 @@ local function drop(candidate)
   dropped = dropped + 1
 end
 
+-- Once and for good: what is only dropped comes back from its definition, to be found here again.
+local function discard(candidate)
+  drop(candidate)
+  redis.call('HDEL', definitions, candidate.name)
+  redis.call('DEL', prefix .. candidate.name)
+  unreadable[#unreadable + 1] = candidate.name
+end
+
 local function take(candidate, spec)
   local name, record = candidate.name, prefix .. candidate.name
-  local have = read_record(record, 'fence', 'timeout_ms', 'streak', 'runs', 'paused_since', 'cadence', 'cancel', 'beside')
+  local have = read_record(record, 'fence', 'timeout_ms', 'streak', 'runs', 'paused_since', 'cadence', 'cancel', 'beside',
+    'reclaimed')
   if have[5] and not have[6] then
     redis.call('HSET', record, 'next', candidate.score)
     return drop(candidate)
@@ -70,7 +80,7 @@ local function take(candidate, spec)
   n = #taken
   taken[n + 1], taken[n + 2], taken[n + 3], taken[n + 4] = name, fence, ready, deadline
   taken[n + 5], taken[n + 6], taken[n + 7], taken[n + 8] = have[3] or '0', have[4] or '0', spec, have[6] or '-'
-  taken[n + 9] = have[8] or ''
+  taken[n + 9], taken[n + 10] = have[8] or '', have[9] or '0'
 end
 
 local function take_first(candidates)
@@ -83,7 +93,13 @@ local function take_first(candidates)
   for i = 1, #names do
     if #leaving >= room then break end
     -- What is leased is somebody's, though it stands in both sets: its holder or a reclaim brings it back.
-    if specs[i] and not held[i] then take(candidates[i], specs[i]) else drop(candidates[i]) end
+    if is_unreadable(names[i]) then
+      discard(candidates[i])
+    elseif specs[i] and not held[i] then
+      take(candidates[i], specs[i])
+    else
+      drop(candidates[i])
+    end
   end
   if #leaving == 0 then return end
   redis.call('ZREM', waiting, unpack(leaving))
@@ -101,6 +117,6 @@ for _ = 1, ROUNDS do
 end
 
 local earliest = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-local reply = { now_score, earliest[2] or '', redis.call('ZCOUNT', waiting, '-inf', now_score), dropped }
-for i = 1, #taken do reply[4 + i] = taken[i] end
+local reply = { now_score, earliest[2] or '', redis.call('ZCOUNT', waiting, '-inf', now_score), dropped, unreadable }
+for i = 1, #taken do reply[5 + i] = taken[i] end
 return reply

@@ -2,7 +2,8 @@
 -- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 priorities (zset)
 -- ARGV  1 owner, then per run: name, fence, next run (s; '' = no turn is left), streak, outcome, error, duration ms,
 --       failures in a row after which it is paused (0 = never), a turn that was perhaps placed beside it (s) or ''
--- returns, per run: completed | already (ended before: a reply was lost) | stale (changes nothing) | removed
+-- returns, per run: completed | paused (completed, and its failures have paused the schedule) |
+--       already (ended before: a reply was lost) | stale (changes nothing) | removed
 -- @include state
 -- @include turns
 local waiting, working, leases, definitions, prefix, priorities = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -25,12 +26,18 @@ local function streak_after(known, at, manual)
   return streak, most > 0 and streak >= most and string.format('%.0f failures in a row', streak) or nil
 end
 
+-- An error stays until the next one, with its time: who looks after a good run still finds why the one before failed.
+local function note_error(record, at)
+  if ARGV[at + 5] ~= '' then redis.call('HSET', record, 'last_error', ARGV[at + 5], 'last_error_at', now) end
+end
+
 local function note(record, have, at, streak)
-  local outcome, error, duration = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  local outcome, duration = ARGV[at + 4], ARGV[at + 6]
   -- A manual run is not one of its turns: it must not use up `max runs`.
   local runs = (tonumber(have[4]) or 0) + (have[6] and 0 or 1)
   redis.call('HSET', record, 'owner', '', 'streak', string.format('%.0f', streak), 'runs', string.format('%.0f', runs),
-    'last_start', have[3] or '', 'last_end', now, 'last_duration_ms', duration, 'last_outcome', outcome, 'last_error', error)
+    'last_start', have[3] or '', 'last_end', now, 'last_duration_ms', duration, 'last_outcome', outcome)
+  note_error(record, at)
   if have[10] then redis.call('HDEL', record, 'reclaimed') end
   if have[9] then redis.call('HDEL', record, 'cancel') end
   if have[11] and not have[6] then redis.call('HDEL', record, 'beside') end
@@ -49,27 +56,31 @@ end
 local function note_for(of, have, at)
   local record = prefix .. of
   if redis.call('HEXISTS', definitions, of) == 0 then return end
-  local outcome, error, duration = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  local outcome, duration = ARGV[at + 4], ARGV[at + 6]
   local known = read_record(record, 'streak', 'paused_since', 'cadence')
   local streak, pause = streak_after(known[1] or '0', at)
   redis.call('HSET', record, 'streak', string.format('%.0f', streak), 'last_start', have[3] or '', 'last_end', now,
-    'last_duration_ms', duration, 'last_outcome', outcome, 'last_error', error)
-  if pause and not known[2] then pause_for(pause, of, record, known[3]) end
+    'last_duration_ms', duration, 'last_outcome', outcome)
+  note_error(record, at)
+  if not pause or known[2] then return end
+  pause_for(pause, of, record, known[3])
+  return 'paused'
 end
 
 local function end_turn(record, name, of, have, at)
-  note_for(of, have, at)
+  local word = note_for(of, have, at) or 'completed'
   redis.call('HDEL', definitions, name)
   forget_turn(prefix, name)
   redis.call('ZREM', priorities, name)
   redis.call('ZREM', waiting, name)
   redis.call('DEL', record)
   local _, begun = backfill_keys(prefix, of)
-  if redis.call('ZREM', begun, name) == 0 then return end
+  if redis.call('ZREM', begun, name) == 0 then return word end
   -- The same backfill asked for again must not run it again.
   redis.call('HSET', record, 'ended', ARGV[at + 4])
   redis.call('EXPIRE', record, REMEMBERED_SECONDS)
   let_backfill_on(waiting, definitions, priorities, prefix, of)
+  return word
 end
 
 -- The one in doubt was not placed, then: it comes now, before what would have followed it.
@@ -106,14 +117,11 @@ local function complete(at)
     return 'removed'
   end
   local of = schedule_of(name)
-  if of then
-    end_turn(record, name, of, have, at)
-    return 'completed'
-  end
+  if of then return end_turn(record, name, of, have, at) end
   local streak, pause = streak_after(have[12], at, have[6])
   note(record, have, at, streak)
   plan(record, name, have, at, pause)
-  return 'completed'
+  return pause and not have[5] and 'paused' or 'completed'
 end
 
 local words = {}

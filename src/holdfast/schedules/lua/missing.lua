@@ -19,7 +19,8 @@ local names = {}
 for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
 local turns = #names > 0 and redis.call('ZMSCORE', waiting, unpack(names)) or {}
 for i = 1, #page[2], 2 do
-  if is_missing(page[2][i], turns[(i + 1) / 2]) then
+  -- What is no name can't be registered again: whoever meets it in a set discards it.
+  if not is_unreadable(page[2][i]) and is_missing(page[2][i], turns[(i + 1) / 2]) then
     reply[#reply + 1] = page[2][i]
     reply[#reply + 1] = page[2][i + 1]
   end

@@ -30,6 +30,11 @@ local function read_record(record, ...)
   return {}
 end
 
+-- No schedule is called like this. Whoever held it could neither keep nor end it: its name is no text that comes back the same.
+local function is_unreadable(name)
+  return name:find('[^ -~]') ~= nil
+end
+
 -- at '' = no turn is left. A manual run of a paused schedule goes to `waiting` all the same.
 local function land(waiting, record, name, at, paused)
   if at == '' then

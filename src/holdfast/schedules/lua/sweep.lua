@@ -3,7 +3,8 @@
 -- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix
 -- ARGV  1 waiting | working, 2 rank to begin at, 3 page size, 4 seconds that an invalid entry may be old,
 --       5 '1' if invalid names that are only digits go at once
--- returns { members looked at, members that stay, then per finding: name, numeric | invalid | overlap | returned | unscored | damaged }
+-- returns { members looked at, members that stay, then per finding: name, numeric | invalid | overlap | returned | unscored |
+--         damaged | unreadable }
 -- @include state
 local waiting, working, leases, definitions, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local which, from, size = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -22,6 +23,15 @@ local function take_from_owner(name)
   local have = read_record(prefix .. name, 'fence', 'ready', 'paused_since', 'cadence', 'replan')
   redis.call('HSET', prefix .. name, 'fence', raise_fence(have[1], clock), 'owner', '')
   return have
+end
+
+-- With its definition: else the next reconcile brings it back.
+local function discard(name)
+  redis.call('ZREM', set, name)
+  redis.call('ZREM', leases, name)
+  redis.call('HDEL', definitions, name)
+  redis.call('DEL', prefix .. name)
+  return 'unreadable', true
 end
 
 local function look_invalid(name, at)
@@ -71,7 +81,7 @@ local others = redis.call('ZMSCORE', set == working and waiting or working, unpa
 local reply, gone = { #names, 0 }, 0
 for i, name in ipairs(names) do
   local defined = redis.call('HEXISTS', definitions, name) == 1
-  local look = set == working and look_working or look_waiting
+  local look = is_unreadable(name) and discard or set == working and look_working or look_waiting
   local word, left = look(name, tonumber(page[2 * i]), defined, held[i], others[i])
   if left then gone = gone + 1 end
   if word then

@@ -6,9 +6,16 @@ local function schedule_of(name)
   return name:match('^([^#@]+)[#@]')
 end
 
+-- What somebody overwrote by another type is thrown away, like a record: it must fail neither a batch nor a request.
+local function sound(key, kind)
+  local found = redis.call('TYPE', key).ok
+  if found ~= kind and found ~= 'none' then redis.call('DEL', key) end
+  return key
+end
+
 -- Which definitions are turns, so that what tells whether schedules were lost need not count them.
-local function note_turn(prefix, name) redis.call('SADD', prefix .. '#turns', name) end
-local function forget_turn(prefix, name) redis.call('SREM', prefix .. '#turns', name) end
+local function note_turn(prefix, name) redis.call('SADD', sound(prefix .. '#turns', 'set'), name) end
+local function forget_turn(prefix, name) redis.call('SREM', sound(prefix .. '#turns', 'set'), name) end
 
 local function place_turn(waiting, definitions, priorities, prefix, name, turn, streak)
   redis.call('HSET', definitions, name, turn.spec)
@@ -21,7 +28,7 @@ end
 
 -- A backfill: a line of turns by their time, and those of it that wait or run now, never more than it may at once.
 local function backfill_keys(prefix, of)
-  return prefix .. of .. '#line', prefix .. of .. '#backfill'
+  return sound(prefix .. of .. '#line', 'zset'), sound(prefix .. of .. '#backfill', 'zset')
 end
 
 local function let_backfill_on(waiting, definitions, priorities, prefix, of)

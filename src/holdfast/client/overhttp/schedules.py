@@ -1,0 +1,87 @@
+"""Schedules over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from holdfast.client.overhttp.problems import read
+from holdfast.client.schedules import ScheduleInfo
+
+if TYPE_CHECKING:
+    from holdfast.client.overhttp.calls import Calls
+
+_PAGE = 200
+
+
+class _Page(msgspec.Struct):
+    schedules: list[ScheduleInfo]
+    cursor: str = ""
+
+
+class _Changed(msgspec.Struct):
+    status: str
+
+
+class _Times(msgspec.Struct):
+    times: list[float]
+
+
+_info = msgspec.json.Decoder(ScheduleInfo)
+_page = msgspec.json.Decoder(_Page)
+_changed = msgspec.json.Decoder(_Changed)
+_times = msgspec.json.Decoder(_Times)
+
+
+class HttpSchedules:
+    """The schedules that the API shows to this key."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleInfo]:
+        """Read up to ``limit`` schedules."""
+        found: dict[str, ScheduleInfo] = {}  # a scan may bring one twice
+        cursor, more = "", True
+        while more and len(found) < limit:
+            asked = {"pattern": pattern, "state": state, "cursor": cursor}
+            said = urlencode(
+                {"limit": min(limit - len(found), _PAGE)}
+                | {name: value for name, value in asked.items() if value}
+            )
+            page = read(self._calls.url, (await self._calls.call("GET", f"/schedules?{said}")).body, _page)
+            found |= {one.name: one for one in page.schedules}
+            cursor, more = page.cursor, bool(page.cursor)
+        return list(found.values())
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """Read one."""
+        return read(self._calls.url, (await self._calls.call("GET", _path(name))).body, _info)
+
+    async def trigger(self, name: str) -> str:
+        """Run one now."""
+        # Asked twice, it might run twice: whether it was heard is not known when an answer is lost.
+        answer = await self._calls.call("POST", _path(name, "trigger"), b"{}", repeatable=False)
+        return read(self._calls.url, answer.body, _changed).status
+
+    async def pause(self, name: str, reason: str) -> ScheduleInfo:
+        """Take one out of its turn."""
+        body = msgspec.json.encode({"reason": reason})
+        return read(self._calls.url, (await self._calls.call("POST", _path(name, "pause"), body)).body, _info)
+
+    async def resume(self, name: str) -> ScheduleInfo:
+        """Let one take its turns again."""
+        return read(
+            self._calls.url, (await self._calls.call("POST", _path(name, "resume"), b"{}")).body, _info
+        )
+
+    async def next(self, name: str, count: int) -> list[float]:
+        """Tell its next turns."""
+        answer = await self._calls.call("GET", f"{_path(name, 'next')}?count={count}")
+        return read(self._calls.url, answer.body, _times).times
+
+
+def _path(name: str, verb: str = "") -> str:
+    return f"/schedules/{quote(name, safe='')}{f'/{verb}' if verb else ''}"

@@ -1,0 +1,115 @@
+"""The schedules as a client sees them: looked at, triggered, paused and resumed, over Redis or over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from holdfast.errors import InputError
+from holdfast.schedules.trigger import Cron, Every, Once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_TIMES = 1000
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One schedule and what it last did; times are epoch seconds, None where there is none."""
+
+    name: str
+    agent: str
+    tenant: str
+    source: str
+    """``code`` or ``api``: who defined it."""
+    state: str
+    """``waiting``, ``running``, ``paused``, ``done`` or ``missing``."""
+    trigger: Every | Cron | Once | None
+    """None if its definition can't be read."""
+    target: str
+    priority: int
+    owner: str
+    """The scheduler that runs it now."""
+    next_at: float | None
+    runs: int
+    streak: int
+    """Failures in a row."""
+    paused: str
+    """Why it is paused."""
+    paused_since: float | None
+    last_start: float | None
+    last_end: float | None
+    last_outcome: str
+    last_error: str
+    """Of the last run that had one."""
+    last_error_at: float | None
+
+
+class ScheduleLine(Protocol):
+    """What a way to the system can do with schedules."""
+
+    async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleInfo]:
+        """Read up to ``limit`` schedules."""
+        ...
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """Read one."""
+        ...
+
+    async def trigger(self, name: str) -> str:
+        """Run one now."""
+        ...
+
+    async def pause(self, name: str, reason: str) -> ScheduleInfo:
+        """Take one out of its turn."""
+        ...
+
+    async def resume(self, name: str) -> ScheduleInfo:
+        """Let one take its turns again."""
+        ...
+
+    async def next(self, name: str, count: int) -> list[float]:
+        """Tell its next turns."""
+        ...
+
+
+class Schedules:
+    """``client.schedules``: the schedules of the system."""
+
+    def __init__(self, line: Callable[[], ScheduleLine]) -> None:
+        self._line = line
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """Read a schedule and what it last did."""
+        return await self._line().get(_named(name))
+
+    async def trigger(self, name: str) -> str:
+        """Run a schedule now; its turns stay. ``triggered``, or ``buffered``: once more after this run."""
+        return await self._line().trigger(_named(name))
+
+    async def pause(self, name: str, reason: str = "") -> ScheduleInfo:
+        """Let a schedule take no turns until it is resumed; a run that goes on ends first."""
+        return await self._line().pause(_named(name), reason)
+
+    async def resume(self, name: str) -> ScheduleInfo:
+        """Let a paused schedule take its turns again."""
+        return await self._line().resume(_named(name))
+
+    async def next(self, name: str, count: int = 5) -> list[float]:
+        """Tell the next turns of a schedule, as if every run took no time."""
+        if not 1 <= count <= MOST_TIMES:
+            raise InputError(f"count must be between 1 and {MOST_TIMES}, got {count}")
+        return await self._line().next(_named(name), count)
+
+    async def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleInfo]:
+        """Read up to ``limit`` schedules whose name fits a glob, sorted by name."""
+        if limit < 1:
+            raise InputError(f"limit must be at least 1, got {limit}")
+        return sorted(await self._line().list(pattern, state, limit), key=lambda one: one.name)
+
+
+def _named(name: str) -> str:
+    if not name:
+        raise InputError("the name of a schedule must not be empty")
+    return name

@@ -1,0 +1,250 @@
+"""Group P with whole processes: whatever happens to schedulers at random, in whatever order.
+
+The sets are disjoint, no schedule is lost, none is begun twice under one fence, and in the end every permit is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from mistakes import KnownMistakes, Mistake
+from schedulehand import Board
+from scheduling import SchedulerChild
+from system import System
+from valkeyprocess import free_port
+
+from holdfast.schedules.entries import State
+from holdfast.schedules.schedule import family
+
+pytestmark = pytest.mark.chaos
+
+AGENTS = str(Path(__file__).with_name("manyschedules.py")) + ":app"
+NAMES = {*(f"tick-{n}" for n in range(12)), "thread", "flaky", "slow", "beside"}
+PERMITS = 8
+PODS = 3
+STEPS = ("kill", "kill", "freeze", "thaw", "roll", "pause", "resume", "trigger", "rest")
+
+
+class History:
+    """Schedulers to which things happen as the dice say; ``told`` is what has happened."""
+
+    def __init__(self, system: System, ledger, seed: int) -> None:
+        self.system, self.ledger, self.dice = system, ledger, random.Random(seed)
+        self.board = Board(system.queue.redis)
+        self.pods: dict[str, SchedulerChild] = {}
+        self.ports: dict[str, int] = {}
+        self.frozen: set[str] = set()
+        self.gone: list[SchedulerChild] = []
+        self.told: list[str] = []
+
+    async def start(self) -> None:
+        name = f"pod-{len(self.ports)}"
+        self.ports[name] = free_port()
+        child = self.pods[name] = SchedulerChild(
+            self.system.settings,
+            AGENTS,
+            name,
+            CHAOS_LEDGER=str(self.ledger.path),
+            METRICS_PORT=str(self.ports[name]),
+            HOLDFAST_REDIS_AGENT_MAX_CONCURRENT_AGENTS=str(PERMITS),
+        )
+        async with asyncio.timeout(30):
+            while not await self.board.redis.exists(f"member:scheduler:{name}"):
+                assert child.process.poll() is None, child.logged()
+                await asyncio.sleep(0.02)
+
+    async def step(self) -> None:
+        what = self.dice.choice(STEPS)
+        self.told.append(what)
+        await getattr(self, what)()
+        await self.goes_on(6)
+        await self.check()
+
+    # -- what happens to schedulers
+
+    def _some_pod(self) -> str:
+        return self.dice.choice(sorted(self.pods))
+
+    async def kill(self) -> None:
+        name = self._some_pod()
+        child = self.pods.pop(name)
+        self.frozen.discard(name)
+        child.kill()
+        self.gone.append(child)
+        await self.start()
+
+    async def freeze(self) -> None:
+        """One of them at most, for some steps: its leases end, and others have its schedules meanwhile."""
+        if not self.frozen:
+            name = self._some_pod()
+            self.pods[name].freeze()
+            self.frozen.add(name)
+
+    async def thaw(self) -> None:
+        for name in self.frozen:
+            self.pods[name].thaw()
+        self.frozen.clear()
+
+    async def roll(self) -> None:
+        name = self.dice.choice(sorted(self.pods.keys() - self.frozen))
+        child = self.pods.pop(name)
+        self.gone.append(child)
+        await self.start()
+        child.terminate()
+        assert await child.exited(30) == 0, child.logged()
+
+    async def rest(self) -> None:
+        await self.goes_on(20)
+
+    # -- what operators do; tick-0 to tick-5 are never paused, so that there is something to wait for
+
+    def _some_names(self) -> list[str]:
+        names = sorted(NAMES - {f"tick-{n}" for n in range(6)})
+        return self.dice.sample(names, 3)
+
+    async def pause(self) -> None:
+        await self.board.registry.pause(self._some_names(), "by the dice")
+
+    async def resume(self) -> None:
+        await self.board.registry.resume(sorted(NAMES))
+
+    async def trigger(self) -> None:
+        await self.board.registry.trigger(self._some_names())
+
+    # -- what must be true
+
+    async def goes_on(self, turns: int, names: set[str] | None = None) -> None:
+        """Wait until so many more turns have begun, or so many of each that is named."""
+
+        def begun() -> Counter[str]:
+            return Counter(line.run_id.partition("@")[0] for line in self.ledger.lines("begin"))
+
+        before = begun()
+        async with asyncio.timeout(40):
+            while True:
+                more = begun() - before
+                if all(more[name] >= turns for name in names) if names else more.total() >= turns:
+                    return
+                await asyncio.sleep(0.05)
+
+    async def check(self) -> None:
+        keys = self.board.keys
+        async with self.board.redis.pipeline(transaction=True) as pipe:  # else they move between two looks
+            for key in (keys.waiting, keys.working, keys.leases):
+                pipe.zrange(key, 0, -1)
+            pipe.hkeys(keys.definitions)
+            waiting, working, leased, defined = (
+                {one.decode() for one in got} for got in await pipe.execute()
+            )
+        assert not waiting & working, "the sets overlap"
+        assert working == leased, "who works has a lease"
+        assert {name for name in defined if family(name) == name} == NAMES
+        assert waiting | working <= defined | leased
+        lost = [
+            one.name
+            for one in await self.board.entries.get_many(sorted(defined))
+            if one.state is State.MISSING
+        ]
+        assert not lost, f"{lost} are nowhere"
+        self.ledger.check_nothing_ran_twice_under_one_fence()
+
+    async def come_to_rest(self) -> None:
+        """Everything goes on, then is paused; nothing is left that runs, and every permit is free."""
+        await self.thaw()
+        await self.resume()
+        await self.goes_on(2, NAMES)
+        await self.board.registry.pause(sorted(NAMES), "the end")
+        async with asyncio.timeout(40):
+            while await self.board.working() or await self.board.waiting():
+                await asyncio.sleep(0.05)
+        for name, port in self.ports.items():
+            if name in self.pods:
+                await self._all_permits_free(port)
+        await self.check()
+        ended = Counter(line.run_id.partition("@")[0] for line in self.ledger.lines("end"))
+        for name in NAMES - {"beside"}:  # its turns are counted when they are placed
+            assert (await self.board.entry(name)).runs <= ended[name], f"{name} has ends that never were"
+
+    async def _all_permits_free(self, port: int) -> None:
+        async with asyncio.timeout(20):
+            while await asyncio.to_thread(_free_permits, port) != PERMITS:
+                await asyncio.sleep(0.05)
+
+    def close(self) -> None:
+        print(f"--- {self.told}", file=sys.stderr)
+        for child in [*self.pods.values(), *self.gone]:
+            print(f"--- {child.close()[-3000:]}", file=sys.stderr)
+
+
+def _free_permits(port: int) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("holdfast_schedule_permits_free ")]
+    return float(line.split()[1])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [(1, 6), *(pytest.param(seed, 30, marks=pytest.mark.long) for seed in range(2, 8))],
+)
+async def test_p5_a_random_history_loses_nothing_doubles_nothing_and_leaks_nothing(
+    system, ledger, seed, steps
+):
+    history = History(system, ledger, seed)
+    try:
+        for _ in range(PODS):
+            await history.start()
+        await history.goes_on(1, NAMES)
+        for _ in range(steps):
+            await history.step()
+        await history.come_to_rest()
+    finally:
+        history.close()
+
+
+TEST = (
+    "tests/chaos/test_schedulers_random.py::"
+    "test_p5_a_random_history_loses_nothing_doubles_nothing_and_leaks_nothing[1-6]"
+)
+
+
+class TestMistakes(KnownMistakes):
+    """What would go wrong without its guard."""
+
+    mistakes = [
+        Mistake(
+            "a fence is given out again",
+            "schedules/lua/state.lua",
+            "return string.format('%.0f', math.max((tonumber(stored) or 0) + 1, clock_us))",
+            "return stored or '1'",
+            TEST,
+        ),
+        Mistake(
+            "what a dead scheduler held stays its own",
+            "schedules/upkeep.py",
+            "found = await self._orphans.reclaim(_BATCH)",
+            "found = []",
+            TEST,
+        ),
+        Mistake(
+            "permits that were taken for nothing are kept",
+            "schedules/scheduler.py",
+            "self.permits.give(taken - kept)",
+            "self.permits.give(max(taken - kept - 1, 0))",
+            TEST,
+        ),
+        Mistake(
+            "what is acquired waits for its turn, too",
+            "schedules/lua/acquire.lua",
+            "  redis.call('ZREM', waiting, unpack(leaving))\n",
+            "",
+            TEST,
+        ),
+    ]

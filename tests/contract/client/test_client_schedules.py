@@ -1,0 +1,118 @@
+"""``client.schedules``, over Redis and over HTTP: the same schedules, words and errors."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from schedulehand import Board
+
+from holdfast import Client, HoldfastError, InputError, NotFound, SyncClient
+from holdfast.schedules.schedule import Schedule
+from holdfast.schedules.trigger import Cron, Every
+
+NIGHTLY = Schedule(name="nightly", agent="report", trigger=Cron(expression="0 3 * * *", zone="Europe/Berlin"))
+HOURLY = Schedule(name="team/hourly", agent="report", trigger=Every(seconds=3600), starts_at=2_000_000_000)
+
+
+@pytest.fixture
+async def board(redis):
+    board = Board(redis)
+    await board.registry.register([NIGHTLY, HOURLY])
+    return board
+
+
+async def test_they_are_listed_and_read(client, board):
+    assert [one.name for one in await client.schedules.list()] == ["nightly", "team/hourly"]
+    assert [one.name for one in await client.schedules.list("team/*")] == ["team/hourly"]
+    assert len(await client.schedules.list(limit=1)) == 1
+    found = await client.schedules.get("nightly")
+    assert (found.agent, found.state, found.source, found.trigger) == (
+        "report",
+        "waiting",
+        "code",
+        NIGHTLY.trigger,
+    )
+    assert found.next_at is not None
+    assert found.next_at > time.time()
+
+
+async def test_many_are_listed_once(client, board):
+    await board.add(*(f"s-{n}" for n in range(450)))
+    names = [one.name for one in await client.schedules.list("s-*", limit=1000)]
+    assert names == sorted(f"s-{n}" for n in range(450))
+
+
+async def test_one_is_paused_and_resumed_with_a_reason(client, board):
+    paused = await client.schedules.pause("team/hourly", "the database moves")
+    assert (paused.state, paused.paused) == ("paused", "the database moves")
+    assert [one.name for one in await client.schedules.list(state="paused")] == ["team/hourly"]
+    assert (await client.schedules.resume("team/hourly")).state == "waiting"
+
+
+async def test_one_is_triggered_and_its_turns_stay(client, board):
+    turn = (await board.waiting())["nightly"]
+    assert await client.schedules.trigger("nightly") == "triggered"
+    (run,) = await board.pod().acquire()
+    assert (run.name, run.triggered) == ("nightly", True)
+    assert await client.schedules.trigger("nightly") == "buffered"
+    assert (await client.schedules.get("nightly")).owner == "pod"
+    assert turn > time.time()
+
+
+async def test_the_last_error_is_told(client, board):
+    await client.schedules.trigger("nightly")
+    pod = board.pod()
+    await pod.complete(await pod.one(), outcome="failed", error="ValueError: no", streak=1)
+    found = await client.schedules.get("nightly")
+    assert (found.last_outcome, found.last_error) == ("failed", "ValueError: no")
+    assert found.last_error_at == found.last_end
+
+
+async def test_the_next_turns_are_told(client, board):
+    times = await client.schedules.next("team/hourly", 3)
+    assert times == [2_000_000_000 + 3600 * n for n in range(3)]
+    for count in (0, 1001):
+        with pytest.raises(InputError, match="count"):
+            await client.schedules.next("nightly", count)
+
+
+async def test_one_that_can_t_be_read_is_shown_all_the_same(client, board):
+    await board.add("broken")
+    found = await client.schedules.get("broken")
+    assert (found.trigger, found.agent, found.state) == (None, "", "waiting")
+    assert await client.schedules.next("broken") == []
+
+
+async def test_one_that_is_not_there_is_not_found_whatever_is_asked(client, board):
+    schedules = client.schedules
+    for ask in (schedules.get, schedules.trigger, schedules.pause, schedules.resume, schedules.next):
+        with pytest.raises(NotFound, match="there is no schedule 'nobody'"):
+            await ask("nobody")
+        with pytest.raises(InputError, match="must not be empty"):
+            await ask("")
+
+
+async def test_what_is_away_is_said(face):
+    async with Client(**face.away) as client:
+        with pytest.raises(face.error):
+            await client.schedules.list()
+
+
+async def test_a_closed_client_has_no_schedules(face):
+    with pytest.raises(HoldfastError, match="not open"):
+        await Client(**face.here).schedules.get("nightly")
+
+
+def test_a_script_uses_the_same_names(redis_url, redis):
+    with SyncClient(redis_url) as client:
+        assert client.schedules.list() == []
+        for ask in (
+            client.schedules.get,
+            client.schedules.trigger,
+            client.schedules.pause,
+            client.schedules.resume,
+            client.schedules.next,
+        ):
+            with pytest.raises(NotFound):
+                ask("nobody")
