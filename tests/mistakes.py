@@ -20,20 +20,29 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake (``old`` becomes ``new`` in ``file``) and the test that must notice it."""
+    """A mistake (``old`` becomes ``new`` in ``file``) and the test that must notice it.
+
+    ``also`` are others of the same shape, for a guard that stands behind another one.
+    """
 
     name: str
     file: str
     old: str
     new: str
     test: str
+    also: tuple[tuple[str, str, str], ...] = ()
 
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def changes(self) -> tuple[tuple[str, str, str], ...]:
+        return ((self.file, self.old, self.new), *self.also)
+
     def check_in_place(self) -> None:
         """Quick, so that a row which no longer breaks anything is noticed with the change that made it so."""
-        assert self.old in (ROOT / "src" / "holdfast" / self.file).read_text(), f"{self.file}: {self.old}"
+        for path, old, _ in self.changes:
+            assert old in (ROOT / "src" / "holdfast" / path).read_text(), f"{path}: {old}"
         file, _, test = self.test.partition("::")
         assert f"def {test.partition('[')[0]}(" in (ROOT / file).read_text(), self.test
 
@@ -41,10 +50,11 @@ class Mistake:
         """Run the test against a copy of the source that has the mistake."""
         source = directory / "src"
         shutil.copytree(ROOT / "src", source)
-        broken = source / "holdfast" / self.file
-        text = broken.read_text()
-        assert text.count(self.old) >= 1, f"{self.file} no longer has the guarded line: {self.old}"
-        broken.write_text(text.replace(self.old, self.new))
+        for path, old, new in self.changes:
+            broken = source / "holdfast" / path
+            text = broken.read_text()
+            assert text.count(old) >= 1, f"{path} no longer has the guarded line: {old}"
+            broken.write_text(text.replace(old, new))
         done = run_tests(source, self.test)
         assert "1 failed" in done.stdout, f"{self.test} does not notice: {self.name}\n{done.stdout[-3000:]}"
 

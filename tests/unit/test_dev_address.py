@@ -49,6 +49,13 @@ def test_a_taken_port_gives_another_and_says_why():
         assert address.refused == "Address already in use"
 
 
+def test_a_taken_port_that_was_asked_for_is_an_error_that_names_it():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {taken} can't be had .*--port"):
+            reserved(ApiSettings(port=taken), asked=True).__enter__()
+
+
 def test_a_host_that_is_nobodys_is_an_error_that_names_the_setting():
     with (
         pytest.raises(ConfigError, match=r"api\.host"),

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from holdfast.agents.place import declaring
 from holdfast.agents.reference import resolve
 from holdfast.agents.spec import describe, require_name
 from holdfast.errors import AppError, UnknownAgent
@@ -27,7 +28,8 @@ class App:
     """A named collection of agents."""
 
     def __init__(self, name: str) -> None:
-        require_name(name, "an app's name")
+        with declaring():
+            require_name(name, "an app's name")
         self.name = name
         self._agents: dict[str, AgentSpec] = {}
         self._schedules: dict[str, Schedule] = {}
@@ -76,7 +78,9 @@ class App:
         """
 
         def register(function: Agent) -> Agent:
-            self.register(_name_of(function) if name is None else name, function, **options)
+            with declaring():
+                _require_known(options)
+                self._register(_name_of(function) if name is None else name, function, options)
             return function
 
         return register if call is None else register(call)
@@ -93,15 +97,13 @@ class App:
         concurrency: int | None = None,
     ) -> AgentSpec:
         """Register a callable, or what ``package.module:name`` points at, as the agent ``name``."""
-        spec = describe(
-            name,
-            resolve(target) if isinstance(target, str) else target,
-            timeout=timeout,
-            max_attempts=max_attempts,
-            isolation=isolation,
-            description=description,
-            concurrency=concurrency,
-        )
+        options: dict[str, Any] = {"timeout": timeout, "max_attempts": max_attempts, "isolation": isolation}
+        options |= {"description": description, "concurrency": concurrency}
+        with declaring():
+            return self._register(name, target, options)
+
+    def _register(self, name: str, target: object, options: dict[str, Any]) -> AgentSpec:
+        spec = describe(name, resolve(target) if isinstance(target, str) else target, **options)
         if name in self._agents:
             known = self._agents[name].call
             raise AppError(
@@ -150,7 +152,8 @@ class App:
         )
 
         def register(function: Agent) -> Agent:
-            self._add_schedule(name, function, options)
+            with declaring():
+                self._add_schedule(name, function, options)
             return function
 
         return register
@@ -167,7 +170,7 @@ class App:
                 f"app {self.name!r} has a schedule {schedule.name!r} already: give this one its own name="
             )
         if known is None:
-            self.register(agent, function)
+            self._register(agent, function, {})
         self._schedules[schedule.name] = schedule
 
     def get(self, name: str) -> AgentSpec:
@@ -183,6 +186,15 @@ class App:
             return f"app {self.name!r} has no agent {name!r}; did you mean {close[0]!r}?"
         there_are = ", ".join(sorted(self._agents)[:20]) or "none: register one with @app.agent"
         return f"app {self.name!r} has no agent {name!r}; its agents: {there_are}"
+
+
+def _require_known(options: dict[str, Any]) -> None:
+    known = ("name", "timeout", "max_attempts", "isolation", "description", "concurrency")
+    for option in options:
+        if option not in known:
+            close = get_close_matches(option, known, n=1)
+            meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+            raise AppError(f"an agent has no option {option!r}: {meant}")
 
 
 def _name_of(function: AnyCallable) -> str:

@@ -156,8 +156,8 @@ def _timeout(name: str, timeout: float | str | timedelta | None) -> float | None
 
 
 def _at_least_one(name: str, what: str, number: int | None) -> int | None:
-    if number is not None and number < 1:
-        raise AppError(f"agent {name!r}: {what} is {number}: at least 1")
+    if number is not None and (not isinstance(number, int) or number < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise AppError(f"agent {name!r}: {what} is {number!r}: a whole number, at least 1")
     return number
 
 

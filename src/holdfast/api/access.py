@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from holdfast.api.archive import archived_view
 from holdfast.api.shapes import ErrorView, RunRow, RunView
 from holdfast.config.names import checked_queue
 from holdfast.errors import NotFound
 from holdfast.redis.command import command
+from holdfast.runs.past import run_of, unchangeable
 from holdfast.runs.run import Run, checked_id
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.auth import Caller
     from holdfast.api.backend import Backend, Line
+    from holdfast.runs.past import Change
     from holdfast.runs.queue import RunQueue
     from holdfast.runs.run import RunFault
 
@@ -52,22 +53,71 @@ class Access:
 
     async def find(self, run_id: str, queue: str = "") -> tuple[Line, Run]:
         """A run that Redis still knows, and its queue; the first that has one, if none was named."""
-        found = await self._live(run_id, queue)
+        found = await self.live(run_id, queue)
         if found is None:
             raise self._missing(run_id, queue)
         return found
 
-    async def view(self, run_id: str, queue: str = "") -> RunView:
-        """Everything known of a run, live or archived."""
-        found = await self._live(run_id, queue)
-        if found is not None:
-            return view(found[1])
+    async def changing(self, run_id: str, queue: str, change: Change) -> tuple[Line, Run]:
+        """A run that is about to be changed, and its queue; Conflict if only the archive has it."""
+        found = await self.live(run_id, queue)
+        if found is None:
+            raise unchangeable(await self.past(run_id, queue), change)
+        return found
+
+    async def past(self, run_id: str, queue: str = "") -> Run:
+        """A run that only the archive knows."""
         archived = await (await self.backend.store.get()).archived(run_id, self.caller.tenant, queue)
         if archived is None or not self.caller.sees(archived.tenant):
             raise self._missing(run_id, queue)
-        return archived_view(archived)
+        return run_of(archived)
 
-    async def _live(self, run_id: str, queue: str) -> tuple[Line, Run] | None:
+    async def view(self, run_id: str, queue: str = "") -> RunView:
+        """Everything known of a run, live or archived."""
+        found = await self.live(run_id, queue)
+        return (
+            self._view(await self.past(run_id, queue), archived=True)
+            if found is None
+            else self._view(found[1])
+        )
+
+    def row(self, run: Run, *, archived: bool = False) -> RunRow:
+        """A run as a list shows it."""
+        return RunRow(
+            id=run.id,
+            queue=run.queue,
+            status=run.status.value,
+            agent=run.agent,
+            thread_id=run.thread_id,
+            tenant=run.tenant,
+            attempt=run.attempt,
+            fence=run.fence,
+            owner=run.owner,
+            submitted_at=run.submitted_at,
+            started_at=run.started_at,
+            finished_at=run.finished_at,
+            due_at=run.due_at,
+            cancel=run.cancel,
+            parked=run.parked,
+            error=self.error(run.error),
+            archived=archived,
+        )
+
+    def error(self, fault: RunFault | None) -> ErrorView | None:
+        """Why a run ended badly, if it did; a traceback is of the operator's paths and code, and for them."""
+        if fault is None:
+            return None
+        return ErrorView(fault.kind, fault.message, fault.traceback if self.caller.operates else "")
+
+    def _view(self, run: Run, *, archived: bool = False) -> RunView:
+        row = self.row(run, archived=archived)
+        fields = {name: getattr(row, name) for name in RunRow.__struct_fields__}
+        return RunView(
+            **fields, input=run.input, metadata=run.metadata, result=run.result, interrupt=run.interrupt
+        )
+
+    async def live(self, run_id: str, queue: str = "") -> tuple[Line, Run] | None:
+        """A run that Redis still knows, and its queue; None if it does not."""
         checked_id(run_id, "run_id")
         for line in self.lines(queue):
             try:
@@ -87,44 +137,6 @@ class Access:
 async def in_redis(queue: RunQueue, run_id: str) -> bool:
     """Whether a run is still there, so that the archive's copy of it is not the only one."""
     return bool(await command(queue.redis, "EXISTS", queue.keys.run(run_id)))
-
-
-# -- views
-
-
-def row(run: Run) -> RunRow:
-    """A run as a list shows it."""
-    return RunRow(
-        id=run.id,
-        queue=run.queue,
-        status=run.status.value,
-        agent=run.agent,
-        thread_id=run.thread_id,
-        tenant=run.tenant,
-        attempt=run.attempt,
-        fence=run.fence,
-        owner=run.owner,
-        submitted_at=run.submitted_at,
-        started_at=run.started_at,
-        finished_at=run.finished_at,
-        due_at=run.due_at,
-        cancel=run.cancel,
-        parked=run.parked,
-        error=error_view(run.error),
-    )
-
-
-def view(run: Run) -> RunView:
-    """A run with everything that is known of it."""
-    fields = {name: getattr(row(run), name) for name in RunRow.__struct_fields__}
-    return RunView(
-        **fields, input=run.input, metadata=run.metadata, result=run.result, interrupt=run.interrupt
-    )
-
-
-def error_view(fault: RunFault | None) -> ErrorView | None:
-    """Why a run ended badly, if it did."""
-    return ErrorView(fault.kind, fault.message, fault.traceback) if fault is not None else None
 
 
 def _meant(name: str, known: tuple[str, ...]) -> str:

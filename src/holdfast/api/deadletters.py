@@ -89,7 +89,7 @@ def _source(
         letters = DeadLetters(line.queue)
         for _ in range(_LOOKS):
             page = await letters.list(limit=limit - len(found), cursor=cursor, agent=agent, reason=reason)
-            found += [_view(line, letter) for letter in page.letters if here.caller.sees(letter.tenant)]
+            found += [_view(here, line, letter) for letter in page.letters if here.caller.sees(letter.tenant)]
             cursor = page.cursor
             if not cursor or len(found) == limit:
                 break
@@ -108,7 +108,8 @@ def _source(
 )
 async def get_letter(request: Request, ref: Ref, queue: OfQueue = "") -> Response:
     """Read a letter by its id or by its run's."""
-    return reply(_view(*await _found(access(request, READ), ref, queue)))
+    here = access(request, READ)
+    return reply(_view(here, *await _found(here, ref, queue)))
 
 
 @router.post(
@@ -137,9 +138,10 @@ async def replay_letter(request: Request, ref: Ref, queue: OfQueue = "") -> Resp
 )
 async def drop_letter(request: Request, ref: Ref, queue: OfQueue = "") -> Response:
     """Drop a letter; its run can't be replayed by it any more."""
-    line, letter = await _found(access(request, OPERATE), ref, queue)
+    here = access(request, OPERATE)
+    line, letter = await _found(here, ref, queue)
     await DeadLetters(line.queue).drop(letter.id)
-    return reply(_view(line, letter))
+    return reply(_view(here, line, letter))
 
 
 async def _found(here: Access, ref: str, queue: str) -> tuple[Line, Letter]:
@@ -154,8 +156,7 @@ async def _found(here: Access, ref: str, queue: str) -> tuple[Line, Letter]:
     raise NotFound(f"no dead letter {ref!r} is known here, neither by its id nor by its run's")
 
 
-def _view(line: Line, letter: Letter) -> LetterView:
-    fault = letter.error
+def _view(here: Access, line: Line, letter: Letter) -> LetterView:
     return LetterView(
         id=letter.id,
         run_id=letter.run_id,
@@ -165,7 +166,7 @@ def _view(line: Line, letter: Letter) -> LetterView:
         status=letter.status,
         reason=letter.reason,
         attempts=letter.attempts,
-        error=ErrorView(fault.kind, fault.message, fault.traceback),
+        error=here.error(letter.error) or ErrorView(),
         input=letter.input,
         at=letter.at,
     )

@@ -17,8 +17,9 @@ from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.paths import OfQueue, RunId, VerbRoute
 from holdfast.api.shapes import EventLine
-from holdfast.errors import EventsExpired, HoldfastError, NotFound
+from holdfast.errors import HoldfastError
 from holdfast.events.feed import checked_event_id
+from holdfast.runs.past import expired
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -101,14 +102,10 @@ async def get_events(
 
 
 async def _found(here: Access, run_id: str, queue: str) -> tuple[Line, Run]:
-    try:
-        return await here.find(run_id, queue)
-    except NotFound:
-        run = await here.view(run_id, queue)
-    raise EventsExpired(
-        f"the events of run {run_id} are not kept any more: it ended long ago ({run.status}), and only its "
-        "record is in the archive; GET /runs/{id} reads it"
-    )
+    found = await here.live(run_id, queue)
+    if found is None:
+        raise expired(await here.past(run_id, queue))
+    return found
 
 
 async def _there_now(line: Line, run_id: str, after: str) -> AsyncGenerator[Event]:

@@ -144,7 +144,7 @@ async def receipt(here: Access, line: Line, ticket: Ticket, submission: Submissi
 async def _resume(here: Access, wanted: ExecuteRequest) -> Response:
     if not wanted.correlation_id:
         raise InputError("correlation_id: RESUME needs the id of the run that waits")
-    line, run = await here.find(wanted.correlation_id, wanted.queue or "")
+    line, run = await here.changing(wanted.correlation_id, wanted.queue or "", "resume")
     if run.agent != wanted.agent_id:
         raise Conflict(f"run {run.id} is one of agent {run.agent!r}, not of {wanted.agent_id!r}")
     await line.queue.resume_run(run.id, wanted.input)

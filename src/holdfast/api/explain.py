@@ -30,9 +30,19 @@ def explain(
         case Status.INTERRUPTED:
             return [f"the agent asked something: POST /runs/{run.id}/resume with the answer as its value"]
         case Status.SUCCEEDED:
-            return [f"it ended well after {_attempts(run)}, in {run.finished_at - run.started_at:.3f} s"]
+            return _ended_well(run)
         case _:
             return [*_ended_badly(run), _again(run)]
+
+
+def explain_past(run: Run) -> list[str]:
+    """Say what became of a run that only the archive has."""
+    day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(run.finished_at))
+    said = _ended_well(run) if run.status is Status.SUCCEEDED else _ended_badly(run)
+    return [
+        *said,
+        f"it ended on {day} UTC; only its record is in the archive: submit its input to run it again",
+    ]
 
 
 def _queued(run: Run, gate: Gate, depth: Depth, members: Sequence[Member]) -> list[str]:
@@ -74,9 +84,13 @@ def _delayed(run: Run, now: float) -> str:
     return f"it is due {due}" + (f", after {_attempts(run)}" if run.attempt else "")
 
 
+def _ended_well(run: Run) -> list[str]:
+    return [f"it ended well after {_attempts(run)}, in {run.finished_at - run.started_at:.3f} s"]
+
+
 def _ended_badly(run: Run) -> list[str]:
     if run.status is Status.CANCELLED:
-        return [f"it was cancelled: {run.cancel or 'no reason was given'}"]
+        return [f"it was cancelled: {run.cancel or 'no reason is known'}"]
     return [f"it was given up after {_attempts(run)}", *_last_error(run)]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.access import in_redis, row
-from holdfast.api.archive import archived_row
+from holdfast.api.access import in_redis
 from holdfast.api.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.api.shapes import RunList, RunRow
+from holdfast.runs.past import run_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -45,7 +45,7 @@ def _live(
             page = await line.queue.list(
                 status=wanted["status"], agent=wanted["agent"], limit=limit - len(found), cursor=cursor
             )
-            found += [row(run) for run in page.runs if _is_wanted(here, run, wanted)]
+            found += [here.row(run) for run in page.runs if _is_wanted(here, run, wanted)]
             cursor = page.cursor
             if not cursor or len(found) == limit:
                 break
@@ -88,7 +88,9 @@ async def _archived(
         del places[_ARCHIVE]
     # For a while an ended run is in both: it has been listed from Redis.
     both = await asyncio.gather(*(_still_live(here, run) for run in page.runs))
-    return [archived_row(run) for run, live in zip(page.runs, both, strict=True) if not live]
+    return [
+        here.row(run_of(run), archived=True) for run, live in zip(page.runs, both, strict=True) if not live
+    ]
 
 
 async def _still_live(here: Access, run: ArchivedRun) -> bool:

@@ -156,10 +156,16 @@ def _detail(exc: HTTPException) -> str:
     return str(exc.detail)
 
 
+def _wrong(error: Mapping[str, Any]) -> str:
+    """What is wrong, with the value that is."""
+    given: Any = error.get("input")
+    shown = f", got {str(given)[:80]!r}" if isinstance(given, str | int | float) else ""
+    return f"{error.get('msg', '')}{shown}"
+
+
 def _invalid(errors: Sequence[Mapping[str, Any]], request_id: str) -> Problem:
     faults = tuple(
-        Fault(".".join(str(part) for part in error.get("loc", ())), str(error.get("msg", "")))
-        for error in errors
+        Fault(".".join(str(part) for part in error.get("loc", ())), _wrong(error)) for error in errors
     )
     detail = "; ".join(f"{fault.where}: {fault.what}" for fault in faults[:5]) or "the request is not valid"
     return Problem(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.responses import Response
 
+from holdfast.api.choices import told
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,5 +35,7 @@ def read(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Read JSON, or raise InputError that says what is wrong with it and where."""
     try:
         return decoder.decode(data)
+    except msgspec.ValidationError as exc:
+        raise InputError(f"body: {told(str(exc), decoder.type)}") from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InputError(f"body: {exc}") from exc

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
-from holdfast.api.access import access, error_view
+from holdfast.api.access import access
 from holdfast.api.auth import READ, SUBMIT
-from holdfast.api.explain import explain
+from holdfast.api.explain import explain, explain_past
 from holdfast.api.listing import list_runs
 from holdfast.api.openapi import answers, takes
 from holdfast.api.paths import OfQueue, RunId, VerbRoute
@@ -26,7 +26,6 @@ from holdfast.api.shapes import (
     RunList,
     RunView,
 )
-from holdfast.errors import Conflict, NotFound
 from holdfast.events.feed import NOW
 from holdfast.runs.run import Run, Status
 
@@ -131,15 +130,15 @@ async def get_result(
 ) -> Response:
     """Return the result or the error of a run that has ended, or where it is."""
     here = access(request, READ)
-    try:
-        line, run = await here.find(run_id, queue)
-    except NotFound:
-        return reply(_archived_result(await here.view(run_id, queue)))
+    found = await here.live(run_id, queue)
+    if found is None:
+        return reply(_result(here, await here.past(run_id, queue)))
+    line, run = found
     if wait and not run.status.ended:
         run = await _waited(here, line, run, wait)
     if run.status.ended:
-        return reply(_result(run))
-    return reply(_result(run), 202, {"Retry-After": "1"})
+        return reply(_result(here, run))
+    return reply(_result(here, run), 202, {"Retry-After": "1"})
 
 
 async def _waited(here: Access, line: Line, run: Run, seconds: float) -> Run:
@@ -167,20 +166,16 @@ async def _news(line: Line, run_id: str) -> None:
                 return
 
 
-def _result(run: Run) -> ResultView:
+def _result(here: Access, run: Run) -> ResultView:
     if run.status is Status.SUCCEEDED:
         return ResultView(run.id, run.status.value, result=run.result)
     if run.status is Status.INTERRUPTED:
         return ResultView(run.id, run.status.value, interrupt=run.interrupt)
     if run.status is Status.CANCELLED:
         return ResultView(run.id, run.status.value, error=ErrorView("Cancelled", run.cancel))
-    return ResultView(run.id, run.status.value, error=error_view(run.error) if run.status.ended else None)
-
-
-def _archived_result(run: RunView) -> ResultView:
-    if run.status == Status.SUCCEEDED.value:
-        return ResultView(run.id, run.status, result=run.result)
-    return ResultView(run.id, run.status, error=run.error or ErrorView(run.status))
+    if not run.status.ended:
+        return ResultView(run.id, run.status.value)
+    return ResultView(run.id, run.status.value, error=here.error(run.error) or ErrorView(run.status.value))
 
 
 @router.get(
@@ -203,7 +198,11 @@ def _archived_result(run: RunView) -> ResultView:
 async def get_explanation(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Explain a run's state by its record, its queue and the workers there are."""
     here = access(request, READ)
-    line, run = await here.find(run_id, queue)
+    found = await here.live(run_id, queue)
+    if found is None:
+        run = await here.past(run_id, queue)
+        return reply(Explained(run.id, run.status.value, explain_past(run)))
+    line, run = found
     gate, depth = await line.queue.gate(), await line.queue.depth()
     members = await here.backend.members.all(here.backend.redis)
     because = explain(run, gate, depth, members)
@@ -224,7 +223,7 @@ async def resume_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Re
     """Give an interrupted run its answer."""
     here = access(request, SUBMIT)
     given = await body(request, _answer, ResumeRequest())
-    line, run = await here.find(run_id, queue)
+    line, run = await here.changing(run_id, queue, "resume")
     await line.queue.resume_run(run.id, given.value)
     return reply(Changed(run.id, Status.QUEUED.value), 202)
 
@@ -248,7 +247,7 @@ async def cancel_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Re
     """Cancel a run that has not ended."""
     here = access(request, SUBMIT)
     given = await body(request, _reason, ReasonRequest())
-    line, run = await here.find(run_id, queue)
+    line, run = await here.changing(run_id, queue, "cancel")
     word = await line.queue.cancel(run.id, given.reason or f"cancelled by {here.caller.name or 'request'}")
     return reply(Changed(run.id, word), 202)
 
@@ -267,12 +266,7 @@ async def cancel_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Re
 async def retry_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Queue a run again, from its first attempt."""
     here = access(request, SUBMIT)
-    try:
-        line, run = await here.find(run_id, queue)
-    except NotFound:
-        await here.view(run_id, queue)
-        told = "has left Redis for the archive: submit its input again"
-        raise Conflict(f"run {run_id} {told}") from None
+    line, run = await here.changing(run_id, queue, "retry")
     await line.queue.replay(run.id)
     return reply(Changed(run.id, Status.QUEUED.value), 202)
 

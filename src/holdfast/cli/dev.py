@@ -10,6 +10,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.root import COMMANDS
+from holdfast.config import load
 from holdfast.config.environment import CONFIG_VARIABLE
 from holdfast.services.dev import run_dev
 
@@ -33,7 +34,8 @@ def dev(
     config: options.Config = None,
 ) -> None:
     """Run the server, workers, a scheduler and the HTTP API until Ctrl-C; a change restarts what runs it."""
-    settings = options.read_settings(config)
+    loaded = load(config)
+    settings, port_asked = loaded.settings, port is not None or loaded.sources["api.port"] != "default"
     # The processes read the settings themselves, so they are told the same.
     if config is not None:
         os.environ[CONFIG_VARIABLE] = str(config.absolute())
@@ -42,4 +44,4 @@ def dev(
         settings = options.read_settings(config)
     if port is not None:
         settings = msgspec.structs.replace(settings, api=msgspec.structs.replace(settings.api, port=port))
-    raise typer.Exit(run_dev(settings, app, workers=workers, reload=reload))
+    raise typer.Exit(run_dev(settings, app, workers=workers, reload=reload, port_asked=port_asked))

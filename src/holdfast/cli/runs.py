@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from holdfast.api.explain import explain, explain_past
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, compact, moment, span
-from holdfast.errors import HoldfastError, InputError, RedisUnavailable
+from holdfast.errors import HoldfastError, InputError, NotFound, RedisUnavailable
 from holdfast.events.feed import checked_event_id
+from holdfast.runs.past import expired, unchangeable
 from holdfast.runs.queue import Page
 from holdfast.runs.run import Run, Status, checked_id
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.events.event import Event
+    from holdfast.runs.past import Change
     from holdfast.runs.queue import RunQueue
 
 runs = options.group(COMMANDS["runs"])
@@ -108,11 +111,8 @@ def show_run(
     config: options.Config = None,
 ) -> None:
     """Show everything that is known of a run."""
-
-    async def work(station: Station) -> Run:
-        return await (await station.queue_of(_checked(run_id), queue)).get(run_id)
-
-    run = at_station(options.read_settings(config), work)
+    checked_id(run_id, "RUN")
+    run = at_station(options.read_settings(config), lambda station: station.run(run_id, queue))
     if json:
         output.document(run)
     else:
@@ -162,7 +162,13 @@ def show_events(
     show: Callable[[Event], None] = output.json_line if json else output.event
 
     async def work(station: Station) -> None:
-        found = await station.queue_of(_checked(run_id), queue)
+        try:
+            found = await station.queue_of(_checked(run_id), queue)
+        except NotFound:
+            past = await station.past(run_id, queue)
+            if past is None:
+                raise
+            raise expired(past) from None
         feed, last = station.feed(found), after
         if follow:
             async with aclosing(feed.follow(run_id, after)) as events:
@@ -190,7 +196,7 @@ def cancel_runs(
     async def cancel(found: RunQueue, run_id: str) -> str:
         return await found.cancel(run_id, reason)
 
-    _each(run_ids, cancel, queue=queue, json=json, config=config)
+    _each(run_ids, "cancel", cancel, queue=queue, json=json, config=config)
 
 
 @runs.command("retry")
@@ -206,7 +212,7 @@ def retry_runs(
         await found.replay(run_id)
         return "queued"
 
-    _each(run_ids, retry, queue=queue, json=json, config=config)
+    _each(run_ids, "retry", retry, queue=queue, json=json, config=config)
 
 
 @runs.command("resume")
@@ -226,11 +232,44 @@ def resume_run(
         await found.resume_run(run_id, value)
         return "queued"
 
-    _each([run_id], resume, queue=queue, json=json, config=config)
+    _each([run_id], "resume", resume, queue=queue, json=json, config=config)
+
+
+@runs.command("explain")
+def explain_run(
+    run_id: RunId,
+    queue: options.AnyQueue = None,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Say why a run is where it is."""
+    checked_id(run_id, "RUN")
+    run, because = at_station(
+        options.read_settings(config), lambda station: _explained(station, run_id, queue)
+    )
+    if json:
+        output.document({"run_id": run.id, "status": run.status, "because": because})
+        return
+    output.line(f"{run.id} is {run.status}")
+    for sentence in because:
+        output.line(f"- {sentence}")
+
+
+async def _explained(station: Station, run_id: str, name: str | None) -> tuple[Run, list[str]]:
+    try:
+        queue = await station.queue_of(run_id, name)
+    except NotFound:
+        past = await station.past(run_id, name)
+        if past is None:
+            raise
+        return past, explain_past(past)
+    run, members = await queue.get(run_id), await station.members().all(station.redis)
+    return run, explain(run, await queue.gate(), await queue.depth(), members)
 
 
 def _each(
     run_ids: list[str],
+    verb: Change,
     change: Callable[[RunQueue, str], Awaitable[str]],
     *,
     queue: str | None,
@@ -243,7 +282,7 @@ def _each(
         failed = False
         for run_id in run_ids:
             try:
-                word = await change(await station.queue_of(_checked(run_id), queue), run_id)
+                word = await change(await _changing(station, run_id, queue, verb), run_id)
                 answer = {"run_id": run_id, "status": word}
             except RedisUnavailable:
                 raise
@@ -255,6 +294,17 @@ def _each(
 
     if at_station(options.read_settings(config), work):
         raise typer.Exit(FAILED)
+
+
+async def _changing(station: Station, run_id: str, queue: str | None, verb: Change) -> RunQueue:
+    """The queue of a run that is about to be changed; Conflict if only the archive has the run."""
+    try:
+        return await station.queue_of(_checked(run_id), queue)
+    except NotFound:
+        past = await station.past(run_id, queue)
+        if past is None:
+            raise
+        raise unchangeable(past, verb) from None
 
 
 def _report(answer: dict[str, str], *, json: bool) -> None:

@@ -15,6 +15,7 @@ from holdfast.events.feed import Feed
 from holdfast.redis.edge import answering
 from holdfast.redis.members import Members
 from holdfast.redis.nearby import nearby
+from holdfast.runs.past import past_run
 from holdfast.services.connections import Connections
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.config import Settings
     from holdfast.runs.queue import RunQueue
+    from holdfast.runs.run import Run
 
 T = TypeVar("T")
 
@@ -64,6 +66,20 @@ class Station:
             f"no run {run_id!r} in queue {where}: ended runs are kept for a while only; "
             "`holdfast runs list` shows what is there"
         )
+
+    async def run(self, run_id: str, name: str | None) -> Run:
+        """Everything known of a run, live or archived."""
+        try:
+            return await (await self.queue_of(run_id, name)).get(run_id)
+        except NotFound:
+            past = await self.past(run_id, name)
+            if past is None:
+                raise
+            return past
+
+    async def past(self, run_id: str, name: str | None) -> Run | None:
+        """A run that only the archive knows."""
+        return await past_run(self.store, run_id, queue=name or "")
 
     def feed(self, queue: RunQueue) -> Feed:
         """The feeds of a queue's runs."""

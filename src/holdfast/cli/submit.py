@@ -97,13 +97,13 @@ def _end_as(run: Run | None) -> None:
 
 async def _accepted(station: Station, handle: RunHandle, agent: str, *, json: bool) -> None:
     status = await handle.status()
+    known = f"submitted to {handle.queue}" if handle.fresh else f"known before in {handle.queue}: {status}"
     if json:
         output.json_line(
             {"run_id": handle.run_id, "queue": handle.queue, "status": status, "fresh": handle.fresh}
         )
-        return
-    known = f"submitted to {handle.queue}" if handle.fresh else f"known before in {handle.queue}: {status}"
-    output.line(f"{handle.run_id} {known}")
+    else:
+        output.line(f"{handle.run_id} {known}")
     if not status.ended:
         await _warn(station, handle.queue, agent)
 
@@ -118,7 +118,8 @@ async def _warn(station: Station, queue: str, agent: str) -> None:
         output.note(f"no worker serves queue {queue!r} now: the run waits for one")
     elif not any(agent in fields.get("agents", "").split(",") for fields in workers):
         names = sorted({name for fields in workers for name in fields.get("agents", "").split(",") if name})
-        output.note(f"no worker of queue {queue!r} knows agent {agent!r} now; they know {', '.join(names)}")
+        known = ", ".join(names) or "none"
+        output.note(f"no live worker of queue {queue!r} knows agent {agent!r} (they know: {known})")
 
 
 async def _follow(handle: RunHandle, *, json: bool) -> Run:

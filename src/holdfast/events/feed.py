@@ -132,8 +132,12 @@ class Feed:
         """Wait for events; none after a while, so that a feed that has vanished is noticed."""
         streams = {self._keys.feed(run_id): after}
         block_ms = int(_BLOCK_SECONDS * 1000)
-        reply = await self._patiently(lambda: reader.xread(streams, count=PAGE, block=block_ms))
-        return _events(reply[0][1]) if reply else []
+        # Redis bounds a reading by count alone: it waits for one, and the rest comes by the page.
+        reply = await self._patiently(lambda: reader.xread(streams, count=1, block=block_ms))
+        if not reply:
+            return []
+        first = _events(reply[0][1])
+        return [*first, *(await self.patient_page(run_id, first[-1].id)).events]
 
     async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Ask until Redis answers: reading after an id is the same however often it is done."""

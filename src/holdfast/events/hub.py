@@ -35,7 +35,9 @@ _LOOK_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
 _WAKE_SECONDS = 0.01
 _AT_ONCE = 50
-"""Events of one feed that are read at a time for those who have caught up."""
+"""Events of one feed that are read at a time, at most, for those who have caught up."""
+_READ_BYTES = PAGE_BYTES
+"""What is asked for at a time, as far as the size of the last events tells that of the next ones."""
 _KEPT_MOST = 1000
 _KEPT_BYTES = PAGE_BYTES
 """What is kept for a follower that does not come for it; beyond, it reads for itself again."""
@@ -138,6 +140,7 @@ class _Reader:
     async def _read(self, reader: Any) -> None:
         """Read on one connection until it fails."""
         known_as: int = await command(reader, "CLIENT ID") if self._wakes else 0
+        count = 1
         while True:
             if not self._streams:
                 await self._changed.wait()
@@ -147,11 +150,16 @@ class _Reader:
                 continue
             self._asked, self._blocked_as = feeds, known_as
             seconds = _BLOCK_SECONDS if self._wakes else _SHORT_BLOCK_SECONDS
-            reply = await reader.xread(feeds, count=_AT_ONCE, block=int(seconds * 1000))
+            reply = await reader.xread(feeds, count=count, block=int(seconds * 1000))
             self._blocked_as = 0
+            largest = 0
             for feed, entries in reply:
-                size = sum(len(value) for _, fields in entries for value in fields.values())
-                self._hand(feed.decode(), [Event.of(entry, fields) for entry, fields in entries], size)
+                sizes = [sum(map(len, fields.values())) for _, fields in entries]
+                largest = max(largest, max(sizes, default=0))
+                events = [Event.of(entry, fields) for entry, fields in entries]
+                self._hand(feed.decode(), events, sum(sizes))
+            fullest = max((len(entries) for _, entries in reply), default=0)
+            count = _next_count(count, fullest, largest * len(reply))
 
     def _hand(self, feed: str, events: list[Event], size: int) -> None:
         stream = self._streams.get(feed)
@@ -180,6 +188,15 @@ class _Reader:
             _log.warning("hub can't wake its reader", error=str(exc))
         except DISCONNECTS:
             await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _next_count(count: int, fullest: int, bytes_each: int) -> int:
+    """How many events of each feed to ask for next: more only while there are more, and they are small.
+
+    Redis bounds a reading by count alone, and a feed that was silent may have a lot of large ones next.
+    """
+    wanted = 2 * count if fullest >= count else max(fullest, 1)
+    return max(1, min(wanted, _AT_ONCE, _READ_BYTES // max(bytes_each, 1)))
 
 
 class Hub:

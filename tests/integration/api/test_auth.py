@@ -14,6 +14,8 @@ from holdfast.api.auth import Denied, Keyring, check_exposure, new_key
 from holdfast.config import ApiSettings
 from holdfast.errors import ConfigError, InputError
 from holdfast.runs.run import Submission
+from holdfast.store.archive import ArchivedRun
+from holdfast.store.open import open_store
 
 KEYS = (
     key_line("boss"),
@@ -194,6 +196,47 @@ async def test_dead_letters_belong_to_their_tenant(system, api):
     assert (letter["run_id"], letter["tenant"]) == ("a", "acme")
     assert (await other.get("/deadletters")).json()["letters"] == []
     assert (await acme.delete("/deadletters/a")).status_code == 200
+
+
+async def test_only_operators_see_a_traceback(system, api):
+    """It shows paths and code of the operator; its type and message are the tenant's to see."""
+    running = await api(keys=KEYS)
+    await system.worker(failing())
+    start = {"agent_id": "fails", "correlation_id": "a", "tenant": "acme"}
+    await running.client("boss").post("/execute", json=start)
+    run = await system.ended("a")
+    fault = b'{"kind":"invalid","message":"GiveUp: no","traceback":"Traceback (most recent call last)"}'
+    async with await open_store(running.process._settings.database) as store:
+        old = ArchivedRun(id="old", queue="agent-queue", tenant="acme", status="failed", error=fault)
+        await store.archive([old])
+    assert "Traceback" in run.error.traceback
+    reads = (
+        "/runs",
+        "/runs/a",
+        "/runs/a/result",
+        "/deadletters",
+        "/deadletters/a",
+        "/runs/old",
+        "/runs/old/result",
+    )
+    for name in ("acme", "acme-ops", "viewer", "boss"):
+        client = running.client(name)
+        for path in reads:
+            text = (await client.get(path)).text
+            assert '"kind":"invalid","message":"GiveUp: no"' in text, path
+            assert ("Traceback" in text) is (name == "boss"), (name, path)
+        for path in ("/runs/a/explain", "/runs/old/explain"):
+            text = (await client.get(path)).text
+            assert "invalid: GiveUp: no" in text
+            assert "Traceback" not in text
+        for accept in ("text/event-stream", "application/x-ndjson"):
+            text = (await client.get("/runs/a/events", headers={"Accept": accept})).text
+            assert '"error":{"kind":"invalid","message":"GiveUp: no"}' in text
+            assert "Traceback" not in text
+    acme = running.client("acme")
+    again = await acme.post("/execute/batch", json={"runs": [start]})
+    assert (again.json()["runs"][0]["code"], "Traceback" in again.text) == (200, False)
+    assert "Traceback" not in (await running.client("acme-ops").delete("/deadletters/a")).text
 
 
 def failing():

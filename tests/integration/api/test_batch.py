@@ -8,6 +8,7 @@ from apiserver import key_line
 
 from holdfast import App
 from holdfast.api.shapes import BATCH_MOST
+from holdfast.config import QueueSettings, SenderSettings
 
 
 async def sent(client, *runs) -> list[dict]:
@@ -101,6 +102,29 @@ async def test_a_batch_is_bounded_in_count_and_bytes(system, client, body, statu
     assert refused.status_code == status
     assert refused.headers["content-type"] == "application/problem+json"
     assert (await system.queue.depth()).depth == 0
+
+
+async def test_what_one_queue_has_accepted_is_told_though_the_other_can_not_be_reached(
+    system, api, fault_proxy, proxied_settings
+):
+    """Sent again without ids, what was accepted would run twice."""
+    other = QueueSettings(name="other")
+    sender = SenderSettings(max_retries=0)
+    system.settings = msgspec.structs.replace(system.settings, queues={"other": other}, sender=sender)
+    client = (await api(redis=proxied_settings)).client()
+    runs = [{"agent_id": "echo"}, {"agent_id": "echo", "queue": "other"}]
+    await sent(client, *runs)  # the scripts are known from here on
+    for _ in range(5):
+        fault_proxy.drop_replies("EVALSHA", after=1, times=2)
+        answer = await client.post("/execute/batch", json={"runs": runs})
+        fault_proxy.heal()
+        if answer.status_code == 200:  # else a script of another part took the only turn
+            break
+    assert answer.status_code == 200, answer.text
+    first, second = answer.json()["runs"]
+    assert (first["code"], second["code"]) == (202, 503)
+    assert second["problem"]["type"] == "urn:holdfast:problem:redis-unavailable"
+    assert (await system.queue.get(first["run"]["run_id"])).queue == "agent-queue"
 
 
 async def test_a_tenants_batch_is_its_own(api):

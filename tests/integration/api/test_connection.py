@@ -133,6 +133,9 @@ async def test_a_long_wait_for_a_result_is_no_slow_request(api):
     await running.client().post("/execute", json={"agent_id": "echo", "correlation_id": "a"})
     async with connected(running) as raw:
         await raw.send(b"GET /runs/a/result?wait=%.1f HTTP/1.1\r\nHost: localhost\r\n\r\n" % (4 * QUICK))
+        assert (await raw.answer())[0] == 202
+    async with connected(running) as raw:
+        await raw.send(b"GET /runs/a/result?wait=%.1f HTTP/1.1\r\nHost: localhost\r\n\r\n" % (4 * QUICK))
         await raw.send(b"GET")  # the next one begins early, and has to wait for its turn
         assert (await raw.answer())[0] == 202
         told(await raw.answer(), 408, "too-slow")

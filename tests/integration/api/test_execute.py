@@ -105,7 +105,8 @@ async def test_an_unknown_agent_is_refused_where_the_app_is_known(api):
         (b'{"agent_id": "a b"}', "agent_id"),
         (b'{"agent_id": "a\\n"}', "agent"),
         (b'{"agent_id": "a", "agent": 1}', "unknown field `agent`"),
-        (b'{"agent_id": "a", "priority": "urgent"}', "priority"),
+        (b'{"agent_id": "a", "priority": "urgent"}', "priority: 'urgent' is not one of high, low, normal"),
+        (b'{"agent_id": "a", "action": "STOP"}', "action: 'STOP' is not one of RESUME, START"),
         (b'{"agent_id": "a", "delay_seconds": -1}', "delay_seconds"),
         (b'{"agent_id": "a", "timeout_seconds": 0}', "timeout_seconds"),
         (b'{"agent_id": "a", "correlation_id": "x:events"}', "events"),
@@ -162,6 +163,16 @@ async def test_a_body_is_refused_while_it_is_read(api):
     assert head.startswith("http/1.1 413")
     assert "connection: close" in head
     assert json.loads(await reader.read())["type"] == "urn:holdfast:problem:too-large"
+    writer.close()
+
+
+async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_comes(api):
+    running = await api(max_body_bytes=1024)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.process.port)
+    writer.write(b"POST /execute HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1025\r\n\r\n")
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode().lower()
+    assert head.startswith("http/1.1 413")
+    assert "connection: close" in head
     writer.close()
 
 

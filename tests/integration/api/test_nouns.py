@@ -61,6 +61,9 @@ async def test_runs_are_listed_page_by_page_newest_first(client):
     assert (await client.get("/runs", params={"status": "running"})).json() == {"runs": [], "cursor": ""}
     for bad in ({"cursor": "x"}, {"cursor": "eyJ4IjoieSJ9"}, {"limit": 0}, {"limit": 201}, {"status": "odd"}):
         assert (await client.get("/runs", params=bad)).status_code == 422, bad
+    told = (await client.get("/runs", params={"status": "odd"})).json()["detail"]
+    assert told.startswith("query.status: Input should be 'queued', 'delayed', ")
+    assert told.endswith("got 'odd'")
     assert (await client.get("/runs", params={"queue": "other"})).status_code == 404
 
 
@@ -158,7 +161,21 @@ async def test_archived_runs_end_the_list_and_are_read_like_others(system, api):
         assert (expired.status_code, expired.headers["content-type"]) == (410, "application/problem+json")
         assert expired.json()["type"] == "urn:holdfast:problem:events-expired"
         assert "GET /runs/{id} reads it" in expired.json()["detail"]
-    assert (await client.post("/runs/old1/retry")).status_code == 409
+    for path, said in (
+        ("old1/retry", "submit its input again"),
+        ("old0/retry", "is succeeded: only failed"),
+        ("old0/cancel", "has already ended: succeeded"),
+        ("old1/resume", "is failed: only an interrupted run"),
+    ):
+        refused = await client.post(f"/runs/{path}")
+        assert (refused.status_code, said in refused.json()["detail"]) == (409, True), refused.text
+    resume = {"agent_id": "echo", "action": "RESUME", "correlation_id": "old0"}
+    assert (await client.post("/execute", json=resume)).status_code == 409
+    because = (await client.get("/runs/old1/explain")).json()
+    assert (because["run_id"], because["status"]) == ("old1", "failed")
+    assert "its last error: ValueError: no" in because["because"]
+    assert "only its record is in the archive" in because["because"][-1]
+    assert "it ended well" in (await client.get("/runs/old0/explain")).json()["because"][0]
     failed = (await client.get("/runs", params={"status": "failed"})).json()["runs"]
     assert [run["id"] for run in failed] == ["old1", "old2"]
 

@@ -181,6 +181,7 @@ class Known:
         "resume": ["interrupted"],
         "cancel": ["queued", "delayed", "running"],
         "retry": ["failed", "cancelled"],
+        "events": ["succeeded", "archived"],
     }
 
     def __init__(self, seeds: Seeds, address: str, session: requests.Session) -> None:

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import redis as redis_py
 
+from holdfast.config import DatabaseSettings
 from holdfast.redis.keys import QueueKeys
+from holdfast.store.archive import ArchivedRun
+from holdfast.store.open import open_store
 
 
 @pytest.fixture
@@ -90,6 +95,39 @@ def test_runs_are_cancelled_and_retried(cli):
     assert again.lines[0]["run_id"] == "a"
     assert "queued" in again.lines[0]["error"]
     assert again.lines[1] == {"run_id": "b", "status": "queued"}
+
+
+def test_an_archived_run_is_shown_explained_and_not_changed(cli, place):
+    async def archive() -> None:
+        path = place / ".holdfast" / "holdfast.sqlite"
+        path.parent.mkdir(exist_ok=True)
+        async with await open_store(DatabaseSettings(path=str(path))) as store:
+            await store.archive(
+                [ArchivedRun(id="old", queue="agent-queue", agent="echo", status="failed", finished_at=9.0)]
+            )
+
+    assert cli("runs", "explain", "old").code == 1  # and looking leaves no empty file behind
+    assert not (place / ".holdfast").exists()
+    asyncio.run(archive())
+    assert cli("runs", "show", "old", "--json").json["status"] == "failed"
+    told = cli("runs", "explain", "old", "--json").json
+    assert (told["status"], "in the archive" in told["because"][-1]) == ("failed", True)
+    assert "given up" in cli("runs", "explain", "old").out
+    for words, said in (
+        (("cancel", "old"), "has already ended: failed"),
+        (("resume", "old", "1"), "only an interrupted run"),
+        (("retry", "old"), "submit its input again"),
+        (("events", "old"), "not kept any more"),
+    ):
+        answer = cli("runs", *words)
+        assert (answer.code, said in answer.err) == (1, True), answer
+    assert "no run 'new'" in cli("runs", "explain", "new").err
+
+
+def test_a_run_is_explained(cli):
+    cli("submit", "echo", "1", "--run-id", "a")
+    because = cli("runs", "explain", "a").out
+    assert because.startswith("a is queued\n- no worker serves queue 'agent-queue'")
 
 
 def test_events_are_shown(cli):

@@ -50,9 +50,11 @@ def test_a_run_that_fails_fails_the_command_that_follows_it(shell, worker):
 
 
 def test_a_submitter_hears_that_nobody_knows_the_agent(shell, worker):
-    assert "'typo'" in (said := shell("submit", "typo")).err
-    assert "echo, give_up, sleep" in said.err
-    assert said.code == 0
+    for machine in ((), ("--json",)):
+        said = shell("submit", "typo", *machine)
+        assert said.code == 0
+        assert "knows agent 'typo' (they know: echo, give_up, sleep)" in said.err
+    assert said.json["fresh"] is True
 
 
 def test_members_and_running_runs_are_seen_and_cancelled(shell, worker):

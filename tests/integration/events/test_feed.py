@@ -174,6 +174,31 @@ async def test_a_long_feed_is_followed_page_by_page(system, feed):
     assert [event.data for event in events[1:-1]] == list(range(450))
 
 
+async def test_large_events_are_followed_a_few_at_a_time(system, feed, monkeypatch):
+    brought: list[int] = []
+    following = feed._next
+
+    async def spied(reader, run_id, after):
+        events = await following(reader, run_id, after)
+        brought.append(len(events))
+        return events
+
+    monkeypatch.setattr(feed, "_next", spied)
+    run_id = await system.submit("nobody")
+    follower = Follower(feed.follow(run_id))
+    await follower.saw("submitted")
+    await blocked(system, 1)
+    async with system.queue.redis.pipeline(transaction=True) as pipeline:
+        for number in range(20):
+            data = msgspec.json.encode([number, "x" * (1 << 20)])
+            pipeline.xadd(system.queue.keys.feed(run_id), {"type": "chunk", "data": data})
+        await pipeline.execute()
+    await system.queue.cancel(run_id, "that is enough")
+    await follower.ended()
+    assert [event.data[0] for event in follower.seen[1:-1]] == list(range(20))
+    assert max(brought) <= 2
+
+
 async def test_a_follower_survives_a_redis_that_restarts(restartable_valkey, redis_settings):
     settings = msgspec.structs.replace(redis_settings, url=restartable_valkey.url)
     async with System(settings) as system:

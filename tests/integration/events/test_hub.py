@@ -170,6 +170,53 @@ async def test_little_is_kept_of_large_events_for_a_follower_that_does_not_come(
     assert seen[-1].type == "succeeded"
 
 
+async def test_large_events_are_read_a_few_at_a_time(redis, hub, monkeypatch):
+    """A feed that was silent, or had small ones, may have any number of large ones next."""
+    sizes: list[int] = []
+    hand = hub_module._Reader._hand
+    monkeypatch.setattr(
+        hub_module._Reader,
+        "_hand",
+        lambda reader, feed, events, size: (sizes.append(size), hand(reader, feed, events, size)),
+    )
+    await begin(redis, "a")
+    follower = Follower(hub.follow(KEYS, "a"))
+    await follower.saw(1)
+    await blocked(redis)
+    async with redis.pipeline(transaction=True) as pipeline:
+        for number in range(40):
+            pipeline.xadd(
+                KEYS.feed("a"), {"type": "chunk", "data": msgspec.json.encode([number, "x" * (1 << 20)])}
+            )
+        await pipeline.execute()
+    await end(redis, "a")
+    await follower.ended()
+    assert [event.data[0] for event in follower.seen[1:-1]] == list(range(40))
+    assert max(sizes) < 2 << 20
+
+
+async def test_many_small_events_are_read_many_at_a_time(redis, hub, monkeypatch):
+    counts: list[int] = []
+    hand = hub_module._Reader._hand
+    monkeypatch.setattr(
+        hub_module._Reader,
+        "_hand",
+        lambda reader, feed, events, size: (counts.append(len(events)), hand(reader, feed, events, size)),
+    )
+    await begin(redis, "a")
+    follower = Follower(hub.follow(KEYS, "a"))
+    await follower.saw(1)
+    await blocked(redis)
+    async with redis.pipeline(transaction=True) as pipeline:
+        for number in range(500):
+            pipeline.xadd(KEYS.feed("a"), {"type": "chunk", "data": str(number)})
+        await pipeline.execute()
+    await end(redis, "a")
+    await follower.ended()
+    assert [event.data for event in follower.seen[1:-1]] == list(range(500))
+    assert counts[:6] == [1, 2, 4, 8, 16, 32]
+
+
 async def test_a_page_ends_where_its_bytes_do(redis, hub, redis_settings):
     await begin(redis, "a")
     for number in range(30):

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from holdfast.config import DatabaseSettings
+from holdfast.errors import LeaseLost
 from holdfast.runs.run import Status
 
 PAID = {
@@ -20,6 +21,13 @@ TEXT = {
     "pydantic_ai": "1: looked",
     "openai_agents": "1: looked",
     "langgraph": "look around",
+}
+
+
+WAITED = {
+    "pydantic_ai": "1: waited",
+    "openai_agents": "1: waited",
+    "langgraph": {"prompt": "first slow", "seen": ["looked", "beside", "waited", "last"]},
 }
 
 
@@ -144,6 +152,22 @@ async def test_a_failure_is_tried_again_from_where_it_happened(system, app, fram
     run = await system.ended(run_id)
     assert run.status is Status.SUCCEEDED, run.error
     assert (done(run_id)["first"], done(run_id)["slow"]) == (1, 2)
+
+
+async def test_an_attempt_that_wakes_up_behind_another_adds_nothing(
+    attempts, app, framework, done, does, gate
+):
+    """Nothing stops it here but the fence of what it writes."""
+    agent, payload = app.get(framework).call, {"prompt": "first slow"}
+    zombie = asyncio.create_task(attempts.run(agent, payload))
+    await does("slow", "run")
+    heir = asyncio.create_task(attempts.run(agent, payload))
+    await does("slow", "run", 2)
+    gate.touch()
+    with pytest.raises(LeaseLost):
+        await zombie
+    assert await heir == WAITED[framework]
+    assert done("run")["last" if framework == "langgraph" else "model2"] == 1
 
 
 class TestOnPostgreSQL:

@@ -14,6 +14,7 @@ from mcp.types import CallToolResult, TextContent, Tool
 from pydantic import BaseModel
 
 from holdfast.agents.frameworks.openai_agents import OpenAIAgent
+from holdfast.errors import InputError
 
 set_tracing_disabled(True)
 
@@ -174,6 +175,19 @@ async def test_the_model_is_shown_the_same_of_a_tool_before_and_after_a_crash(at
     after = await attempts.run(agent, "go")
     assert after == await attempts.run(agent, "go", run_id="in one go")
     assert shown in after
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("value", [{"a": [float("nan")]}, float("-inf")])
+async def test_what_json_does_not_have_is_refused_as_a_step_refuses_it(attempts, value, stream):
+    @function_tool
+    async def give() -> Any:
+        return value
+
+    model = Spoken([function_call("give", {}, call_id="c1")], LAST)
+    agent = OpenAIAgent(Agent(name="a", model=model, tools=[give]), stream=stream)
+    with pytest.raises(InputError, match=r"what tool 'give' gave can't be written as JSON: .*(nan|inf)"):
+        await attempts.run(agent, "go")
 
 
 async def test_an_agent_as_a_tool_is_one_step_and_its_approvals_are_asked_for(attempts):

@@ -11,6 +11,7 @@ from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from holdfast.agents.frameworks.pydantic_ai import PydanticAIAgent
+from holdfast.errors import InputError
 
 
 class Crash(Exception):
@@ -119,6 +120,31 @@ async def test_what_a_tool_returned_comes_back_as_it_was(attempts, value):
     await attempts.run(agent, "go", run_id="other")  # in one go
     contents = [[getattr(part, "content", None) for part in parts] for parts in seen]
     assert contents[0] == contents[1]
+
+
+class Measured(BaseModel):
+    value: float
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": float("nan")},
+        float("inf"),
+        Measured(value=float("nan")),
+        ToolReturn(return_value=[float("nan")]),
+    ],
+    ids=["json", "number", "model", "tool return"],
+)
+async def test_what_json_does_not_have_is_refused_as_a_step_refuses_it(attempts, value):
+    agent = Agent(scripted([call("give")], last))
+
+    @agent.tool_plain
+    async def give():
+        return value
+
+    with pytest.raises(InputError, match=r"what tool 'give' gave can't be written as JSON: .*(nan|inf)"):
+        await attempts.run(agent, "go")
 
 
 async def test_a_call_that_is_done_elsewhere_waits_for_its_result(attempts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from devcommand import StartDev, eventually, gone, greeting, version
+
+from holdfast.config import ApiSettings
 
 
 def call(url: str, body: Any = None) -> tuple[int, Any]:
@@ -84,13 +88,24 @@ def test_a_janitor_that_the_api_is_not_is_a_process_of_its_own(start_dev: StartD
     assert any(line.startswith("api       │") and "relay ready" in line for line in dev.lines)
 
 
-def test_a_port_that_is_taken_is_said_and_another_one_used(start_dev: StartDev):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        dev = start_dev("--port", str(taken)).ready()
-        assert not dev.api.endswith(f":{taken}")
-        assert f"port {taken} can't be had (Address already in use): the api is on" in dev.text
+def test_the_default_port_moves_if_it_is_taken_and_says_where(start_dev: StartDev):
+    default = ApiSettings().port
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # then somebody has it already, which is as good
+            stack.enter_context(socket.create_server(("127.0.0.1", default)))
+        dev = start_dev(HOLDFAST_API_PORT="").ready()
+        assert not dev.api.endswith(f":{default}")
+        assert f"port {default} can't be had (Address already in use): the api is on" in dev.text
         assert call(f"{dev.api}/healthz")[0] == 200
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_port_that_was_asked_for_and_is_taken_stops_the_start(start_dev: StartDev, by: str):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = str(other.getsockname()[1])
+        dev = start_dev("--port", taken) if by == "option" else start_dev(HOLDFAST_API_PORT=taken)
+        assert dev.exited() == 1
+        assert f"port {taken} can't be had (Address already in use): name another" in dev.text
 
 
 def test_an_api_that_dies_comes_back_at_the_same_address(start_dev: StartDev):

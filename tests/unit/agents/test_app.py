@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 import holdfast
-from holdfast import App, AppError, Context, SyncContext, UnknownAgent
+from holdfast import App, AppError, Context, InputError, SyncContext, UnknownAgent
 from holdfast.agents.spec import AgentSpec
 
 
@@ -129,6 +129,7 @@ REFUSED = [
     ("timeout zero", "a", lambda: None, {"timeout": 0}, "more than 0"),
     ("timeout negative", "a", lambda: None, {"timeout": -1}, "timeout -1"),
     ("no attempts", "a", lambda: None, {"max_attempts": 0}, "at least 1"),
+    ("attempts as text", "a", lambda: None, {"max_attempts": "3"}, "max_attempts is '3': a whole number"),
     ("sync on the loop", "a", lambda: None, {"isolation": "loop"}, "is sync: its isolation is 'thread'"),
     ("unknown isolation", "a", lambda: None, {"isolation": "moon"}, "not 'moon'"),
     ("reference without name", "a", "json", {}, "json:name"),
@@ -143,6 +144,50 @@ def test_a_wrong_declaration_is_refused_when_it_is_made(app, name, call, options
     with pytest.raises(AppError, match=message):
         app.register(name, call, **options)
     assert not app.agents
+
+
+def decorated(app):
+    @app.agent(timeout="soon")
+    def agent(): ...
+
+
+def scheduled(app):
+    @app.schedule(cron="now and then")
+    def agent(): ...
+
+
+def scheduled_oddly(app):
+    @app.schedule(every="5m", misfire="never")
+    def agent(): ...
+
+
+def misspelt(app):
+    @app.agent(timeuot="5m")
+    def agent(): ...
+
+
+def registered(app):
+    app.register("a", {})
+
+
+def named(app):
+    App("two words")
+
+
+@pytest.mark.parametrize("declare", [decorated, scheduled, scheduled_oddly, misspelt, registered, named])
+def test_a_wrong_declaration_names_its_file_and_line(app, declare):
+    first = declare.__code__.co_firstlineno
+    with pytest.raises(
+        (AppError, InputError), match=rf"\(declared at {__file__}:({first + 1}|{first + 2})\)$"
+    ):
+        declare(app)
+    assert not app.agents
+    assert not app.schedules
+
+
+def test_an_option_that_an_agent_does_not_have_is_named(app):
+    with pytest.raises(AppError, match="no option 'timeuot': did you mean 'timeout'"):
+        misspelt(app)
 
 
 def test_an_async_agent_in_a_thread_is_refused(app):

@@ -229,7 +229,7 @@ class _JournalledToolset(WrapperToolset[Any]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
         async def call() -> bytes:
-            return msgspec.json.encode(await self._call(name, tool_args, ctx, tool))
+            return self.replay.written(await self._call(name, tool_args, ctx, tool), name)
 
         # By the id that the model gave the call, not by order: tools run side by side.
         return _outcome(msgspec.json.decode(await self.replay.once(f"tool:{name}:{ctx.tool_call_id}", call)))
@@ -243,9 +243,17 @@ class _JournalledToolset(WrapperToolset[Any]):
             return {"kind": "retry", "message": exc.message}
         except ToolFailed as exc:
             return {"kind": "failed", "message": exc.message}
+        # The codec writes NaN as null, so what is no JSON must be found before.
+        self.replay.written(_inside(value), name)
         if isinstance(value, ToolReturn):
             return {"kind": "tool-return", "value": JSON_CODEC.dump(ToolReturn, value)}
         return {"kind": "value", "value": JSON_CODEC.dump(ToolReturnContent, value)}
+
+
+def _inside(value: Any) -> Any:
+    if isinstance(value, ToolReturn):
+        value = [value.return_value, value.content, value.metadata]
+    return to_jsonable_python(value, bytes_mode="base64", serialize_unknown=True)
 
 
 def _outcome(entry: dict[str, Any]) -> Any:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import HandBack, InputError
+from holdfast.agents.steps import as_json
+from holdfast.errors import HandBack, InputError, LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -58,7 +59,19 @@ class Replay:
 
     async def put(self, name: str, value: bytes) -> None:
         """Write a result down; LeaseLost if this attempt is no longer the run's."""
-        await self._journal.put(name, value)
+        try:
+            await self._journal.put(name, value)
+        except LeaseLost as exc:
+            self.unwinding = exc
+            raise
+
+    def written(self, value: Any, tool: str) -> bytes:
+        """Write what a tool gave as JSON, or refuse it as a step does: NaN would come back as null."""
+        try:
+            return as_json(value, f"what tool {tool!r} gave")
+        except InputError as exc:
+            self.unwinding = exc
+            raise
 
     async def once(self, call: str, work: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the journal's result of a call, or do it now and write that down."""

@@ -44,8 +44,8 @@ def missing_packages() -> list[str]:
 
 
 @contextlib.contextmanager
-def reserved(settings: ApiSettings) -> Generator[Address]:
-    """Keep the wanted port for a child, or a free one if that is taken.
+def reserved(settings: ApiSettings, *, asked: bool = False) -> Generator[Address]:
+    """Keep the wanted port for a child, or a free one if that is taken and nobody ``asked`` for it.
 
     A free one rather than none: a second dev on the same machine shall work, too, and it says where.
     """
@@ -61,6 +61,11 @@ def reserved(settings: ApiSettings) -> Generator[Address]:
                 raise ConfigError(
                     f"api.host (HOLDFAST_API_HOST) {settings.host!r} can't be listened on: {worse}"
                 ) from worse
+            if asked:
+                raise ConfigError(
+                    f"port {settings.port} can't be had ({refused}): name another with --port or api.port "
+                    "(HOLDFAST_API_PORT), where 0 is a free one"
+                ) from exc
         yield Address(settings.host, place.getsockname()[1], refused)
 
 

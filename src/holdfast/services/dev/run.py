@@ -43,21 +43,32 @@ STOP_MARGIN_SECONDS = 2.0
 SERVER_LOOK_SECONDS = 1.0
 
 
-def run_dev(settings: Settings, app_path: str, *, workers: int = 2, reload: bool = True) -> int:
+def run_dev(
+    settings: Settings, app_path: str, *, workers: int = 2, reload: bool = True, port_asked: bool = False
+) -> int:
     """Run the whole system until Ctrl-C or SIGTERM; return the exit code."""
-    return asyncio.run(Dev(settings, app_path, Console(), workers=workers, reload=reload).run())
+    dev = Dev(settings, app_path, Console(), workers=workers, reload=reload, port_asked=port_asked)
+    return asyncio.run(dev.run())
 
 
 class Dev:
     """Brings the processes up, keeps them up, and takes them down in order."""
 
     def __init__(
-        self, settings: Settings, app_path: str, console: Console, *, workers: int, reload: bool
+        self,
+        settings: Settings,
+        app_path: str,
+        console: Console,
+        *,
+        workers: int,
+        reload: bool,
+        port_asked: bool,
     ) -> None:
         self._settings = settings
         self._app_path = app_path
         self._console = console
         self._count = workers
+        self._port_asked = port_asked
         self._watch = Watch(app_folder(app_path)) if reload else None
         self._server: EmbeddedServer | None = None
         self._stop = asyncio.Event()
@@ -169,7 +180,7 @@ class Dev:
             )
             yield None
             return
-        with reserved(self._settings.api) as address:
+        with reserved(self._settings.api, asked=self._port_asked) as address:
             if address.refused:
                 self._console.warn(
                     f"port {self._settings.api.port} can't be had ({address.refused}): the api is on "
