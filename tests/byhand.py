@@ -47,7 +47,7 @@ class Hand:
         return self.lease(run)
 
     def lease(self, run: Claimed) -> Lease:
-        return Lease(run.run_id, self.name, run.fence, run.lane, run.entry)
+        return run.lease(self.name)
 
     async def settle(self, lease: Lease, status: Status = Status.SUCCEEDED, extra: str | int = "") -> Verdict:
         field, value = ("result", b"1") if status is Status.SUCCEEDED else ("error", b'{"kind":"server"}')

@@ -1,5 +1,4 @@
 """The kernel: hold, renew, stop if lost, settle once under the fence, hand back, reclaim from the dead.
 
-How work is found differs between runs, schedules and hosts; what follows the finding is the same and is
-written here, once.
+How work is found differs between runs, schedules and hosts; what follows is the same, and written here once.
 """

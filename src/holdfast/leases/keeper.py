@@ -49,6 +49,7 @@ class Hold:
 
     def drop(self) -> None:
         """Stop renewing: the lease was settled, released or lost."""
+        self.on_stop = None  # it refers to its holder, and that to this: the collector would have to find it
         self.keeper.forget(self)
 
     async def __aenter__(self) -> Self:

@@ -27,9 +27,6 @@ class Lease(msgspec.Struct, frozen=True):
     key: str
     owner: str
     fence: int
-    lane: int = 0
-    entry: bytes = b""
-    """Where the leased entry of a stream is, if the grant has said so; whoever reads 0 has to look it up."""
 
 
 class Standing(enum.StrEnum):

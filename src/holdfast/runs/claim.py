@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.leases.lease import Lease
 from holdfast.redis.command import command
 from holdfast.redis.groups import ensure_consumer, group_is_missing
 from holdfast.redis.scripts import load
@@ -29,6 +30,13 @@ Woken = list[tuple[int, bytes]]
 """Entries that a blocking read delivered: lane number and entry id."""
 
 
+class RunLease(Lease, frozen=True):
+    """A lease that knows where its entry is, if the claim has said so; with lane 0 it has to be looked up."""
+
+    lane: int = 0
+    entry: bytes = b""
+
+
 class Claimed(msgspec.Struct, frozen=True):
     """A run that is ours now, under ``fence``."""
 
@@ -44,6 +52,10 @@ class Claimed(msgspec.Struct, frozen=True):
     lane: int = 0
     """The number of the lane it was read from; 0 if settling it has to look up more than that."""
     entry: bytes = b""
+
+    def lease(self, owner: str) -> RunLease:
+        """The lease under which ``owner`` has it."""
+        return RunLease(self.run_id, owner, self.fence, self.lane, self.entry)
 
     @property
     def kept_as(self) -> str:

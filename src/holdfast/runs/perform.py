@@ -167,7 +167,11 @@ def decide(place: Workplace, run: Claimed, outcome: Outcome) -> Outcome:
 
 
 def settlement(
-    hold: Hold, run: Claimed, outcome: Outcome, settings: QueueSettings, done: Callable[[Verdict], None]
+    hold: Hold,
+    run: Claimed,
+    outcome: Outcome,
+    settings: QueueSettings,
+    done: Callable[[Settlement, Verdict], None],
 ) -> Settlement:
     """Write an outcome down as what Redis is told; Lost is never settled."""
     lease = hold.lease
@@ -192,7 +196,11 @@ def settlement(
 
 
 def _succeeded(
-    hold: Hold, run: Claimed, result: Any, settings: QueueSettings, done: Callable[[Verdict], None]
+    hold: Hold,
+    run: Claimed,
+    result: Any,
+    settings: QueueSettings,
+    done: Callable[[Settlement, Verdict], None],
 ) -> Settlement:
     what, limit = f"result of agent {run.agent!r}", settings.max_payload_bytes
     try:
@@ -207,7 +215,11 @@ def _succeeded(
 
 
 def _asked(
-    hold: Hold, run: Claimed, asked: Interrupted, settings: QueueSettings, done: Callable[[Verdict], None]
+    hold: Hold,
+    run: Claimed,
+    asked: Interrupted,
+    settings: QueueSettings,
+    done: Callable[[Settlement, Verdict], None],
 ) -> Settlement:
     if len(asked.value) > settings.max_payload_bytes:
         large = f"what an interrupt asks has {len(asked.value)} bytes, more than max_payload_bytes"
@@ -218,7 +230,11 @@ def _asked(
 
 
 def _failed(
-    hold: Hold, run: Claimed, failure: Failure, retry_in: float | None, done: Callable[[Verdict], None]
+    hold: Hold,
+    run: Claimed,
+    failure: Failure,
+    retry_in: float | None,
+    done: Callable[[Settlement, Verdict], None],
 ) -> Settlement:
     fault = RunFault(failure.kind.value, failure.message, failure.traceback)
     if retry_in is None:
@@ -238,7 +254,7 @@ def _failed(
 
 
 def _ended_badly(
-    hold: Hold, status: Status, fault: RunFault, reason: str, done: Callable[[Verdict], None]
+    hold: Hold, status: Status, fault: RunFault, reason: str, done: Callable[[Settlement, Verdict], None]
 ) -> Settlement:
     data = _encode({"error": _told(fault)})
     return Settlement(

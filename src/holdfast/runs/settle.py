@@ -18,6 +18,7 @@ from holdfast.leases.lease import Lease
 from holdfast.redis.batcher import fitting
 from holdfast.redis.client import DISCONNECTS, REFUSALS
 from holdfast.redis.scripts import load
+from holdfast.runs.claim import RunLease
 from holdfast.runs.run import RunFault, Status
 from holdfast.telemetry.logs import get_logger
 
@@ -56,7 +57,7 @@ class Settlement(msgspec.Struct, frozen=True):
     reason: str = ""
     delay_ms: int = 0
     fault: RunFault | None = None
-    done: Callable[[Verdict], None] | None = None
+    done: Callable[[Settlement, Verdict], None] | None = None
 
 
 class Settler:
@@ -118,7 +119,7 @@ class Settler:
             if verdict is Verdict.STALE:
                 self._refused(settlement)
             if settlement.done is not None:
-                settlement.done(verdict)
+                settlement.done(settlement, verdict)
 
     async def _until_answered(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any]
@@ -153,7 +154,8 @@ class Settler:
             runs = list(group)
             args += (len(runs), *alike)
             for s in runs:
-                args += (s.lease.key, s.lease.fence, s.lease.entry, s.value, s.data)
+                entry = s.lease.entry if isinstance(s.lease, RunLease) else b""
+                args += (s.lease.key, s.lease.fence, entry, s.value, s.data)
         self._batch_size.observe(len(batch))
         words: list[Any] = await _SETTLE(self._queue.redis, self._keys, args)
         verdicts = [Verdict.SETTLED] * len(batch)
@@ -186,7 +188,8 @@ class Settler:
 def _manner(s: Settlement) -> tuple[Any, ...]:
     """What is said once for all that follow each other and end alike."""
     extra = s.delay_ms if s.status is Status.DELAYED else s.reason
-    return s.status, s.field, extra, s.lease.lane
+    lane = s.lease.lane if isinstance(s.lease, RunLease) else 0
+    return s.status, s.field, extra, lane
 
 
 _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}

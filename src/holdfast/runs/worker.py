@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
-from holdfast.leases.lease import Lease
 from holdfast.leases.permits import Permits
 from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.runs.claim import Claims
@@ -214,7 +213,7 @@ class Worker:
         self._metrics.runs(self._place.settings.name, run.agent).claimed(time.time() - run.entry_ms / 1000)
         hold = self._keeper.hold(
             self._leases,
-            Lease(run.run_id, self._owner, run.fence, run.lane, run.entry),
+            run.lease(self._owner),
             granted_at=asked_at,
             on_stop=lambda: self.cancel(run.run_id, "cancelled by request"),
         )
@@ -265,17 +264,17 @@ class Worker:
             outcome = Yielded("its lease was not kept")
         seconds = time.monotonic() - started
 
-        def done(verdict: Verdict) -> None:
+        # Not a closure over its settlement, which has it: such a circle would be left to the collector.
+        def done(settled: Settlement, verdict: Verdict) -> None:
             self._let_go(run, hold, invocation)
             if verdict is not Verdict.STALE:
                 status = Status.CANCELLED if verdict is Verdict.CANCELLED else settled.status
                 self._report(run, status, settled, seconds)
 
-        settled = self._settlement(run, hold, outcome, done)
-        self._settler.add(settled)
+        self._settler.add(self._settlement(run, hold, outcome, done))
 
     def _settlement(
-        self, run: Claimed, hold: Hold, outcome: Outcome, done: Callable[[Verdict], None]
+        self, run: Claimed, hold: Hold, outcome: Outcome, done: Callable[[Settlement, Verdict], None]
     ) -> Settlement:
         settings = self._place.settings
         try:

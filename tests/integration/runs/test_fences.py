@@ -11,7 +11,7 @@ from holdfast.config import QueueSettings
 from holdfast.errors import LeaseLost
 from holdfast.leases.lease import Lease, Standing
 from holdfast.leases.streams import StreamLeases
-from holdfast.runs.claim import Claimer
+from holdfast.runs.claim import Claimer, RunLease
 from holdfast.runs.emit import Emitter
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status, Submission
@@ -38,7 +38,7 @@ class Holder:
 
     @property
     def lease(self) -> Lease:
-        return Lease(self.run.run_id, self.owner, self.run.fence, self.run.lane, self.run.entry)
+        return self.run.lease(self.owner)
 
     async def settle(self, status: Status = Status.SUCCEEDED, value: bytes = b"1") -> Verdict:
         field = "result" if status is Status.SUCCEEDED else "error"
@@ -147,8 +147,8 @@ async def test_each_of_a_mixed_batch_gets_its_own_verdict(queue):
     for run_id in "abcdef":
         await queue.submit(Submission(agent="a", run_id=run_id))
     runs = (await holder.claimer.claim(6, [])).runs
-    leases = [Lease(run.run_id, "me", run.fence, run.lane, run.entry) for run in runs]
-    late = Lease("b", "me", 7, leases[1].lane, leases[1].entry)
+    leases = [run.lease("me") for run in runs]
+    late = RunLease("b", "me", 7, leases[1].lane, leases[1].entry)
     error = b'{"kind":"server"}'
     batch = [
         Settlement(leases[0], Status.SUCCEEDED, "result", b"1"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.config import QueueSettings
 from holdfast.errors import Conflict, HoldfastError, QueueFull
-from holdfast.leases.lease import Lease
+from holdfast.runs.claim import RunLease
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Multitask, Status, Submission
@@ -195,7 +195,7 @@ async def test_a_foreign_entry_of_a_thread_waits_for_it_too(queue, hand, redis):
         await redis.xadd(queue.keys.stream, fields)
     assert await claimed(hand) == ["r0"]
     assert (await queue.get("r1")).parked == "thread:t"
-    await hand.settle(Lease("r0", "w", 1))
+    await hand.settle(RunLease("r0", "w", 1))
     assert await claimed(hand) == ["r1"]
 
 
@@ -217,7 +217,7 @@ async def test_a_dead_workers_run_keeps_its_thread_and_nobody_is_lost(queue, han
     await leases_end(queue)
     await other.reclaim_all()
     assert await claimed(other) == ["r1"]
-    await other.settle(Lease("r1", "other", 3))
+    await other.settle(RunLease("r1", "other", 3))
     assert await claimed(other) == ["r2"]
 
 
@@ -231,7 +231,7 @@ async def test_a_cancelled_run_lets_the_next_one_go_on(queue, hand, state):
     await queue.cancel("second" if state == "parked" else "first")
     expected = {"parked": "first", "queued": "second", "delayed": "second"}[state]
     assert await claimed(hand) == [expected]
-    await hand.settle(Lease(expected, "w", 1))
+    await hand.settle(RunLease(expected, "w", 1))
     assert await claimed(hand) == ["third"]
 
 
@@ -307,7 +307,7 @@ async def test_a_concurrency_key_is_held_by_one_run(queue, hand):
     await submit(queue, "r1", concurrency_key="invoice/7")
     await submit(queue, "r2", concurrency_key="invoice/7")
     assert await claimed(hand) == ["r1"]
-    await hand.settle(Lease("r1", "w", 1), Status.FAILED)
+    await hand.settle(RunLease("r1", "w", 1), Status.FAILED)
     assert await claimed(hand) == ["r2"]
 
 
