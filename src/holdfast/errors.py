@@ -13,6 +13,8 @@
     │   ├── QueueFull
     │   ├── QueuePaused
     │   ├── RedisUnavailable        Redis can't be reached, or the breaker is open
+    │   ├── NoHost                  no host can take this agent now
+    │   ├── HostUnavailable         the host of this agent can't be reached, or fails to answer
     │   ├── ApiUnavailable          the HTTP API can't be reached, or fails to answer
     │   └── StoreUnavailable        the database can't be reached, is locked, full or damaged
     ├── AccessDenied                the HTTP API does not know the key, or the key may not do this
@@ -29,6 +31,10 @@
     ├── HandBack                    raised by an agent: let another worker go on with this
     ├── StepMismatch                a step was done with a value that the code can't read any more
     ├── LeaseLost                   somebody else may hold this now: stop at once
+    ├── ProcessError                an agent's process can't be started or kept
+    │   ├── ProcessesFull           as many run as the host allows
+    │   ├── ProcessFailed           the agent ended before it was ready; ``traceback`` says why
+    │   └── NotAllowed              the host does not allow that entry or class
     ├── EmbeddedServerError         no embedded server could be found or started
     └── ScriptError                 a Lua script is missing, or includes a missing fragment
 """
@@ -87,6 +93,14 @@ class QueuePaused(Refused):
 
 class RedisUnavailable(Refused):
     """Redis can't be reached, or the circuit breaker is open."""
+
+
+class NoHost(Refused):
+    """No host can take this agent now; the message says why of each."""
+
+
+class HostUnavailable(Refused):
+    """The host of this agent can't be reached, or fails to answer."""
 
 
 class ApiUnavailable(Refused):
@@ -164,6 +178,26 @@ class StepMismatch(HoldfastError):
 
 class LeaseLost(HoldfastError):
     """Somebody else may hold this now: stop at once and write nothing more."""
+
+
+class ProcessError(HoldfastError, RuntimeError):
+    """An agent's process can't be started or kept."""
+
+
+class ProcessesFull(ProcessError):
+    """As many processes run as ``max_processes`` allows: another host may have room."""
+
+
+class ProcessFailed(ProcessError):
+    """The agent ended before it was ready; ``traceback`` holds its last lines."""
+
+    def __init__(self, message: str, *, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+class NotAllowed(ProcessError):
+    """The host does not allow that entry or class; the message says what it allows."""
 
 
 class EmbeddedServerError(HoldfastError):

@@ -1,0 +1,132 @@
+"""From a fork of the zygote to an agent's process: shed everything that was the zygote's, then run the entry.
+
+The contract: ``entry(payload, control)``; return is a clean end. What is raised reaches the host as text.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
+
+from holdfast.processes import kernel, limits
+from holdfast.processes.control import Control
+from holdfast.processes.entries import load_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CONTROL: Final = 3
+_TRACE_LINES: Final = 30
+_TRACE_CHARACTERS: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What the zygote gives its child."""
+
+    id: str
+    entry: str
+    prefixes: tuple[str, ...]
+    limits: Mapping[str, Any]
+    control: int
+    output: int
+    zygote: int
+
+
+def become(birth: Birth) -> NoReturn:
+    """Be the agent's process from here on; never returns into the zygote's code."""
+    code = 1
+    try:
+        _leave_the_zygote(birth)
+        code = _live(birth)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Not sys.exit: it would unwind into the zygote's loop.
+        os._exit(code)
+
+
+def _leave_the_zygote(birth: Birth) -> None:
+    """A session of our own (one group to end), our own signals, descriptors and randomness."""
+    os.setsid()
+    kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() != birth.zygote:
+        os._exit(1)  # it died before it could take us along
+    # Orphans of ours stay ours: the zygote must know whose they are when it ends them.
+    kernel.adopt_orphans()
+    kernel.name_process(f"hf:{birth.id}")
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    # As every Python program begins: a closed pipe is an exception, not the end.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _keep_only(birth.control, birth.output)
+    # What the zygote wanted done at its end is not ours to do.
+    atexit._clear()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    random.seed()
+    if numpy := sys.modules.get("numpy.random"):
+        numpy.seed()
+
+
+def _keep_only(control: int, output: int) -> None:
+    """Arrange 0 (nothing), 1 and 2 (the host's log), 3 (control), and close every other descriptor."""
+    # High first, so that none of ours is overwritten while the others are put in their places.
+    control, output = (_high(descriptor) for descriptor in (control, output))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(control, _CONTROL, inheritable=False)
+    os.closerange(_CONTROL + 1, _descriptor_limit())
+    # New ones: what the zygote wrote to need not have been a pipe, and its objects remember that.
+    sys.stdout = sys.__stdout__ = _text(1)
+    sys.stderr = sys.__stderr__ = _text(2)
+
+
+def _text(descriptor: int) -> TextIO:
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _high(descriptor: int) -> int:
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 16)
+
+
+def _descriptor_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def _live(birth: Birth) -> int:
+    """Run the entry and return the exit code."""
+    control = Control(birth.id, socket.socket(fileno=_CONTROL), birth.prefixes)
+    code = 0
+    try:
+        limits.apply(limits.Limits.from_json(birth.limits))
+        control.begin()
+        load_entry(birth.entry)(control.payload, control)
+    except BaseException as error:
+        code = _tell(control, error)
+    atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _tell(control: Control, error: BaseException) -> int:
+    """Tell the host what was raised; SystemExit keeps its code, though nobody asked for it."""
+    limits.lift_memory()
+    lines = "".join(traceback.format_exception(error)).splitlines()[-_TRACE_LINES:]
+    control.failed("\n".join(lines)[-_TRACE_CHARACTERS:], type(error).__name__)
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 1

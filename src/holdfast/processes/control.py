@@ -1,0 +1,144 @@
+"""A child's side of its connection to the host: ready, reports, and the wish that it stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.processes import wire
+from holdfast.processes.wire import MAX_PAYLOAD_BYTES, MAX_REPORT_BYTES, Lines
+
+if TYPE_CHECKING:
+    import socket
+
+_CHUNK: Final = 65536
+
+
+class Control:
+    """What an entry gets beside its payload.
+
+    ``stop`` is set by SIGTERM, by the host's word, or by its end. Code that replaces the handler of
+    SIGTERM is told all the same. ``fileno()`` becomes readable with it, and ``await stopped()`` waits for it.
+    """
+
+    def __init__(self, agent_id: str, host: socket.socket, prefixes: tuple[str, ...]) -> None:
+        self.agent_id = agent_id
+        self.class_prefixes = prefixes
+        self.payload: Any = None
+        self.fence = 0
+        self.labels: dict[str, str] = {}
+        self.stop = threading.Event()
+        self._host = host
+        self._lines = Lines(MAX_PAYLOAD_BYTES)
+        self._sending = threading.RLock()
+        self._outgoing: deque[bytes] = deque()
+        self._busy = False
+        self._ready = False
+        self._stopped = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def begin(self) -> None:
+        """Receive what to do, then listen for the wish to stop."""
+        # Setting an Event inside a signal handler can deadlock with a wait in the same thread: the handler
+        # only wakes a thread. The wakeup descriptor does so even while the main thread is inside C code.
+        signal.signal(signal.SIGTERM, self._wake)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        first, *more = self._first_lines()
+        self.payload, self.fence, self.labels = first["payload"], first["fence"], first["labels"]
+        threading.Thread(target=self._listen, args=(more,), name="holdfast-control", daemon=True).start()
+
+    def ready(self, **info: Any) -> None:
+        """Tell the host that the agent can really receive; only now is it said to run."""
+        if self._ready:
+            raise RuntimeError("control.ready() was called before: it is said once")
+        self._ready = True
+        self._send({"kind": "ready", "info": info})
+
+    def report(self, kind: str, **data: Any) -> None:
+        """Send the host something to know: metrics, health, a log line (``kind="log"``, level, message)."""
+        self._send({"kind": "report", "report": kind, "data": data})
+
+    def failed(self, trace: str, error: str) -> None:
+        """Tell the host why this process ends; a host that is gone need not know."""
+        with contextlib.suppress(OSError):
+            self._send({"kind": "failed", "traceback": trace, "type": error})
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when it is time to stop, for select and event loops."""
+        return self._stopped
+
+    async def stopped(self) -> None:
+        """Wait until it is time to stop."""
+        import asyncio  # noqa: PLC0415 - an agent without an event loop does without
+
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        own = os.dup(self._stopped)  # a loop has one reader for a descriptor, and several may wait
+        loop.add_reader(own, event.set)
+        try:
+            await event.wait()
+        finally:
+            loop.remove_reader(own)
+            os.close(own)
+
+    def _wake(self, *_: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._waker, b"\0")
+
+    def _first_lines(self) -> list[wire.Message]:
+        while True:
+            data = self._host.recv(_CHUNK)
+            if not data:
+                raise ConnectionError("the host went away before it said what to do")
+            if lines := self._messages(data):
+                return lines
+
+    def _messages(self, data: bytes) -> list[wire.Message]:
+        return [wire.decode(line) for line, _ in self._lines.feed(data)[0]]
+
+    def _listen(self, messages: list[wire.Message]) -> None:
+        """Wait for the first of: a stop message, SIGTERM, the host's end."""
+        while not any(message["op"] == "stop" for message in messages):
+            messages = []
+            readable, _, _ = select.select([self._host, self._woken], [], [])
+            if self._woken in readable and self._told_to_end():
+                break
+            if self._host not in readable:
+                continue
+            data = self._host.recv(_CHUNK)
+            if not data:
+                break
+            messages = self._messages(data)
+        self.stop.set()
+        os.eventfd_write(self._stopped, 1)
+
+    def _told_to_end(self) -> bool:
+        # Each signal that has a handler of the agent's comes here too.
+        heard = os.read(self._woken, 4096)
+        return 0 in heard or signal.SIGTERM in heard
+
+    def _send(self, message: wire.Message) -> None:
+        try:
+            line = wire.encode(message) + b"\n"
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"what is sent to the host must be JSON: {error}") from error
+        if len(line) > MAX_REPORT_BYTES:
+            raise ValueError(
+                f"a message of {len(line)} bytes is too long for the host: {MAX_REPORT_BYTES} at most"
+            )
+        self._outgoing.append(line)
+        while self._outgoing:
+            with self._sending:
+                if self._busy:
+                    return  # a signal handler's: whoever it has interrupted in here sends this too
+                self._busy = True
+                try:
+                    while self._outgoing:
+                        self._host.sendall(self._outgoing.popleft())
+                finally:
+                    self._busy = False

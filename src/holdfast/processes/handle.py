@@ -1,0 +1,154 @@
+"""The host's end of one child: its control connection, output and end. Used on the loop's thread only."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.processes import kernel, wire
+from holdfast.processes.loop import Reader
+from holdfast.processes.output import Output
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.processes.loop import Loop
+    from holdfast.processes.options import ProcessOptions
+
+_CONTROL_BYTES_PER_SECOND: Final = 1024 * 1024
+_LAST_WORDS_BYTES: Final = 1024 * 1024
+_RETRY_SECONDS: Final = 0.005
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """Who hears what a child says."""
+
+    on_ready: Callable[[dict[str, Any]], None]
+    on_report: Callable[[str, dict[str, Any]], None]
+
+
+class Handle:
+    """One child, from before its fork to its end."""
+
+    def __init__(
+        self, agent_id: str, labels: Mapping[str, str], loop: Loop, options: ProcessOptions, hear: Hearing
+    ) -> None:
+        self.pid = 0
+        self.error = ""
+        self.given_up = ""
+        self._loop = loop
+        self._hear = hear
+        self._agent_id = agent_id
+        self._started: int | None = None
+        self._ready: dict[str, Any] | None = None
+        self._outgoing = bytearray()
+        self._closed = False
+        self._control, self._theirs = socket.socketpair()
+        try:
+            self._pipe, self._their_pipe = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            self._control.close()
+            self._theirs.close()
+            raise
+        self.output = Output(agent_id, labels, options)
+        self._messages = wire.Lines(wire.MAX_REPORT_BYTES)
+        self._control.settimeout(0)
+        self._readers = (
+            Reader(loop, self._control.fileno(), self._heard, _CONTROL_BYTES_PER_SECOND),
+            Reader(loop, self._pipe, self.output.feed, options.output_bytes_per_second),
+        )
+
+    def give_away(self) -> list[int]:
+        """Return the child's ends, which the caller closes when they are sent."""
+        return [self._theirs.detach(), self._their_pipe]
+
+    def began(self, pid: int) -> None:
+        """Note the process behind this handle."""
+        self.pid = pid
+        self._started = kernel.start_time(pid)
+        if self._ready is not None:
+            self._hear.on_ready(self._ready)
+
+    def is_gone(self) -> bool:
+        """Whether the process has ended, when there is no zygote left to tell."""
+        if self.pid:
+            return self._started is None or kernel.start_time(self.pid) != self._started
+        # Forked or not, we were never told: its end of the connection is closed when it is gone.
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            return not self._control.recv(1, socket.MSG_PEEK)
+        return False
+
+    def end_group(self) -> None:
+        """End what the child has started, when there is no zygote left to do so."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def send(self, message: bytes) -> None:
+        """Send a line, now or as soon as the child takes it."""
+        waiting = bool(self._outgoing)
+        self._outgoing += message + b"\n"
+        if not waiting:
+            self._flush()
+
+    def close(self) -> None:
+        """Take in what the child said last, and let go of it."""
+        if self._closed:
+            return
+        for reader in self._readers:
+            reader.drain(_LAST_WORDS_BYTES)
+            reader.close()
+        self._closed = True
+        self.output.end()
+        self._control.close()
+        os.close(self._pipe)
+
+    def _flush(self) -> None:
+        if self._closed:
+            return
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._control.send(self._outgoing[: 256 * 1024])]
+        except BlockingIOError:
+            self._loop.later(_RETRY_SECONDS, self._flush)
+        except ConnectionError:
+            self._outgoing.clear()  # it has ended: its exit tells the rest
+
+    def _heard(self, data: bytes) -> None:
+        for line, cut in self._messages.feed(data)[0]:
+            try:
+                if cut:
+                    raise ValueError(f"longer than {wire.MAX_REPORT_BYTES} bytes")  # noqa: TRY301
+                self._understand(wire.decode(line))
+            except (ValueError, KeyError) as error:
+                _log.warning("an agent sent what can't be read", agent_id=self._agent_id, error=str(error))
+
+    def _understand(self, message: wire.Message) -> None:
+        match message["kind"]:
+            case "ready":
+                info = self._ready = dict(message["info"])
+                # It can be quicker than the zygote's word of its number: nobody runs without one.
+                if self.pid:
+                    self._hear.on_ready(info)
+            case "report":
+                if message["report"] == "log":
+                    self._write_log(message["data"])
+                self._hear.on_report(message["report"], message["data"])
+            case "failed":
+                self.error = message["traceback"]
+            case unknown:
+                raise ValueError(f"unknown kind {unknown!r}")
+
+    def _write_log(self, data: Mapping[str, Any]) -> None:
+        level = logging.getLevelNamesMapping().get(str(data.get("level", "info")).upper(), logging.INFO)
+        fields = {name: value for name, value in data.items() if name not in {"level", "message", "event"}}
+        _log.log(level, str(data.get("message", "")), **{**fields, "agent_id": self._agent_id})

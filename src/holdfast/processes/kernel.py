@@ -1,0 +1,92 @@
+"""The few Linux calls that Python has no name for, and what /proc tells about processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+# Loaded before any fork: a child should not have to look for a library first.
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(signum: int) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signum)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """Give this process the name that ps and top show; the kernel keeps 15 bytes of it."""
+    buffer = ctypes.create_string_buffer(name.encode()[:15])
+    _prctl(_PR_SET_NAME, ctypes.addressof(buffer))
+
+
+def thread_count() -> int:
+    """Return how many threads this process has, also those that Python does not know."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - an iterator of paths for a count
+
+
+def children() -> list[int]:
+    """Return the children of this process; it must have one thread."""
+    try:
+        return [
+            int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()
+        ]
+    except OSError:
+        return []  # a kernel without CONFIG_PROC_CHILDREN: groups are ended all the same
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process began, in ticks since boot; None if it is gone or only waits to be reaped."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in {b"Z", b"X"} else int(fields[19])
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Return the processor time that a process has used."""
+    fields = _stat(pid)
+    return None if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Return the memory of a process that is in RAM, shared pages included."""
+    data = _read(f"/proc/{pid}/statm")
+    return None if data is None else int(data.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def unshared_bytes(pid: int) -> int | None:
+    """Return the memory that would be free if only this process ended; dearer to find out than the others."""
+    data = _read(f"/proc/{pid}/smaps_rollup")
+    if data is None:
+        return None
+    private = (line.split()[1] for line in data.splitlines() if line.startswith(b"Private_"))
+    return sum(int(kib) for kib in private) * 1024
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    data = _read(f"/proc/{pid}/stat")
+    # The second field is a name that may hold spaces and brackets: count from its last bracket.
+    return None if data is None else data[data.rfind(b")") + 2 :].split()
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}): {os.strerror(error)}")

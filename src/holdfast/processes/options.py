@@ -1,0 +1,36 @@
+"""How agents' processes are run: one frozen value, given to the supervisor once."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.processes.restarts import RestartPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """``entries`` (name to ``module:function``) and ``class_prefixes`` are all that a child may run.
+
+    ``preload`` are the modules that every child finds imported. ``zygote_restarts`` counts how often the
+    zygote may fail to begin before nothing is started any more; a zygote that lived is always replaced.
+    """
+
+    entries: Mapping[str, str]
+    class_prefixes: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+    path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    max_processes: int = 100
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    zygote_restarts: RestartPolicy = field(default_factory=lambda: RestartPolicy(base_seconds=0.2))
+    ready_timeout_seconds: float = 30.0
+    stop_timeout_seconds: float = 10.0
+    preload_timeout_seconds: float = 120.0
+    zygote_timeout_seconds: float = 15.0
+    output_bytes_per_second: int = 512 * 1024
+    output_lines_per_second: int = 200
+    output_line_bytes: int = 4096

@@ -1,0 +1,232 @@
+"""The processes of this host, for any thread and for event loops: start, stop, look, hear what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from holdfast.errors import InputError, PayloadTooLarge, ProcessError
+from holdfast.processes import kernel, wire
+from holdfast.processes.agent import Wanted, promise
+from holdfast.processes.info import Usage
+from holdfast.processes.limits import Limits
+from holdfast.processes.loop import Loop
+from holdfast.processes.supervisor import Supervisor
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+    from typing import Self
+
+    from holdfast.processes.agent import Agent
+    from holdfast.processes.info import AgentProcessInfo, ProcessEvent
+    from holdfast.processes.options import ProcessOptions
+
+_MAX_ID: Final = 512
+# On top of what an agent gets for its end: to be killed, reaped and heard of.
+_MARGIN_SECONDS: Final = 30.0
+
+_log = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class Processes:
+    """Agents in processes of their own. Everything here may be called from any thread.
+
+    What takes time returns a ``concurrent.futures.Future``; ``create`` and ``end`` are for event loops.
+    """
+
+    def __init__(self, options: ProcessOptions) -> None:
+        self.options = options
+        self._subscribers: tuple[Callable[[ProcessEvent], None], ...] = ()
+        self._loop = Loop("holdfast-processes")
+        self._shutting_down = threading.Lock()
+        self._down = False
+        self._supervisor = Supervisor(self._loop, options, self._publish)
+
+    def warm_up(self) -> None:
+        """Start the zygote before the first agent asks for it."""
+        self._loop.post(self._supervisor.ensure_zygote)
+
+    def spawn(
+        self,
+        agent_id: str,
+        entry: str,
+        payload: Any = None,
+        *,
+        fence: int = 0,
+        limits: Limits | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Future[AgentProcessInfo]:
+        """Start an agent; the future is done when it is ready. Asking again under a fence changes nothing."""
+        if not agent_id or len(agent_id) > _MAX_ID:
+            raise InputError(f"an agent's id has 1 to {_MAX_ID} characters, not {len(agent_id)}")
+        wanted = Wanted(agent_id, entry, _as_json(payload), fence, limits or Limits(), dict(labels or {}))
+        created = promise()
+
+        def ask() -> None:
+            agent = self._supervisor.want(wanted)
+            if agent.created.done() and not agent.created.exception():
+                created.set_result(agent.describe())
+            else:
+                _follow(agent.created, created)
+
+        self._post(ask, created)
+        return created
+
+    def stop(self, agent_id: str, timeout: float | None = None) -> Future[bool]:
+        """Ask an agent to end, kill it after ``timeout``; the future is False if it is not known."""
+        seconds = self.options.stop_timeout_seconds if timeout is None else timeout
+        return self._end(agent_id, lambda agent: self._supervisor.stop(agent, seconds))
+
+    def kill(self, agent_id: str) -> Future[bool]:
+        """End an agent and all that it has started, without asking it."""
+        return self._end(agent_id, self._supervisor.kill)
+
+    def forget(self, agent_id: str) -> Future[bool]:
+        """Drop what is known of an agent that has ended; False if it is not known or goes on."""
+        dropped = promise()
+        self._post(lambda: dropped.set_result(self._supervisor.forget(agent_id)), dropped)
+        return dropped
+
+    async def create(
+        self, agent_id: str, entry: str, payload: Any = None, **options: Any
+    ) -> AgentProcessInfo:
+        """Start an agent and wait until it is ready."""
+        return await asyncio.wrap_future(self.spawn(agent_id, entry, payload, **options))
+
+    async def end(self, agent_id: str, timeout: float | None = None) -> bool:
+        """Stop an agent and wait until it has ended."""
+        return await asyncio.wrap_future(self.stop(agent_id, timeout))
+
+    def get(self, agent_id: str) -> AgentProcessInfo | None:
+        """Return what is known of an agent."""
+        agent = self._supervisor.agents.get(agent_id)
+        return agent.describe() if agent else None
+
+    def all(self) -> dict[str, AgentProcessInfo]:
+        """Return what is known of every agent."""
+        return {name: agent.describe() for name, agent in self._supervisor.agents.copy().items()}
+
+    def usage(self) -> dict[str, Usage]:
+        """Return what each agent's process uses now."""
+        found: dict[str, Usage] = {}
+        for name, info in self.all().items():
+            if info.pid:
+                memory, seconds = kernel.resident_bytes(info.pid), kernel.cpu_seconds(info.pid)
+                if memory is not None and seconds is not None:
+                    found[name] = Usage(memory, seconds)
+        return found
+
+    def subscribe(self, hear: Callable[[ProcessEvent], None]) -> Callable[[], None]:
+        """Have every event told, on the supervisor's thread: be quick, and wait for nothing of this class.
+
+        Returns what ends it. An event loop listens by ``partial(loop.call_soon_threadsafe, hear)``.
+        """
+        self._subscribers = (*self._subscribers, hear)
+
+        def leave() -> None:
+            self._subscribers = tuple(other for other in self._subscribers if other is not hear)
+
+        return leave
+
+    @property
+    def zygote_pid(self) -> int:
+        """The process id of the zygote; 0 while there is none."""
+        return self._supervisor.zygote_pid
+
+    def wait(self, future: Future[T], timeout: float | None = None) -> T:
+        """Wait for one of these futures; a subscriber that tried would wait for itself."""
+        if self._loop.inside and not future.done():
+            raise ProcessError("a subscriber can't wait for a process: hand over to another thread")
+        return future.result(timeout)
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Stop all agents together, then the zygote and the thread; nothing can be started after it."""
+        if self._loop.inside:
+            raise ProcessError("a subscriber can't shut down its own processes: hand over to another thread")
+        with self._shutting_down:
+            if not self._down:
+                self._shut_down(timeout)
+            self._down = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def _shut_down(self, timeout: float | None) -> None:
+        # Whoever asked before us is in the list of those to stop, whoever comes later is refused.
+        refused = promise()
+        self._post(lambda: refused.set_result(self._supervisor.refuse()), refused)
+        refused.result()
+        seconds = self.options.stop_timeout_seconds if timeout is None else timeout
+        for ended in [self.stop(agent_id, seconds) for agent_id in self.all()]:
+            try:
+                ended.result(seconds + _MARGIN_SECONDS)
+            except TimeoutError:
+                _log.error("an agent's process did not end in time; it goes with its zygote")
+        self._loop.post(self._supervisor.close)
+        self._loop.stop()
+
+    def _end(self, agent_id: str, how: Callable[[Agent], None]) -> Future[bool]:
+        ended = promise()
+
+        def ask() -> None:
+            agent = self._supervisor.agents.get(agent_id)
+            if agent is None:
+                ended.set_result(False)
+                return
+            how(agent)
+            _follow(agent.ended, ended)
+
+        self._post(ask, ended)
+        return ended
+
+    def _post(self, ask: Callable[[], None], future: Future[Any]) -> None:
+        """Have something done on the loop's thread; what it raises is the future's."""
+
+        def guarded() -> None:
+            try:
+                ask()
+            except Exception as error:
+                future.set_exception(error)
+
+        if not self._loop.post(guarded):
+            future.set_exception(ProcessError("the processes of this host are shut down"))
+
+    def _publish(self, event: ProcessEvent) -> None:
+        for hear in self._subscribers:
+            try:
+                hear(event)
+            except Exception:
+                _log.exception("a subscriber of processes failed", agent_id=event.process.agent_id)
+
+
+def _as_json(payload: Any) -> bytes:
+    try:
+        data = wire.encode(payload)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"an agent's payload must be JSON: {error}") from error
+    if len(data) > wire.MAX_PAYLOAD_BYTES // 2:
+        raise PayloadTooLarge(
+            f"an agent's payload has {len(data)} bytes: {wire.MAX_PAYLOAD_BYTES // 2} at most"
+        )
+    return data
+
+
+def _follow(source: Future[Any], target: Future[Any]) -> None:
+    """Have one future end as another does."""
+
+    def done(_: Future[Any]) -> None:
+        error = source.exception()
+        if error is not None:
+            target.set_exception(error)
+        else:
+            target.set_result(source.result())
+
+    source.add_done_callback(done)

@@ -1,0 +1,33 @@
+"""When an agent that ended unasked is started again, and when no more: pure, so that a table can test it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """At most ``max_restarts`` within ``window_seconds``, each after twice the wait of the one before."""
+
+    max_restarts: int = 3
+    window_seconds: float = 300.0
+    base_seconds: float = 0.5
+    cap_seconds: float = 30.0
+
+    def recent(self, restarted_at: Sequence[float], now: float) -> tuple[float, ...]:
+        """Return the restarts that still count."""
+        return tuple(at for at in restarted_at if now - at < self.window_seconds)
+
+    def delay(self, restarted_at: Sequence[float], now: float) -> float | None:
+        """Return how long to wait before the next restart; None when there were enough."""
+        count = len(self.recent(restarted_at, now))
+        return None if count >= self.max_restarts else self.backoff(count)
+
+    def backoff(self, count: int) -> float:
+        """Return the wait after ``count`` earlier ones."""
+        # The exponent is bounded: 2.0 ** 1024 is an OverflowError.
+        return min(self.cap_seconds, self.base_seconds * 2.0 ** min(count, 60))

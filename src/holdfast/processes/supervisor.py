@@ -1,0 +1,373 @@
+"""Keeps every agent as it was asked for; each step runs on the loop's thread, so none meets another.
+
+Any exit that nobody asked for is a crash, whatever its code. A lost zygote is nobody's crash.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import Conflict, NotAllowed, ProcessError, ProcessesFull, ProcessFailed
+from holdfast.processes import wire
+from holdfast.processes.agent import Agent, how_it_ended
+from holdfast.processes.handle import Handle, Hearing
+from holdfast.processes.info import EventKind, ProcessEvent, Status
+from holdfast.processes.zygotes import ZygoteClient
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.processes.agent import Wanted
+    from holdfast.processes.loop import Loop
+    from holdfast.processes.options import ProcessOptions
+    from holdfast.processes.wire import Message
+
+_POLL_SECONDS: Final = 0.01
+_LOST_CREATIONS: Final = 2
+
+_log = get_logger(__name__)
+
+
+class Supervisor:
+    """The agents, and the zygote that they come from."""
+
+    def __init__(self, loop: Loop, options: ProcessOptions, publish: Callable[[ProcessEvent], None]) -> None:
+        self.agents: dict[str, Agent] = {}
+        self.closing = False
+        self._loop = loop
+        self._options = options
+        self._publish = publish
+        self._zygote: ZygoteClient | None = None
+        self._by_pid: dict[int, Agent] = {}
+        self._zygote_ends: tuple[float, ...] = ()
+        self._false_starts = 0
+        self._zygote_due = False
+
+    @property
+    def zygote_pid(self) -> int:
+        """The process id of the zygote; 0 while there is none."""
+        return self._zygote.pid if self._zygote else 0
+
+    # What is asked for.
+
+    def want(self, wanted: Wanted) -> Agent:
+        """Have an agent run; asking again under the same fence is the same agent."""
+        if self.closing:
+            raise ProcessError("the processes of this host are shut down: nothing is started any more")
+        known = self.agents.get(wanted.id)
+        if known is not None and wanted.fence < known.wanted.fence:
+            raise Conflict(
+                f"agent {wanted.id!r} is known here under fence {known.wanted.fence}: {wanted.fence} is stale"
+            )
+        if known is not None and not known.status.ended:
+            return self._ask_again(known, wanted)
+        live = sum(not agent.status.ended for agent in self.agents.values())
+        if live >= self._options.max_processes:
+            raise ProcessesFull(
+                f"{live} agents run here, and max_processes allows {self._options.max_processes}: "
+                "stop one, raise it, or use another host"
+            )
+        return self._begin(Agent(wanted))
+
+    def stop(self, agent: Agent, timeout: float) -> None:
+        """Ask an agent to end, and make it end when the time is over."""
+        if agent.successor is not None:
+            agent.successor.created.set_exception(_stopped_early(agent))
+            agent.successor = None
+        if agent.status.ended or agent.status is Status.STOPPING:
+            return
+        agent.rest()
+        agent.status = Status.STOPPING
+        if agent.handle is None:
+            self._settle(agent, Status.STOPPED)
+            return
+        agent.timer = self._loop.later(timeout, lambda: self.kill(agent))
+        # Both: a handler that the agent has put in the place of ours does not hear the other one.
+        agent.handle.send(wire.encode({"op": "stop"}))
+        self._signal(agent, signal.SIGTERM)
+
+    def kill(self, agent: Agent) -> None:
+        """End an agent and all that it has started, now."""
+        if agent.status.ended:
+            return
+        agent.rest()
+        agent.status = Status.STOPPING
+        if agent.handle is None:
+            self._settle(agent, Status.STOPPED)
+        else:
+            self._signal(agent, signal.SIGKILL)
+
+    def forget(self, agent_id: str) -> bool:
+        """Drop what is known of an agent that has ended."""
+        agent = self.agents.get(agent_id)
+        if agent is None or not agent.status.ended:
+            return False
+        del self.agents[agent_id]
+        return True
+
+    def ensure_zygote(self) -> None:
+        """Have a zygote, now or when its backoff is over."""
+        if self._zygote is None and not self._zygote_due and not self.closing:
+            self._start_zygote()
+
+    def refuse(self) -> None:
+        """Start nothing any more."""
+        self.closing = True
+
+    def close(self) -> None:
+        """Let the zygote go; whatever it still has goes with it."""
+        self.closing = True
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        for agent in self.agents.values():
+            if agent.handle is not None:
+                agent.handle.end_group()
+                self._release(agent)
+            if not agent.status.ended:
+                self._settle(agent, Status.STOPPED)
+
+    # An agent's life.
+
+    def _ask_again(self, known: Agent, wanted: Wanted) -> Agent:
+        if wanted.fence == known.wanted.fence:
+            if known.status is Status.STOPPING:
+                raise Conflict(f"agent {wanted.id!r} is being stopped: ask again when it has ended")
+            return known
+        # A higher fence: what runs here is a copy that should not be. The new one begins when it has ended.
+        successor = Agent(wanted)
+        self.stop(known, self._options.stop_timeout_seconds)
+        if known.status.ended:
+            return self._begin(successor)
+        known.successor = successor
+        return successor
+
+    def _begin(self, agent: Agent) -> Agent:
+        self.agents[agent.wanted.id] = agent
+        self._launch(agent)
+        return agent
+
+    def _launch(self, agent: Agent) -> None:
+        """Ask the zygote for a process, or wait for a zygote."""
+        agent.rest()
+        agent.status = Status.STARTING
+        if self._zygote is None or not self._zygote.ready:
+            self.ensure_zygote()
+            return
+        wanted = agent.wanted
+        hear = Hearing(
+            lambda info: self._on_ready(agent, info), lambda kind, data: self._tell_report(agent, kind, data)
+        )
+        try:
+            handle = agent.handle = Handle(wanted.id, wanted.labels, self._loop, self._options, hear)
+        except OSError as error:
+            self._ended(agent, f"the host can't open a connection to it: {error}")
+            return
+        agent.timer = self._loop.later(self._options.ready_timeout_seconds, lambda: self._too_slow(agent))
+        labels, fence = wire.encode(dict(wanted.labels)), b"%d" % wanted.fence
+        handle.send(b'{"op":"begin","fence":%b,"labels":%b,"payload":%b}' % (fence, labels, wanted.payload))
+        self._zygote.request(
+            {"op": "spawn", "id": wanted.id, "entry": wanted.entry, "limits": wanted.limits.as_json()},
+            handle.give_away(),
+            lambda answer: self._answered(agent, handle, answer),
+        )
+
+    def _answered(self, agent: Agent, handle: Handle, answer: Message) -> None:
+        if answer["kind"] == "refused":
+            self._release(agent)
+            refusal = NotAllowed if answer["type"] == "NotAllowed" else ProcessFailed
+            self._ended(agent, answer["error"], refusal)
+            return
+        handle.began(answer["pid"])
+        self._by_pid[handle.pid] = agent
+        if agent.status is Status.STOPPING:
+            # It was stopped before it had a number.
+            self._signal(agent, signal.SIGTERM if agent.timer else signal.SIGKILL)
+
+    def _signal(self, agent: Agent, signum: int) -> None:
+        handle = agent.handle
+        if handle is None or not handle.pid or self._zygote is None:
+            return  # it gets the signal when it has a number, or ends with its zygote
+        group = signum == signal.SIGKILL
+        request = {"op": "signal", "pid": handle.pid, "signal": int(signum), "group": group}
+        self._zygote.request(request, (), lambda _: None)
+
+    def _on_ready(self, agent: Agent, info: dict[str, Any]) -> None:
+        if agent.status is not Status.STARTING or agent.handle is None or agent.handle.given_up:
+            return
+        agent.rest()
+        agent.status = Status.RUNNING
+        agent.info, agent.lost = info, 0
+        if agent.is_new:
+            agent.created.set_result(agent.describe())
+        self._tell(EventKind.READY, agent)
+
+    def _tell_report(self, agent: Agent, kind: str, data: dict[str, Any]) -> None:
+        self._tell(EventKind.REPORT, agent, kind, data)
+
+    def _too_slow(self, agent: Agent) -> None:
+        assert agent.handle is not None
+        agent.handle.given_up = f"not ready within {self._options.ready_timeout_seconds:g} s, "
+        self._signal(agent, signal.SIGKILL)
+
+    def _on_exit(self, message: Message) -> None:
+        agent = self._by_pid[message["pid"]]
+        handle = agent.handle
+        assert handle is not None
+        self._release(agent)
+        agent.exit_code, agent.max_rss_bytes = message["code"], message["max_rss_bytes"]
+        said = handle.error or (handle.output.tail() if agent.is_new else "")
+        self._ended(agent, handle.given_up + how_it_ended(message["code"]), said=said)
+
+    def _release(self, agent: Agent) -> None:
+        """Let go of a process that has ended."""
+        if agent.handle is not None:
+            self._by_pid.pop(agent.handle.pid, None)
+            agent.handle.close()
+            agent.handle = None
+
+    def _ended(
+        self, agent: Agent, how: str, refusal: type[ProcessError] = ProcessFailed, *, said: str = ""
+    ) -> None:
+        agent.rest()
+        agent.error = f"{how}\n{said}" if said else how
+        if agent.status is Status.STOPPING:
+            self._settle(agent, Status.STOPPED)
+        elif agent.is_new:
+            self._give_up_creation(agent, refusal, how, said)
+        else:
+            self._crashed(agent)
+
+    def _give_up_creation(self, agent: Agent, refusal: type[ProcessError], how: str, said: str) -> None:
+        message = f"agent {agent.wanted.id!r} was not created: {how}" + (f"\n{said}" if said else "")
+        if refusal is ProcessFailed:
+            agent.created.set_exception(ProcessFailed(message, traceback=said))
+        else:
+            agent.created.set_exception(refusal(message))
+        self._settle(agent, Status.CRASHED)
+        if self.agents.get(agent.wanted.id) is agent:
+            del self.agents[agent.wanted.id]
+
+    def _crashed(self, agent: Agent) -> None:
+        now = time.monotonic()
+        agent.restarted_at = self._options.restarts.recent(agent.restarted_at, now)
+        delay = self._options.restarts.delay(agent.restarted_at, now)
+        _log.warning(
+            "an agent's process ended, though nobody asked",
+            agent_id=agent.wanted.id,
+            exit_code=agent.exit_code,
+            error=agent.error,
+            restart_in_seconds=delay,
+        )
+        if delay is None or self.closing:
+            self._settle(agent, Status.CRASHED)
+            return
+        agent.status = Status.BACKING_OFF
+        agent.timer = self._loop.later(delay, lambda: self._restart(agent))
+        self._tell(EventKind.EXITED, agent)
+
+    def _restart(self, agent: Agent) -> None:
+        agent.restarted_at = (*agent.restarted_at, time.monotonic())
+        agent.restarts += 1
+        self._launch(agent)
+
+    def _settle(self, agent: Agent, status: Status) -> None:
+        """Nothing more happens to this agent; its successor may begin."""
+        agent.status = status
+        if agent.is_new:
+            agent.created.set_exception(_stopped_early(agent))
+        successor, agent.successor = agent.successor, None
+        self._tell(EventKind.EXITED, agent)
+        agent.ended.set_result(True)
+        if successor is not None:
+            self._begin(successor)
+
+    def _tell(
+        self, kind: EventKind, agent: Agent, report: str = "", data: dict[str, Any] | None = None
+    ) -> None:
+        self._publish(ProcessEvent(kind, agent.describe(), report, data or {}))
+
+    # The zygote's life.
+
+    def _start_zygote(self) -> None:
+        self._zygote_due = False
+        if self.closing or self._zygote is not None:
+            return
+        try:
+            self._zygote = ZygoteClient(
+                self._loop, self._options, self._on_hello, self._on_exit, self._on_zygote_gone
+            )
+        except OSError as error:
+            self._on_zygote_gone(f"the zygote could not be started: {error}", lived=False)
+
+    def _on_hello(self) -> None:
+        self._false_starts = 0
+        for agent in list(self.agents.values()):
+            if agent.status is Status.STARTING and agent.handle is None:
+                self._launch(agent)
+
+    def _on_zygote_gone(self, error: str, *, lived: bool) -> None:
+        """Its children end with it; whoever should run is started again from a new one."""
+        self._zygote = None
+        _log.error("the zygote has ended", error=error)
+        for agent in list(self.agents.values()):
+            if agent.handle is not None:
+                agent.rest()
+                agent.handle.end_group()
+                self._await_end(agent, agent.handle)
+        if lived:
+            self._start_zygote_later(self._zygote_delay())
+        else:
+            self._false_start(error)
+
+    def _zygote_delay(self) -> float:
+        policy, now = self._options.zygote_restarts, time.monotonic()
+        before = policy.recent(self._zygote_ends, now)
+        self._zygote_ends = (*before, now)
+        return policy.backoff(len(before) - 1) if before else 0.0
+
+    def _start_zygote_later(self, delay: float) -> None:
+        self._zygote_due = True
+        self._loop.later(delay, self._start_zygote)
+
+    def _false_start(self, error: str) -> None:
+        self._false_starts += 1
+        give_up = self._false_starts > self._options.zygote_restarts.max_restarts
+        waiting = [agent for agent in self.agents.values() if agent.handle is None]
+        waiting = [agent for agent in waiting if agent.status is Status.STARTING]
+        for agent in waiting:
+            if agent.is_new:
+                self._give_up_creation(agent, ProcessError, error, "")
+            elif give_up:
+                agent.error = error
+                self._settle(agent, Status.CRASHED)
+        if give_up:
+            self._false_starts = 0  # whoever asks for an agent next has it tried again
+        elif any(not agent.is_new for agent in waiting):
+            self._start_zygote_later(self._options.zygote_restarts.backoff(self._false_starts - 1))
+
+    def _await_end(self, agent: Agent, handle: Handle) -> None:
+        """Look until a lost process is gone: two copies of an agent must never run."""
+        if agent.handle is not handle:
+            return  # another zygote has ended meanwhile, and this was done for it
+        if not handle.is_gone():
+            self._loop.later(_POLL_SECONDS, lambda: self._await_end(agent, handle))
+            return
+        self._release(agent)
+        agent.lost += 1
+        if agent.status is Status.STOPPING:
+            self._settle(agent, Status.STOPPED)
+        elif agent.is_new and agent.lost >= _LOST_CREATIONS:
+            self._give_up_creation(agent, ProcessFailed, "its zygote ended again and again", "")
+        elif not self.closing:
+            agent.error = "its zygote ended"
+            agent.restarts += not agent.is_new
+            self._launch(agent)
+            self._tell(EventKind.EXITED, agent)
+
+
+def _stopped_early(agent: Agent) -> ProcessError:
+    return ProcessError(f"agent {agent.wanted.id!r} was stopped before it was ready")

@@ -1,0 +1,261 @@
+"""The zygote: a process with one thread that has imported the agents' libraries and forks on request.
+
+``python -m holdfast.processes.zygote FD HOST_PID``; FD is a SOCK_SEQPACKET socket to the host. Its first
+packet is the configuration; everything after it is a request. When the host goes, all of it goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import NotAllowed, ProcessError
+from holdfast.processes import kernel, wire
+from holdfast.processes.child import Birth, become
+from holdfast.processes.entries import entry_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.processes.wire import Message
+
+_TRACE_CHARACTERS: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the host tells its zygote once, before anything is forked."""
+
+    entries: Mapping[str, str]
+    preload: Sequence[str]
+    prefixes: Sequence[str]
+    path: Sequence[str]
+
+    def as_json(self) -> Message:
+        """Return the first packet."""
+        return {
+            "entries": dict(self.entries),
+            "preload": list(self.preload),
+            "prefixes": list(self.prefixes),
+            "path": list(self.path),
+        }
+
+
+class Zygote:
+    """Forks on request, reaps, reports; it leaves when the host does, and takes its children along."""
+
+    def __init__(self, host: socket.socket, config: Config) -> None:
+        self._host = host
+        self._config = config
+        self._agents: set[int] = set()
+        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._leaving = False
+        self._host_pid = os.getppid()
+
+    def serve(self) -> None:
+        """Answer requests until the host is gone."""
+        self._listen_to_signals()
+        try:
+            while not self._leaving:
+                readable, _, _ = select.select([self._host, self._woken], [], [])
+                if self._woken in readable:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._woken, 4096)
+                self._reap()
+                if self._host in readable:
+                    self._answer()
+        except ConnectionError:
+            pass  # the host is gone: an answer can't be sent either
+        finally:
+            self._end_all()
+
+    def _listen_to_signals(self) -> None:
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, self._woken_up)
+        signal.signal(signal.SIGTERM, self._leave)
+        # Comes when the *thread* that started us ends, which need not be the host's end.
+        signal.signal(signal.SIGHUP, self._leave_if_alone)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _woken_up(self, *_: object) -> None:
+        """Without a handler nothing is written to the wakeup descriptor."""
+
+    def _leave(self, *_: object) -> None:
+        self._leaving = True
+
+    def _leave_if_alone(self, *_: object) -> None:
+        self._leaving = self._leaving or os.getppid() != self._host_pid
+
+    def _answer(self) -> None:
+        received = wire.receive_packet(self._host)
+        if received is None:
+            self._leaving = True
+            return
+        request, descriptors = received
+        if request["op"] == "spawn":
+            try:
+                answer = self._spawn(request, descriptors)
+            except (NotAllowed, ProcessError, OSError, ValueError) as error:
+                answer = {"kind": "refused", "error": str(error), "type": type(error).__name__}
+            finally:
+                wire.close_all(descriptors)
+        else:
+            answer = self._signal(request)
+        wire.send_packet(self._host, {**answer, "request": request["request"]})
+
+    def _spawn(self, request: Message, descriptors: list[int]) -> Message:
+        path = entry_path(request["entry"], self._config.entries)
+        check_threads("the zygote")
+        if len(descriptors) != 2:
+            raise ProcessError("the zygote has no descriptors left: raise the limit of open files")
+        control, output = descriptors
+        birth = Birth(
+            id=request["id"],
+            entry=path,
+            prefixes=tuple(self._config.prefixes),
+            limits=request["limits"],
+            control=control,
+            output=output,
+            zygote=os.getpid(),
+        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Until the child has its own handlers no signal may reach it: it would wake us, through our pipe.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+            if pid == 0:
+                become(birth)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._agents.add(pid)
+        return {"kind": "spawned", "pid": pid}
+
+    def _signal(self, request: Message) -> Message:
+        pid = request["pid"]
+        # Only what we have not reaped: its number can't belong to anybody else.
+        if pid not in self._agents:
+            return {"kind": "gone"}
+        with contextlib.suppress(ProcessLookupError):
+            if request["group"]:
+                os.killpg(pid, request["signal"])
+            else:
+                os.kill(pid, request["signal"])
+        return {"kind": "signalled"}
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                self._bury(ended.si_pid)
+
+    def _bury(self, pid: int) -> None:
+        """Reap one; if it was an agent, end what it has left behind, then tell the host."""
+        if pid in self._agents:
+            # Before the reaping: until then nobody else can get this group's number.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        _, status, used = os.wait4(pid, 0)
+        agent = pid in self._agents
+        self._agents.discard(pid)
+        # An agent adopts its orphans (child.py), so whoever comes to us unknown was a dead agent's.
+        for orphan in set(kernel.children()) - self._agents:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+        if agent:
+            code = os.waitstatus_to_exitcode(status)
+            wire.send_packet(
+                self._host,
+                {
+                    "kind": "exit",
+                    "pid": pid,
+                    "code": code,
+                    "max_rss_bytes": used.ru_maxrss * 1024,
+                    "cpu_seconds": used.ru_utime + used.ru_stime,
+                },
+            )
+
+    def _end_all(self) -> None:
+        """End every descendant that we can still find; the kernel ends the rest with us."""
+        signal.set_wakeup_fd(-1)
+        while left := self._agents | set(kernel.children()):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            pid, _ = os.wait()
+            self._agents.discard(pid)
+
+
+def check_threads(whose: str) -> None:
+    """Raise if a fork would leave threads, and the locks that they hold, behind."""
+    count = kernel.thread_count()
+    if count != 1:
+        raise ProcessError(
+            f"{whose} started a thread ({count} now): a process with threads can't be forked safely. "
+            "Take the module off the preload list, or keep it from starting threads when it is imported "
+            "(numpy: OPENBLAS_NUM_THREADS=1)"
+        )
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Import the modules, and freeze all there is so that no collection unshares the children's pages."""
+    for module in modules:
+        importlib.import_module(module)
+        check_threads(f"preloading {module}")
+    _warm_up_pydantic()
+    gc.collect()
+    gc.freeze()
+
+
+def _warm_up_pydantic() -> None:
+    """Make a first model: it loads half of pydantic, and looks for plugins in every installed package."""
+    if pydantic := sys.modules.get("pydantic"):
+        pydantic.create_model("First", number=(int, ...))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a zygote."""
+    descriptor, host_pid = int(arguments[0]), int(arguments[1])
+    kernel.die_with_parent(signal.SIGHUP)
+    if os.getppid() != host_pid:
+        return 0  # the host ended before we could ask to end with it
+    # The host may have been started with signals blocked, and a mask survives the exec.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    kernel.adopt_orphans()
+    kernel.name_process("hf-zygote")
+    # The host may go at any time, also before we could say hello.
+    with socket.socket(fileno=descriptor) as host, contextlib.suppress(ConnectionError):
+        received = wire.receive_packet(host)
+        if received is None:
+            return 0
+        config = Config(**received[0])
+        sys.path[:] = config.path
+        try:
+            preload(config.preload)
+        except BaseException as error:
+            wire.send_packet(host, {"kind": "broken", "error": _last_words(error)})
+            return 1
+        zygote = Zygote(host, config)
+        wire.send_packet(host, {"kind": "hello", "pid": os.getpid()})
+        zygote.serve()
+    return 0
+
+
+def _last_words(error: Any) -> str:
+    if isinstance(error, ProcessError):
+        return str(error)
+    return "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

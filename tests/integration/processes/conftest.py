@@ -1,0 +1,93 @@
+"""Real zygotes and real children, told what to do by processentries.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processhand import PATIENCE, Heard
+
+from holdfast.processes import kernel
+from holdfast.processes.options import ProcessOptions
+from holdfast.processes.processes import Processes
+from holdfast.processes.restarts import RestartPolicy
+
+HERE = Path(__file__).parent
+NAMES = (
+    "willing by_event_loop by_select stubborn own_handler own_loop family forked quits quits_again early eats confesses "
+    "talks floods speaks_nonsense"
+)
+
+
+@pytest.fixture(scope="session")
+def options() -> ProcessOptions:
+    return ProcessOptions(
+        entries={name: f"processentries:{name}" for name in NAMES.split()},
+        class_prefixes=("processentries",),
+        preload=("processpreload",),
+        path=(str(HERE), *sys.path),
+        restarts=RestartPolicy(max_restarts=2, base_seconds=0.01),
+        zygote_restarts=RestartPolicy(base_seconds=0.01),
+        ready_timeout_seconds=PATIENCE,
+        stop_timeout_seconds=PATIENCE,
+        zygote_timeout_seconds=PATIENCE,
+    )
+
+
+@pytest.fixture(scope="session")
+def shared(options: ProcessOptions) -> Iterator[Processes]:
+    with Processes(options) as processes:
+        yield processes
+
+
+@pytest.fixture
+def processes(shared: Processes) -> Iterator[Processes]:
+    """Processes for tests that break nothing but their own agents, which end with them."""
+    yield shared
+    for ended in [shared.kill(agent_id) for agent_id in shared.all()]:
+        ended.result(PATIENCE)
+    for agent_id in shared.all():
+        shared.forget(agent_id).result(PATIENCE)
+
+
+@pytest.fixture
+def make(options: ProcessOptions) -> Iterator[Callable[..., Processes]]:
+    """Processes of the test's own, with other options."""
+    made: list[Processes] = []
+
+    def start(**changes: Any) -> Processes:
+        made.append(Processes(replace(options, **changes)))
+        return made[-1]
+
+    yield start
+    for processes in made:
+        processes.shutdown(timeout=0)
+
+
+@pytest.fixture
+def heard(processes: Processes) -> Iterator[Heard]:
+    hearing = Heard(processes)
+    yield hearing
+    hearing.leave()
+
+
+@pytest.fixture
+def end_at_last() -> Iterator[Callable[[Iterable[int]], None]]:
+    """Have processes ended with the test even if what should end them is broken."""
+    began: dict[int, int | None] = {}
+    yield lambda pids: began.update({pid: kernel.start_time(pid) for pid in pids})
+    for pid, at in began.items():
+        if at is not None and kernel.start_time(pid) == at:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def preloading(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Say what the preloaded module does."""
+    return lambda what: monkeypatch.setenv("HOLDFAST_TEST_PRELOAD", what)

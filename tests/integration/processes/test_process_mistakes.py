@@ -1,0 +1,200 @@
+"""The known mistakes with forks, signals and descriptors, each put back: its test fails."""
+
+from __future__ import annotations
+
+from mistakes import KnownMistakes, Mistake
+
+HERE = "tests/integration/processes"
+STARTING, STOPPING, CRASHING, ZYGOTE, INHERITANCE, TALKING, MANAGER = (
+    f"{HERE}/test_{name}.py"
+    for name in ("starting", "stopping", "crashing", "zygote", "inheritance", "talking", "manager")
+)
+
+MISTAKES = [
+    Mistake(
+        "a child does not die with its zygote",
+        "processes/child.py",
+        "    kernel.die_with_parent(signal.SIGKILL)\n",
+        "",
+        f"{ZYGOTE}::test_agents_die_with_a_killed_zygote_even_if_nobody_else_is_there_to_end_them",
+    ),
+    Mistake(
+        "a zygote notices only by its connection that the host has died",
+        "processes/zygote.py",
+        "    kernel.die_with_parent(signal.SIGHUP)\n",
+        "",
+        f"{ZYGOTE}::test_a_host_that_is_killed_takes_everything_along[forked]",
+    ),
+    Mistake(
+        "a zygote takes the end of a thread for the host's",
+        "processes/zygote.py",
+        "self._leaving = self._leaving or os.getppid() != self._host_pid",
+        "self._leaving = True",
+        f"{ZYGOTE}::test_a_zygote_does_not_end_with_the_thread_that_started_it",
+    ),
+    Mistake(
+        "a zygote that leaves ends nobody itself",
+        "processes/zygote.py",
+        "        finally:\n            self._end_all()",
+        "        finally:\n            pass",
+        f"{ZYGOTE}::test_a_host_that_is_killed_takes_everything_along[plain]",
+    ),
+    Mistake(
+        "only the leader of a group is ended",
+        "processes/zygote.py",
+        "                os.killpg(pid, signal.SIGKILL)\n        _, status",
+        "                pass\n        _, status",
+        f"{STOPPING}::test_what_an_agent_has_started_ends_with_it[crash-forked]",
+        also=(
+            (
+                "processes/zygote.py",
+                "for orphan in set(kernel.children()) - self._agents:",
+                "for orphan in ():",
+            ),
+        ),
+    ),
+    Mistake(
+        "a daemon that has left its group lives on",
+        "processes/zygote.py",
+        "for orphan in set(kernel.children()) - self._agents:",
+        "for orphan in ():",
+        f"{STOPPING}::test_what_an_agent_has_started_ends_with_it[stop-family]",
+    ),
+    Mistake(
+        "an agent's orphans go to the init process",
+        "processes/zygote.py",
+        "    kernel.adopt_orphans()\n",
+        "",
+        f"{STOPPING}::test_what_an_agent_has_started_ends_with_it[stop-family]",
+    ),
+    Mistake(
+        "a live agent's orphans are taken for a dead one's",
+        "processes/child.py",
+        "    kernel.adopt_orphans()\n",
+        "",
+        f"{STOPPING}::test_the_daemon_of_a_live_agent_lives_on_when_another_agent_ends",
+    ),
+    Mistake(
+        "the group of a lost agent is left alone",
+        "processes/supervisor.py",
+        "                agent.handle.end_group()\n                self._await_end",
+        "                self._await_end",
+        f"{ZYGOTE}::test_a_zygote_that_ends_takes_its_children_along_and_all_come_back[9]",
+    ),
+    Mistake(
+        "a child keeps the zygote's handlers",
+        "processes/child.py",
+        "        signal.signal(number, signal.SIG_DFL)\n",
+        "        pass\n",
+        f"{INHERITANCE}::test_a_child_begins_with_signals_as_if_it_had_been_started_alone",
+    ),
+    Mistake(
+        "a child keeps the mask that it was forked under",
+        "processes/control.py",
+        "        signal.pthread_sigmask(signal.SIG_SETMASK, ())\n",
+        "",
+        f"{INHERITANCE}::test_a_child_begins_with_signals_as_if_it_had_been_started_alone",
+    ),
+    Mistake(
+        "a child keeps the zygote's descriptors",
+        "processes/child.py",
+        "    os.closerange(_CONTROL + 1, _descriptor_limit())\n",
+        "",
+        f"{INHERITANCE}::test_a_child_has_no_descriptors_but_its_own",
+    ),
+    Mistake(
+        "a child stays in the zygote's session",
+        "processes/child.py",
+        "    os.setsid()\n",
+        "",
+        f"{INHERITANCE}::test_a_child_leads_a_session_and_a_group_of_its_own",
+    ),
+    Mistake(
+        "any signal with a handler is a wish to stop",
+        "processes/control.py",
+        "        return 0 in heard or signal.SIGTERM in heard",
+        "        return bool(heard)",
+        f"{STOPPING}::test_a_signal_that_the_agent_handles_is_no_wish_to_stop",
+    ),
+    Mistake(
+        "an agent with a handler of its own does not hear of its stop",
+        "processes/supervisor.py",
+        '        agent.handle.send(wire.encode({"op": "stop"}))\n',
+        "",
+        f"{STOPPING}::test_a_willing_agent_ends_by_itself[own_loop]",
+    ),
+    Mistake(
+        "an entry is any path that a caller sends",
+        "processes/entries.py",
+        "        return entries[name]\n",
+        "        return entries.get(name, name)\n",
+        f"{STARTING}::test_only_entries_of_the_hosts_table_are_run[processentries:willing]",
+    ),
+    Mistake(
+        "a prefix ends within a word",
+        "processes/entries.py",
+        'dotted.startswith(f"{prefix}.")',
+        "dotted.startswith(prefix)",
+        f"{MANAGER}::test_a_class_that_can_not_be_run_is_not_created[processentriesother.Agent-outside of the prefixes]",
+    ),
+    Mistake(
+        "a zygote with threads begins",
+        "processes/zygote.py",
+        '        check_threads(f"preloading {module}")\n',
+        "",
+        f"{ZYGOTE}::test_a_zygote_has_one_thread_and_one_that_preloads_a_thread_is_refused",
+    ),
+    Mistake(
+        "a zygote with threads forks",
+        "processes/zygote.py",
+        '        check_threads("the zygote")\n',
+        "",
+        f"{ZYGOTE}::test_a_zygote_that_gets_a_thread_later_forks_no_more",
+    ),
+    Mistake(
+        "an agent runs before it has a number",
+        "processes/handle.py",
+        "                if self.pid:\n                    self._hear",
+        "                if True:\n                    self._hear",
+        f"{STARTING}::test_an_agent_that_is_ready_before_the_zygote_tells_its_number_has_one",
+    ),
+    Mistake(
+        "an agent that is lost twice is started twice",
+        "processes/supervisor.py",
+        "        if agent.handle is not handle:\n            return",
+        "        handle = agent.handle\n        if handle is None:\n            return",
+        f"{ZYGOTE}::test_an_agent_lost_twice_is_looked_for_once",
+    ),
+    Mistake(
+        "an exit with code 0 is no crash",
+        "processes/supervisor.py",
+        "        else:\n            self._crashed(agent)",
+        "        elif agent.exit_code:\n            self._crashed(agent)\n        else:\n            self._settle(agent, Status.STOPPED)",
+        f"{CRASHING}::test_an_agent_that_ends_again_and_again_is_crashed[payload0]",
+    ),
+    Mistake(
+        "the limits are not applied",
+        "processes/child.py",
+        "    limits.apply(",
+        "    (",
+        f"{CRASHING}::test_a_memory_limit_below_what_a_child_begins_with_says_so",
+    ),
+    Mistake(
+        "whoever floods is read without end",
+        "processes/output.py",
+        "self._lines.feed(data, int(self._left))",
+        "self._lines.feed(data)",
+        "tests/unit/processes/test_output.py::test_more_lines_than_the_rate_allows_are_counted",
+    ),
+    Mistake(
+        "a zygote that does not answer is waited for",
+        "processes/zygotes.py",
+        "pid=self.pid)\n        self._process.kill()\n\n    def _gone",
+        "pid=self.pid)\n\n    def _gone",
+        f"{ZYGOTE}::test_a_zygote_that_does_not_answer_is_replaced",
+    ),
+]
+
+
+class TestMistakes(KnownMistakes):
+    mistakes = MISTAKES
