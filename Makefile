@@ -24,7 +24,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types imports docs-check bench chaos docs fmt hooks clean
+.PHONY: help setup demo test check lint types imports docs-check bench chaos docs proto fmt hooks clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,10 @@ chaos: $(SYNCED) ## Run the tests that kill things, the long ones too
 
 docs: $(SYNCED) ## Write the generated pages of docs/reference
 	@$(PY) -m holdfast.cli.reference
+
+proto: $(SYNCED) ## Generate the gRPC code from the proto files
+	@$(PY) -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src --grpc_python_out=src \
+		src/holdfast/hosts/proto/agent_host.proto
 
 fmt: $(SYNCED) ## Format the code and fix what can be fixed
 	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format .

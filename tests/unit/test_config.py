@@ -62,6 +62,7 @@ NAMES = [
     ("HOLDFAST_API_URL", "http://api:8080", "client.url", "http://api:8080"),
     ("HOLDFAST_API_KEY", "hf_k", "client.key", "hf_k"),
     ("HOLDFAST_WEBHOOK_SECRET", "whsec_x", "relay.webhook_secret", "whsec_x"),
+    ("POD_IP", "10.1.2.3", "hosts.address", "10.1.2.3"),
     ("MAX_PROCESSES", "10", "hosts.max_processes", 10),
     ("GRPC_PORT", "50052", "hosts.grpc_port", 50052),
     ("AGENT_HOST_SERVICE_NAME", "hosts", "hosts.service_name", "hosts"),
@@ -101,6 +102,8 @@ def sample(leaf) -> tuple[str, object]:
         case "list of names" if leaf.path == "api.keys":
             lines = (f"one:acme:read+submit:{'0' * 64}", f"two:*:operate:{'f' * 64}")
             return ",".join(lines), lines
+        case "list of names" if leaf.path == "hosts.addresses":
+            return "a:1,b:2", ("a:1", "b:2")
         case "list of names":
             return "a,b", ("a", "b")
         case "choice":

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from holdfast.config.database import DatabaseSettings
 from holdfast.config.durations import duration_seconds
+from holdfast.config.hosting import HostSettings
 from holdfast.config.loading import Loaded, Shown, load
 from holdfast.config.outside import ApiSettings, ClientSettings, EventApiSettings, RelaySettings
 from holdfast.config.processes import (
-    HostSettings,
     JanitorSettings,
     LogSettings,
     MetricsSettings,

@@ -151,7 +151,7 @@ def _times(settings: Settings, at: Locate) -> Iterator[Contradiction]:
             f"lower {lock.path} or raise {sweep.path}",
         )
     metrics, grpc = at("metrics.port"), at("hosts.grpc_port")
-    if settings.metrics.port == settings.hosts.grpc_port:
+    if settings.metrics.port == settings.hosts.grpc_port != 0:
         sentence = f"{metrics.said} and {grpc.said} are the same port: a host needs two, change one of them"
         yield Contradiction((metrics.path, grpc.path), sentence)
 

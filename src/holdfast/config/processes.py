@@ -1,4 +1,4 @@
-"""The settings of processes: ``worker``, ``janitor``, ``hosts``, and the ``log`` and ``metrics`` of each."""
+"""The settings of processes: ``worker`` and ``janitor``, and the ``log`` and ``metrics`` of each."""
 
 from __future__ import annotations
 
@@ -101,28 +101,6 @@ class JanitorSettings(Section, frozen=True, kw_only=True):
         about("How long one janitor's turn lasts.", "STREAM_CLEANUP_LOCK_TTL_SECONDS", ge=1, le=DAY),
     ] = 300.0
     dry_run: Annotated[bool, about("Whether the janitor only says what it would do.", "DRY_RUN")] = False
-
-
-class HostSettings(Section, frozen=True, kw_only=True):
-    """The hosts of long-lived agents, and how they are called."""
-
-    max_processes: Annotated[int, about("Agents that one host holds.", "MAX_PROCESSES", ge=1, le=100_000)] = (
-        100
-    )
-    grpc_port: Annotated[int, about("Port of a host's gRPC server.", "GRPC_PORT", ge=1, le=65535)] = 50051
-    service_name: Annotated[
-        str,
-        about(
-            "Name by which the hosts are found.",
-            "AGENT_HOST_SERVICE_NAME",
-            pattern=r"\A[A-Za-z0-9._-]+\Z",
-            allowed="a name of letters, digits and . _ -",
-        ),
-    ] = "agent-host"
-    grpc_timeout_seconds: Annotated[
-        float, about("How long to wait for a host's answer.", "GRPC_TIMEOUT", ge=0.001, le=DAY)
-    ] = 30.0
-    grpc_max_retries: Annotated[int, about("Retries of one call.", "GRPC_MAX_RETRIES", ge=0, le=1000)] = 3
 
 
 class LogSettings(Section, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.config.database import DatabaseSettings
+from holdfast.config.hosting import HostSettings
 from holdfast.config.outside import ApiSettings, ClientSettings, EventApiSettings, RelaySettings
 from holdfast.config.processes import (
-    HostSettings,
     JanitorSettings,
     LogSettings,
     MetricsSettings,

@@ -141,6 +141,31 @@ class ScheduleKeys:
         return self.record_prefix + name
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostKeys:
+    """The keys of all hosts' agents; in a cluster they need the tag, as those of schedules do."""
+
+    leases: str
+    index: str
+    record_prefix: str
+    location_prefix: str
+    host_prefix: str
+    counter: str
+
+    @classmethod
+    def of(cls, *, prefix: str = "", hash_tag: str = "") -> HostKeys:
+        """Derive the keys; the last three are those of the users' document."""
+        tag = "{" + hash_tag + "}" if hash_tag else ""
+        return cls(
+            leases=f"{prefix}agent-leases{tag}",
+            index=f"{prefix}agents{tag}",
+            record_prefix=f"{prefix}agent{tag}:",
+            location_prefix=f"{prefix}agent_location{tag}:",
+            host_prefix=f"{prefix}host_agents{tag}:",
+            counter=f"{prefix}placement{tag}:counter",
+        )
+
+
 def member_key(kind: str, name: str, *, prefix: str = "") -> str:
     """The record of one live process."""
     return f"{prefix}member:{kind}:{name}"
@@ -192,7 +217,8 @@ DATA_MODEL = (
         "{agent-queue}:ended",
         "zset",
         "permanent",
-        "ended runs by when they leave (ms); workers and the janitor remove them",
+        "ended runs by when they leave (ms): an id, or `finished_at id id …` of those that succeeded "
+        "together; workers and the janitor remove them",
     ),
     KeyDoc(
         "{agent-queue}:run:<id>",
@@ -292,8 +318,8 @@ DATA_MODEL = (
         "hash",
         "permanent",
         "one schedule's state until it is removed: fence, owner, trigger, timeout_ms, streak, runs, ready, "
-        "acquired_at, last_start, last_end, last_duration_ms, last_outcome, last_error, paused, "
-        "paused_since, next, done, cadence, replan, buffered, cancel, reclaimed, revision, beside, "
+        "acquired_at, last_start, last_end, last_duration_ms, last_outcome, last_error, last_error_at, "
+        "paused, paused_since, next, done, cadence, replan, buffered, cancel, reclaimed, revision, beside, "
         "names, backfill_most; a turn may be a schedule of its own (`name#n`, `name@time`), and of one "
         "that was backfilled ended is kept for a week; of one that was removed its revision for 10 minutes",
     ),

@@ -1,0 +1,160 @@
+"""The settings of ``hosts``: the processes that hold long-lived agents, and how they are found and called."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from holdfast.config.durations import DAY
+from holdfast.config.patterns import OPTIONAL_NAME
+from holdfast.config.section import Section, about
+
+_ADDRESS = r"\A[^\s/?#@]+:\d{1,5}\Z"
+_MODULE = r"\A[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*\Z"
+Address = Annotated[str, Meta(pattern=_ADDRESS)]
+Module = Annotated[str, Meta(pattern=_MODULE)]
+Label = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._=/-]{0,62}\Z")]
+_MODULES_ALLOWED = "a list, or separated by commas; each is a module like package.module"
+
+
+class HostSettings(Section, frozen=True, kw_only=True):
+    """The hosts of long-lived agents, and how they are called."""
+
+    name: Annotated[
+        str,
+        about(
+            "Name of this host in Redis; must be unique among live hosts.",
+            pattern=r"\A[!-~]{0,200}\Z",
+            allowed="up to 200 printable ASCII characters without blanks",
+            default="the machine's name",
+        ),
+    ] = ""
+    address: Annotated[
+        str,
+        about(
+            "Address under which others reach this host, without the port; in a pod its IP.",
+            "POD_IP",
+            pattern=r"\A[^\s/?#@]*\Z",
+            allowed="an IP address or a name",
+            default="127.0.0.1",
+        ),
+    ] = ""
+    listen: Annotated[
+        str,
+        about(
+            "Address that the gRPC server listens on; other than loopback it needs TLS or `insecure`.",
+            pattern=r"\A[!-~]+\Z",
+            allowed="an address or a host name",
+        ),
+    ] = "127.0.0.1"
+    grpc_port: Annotated[
+        int, about("Port of a host's gRPC server; 0 is any that is free.", "GRPC_PORT", ge=0, le=65535)
+    ] = 50051
+    max_processes: Annotated[int, about("Agents that one host holds.", "MAX_PROCESSES", ge=1, le=100_000)] = (
+        100
+    )
+    ttl_seconds: Annotated[
+        float,
+        about(
+            "How long an agent stays its host's without a heartbeat; three are sent meanwhile.",
+            ge=0.2,
+            le=DAY,
+        ),
+    ] = 60.0
+    placing_seconds: Annotated[
+        float,
+        about("How long one try to find a host for an agent may take before others try.", ge=0.1, le=DAY),
+    ] = 35.0
+    placement: Annotated[
+        Literal["round-robin", "least-loaded", "resource-aware"],
+        about("How a host is chosen for an agent."),
+    ] = "round-robin"
+    labels: Annotated[
+        tuple[Label, ...],
+        about(
+            "Labels of this host, for agents that ask for them.",
+            allowed="a list, or separated by commas; each up to 63 letters, digits and . _ = / -",
+        ),
+    ] = ()
+    directory: Annotated[
+        Literal["redis", "static", "dns"],
+        about("Where hosts are looked up: their heartbeats, `addresses`, or `service_name`."),
+    ] = "redis"
+    addresses: Annotated[
+        tuple[Address, ...],
+        about(
+            "The hosts of a static directory.",
+            allowed="a list, or separated by commas; each is host:port",
+        ),
+    ] = ()
+    service_name: Annotated[
+        str,
+        about(
+            "Name by which the hosts are found.",
+            "AGENT_HOST_SERVICE_NAME",
+            pattern=r"\A[A-Za-z0-9._-]+\Z",
+            allowed="a name of letters, digits and . _ -",
+        ),
+    ] = "agent-host"
+    grpc_timeout_seconds: Annotated[
+        float, about("How long to wait for a host's answer.", "GRPC_TIMEOUT", ge=0.001, le=DAY)
+    ] = 30.0
+    grpc_max_retries: Annotated[int, about("Retries of one call.", "GRPC_MAX_RETRIES", ge=0, le=1000)] = 3
+    token: Annotated[
+        str,
+        about("Secret that callers of a host show; empty asks for none.", secret=True),
+    ] = ""
+    tls_certificate: Annotated[str, about("File with the certificate of hosts and of callers (mTLS).")] = ""
+    tls_key: Annotated[str, about("File with its key.")] = ""
+    tls_ca: Annotated[
+        str,
+        about("File with the authority that both sides trust; on a host it asks callers for certificates."),
+    ] = ""
+    insecure: Annotated[bool, about("Whether a host may listen beyond loopback without TLS.")] = False
+    preload: Annotated[
+        tuple[Module, ...],
+        about(
+            "Modules that agents use, imported once before any is forked.",
+            allowed=_MODULES_ALLOWED,
+        ),
+    ] = ()
+    allowed: Annotated[
+        tuple[Module, ...],
+        about(
+            "Packages whose agent classes may run here; other classes are refused.",
+            allowed=_MODULES_ALLOWED,
+            default="those of the app",
+        ),
+    ] = ()
+    ready_seconds: Annotated[
+        float, about("How long an agent may take until it can receive.", ge=0.01, le=DAY)
+    ] = 30.0
+    stop_seconds: Annotated[
+        float, about("How long an agent that is asked to stop may take before it is killed.", ge=0, le=DAY)
+    ] = 10.0
+    max_restarts: Annotated[
+        int,
+        about("How often an agent that ended by itself is started again within the window.", ge=0, le=1000),
+    ] = 3
+    restart_window_seconds: Annotated[
+        float, about("The window in which restarts are counted.", ge=0.1, le=DAY)
+    ] = 300.0
+    memory_mb: Annotated[
+        int,
+        about("Memory that one agent may use; 0 is no limit.", ge=0, le=1_000_000),
+    ] = 0
+    health_seconds: Annotated[
+        float, about("How often an agent is asked for its health; 0 is never.", ge=0, le=DAY)
+    ] = 10.0
+    unhealthy_after: Annotated[
+        int, about("How many times in a row it may fail to say so before it is started again.", ge=1, le=1000)
+    ] = 3
+    hash_tag: Annotated[
+        str,
+        about(
+            "Hash tag of the hosts' keys; a Redis Cluster needs one.",
+            pattern=OPTIONAL_NAME,
+            allowed="a name of letters, digits and . _ : -, or empty",
+        ),
+    ] = ""

@@ -1,0 +1,102 @@
+"""An agent of the hosts: its name, what it is made of, and where it is.
+
+::
+
+    want ──> placing ──grant──> starting ──started──> running ──stopped──> (gone)
+                ^                   ^                    │
+                │                   └────restarting──────┤ exit that nobody asked for
+                ├───────moving───────────────────────────┤
+                └───────reclaimed: its host is gone──────┴──too many exits──> crashed
+"""
+
+from __future__ import annotations
+
+import enum
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from holdfast.errors import InputError
+
+
+class Status(enum.StrEnum):
+    """Where an agent is in its life."""
+
+    PLACING = "placing"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    CRASHED = "crashed"
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an agent asks of its host; nothing by default."""
+
+    cpu: float = 0.0
+    memory_mb: float = 0.0
+    near: tuple[str, ...] = ()
+    """Labels that its host must have."""
+    apart: tuple[str, ...] = ()
+    """Labels of agents that its host must not hold yet."""
+    labels: tuple[str, ...] = ()
+    """Its own labels, which others may want to be apart from."""
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is made of: enough to start it anywhere."""
+
+    agent_id: str
+    """The qualified id."""
+    entry: str
+    """Which of its host's entries runs it."""
+    payload: bytes
+    """JSON for that entry."""
+    name: str = ""
+    guild_id: str = ""
+    organization_id: str = ""
+    needs: Needs = Needs()
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent, and where it is now."""
+
+    agent: Agent
+    status: Status
+    wanted: bool
+    fence: int
+    host: str
+    """Name of its host; empty while it has none."""
+    address: str
+    pid: int
+    restarts: int
+    error: str
+    created_at: float
+    started_at: float
+
+
+_MOST = 512
+
+
+def qualified(agent_id: str, guild_id: str = "", organization_id: str = "") -> str:
+    """An id that is unique among all guilds; a plain one is its own."""
+    if not guild_id and not organization_id:
+        return checked(agent_id)
+    return checked("/".join(quote(part, safe="") for part in (organization_id, guild_id, agent_id)))
+
+
+def plain(qualified_id: str) -> str:
+    """The id within its guild."""
+    organization, slash, rest = qualified_id.partition("/")
+    guild, second, agent_id = rest.partition("/")
+    del organization, guild
+    return unquote(agent_id) if slash and second else qualified_id
+
+
+def checked(agent_id: str) -> str:
+    """The id, if it can be one: it becomes part of a key and of a URL."""
+    if not agent_id or len(agent_id) > _MOST or not agent_id.isprintable() or " " in agent_id:
+        raise InputError(
+            f"{agent_id[:60]!r} is no id of an agent: 1 to {_MOST} printable characters without blanks."
+        )
+    return agent_id

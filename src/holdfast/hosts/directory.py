@@ -1,0 +1,150 @@
+"""Which hosts there are: by their heartbeats in Redis, by a list, or by the name of a service."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final, Protocol
+
+from holdfast.hosts.calls import CallFailed
+from holdfast.hosts.placement import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.config import HostSettings
+    from holdfast.hosts.calls import Calls
+    from holdfast.redis.client import Redis
+    from holdfast.redis.members import Member, Members
+
+KIND: Final = "host"
+_ASK_SECONDS: Final = 2.0
+
+
+class Directory(Protocol):
+    """Where hosts are looked up."""
+
+    async def hosts(self) -> list[Host]:
+        """Every host that lives, as it last described itself."""
+        ...
+
+
+class RedisDirectory:
+    """The hosts whose heartbeat is in Redis; the default."""
+
+    def __init__(self, members: Members, redis: Redis) -> None:
+        self._members = members
+        self._redis = redis
+
+    async def hosts(self) -> list[Host]:
+        """Read all heartbeats."""
+        found = await self._members.all(self._redis)
+        return [described(member) for member in found if member.kind == KIND]
+
+
+class AskedDirectory:
+    """Hosts at known addresses: each is asked how it is, and one that does not answer is not there."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def addresses(self) -> Sequence[str]:
+        """Where to ask."""
+        raise NotImplementedError
+
+    async def hosts(self) -> list[Host]:
+        """Ask all at once."""
+        answers = await asyncio.gather(*(self._ask(address) for address in await self.addresses()))
+        return [host for host in answers if host is not None]
+
+    async def _ask(self, address: str) -> Host | None:
+        try:
+            health = await self._calls.health(address, timeout_seconds=_ASK_SECONDS)
+        except CallFailed:
+            return None
+        return Host(
+            name=health.hostname,
+            address=address,
+            agents=health.agent_count,
+            capacity=health.max_processes or 1,
+            draining=health.draining or not health.healthy,
+        )
+
+
+class StaticDirectory(AskedDirectory):
+    """A list."""
+
+    def __init__(self, calls: Calls, addresses: Sequence[str]) -> None:
+        super().__init__(calls)
+        self._addresses = addresses
+
+    async def addresses(self) -> Sequence[str]:
+        """The list."""
+        return self._addresses
+
+
+class DnsDirectory(AskedDirectory):
+    """A headless service: every address of its name is a host."""
+
+    def __init__(self, calls: Calls, name: str, port: int) -> None:
+        super().__init__(calls)
+        self._name = name
+        self._port = port
+
+    async def addresses(self) -> Sequence[str]:
+        """Resolve the name; one that means nothing yet has no hosts."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
+        except socket.gaierror:
+            return ()
+        return sorted({_joined(str(where[0]), self._port) for *_, where in found})
+
+
+def open_directory(settings: HostSettings, calls: Calls, members: Members, redis: Redis) -> Directory:
+    """The directory that the settings name."""
+    match settings.directory:
+        case "redis":
+            return RedisDirectory(members, redis)
+        case "static":
+            return StaticDirectory(calls, settings.addresses)
+        case "dns":
+            return DnsDirectory(calls, settings.service_name, settings.grpc_port)
+
+
+def describe(host: Host) -> dict[str, str]:
+    """A host as the fields of its heartbeat."""
+    return {
+        "address": host.address,
+        "agents": str(host.agents),
+        "capacity": str(host.capacity),
+        "cpu": f"{host.cpu:.3f}",
+        "memory_mb": f"{host.memory_mb:.0f}",
+        "labels": ",".join(host.labels),
+        "holds": ",".join(host.holds),
+        "state": "draining" if host.draining else "ready",
+    }
+
+
+def described(member: Member) -> Host:
+    """The host that a heartbeat describes."""
+    fields = member.fields
+
+    def names(field: str) -> tuple[str, ...]:
+        return tuple(name for name in fields.get(field, "").split(",") if name)
+
+    return Host(
+        name=member.name,
+        address=fields.get("address", ""),
+        agents=int(fields.get("agents") or 0),
+        capacity=int(fields.get("capacity") or 0),
+        cpu=float(fields.get("cpu") or 0),
+        memory_mb=float(fields.get("memory_mb") or 0),
+        labels=names("labels"),
+        holds=names("holds"),
+        draining=fields.get("state") == "draining",
+    )
+
+
+def _joined(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -1,0 +1,167 @@
+"""The engine: agents run, stop, move and are found, on whatever hosts there are.
+
+::
+
+    run   want (Redis) ─> hosts, best first ─> CreateAgent ─> running
+                              │ full, away, too slow: the next one
+    stop  unwant (Redis): found by nobody from here on ─> StopAgent at its host
+
+Invariant: what is wanted is written before a host is asked. An engine that dies in between is no loss:
+whoever reclaims places the agent. And a host is asked under the fence that was read, so no answer that got
+lost starts a second copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import AppError, HostUnavailable, InputError, NoHost, ProcessFailed
+from holdfast.hosts.agent import Status
+from holdfast.hosts.calls import CallFailed, Trouble
+from holdfast.hosts.placement import order, why_not
+from holdfast.hosts.proto import agent_host_pb2 as wire
+from holdfast.hosts.requests import create_request
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from holdfast.config import HostSettings
+    from holdfast.hosts.agent import Agent, Placed
+    from holdfast.hosts.calls import Calls
+    from holdfast.hosts.directory import Directory
+    from holdfast.hosts.placement import Host
+    from holdfast.hosts.registry import Registry
+
+_LOOK_SECONDS: Final = 0.05
+"""How often somebody looks whether another's placing has succeeded."""
+
+_log = get_logger(__name__)
+
+
+class Engine:
+    """Runs agents on hosts."""
+
+    def __init__(
+        self, registry: Registry, directory: Directory, calls: Calls, settings: HostSettings
+    ) -> None:
+        self.registry = registry
+        self._directory = directory
+        self._calls = calls
+        self._settings = settings
+
+    async def run(self, agent: Agent) -> Placed:
+        """Have an agent run; returns when it can receive. One that runs already is left as it is."""
+        wanted = await self.registry.want(agent)
+        if wanted.new:
+            try:
+                await self.place(agent, wanted.fence)
+            except (InputError, AppError, ProcessFailed, NoHost):
+                await self.registry.unwant(agent.agent_id)  # nobody waits for it: its caller is told
+                raise
+        return await self._running(agent.agent_id)
+
+    async def place(self, agent: Agent, fence: int, *, avoid: str = "") -> None:
+        """Find a host for an agent that is wanted, under the fence that was read of it."""
+        hosts = await self._directory.hosts()
+        candidates = order(self._settings.placement, hosts, agent.needs, await self.registry.turn())
+        # The host it just left is better than none.
+        candidates.sort(key=lambda host: host.name == avoid)
+        refusals: list[str] = []
+        for host in candidates:
+            try:
+                await self._calls.create(host.address, create_request(agent, fence))
+            except CallFailed as exc:
+                self._judge(agent, exc)
+                if exc.trouble is not Trouble.NEXT:
+                    return  # it is somewhere, or somebody else has placed it since
+                refusals.append(str(exc))
+            else:
+                return
+        raise NoHost(f"No host takes agent {agent.agent_id}: {_reasons(refusals, hosts, agent)}.")
+
+    async def stop(self, agent_id: str, *, timeout_seconds: float | None = None) -> bool:
+        """Stop an agent; False if there is none. Nobody finds it from the moment this begins."""
+        stopping = await self.registry.unwant(agent_id)
+        if stopping.word != "stopping":
+            return stopping.word == "stopped"
+        wait = self._settings.stop_seconds if timeout_seconds is None else timeout_seconds
+        request = wire.StopAgentRequest(agent_id=agent_id, timeout=max(1, round(wait)))
+        try:
+            await self._calls.stop(stopping.address, request, timeout_seconds=wait)
+        except CallFailed as exc:
+            if exc.trouble is not Trouble.HERE:
+                # Its host stops it with its next renewal, or has died and it with it.
+                _log.warning("an agent's host did not answer", agent_id=agent_id, error=str(exc))
+        return True
+
+    async def move(self, agent_id: str, *, to: str = "") -> Placed:
+        """Have an agent run on another host: stopped there first, so that there are never two."""
+        placed = await self._known(agent_id)
+        if placed.host:
+            request = wire.StopAgentRequest(agent_id=agent_id, timeout=0, moving=True)
+            try:
+                await self._calls.stop(placed.address, request, timeout_seconds=self._settings.stop_seconds)
+            except CallFailed as exc:
+                if exc.trouble is not Trouble.HERE:
+                    raise HostUnavailable(str(exc)) from exc
+        left = await self._known(agent_id)
+        if to:
+            await self._place_at(left, to)
+        else:
+            await self.place(left.agent, left.fence, avoid=placed.host)
+        return await self._running(agent_id)
+
+    async def location(self, agent_id: str) -> str | None:
+        """Where an agent runs."""
+        return await self.registry.location(agent_id)
+
+    async def hosts(self) -> list[Host]:
+        """Every host that lives."""
+        return await self._directory.hosts()
+
+    async def close(self) -> None:
+        """Close the channels; agents go on."""
+        await self._calls.close()
+
+    async def _place_at(self, placed: Placed, name: str) -> None:
+        host = next((host for host in await self._directory.hosts() if host.name == name), None)
+        if host is None:
+            await self.place(placed.agent, placed.fence)  # it must not stay without a host for a wrong name
+            raise NoHost(f"There is no live host {name!r}; agent {placed.agent.agent_id} runs elsewhere.")
+        try:
+            await self._calls.create(host.address, create_request(placed.agent, placed.fence))
+        except CallFailed as exc:
+            self._judge(placed.agent, exc)
+            await self.place(placed.agent, placed.fence)
+            raise NoHost(f"{exc}; agent {placed.agent.agent_id} runs elsewhere.") from exc
+
+    def _judge(self, agent: Agent, failed: CallFailed) -> None:
+        """Raise what no other host would cure."""
+        match failed.trouble:
+            case Trouble.INVALID:
+                raise InputError(f"agent {agent.agent_id}: {failed.detail}") from failed
+            case Trouble.FAILED:
+                raise ProcessFailed(f"agent {agent.agent_id}: {failed.detail}") from failed
+            case _:
+                _log.info("a host does not take an agent", agent_id=agent.agent_id, error=str(failed))
+
+    async def _running(self, agent_id: str) -> Placed:
+        """Wait until an agent runs, whoever places it."""
+        async with asyncio.timeout(self._settings.ready_seconds + self._settings.placing_seconds):
+            while True:
+                placed = await self._known(agent_id)
+                if placed.status is Status.RUNNING:
+                    return placed
+                if placed.status is Status.CRASHED:
+                    raise ProcessFailed(f"agent {agent_id} crashed: {placed.error}")
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _known(self, agent_id: str) -> Placed:
+        placed = await self.registry.get(agent_id)
+        if placed is None or not placed.wanted:
+            raise InputError(f"There is no agent {agent_id}.")
+        return placed
+
+
+def _reasons(refusals: list[str], hosts: list[Host], agent: Agent) -> str:
+    return "; ".join(refusals) if refusals else why_not(hosts, agent.needs)

@@ -1,0 +1,26 @@
+-- Give an agent to a host that is about to start it. Calling again with the fence it saw then changes nothing.
+-- KEYS  as in agents
+-- ARGV  1 host, 2 address, 3 ttl ms, 4 id, 5 the fence its caller saw, or ''
+-- returns { granted | mine | held | stale | unwanted | unknown, fence, address }
+-- @include agents
+local host, address, ttl, id, seen = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local record, now = record_prefix .. id, now_ms()
+
+local have = redis.call('HMGET', record, 'wanted', 'owner', 'fence', 'address')
+if not have[3] then return { 'unknown', '0', '' } end
+if have[1] ~= '1' then return { 'unwanted', have[3], '' } end
+local owner, fence = have[2] or '', tonumber(have[3])
+local again = owner == host and (seen == '' or fence == tonumber(seen) + 1)
+local live = owner ~= '' and tonumber(redis.call('ZSCORE', leases, id) or 0) > now
+if again and live then
+  redis.call('ZADD', leases, now + ttl, id)
+  return { 'mine', have[3], have[4] }
+end
+if live then return { 'held', have[3], have[4] } end
+if seen ~= '' and fence ~= tonumber(seen) then return { 'stale', have[3], have[4] or '' } end
+
+leave_host(id, owner)
+fence = redis.call('HINCRBY', record, 'fence', 1)
+redis.call('HSET', record, 'owner', host, 'address', address, 'status', 'starting')
+redis.call('ZADD', leases, now + ttl, id)
+return { 'granted', tostring(fence), address }

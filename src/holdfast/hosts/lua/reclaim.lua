@@ -1,0 +1,33 @@
+-- Take agents from hosts that stopped renewing, and from those who did not find a host for them in time. Each goes to one caller,
+-- who has the time of one placing to find a host for it; the fence rises, so that the old host's copy is refused when it wakes up.
+-- KEYS  as in agents
+-- ARGV  1 at most, 2 ms for placing each, 3 ms for which the record of one that was to be stopped stays
+-- returns per agent to be placed: id, fence, the host it was on
+-- @include agents
+local most, placing, keep = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local now, homeless = now_ms(), {}
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, most)) do
+  local record = record_prefix .. id
+  local have = redis.call('HMGET', record, 'owner', 'fence', 'wanted')
+  local owner = have[1] or ''
+  if not have[2] then
+    redis.call('ZREM', leases, id)
+    redis.call('ZREM', index, id)
+    leave_host(id)
+  elseif have[3] ~= '1' then
+    leave_host(id, owner)
+    forget(id, 'stopped', keep)
+  else
+    local fence = have[2]
+    if owner ~= '' then
+      leave_host(id, owner)
+      fence = tostring(redis.call('HINCRBY', record, 'fence', 1))
+      redis.call('HSET', record, 'status', 'placing', 'owner', '', 'address', '')
+    end
+    redis.call('ZADD', leases, now + placing, id)
+    local n = #homeless
+    homeless[n + 1], homeless[n + 2], homeless[n + 3] = id, fence, owner
+  end
+end
+return homeless

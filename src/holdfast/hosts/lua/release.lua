@@ -1,0 +1,26 @@
+-- A host has an agent no more; only the one that holds it can say so.
+-- KEYS  as in agents
+-- ARGV  1 host, 2 id, 3 fence, 4 stopped | crashed | moving | restarting, 5 error, 6 ms for which its record stays,
+--       7 ms for placing one that moves
+-- returns released | stale
+-- @include agents
+local host, id, status, keep = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[6])
+local record = record_prefix .. id
+
+local have = redis.call('HMGET', record, 'owner', 'fence', 'wanted')
+if have[1] ~= host or have[2] ~= ARGV[3] then return 'stale' end
+leave_host(id, host)
+if status == 'stopped' or have[3] ~= '1' then
+  forget(id, 'stopped', keep)
+elseif status == 'crashed' then
+  redis.call('ZREM', leases, id)
+  redis.call('HSET', record, 'status', 'crashed', 'error', ARGV[5], 'owner', '', 'address', '')
+elseif status == 'restarting' then
+  -- Still its host's: nobody else starts it, and nobody finds it until it runs again.
+  redis.call('HSET', record, 'status', 'starting', 'error', ARGV[5])
+  redis.call('HINCRBY', record, 'restarts', 1)
+else
+  redis.call('HSET', record, 'status', 'placing', 'owner', '', 'address', '')
+  redis.call('ZADD', leases, now_ms() + tonumber(ARGV[7]), id)
+end
+return 'released'

@@ -1,0 +1,21 @@
+-- A host says again what it has. What expired but went to nobody else is there again; what went to another must be stopped.
+-- KEYS  as in agents
+-- ARGV  1 host, 2 address, 3 ttl ms, then per agent: id, fence
+-- returns, per agent: kept | unwanted (stop it, and say so) | lost (stop it) | forgotten (Redis has lost its record)
+-- @include agents
+local host, address, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local now, words = now_ms(), {}
+
+for i = 4, #ARGV, 2 do
+  local id, word = ARGV[i], 'lost'
+  local have = redis.call('HMGET', record_prefix .. id, 'owner', 'fence', 'wanted', 'status')
+  if not have[2] then
+    word = 'forgotten'
+  elseif have[1] == host and have[2] == ARGV[i + 1] then
+    word = have[3] == '1' and 'kept' or 'unwanted'
+    redis.call('ZADD', leases, now + ttl, id)
+    if have[4] == 'running' then be_at(id, host, address, ttl) end
+  end
+  words[#words + 1] = word
+end
+return words

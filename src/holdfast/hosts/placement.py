@@ -1,0 +1,102 @@
+"""Which host gets an agent: pure choices among hosts that live, best first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.hosts.agent import Needs
+
+Strategy = Literal["round-robin", "least-loaded", "resource-aware"]
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """A host as its last heartbeat describes it."""
+
+    name: str
+    address: str
+    agents: int = 0
+    capacity: int = 100
+    cpu: float = 0.0
+    """Cores that nobody has asked for."""
+    memory_mb: float = 0.0
+    """Memory that nobody has asked for."""
+    labels: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
+    """Labels of the agents it holds."""
+    draining: bool = False
+
+    @property
+    def density(self) -> float:
+        """How full it is, from 0 to 1."""
+        return self.agents / self.capacity if self.capacity > 0 else 1.0
+
+
+def order(strategy: Strategy, hosts: Sequence[Host], needs: Needs, turn: int) -> list[Host]:
+    """The hosts that may take an agent, best first; ``turn`` counts placements."""
+    fitting = sorted((host for host in hosts if fits(host, needs)), key=lambda host: host.name)
+    return _STRATEGIES[strategy](fitting, needs, turn)
+
+
+def fits(host: Host, needs: Needs) -> bool:
+    """Whether a host may take an agent at all."""
+    return (
+        not host.draining
+        and host.agents < host.capacity
+        and set(needs.near) <= set(host.labels)
+        and not set(needs.apart) & set(host.holds)
+    )
+
+
+def why_not(hosts: Sequence[Host], needs: Needs) -> str:
+    """Say why no host takes an agent."""
+    if not hosts:
+        return "there is no live host"
+    ordered = sorted(hosts, key=lambda host: host.name)
+    return "; ".join(f"{host.name}: {_refusal(host, needs)}" for host in ordered)
+
+
+def _refusal(host: Host, needs: Needs) -> str:
+    if host.draining:
+        return "it leaves"
+    if host.agents >= host.capacity:
+        return f"it is full ({host.agents} of {host.capacity})"
+    if missing := set(needs.near) - set(host.labels):
+        return f"it is not labelled {', '.join(sorted(missing))}"
+    if present := set(needs.apart) & set(host.holds):
+        return f"it holds {', '.join(sorted(present))}"
+    return "it did not answer"
+
+
+def _round_robin(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
+    del needs
+    at = turn % len(hosts) if hosts else 0
+    return hosts[at:] + hosts[:at]
+
+
+def _least_loaded(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
+    # Among equals by turns: a burst must not all go to the first one until its heartbeat tells.
+    return sorted(_round_robin(hosts, needs, turn), key=lambda host: host.density)
+
+
+def _resource_aware(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
+    """Those with room for its needs first, most left over before; then the others, as a last resort."""
+
+    def left(host: Host) -> tuple[bool, float]:
+        cpu, memory = host.cpu - needs.cpu, host.memory_mb - needs.memory_mb
+        return cpu < 0 or memory < 0, -min(cpu, memory / _MB_PER_CORE)
+
+    return sorted(_least_loaded(hosts, needs, turn), key=left)
+
+
+_MB_PER_CORE: Final = 2048.0
+"""How much memory goes with a core, to weigh one against the other."""
+_STRATEGIES: Final[Mapping[Strategy, Callable[[list[Host], Needs, int], list[Host]]]] = {
+    "round-robin": _round_robin,
+    "least-loaded": _least_loaded,
+    "resource-aware": _resource_aware,
+}

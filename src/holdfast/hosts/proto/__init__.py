@@ -1,0 +1,1 @@
+"""What a host can be asked for over gRPC; `make proto` generates the code."""

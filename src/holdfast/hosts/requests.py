@@ -1,0 +1,100 @@
+"""An agent as a request to a host, and back: JSON inside protobuf, never pickle."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import InputError
+from holdfast.hosts.agent import Agent, Needs, qualified
+from holdfast.hosts.proto import agent_host_pb2 as wire
+
+_PARTS: Final = ("agent_spec", "guild_spec", "messaging_config", "client_properties")
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an entry is given: the four documents of a request as they came, and its other fields."""
+
+    agent_spec: msgspec.Raw = msgspec.Raw(b"{}")
+    guild_spec: msgspec.Raw = msgspec.Raw(b"{}")
+    messaging_config: msgspec.Raw = msgspec.Raw(b"{}")
+    client_properties: msgspec.Raw = msgspec.Raw(b"{}")
+    machine_id: int = 0
+    client_type: str = ""
+
+
+_payload = msgspec.json.Decoder(Payload)
+
+
+class _Spec(msgspec.Struct):
+    """What a host reads of an AgentSpec: the rest is its agent's."""
+
+    id: str = ""
+    name: str = ""
+
+
+_spec = msgspec.json.Decoder(_Spec)
+
+
+def create_request(agent: Agent, fence: int) -> wire.CreateAgentRequest:
+    """The request that starts an agent under the fence that was read of it."""
+    payload = _payload.decode(agent.payload)
+    return wire.CreateAgentRequest(
+        agent_spec=bytes(payload.agent_spec),
+        guild_spec=bytes(payload.guild_spec),
+        messaging_config=bytes(payload.messaging_config),
+        machine_id=payload.machine_id,
+        client_type=payload.client_type,
+        client_properties=bytes(payload.client_properties),
+        entry=agent.entry,
+        fence=fence,
+        agent_id=agent.agent_id,
+        guild_id=agent.guild_id,
+        organization_id=agent.organization_id,
+        needs=msgspec.json.encode(agent.needs),
+    )
+
+
+def requested(request: wire.CreateAgentRequest, default_entry: str) -> Agent:
+    """The agent that a request asks for; raises InputError naming what can't be read."""
+    documents = {name: _document(name, getattr(request, name)) for name in _PARTS}
+    try:
+        spec = _spec.decode(bytes(documents["agent_spec"]))
+    except msgspec.ValidationError as exc:
+        raise InputError(f"agent_spec: {exc}") from exc
+    agent_id = request.agent_id or qualified(spec.id, request.guild_id, request.organization_id)
+    payload = Payload(**documents, machine_id=request.machine_id, client_type=request.client_type)
+    return Agent(
+        agent_id=agent_id,
+        entry=request.entry or default_entry,
+        payload=msgspec.json.encode(payload),
+        name=spec.name,
+        guild_id=request.guild_id,
+        organization_id=request.organization_id,
+        needs=_needs(request.needs),
+    )
+
+
+def spec_of(agent: Agent) -> bytes:
+    """The AgentSpec of an agent, as it came."""
+    return bytes(_payload.decode(agent.payload).agent_spec)
+
+
+def _document(name: str, data: bytes) -> msgspec.Raw:
+    if not data:
+        return msgspec.Raw(b"{}")
+    try:
+        value: Any = msgspec.json.decode(data)
+    except msgspec.DecodeError as exc:
+        raise InputError(f"{name} is not JSON: {exc}") from exc
+    if not isinstance(value, dict):
+        raise InputError(f"{name} must be a JSON object, not {type(value).__name__}")
+    return msgspec.Raw(data)
+
+
+def _needs(data: bytes) -> Needs:
+    try:
+        return msgspec.json.decode(data, type=Needs) if data else Needs()
+    except msgspec.DecodeError as exc:
+        raise InputError(f"needs: {exc}") from exc

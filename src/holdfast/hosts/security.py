@@ -1,0 +1,109 @@
+"""Who may call a host, and over what: TLS, certificates of both sides, and a token.
+
+Without TLS a host listens on loopback only, unless the settings say that this is meant.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from grpc import aio
+
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.config import HostSettings
+
+_METADATA: Final = "authorization"
+
+
+def server_credentials(settings: HostSettings) -> grpc.ServerCredentials | None:
+    """What a host shows, and asks of its callers; None without TLS, which only loopback may have."""
+    if not settings.tls_certificate:
+        if not settings.insecure and not _is_loopback(settings.listen):
+            raise ConfigError(
+                f"hosts.listen = {settings.listen!r} reaches beyond this machine: set hosts.tls_certificate "
+                "and hosts.tls_key, or hosts.insecure if the network is trusted."
+            )
+        return None
+    pair = (
+        _read(settings.tls_key, "hosts.tls_key"),
+        _read(settings.tls_certificate, "hosts.tls_certificate"),
+    )
+    authority = _read(settings.tls_ca, "hosts.tls_ca") if settings.tls_ca else None
+    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+
+def open_channel(address: str, settings: HostSettings) -> aio.Channel:
+    """A channel to a host that shows what the settings have."""
+    # A host that comes back is tried soon, and a dead one does not hang a call for the default of 20 seconds.
+    options = [
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    if not settings.tls_ca:
+        return aio.insecure_channel(address, options=options)
+    mutual = bool(settings.tls_certificate)
+    credentials = grpc.ssl_channel_credentials(
+        _read(settings.tls_ca, "hosts.tls_ca"),
+        _read(settings.tls_key, "hosts.tls_key") if mutual else None,
+        _read(settings.tls_certificate, "hosts.tls_certificate") if mutual else None,
+    )
+    return aio.secure_channel(address, credentials, options=options)
+
+
+def call_metadata(settings: HostSettings) -> tuple[tuple[str, str], ...]:
+    """What goes with every call."""
+    return ((_METADATA, f"Bearer {settings.token}"),) if settings.token else ()
+
+
+class TokenCheck(aio.ServerInterceptor):
+    """Refuses callers without the token; probes need none."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Let a call in, or refuse it."""
+        if handler_call_details.method.startswith("/grpc.health.v1.Health/"):
+            return await continuation(handler_call_details)
+        shown = next(
+            (value for key, value in handler_call_details.invocation_metadata or () if key == _METADATA), ""
+        )
+        shown = shown.encode() if isinstance(shown, str) else shown
+        if hmac.compare_digest(shown, self._expected):
+            return await continuation(handler_call_details)
+        return grpc.unary_unary_rpc_method_handler(_refuse)
+
+
+async def _refuse(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
+    del request
+    return await context.abort(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "This host asks for its token: set hosts.token (HOLDFAST_HOSTS_TOKEN).",
+    )
+
+
+def _read(path: str, setting: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as exc:
+        raise ConfigError(f"{setting} = {path!r} can't be read: {exc.strerror or exc}.") from exc
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"

@@ -1,0 +1,75 @@
+"""The gRPC server of a host: its own service, ``grpc.health.v1`` for probes, and reflection for people."""
+
+# grpc_health and the generated code are not typed.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from holdfast.errors import ConfigError
+from holdfast.hosts.proto import agent_host_pb2 as wire
+from holdfast.hosts.proto.agent_host_pb2_grpc import add_AgentHostServiceServicer_to_server
+from holdfast.hosts.security import TokenCheck, server_credentials
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from holdfast.config import HostSettings
+    from holdfast.hosts.servicer import AgentHostServicer
+
+SERVICE: Final = wire.DESCRIPTOR.services_by_name["AgentHostService"].full_name
+_GRACE_SECONDS: Final = 2.0
+
+
+class Server:
+    """A gRPC server that listens; ``port`` is the one it got."""
+
+    def __init__(self, settings: HostSettings) -> None:
+        interceptors = [TokenCheck(settings.token)] if settings.token else []
+        # Without SO_REUSEPORT a second host on the same port is an error, not a lottery for its callers.
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 32 * 2**20)]
+        self._server = aio.server(interceptors=interceptors, options=options)
+        self._health = health.aio.HealthServicer()
+        self.port = self._listen(settings)
+
+    @contextlib.asynccontextmanager
+    async def serving(self, servicer: AgentHostServicer) -> AsyncGenerator[None]:
+        """Answer callers; at the end, what was begun may finish for a moment."""
+        add_AgentHostServiceServicer_to_server(servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+        await self._server.start()
+        await self._say(health_pb2.HealthCheckResponse.SERVING)
+        try:
+            yield
+        finally:
+            await self._server.stop(_GRACE_SECONDS)
+
+    async def leave(self) -> None:
+        """Have probes know that this host leaves; calls are still answered."""
+        await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def _say(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for service in ("", SERVICE):
+            await self._health.set(service, status)
+
+    def _listen(self, settings: HostSettings) -> int:
+        host = f"[{settings.listen}]" if ":" in settings.listen else settings.listen
+        address, credentials = f"{host}:{settings.grpc_port}", server_credentials(settings)
+        try:
+            if credentials is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, credentials)
+        except RuntimeError as exc:
+            raise ConfigError(
+                f"no gRPC server can listen on {address} (hosts.listen, hosts.grpc_port): {exc}"
+            ) from exc

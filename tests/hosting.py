@@ -1,0 +1,134 @@
+"""Hosts as real processes, an engine that uses them, and agents that do nothing for long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from system import WorkerChild, until
+
+from holdfast.config import HostSettings, RedisSettings, Settings, WorkerSettings
+from holdfast.hosts.agent import Agent, Needs, Placed, Status
+from holdfast.hosts.requests import Payload
+from holdfast.redis.client import connect
+from holdfast.services.host import engine_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.hosts.engine import Engine
+
+TESTS = str(Path(__file__).parent)
+
+
+class Idle:
+    """An agent that waits to be stopped."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        if spec.get("fails"):
+            raise ValueError("this agent does not like its spec")
+        if spec.get("exits"):
+            os._exit(int(spec["exits"]))
+
+
+def agent(agent_id: str = "x", needs: Needs | None = None, **spec: Any) -> Agent:
+    """An agent of the class above; ``spec`` goes to its constructor."""
+    document = {"id": agent_id, "name": agent_id.title(), "class_name": "hosting.Idle", **spec}
+    payload = Payload(agent_spec=msgspec.Raw(msgspec.json.encode(document)))
+    return Agent(
+        agent_id=agent_id, entry="plain", payload=msgspec.json.encode(payload), needs=needs or Needs()
+    )
+
+
+class HostChild(WorkerChild):
+    """A host in a process of its own."""
+
+    def __init__(self, settings: Settings, name: str, **environ: str) -> None:
+        self.name = name
+        code = (
+            "import sys; from holdfast.config import load; from holdfast.services.host import run_host; "
+            "from holdfast.telemetry.logs import configure; "
+            "s = load().settings; configure(s.log); sys.exit(run_host(s))"
+        )
+        hosts = settings.hosts
+        variables = {
+            "HOLDFAST_HOSTS_NAME": name,
+            "GRPC_PORT": "0",
+            "HOLDFAST_HOSTS_TTL_SECONDS": str(hosts.ttl_seconds),
+            "HOLDFAST_HOSTS_PLACING_SECONDS": str(hosts.placing_seconds),
+            "HOLDFAST_HOSTS_ALLOWED": "hosting",
+            "HOLDFAST_HOSTS_TOKEN": hosts.token,
+            "HOLDFAST_HOSTS_MAX_PROCESSES": str(hosts.max_processes),
+            "HEARTBEAT_INTERVAL": str(settings.worker.heartbeat_seconds),
+            "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
+        }
+        super().__init__(settings, "", name, code=code, **variables | environ)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, once it is ready."""
+        return json.loads(self._line("host ready"))["address"]
+
+    def _line(self, event: str) -> str:
+        found = re.search(rf'^.*"event":"{event}".*$', self.logged(), re.MULTILINE)
+        return found[0] if found else ""
+
+    async def ready(self) -> HostChild:
+        """Wait until it serves."""
+        await until(lambda: self.process.poll() is not None or self._line("host ready"), 60)
+        assert self.process.poll() is None, self.close()
+        return self
+
+
+class Cluster:
+    """Hosts on one Redis, and an engine."""
+
+    def __init__(self, redis: RedisSettings, **hosts: Any) -> None:
+        self.settings = Settings(
+            redis=redis,
+            hosts=HostSettings(**{"ttl_seconds": 3.0, "grpc_port": 0, **hosts}),
+            worker=WorkerSettings(heartbeat_seconds=1.0),
+        )
+        self.children: dict[str, HostChild] = {}
+        self.redis = connect(redis)
+        self.engine: Engine = engine_of(self.settings, self.redis)
+
+    async def start(self, *names: str, **environ: str) -> list[HostChild]:
+        """Start hosts, and return when all serve."""
+        started = [HostChild(self.settings, name, **environ) for name in names]
+        self.children |= {child.name: child for child in started}
+        await asyncio.gather(*(child.ready() for child in started))
+        return started
+
+    async def where(self, agent_id: str, *, not_on: str = "", seconds: float = 30.0) -> Placed:
+        """Wait until an agent runs, on another host than ``not_on``."""
+        async with asyncio.timeout(seconds):
+            while True:
+                placed = await self.engine.registry.get(agent_id)
+                if placed is not None and placed.status is Status.RUNNING and placed.host != not_on:
+                    return placed
+                await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        await self.engine.close()
+        await self.redis.aclose()
+        for child in self.children.values():
+            print(f"--- {child.name}\n{child.close()}", file=sys.stderr)
+
+
+@contextlib.asynccontextmanager
+async def cluster_of(redis: RedisSettings, *names: str, **hosts: Any) -> AsyncIterator[Cluster]:
+    """A cluster with hosts of these names."""
+    cluster = Cluster(redis, **hosts)
+    try:
+        await cluster.start(*names)
+        yield cluster
+    finally:
+        await cluster.close()

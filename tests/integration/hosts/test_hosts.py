@@ -1,0 +1,245 @@
+"""Hosts as real processes: agents start, are found, stop, crash, move, and outlive their host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import grpc
+import psutil
+import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hosting import agent, cluster_of
+from system import until
+
+from holdfast.errors import InputError, NoHost, ProcessFailed
+from holdfast.hosts.agent import Needs, Status
+from holdfast.hosts.proto import agent_host_pb2 as wire
+from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
+
+
+@pytest.fixture(autouse=True)
+def _empty(redis):
+    """Every test has an empty Redis."""
+
+
+async def gone(pid: int) -> None:
+    await until(lambda: not psutil.pid_exists(pid))
+
+
+async def test_an_agent_runs_is_found_and_stops(redis_settings):
+    async with cluster_of(redis_settings, "a") as cluster:
+        engine = cluster.engine
+        placed = await engine.run(agent())
+        assert (placed.status, placed.host, placed.fence) == (Status.RUNNING, "a", 1)
+        assert psutil.pid_exists(placed.pid)
+        assert await engine.location("x") == cluster.children["a"].address
+        assert await engine.run(agent()) == placed, "again is the same agent"
+        assert await engine.stop("x")
+        assert await engine.location("x") is None
+        await gone(placed.pid)
+        assert not await engine.stop("x")
+
+
+async def test_the_calls_of_the_document(redis_settings):
+    async with (
+        cluster_of(redis_settings, "a") as cluster,
+        aio.insecure_channel(cluster.children["a"].address) as channel,
+    ):
+        stub = AgentHostServiceStub(channel)
+        created = await stub.CreateAgent(
+            wire.CreateAgentRequest(
+                agent_spec=b'{"id": "a1", "name": "One", "class_name": "hosting.Idle"}',
+                guild_spec=b'{"id": "g"}',
+                messaging_config=b"{}",
+                guild_id="g",
+                organization_id="o",
+            )
+        )
+        assert (created.success, created.agent_id, created.error) == (True, "a1", "")
+        assert psutil.pid_exists(created.pid)
+        who = {"agent_id": "a1", "guild_id": "g", "organization_id": "o"}
+        info = await stub.GetAgentInfo(wire.GetAgentInfoRequest(**who))
+        assert (info.agent_id, info.guild_id, info.agent_name, info.pid) == (
+            "a1",
+            "g",
+            "One",
+            created.pid,
+        )
+        assert (info.is_alive, info.status, info.fence) == (True, "running", 1)
+        assert info.memory_bytes > 1_000_000
+        assert b'"hosting.Idle"' in info.agent_spec
+        listed = await stub.ListAgents(wire.ListAgentsRequest(guild_id="g"))
+        assert [each.agent_id for each in listed.agents] == ["a1"]
+        assert not (await stub.ListAgents(wire.ListAgentsRequest(guild_id="other"))).agents
+        health = await stub.Health(wire.HealthRequest())
+        assert (health.healthy, health.agent_count, health.hostname) == (True, 1, "a")
+        assert (await stub.StopAgent(wire.StopAgentRequest(**who))).success
+        await gone(created.pid)
+        probe = health_pb2_grpc.HealthStub(channel)
+        answer = await probe.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"agent_spec": b"no json"}, "INVALID_ARGUMENT", "agent_spec is not JSON"),
+        ({"agent_spec": b"[1]"}, "INVALID_ARGUMENT", "agent_spec must be a JSON object, not list"),
+        ({"agent_spec": b'{"id": 7}'}, "INVALID_ARGUMENT", "agent_spec: Expected `str`"),
+        ({"agent_spec": b"{}"}, "INVALID_ARGUMENT", "is no id of an agent"),
+        ({"guild_spec": b"{"}, "INVALID_ARGUMENT", "guild_spec is not JSON"),
+        ({"needs": b'{"gpu": 1}'}, "INVALID_ARGUMENT", "needs: "),
+        ({"entry": "os:system"}, "INVALID_ARGUMENT", "this host has no entry 'os:system' (it has: plain)"),
+        (
+            {"agent_spec": b'{"id": "x", "class_name": "os.system"}'},
+            "INTERNAL",
+            "outside of the prefixes that this host allows (hosting)",
+        ),
+        ({"agent_spec": b'{"id": "x", "class_name": "hosting.Nobody"}'}, "INTERNAL", "has no 'Nobody'"),
+        (
+            {"agent_spec": b'{"id": "x", "class_name": "hosting.Idle", "fails": true}'},
+            "INTERNAL",
+            "this agent does not like its spec",
+        ),
+        ({"fence": 7}, "FAILED_PRECONDITION", "is not wanted any more"),
+    ],
+)
+async def test_what_can_not_be_started_says_why(bad_calls, fields, code, words):
+    request = wire.CreateAgentRequest(
+        **{"agent_spec": b'{"id": "x", "class_name": "hosting.Idle"}', **fields}
+    )
+    with pytest.raises(aio.AioRpcError) as caught:
+        await AgentHostServiceStub(bad_calls).CreateAgent(request)
+    assert caught.value.code().name == code, caught.value.details()
+    assert words in caught.value.details()
+
+
+@pytest.fixture
+async def bad_calls(redis_settings):
+    async with (
+        cluster_of(redis_settings, "a") as cluster,
+        aio.insecure_channel(cluster.children["a"].address) as channel,
+    ):
+        yield channel
+        assert (await AgentHostServiceStub(channel).Health(wire.HealthRequest())).agent_count == 0
+
+
+@pytest.mark.parametrize("call", ["StopAgent", "GetAgentInfo"])
+async def test_what_is_not_there_is_not_found(bad_calls, call):
+    stub, request = AgentHostServiceStub(bad_calls), getattr(wire, f"{call}Request")(agent_id="nobody")
+    with pytest.raises(aio.AioRpcError) as caught:
+        await getattr(stub, call)(request)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "agent nobody is not on host a" in caught.value.details()
+
+
+async def test_an_engine_says_what_went_wrong_and_leaves_nothing(redis_settings):
+    async with cluster_of(redis_settings, "a") as cluster:
+        with pytest.raises(ProcessFailed, match="does not like its spec"):
+            await cluster.engine.run(agent(fails=True))
+        with pytest.raises(InputError, match="no entry 'nothing'"):
+            await cluster.engine.run(
+                agent("y").__class__(agent_id="y", entry="nothing", payload=agent("y").payload)
+            )
+        with pytest.raises(NoHost, match="a: it is not labelled gpu"):
+            await cluster.engine.run(agent("z", needs=Needs(near=("gpu",))))
+        assert [each async for each in cluster.engine.registry.all()] == []
+
+
+async def test_no_host_at_all_is_said(redis_settings):
+    async with cluster_of(redis_settings) as cluster:
+        with pytest.raises(NoHost, match="there is no live host"):
+            await cluster.engine.run(agent())
+
+
+async def test_agents_go_around_and_a_full_host_is_passed_over(redis_settings):
+    async with cluster_of(redis_settings, "a", "b", max_processes=2) as cluster:
+        placed = [await cluster.engine.run(agent(f"r{n}")) for n in range(4)]
+        assert sorted(each.host for each in placed) == ["a", "a", "b", "b"]
+        with pytest.raises(NoHost, match="full"):
+            await cluster.engine.run(agent("r4"))
+
+
+async def test_an_agent_that_dies_is_started_again_on_its_host(redis_settings):
+    async with cluster_of(redis_settings, "a", "b") as cluster:
+        first = await cluster.engine.run(agent())
+        os.kill(first.pid, signal.SIGKILL)
+        await until_other_pid(cluster, first.pid)
+        again = await cluster.where("x")
+        assert (again.host, again.fence, again.restarts) == (first.host, first.fence, 1)
+        assert await cluster.engine.location("x") == first.address
+
+
+async def until_other_pid(cluster, pid: int) -> None:
+    async with asyncio.timeout(30):
+        while (await cluster.where("x")).pid == pid:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_dead_hosts_agents_are_back_elsewhere(redis_settings):
+    async with cluster_of(redis_settings, "a", "b") as cluster:
+        placed = [await cluster.engine.run(agent(f"r{n}")) for n in range(4)]
+        lost = [each for each in placed if each.host == "a"]
+        assert len(lost) == 2
+        cluster.children["a"].kill()
+        for each in lost:
+            again = await cluster.where(each.agent.agent_id, not_on="a")
+            assert (again.host, again.fence > each.fence) == ("b", True)
+            await gone(each.pid)  # its children die with a host
+
+
+async def test_a_host_that_wakes_up_after_its_agents_moved_stops_its_copies(redis_settings):
+    async with cluster_of(redis_settings, "a", "b", ttl_seconds=1.5) as cluster:
+        first, second = [await cluster.engine.run(agent(name)) for name in ("x", "y")]
+        mine = first if first.host == "a" else second
+        cluster.children["a"].freeze()
+        again = await cluster.where(mine.agent.agent_id, not_on="a")
+        assert psutil.pid_exists(mine.pid)
+        cluster.children["a"].thaw()
+        await gone(mine.pid)
+        assert (await cluster.where(mine.agent.agent_id)).pid == again.pid
+
+
+async def test_agents_move_before_their_host_leaves(redis_settings):
+    async with cluster_of(redis_settings, "a", "b") as cluster:
+        placed = [await cluster.engine.run(agent(f"r{n}")) for n in range(4)]
+        cluster.children["a"].terminate()
+        assert await cluster.children["a"].exited(60) == 0
+        now = [await cluster.where(each.agent.agent_id) for each in placed]
+        assert {each.host for each in now} == {"b"}
+        assert [host.name for host in await cluster.engine.hosts()] == ["b"]
+
+
+async def test_an_agent_moves_when_it_is_told(redis_settings):
+    async with cluster_of(redis_settings, "a", "b") as cluster:
+        first = await cluster.engine.run(agent())
+        moved = await cluster.engine.move("x")
+        assert (moved.host != first.host, moved.fence) == (True, first.fence + 1)
+        await gone(first.pid)
+        back = await cluster.engine.move("x", to=first.host)
+        assert back.host == first.host
+        with pytest.raises(NoHost, match="no live host 'nowhere'"):
+            await cluster.engine.move("x", to="nowhere")
+        assert (await cluster.where("x")).status is Status.RUNNING
+
+
+async def test_a_host_that_does_not_answer_is_passed_over(redis_settings):
+    async with cluster_of(redis_settings, "a", "b", grpc_timeout_seconds=5.0) as cluster:
+        cluster.children["a"].freeze()
+        for n in range(2):  # one of the two is offered to the frozen host first
+            placed = await cluster.engine.run(agent(f"r{n}"))
+            assert placed.host == "b"
+
+
+async def test_callers_show_the_token(redis_settings):
+    async with cluster_of(redis_settings, "a", token="s3cret") as cluster:
+        assert (await cluster.engine.run(agent())).status is Status.RUNNING
+        async with aio.insecure_channel(cluster.children["a"].address) as channel:
+            with pytest.raises(aio.AioRpcError) as caught:
+                await AgentHostServiceStub(channel).Health(wire.HealthRequest())
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            probe = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            assert probe.status == health_pb2.HealthCheckResponse.SERVING

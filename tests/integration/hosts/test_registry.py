@@ -1,0 +1,294 @@
+"""The table of agents and hosts: one host at a time, nobody lost, and a late host changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.hosts.agent import Agent, Needs, Status
+from holdfast.hosts.registry import Registry
+from holdfast.redis.keys import HostKeys
+
+A, B = ("a", "10.0.0.1:50051"), ("b", "10.0.0.2:50051")
+
+
+@pytest.fixture
+def registry(redis) -> Registry:
+    return Registry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
+
+
+def agent(agent_id: str = "x", **fields) -> Agent:
+    return Agent(agent_id=agent_id, entry="resident", payload=b'{"class": "Echo"}', **fields)
+
+
+async def leases_end(registry: Registry) -> None:
+    """Let all time pass: leases are over, and what has a ttl is gone."""
+    redis, keys = registry.redis, registry.keys
+    for raw in await redis.zrange(keys.leases, 0, -1):
+        await redis.zadd(keys.leases, {raw: 1})
+        await redis.delete(keys.location_prefix + raw.decode())
+
+
+async def run(registry: Registry, host: tuple[str, str], agent_id: str = "x") -> int:
+    """Start an agent that is wanted on a host; return its fence."""
+    grant = await registry.grant(*host, agent_id)
+    assert grant.given
+    assert await registry.started(*host, agent_id, grant.fence, 123) == "kept"
+    return grant.fence
+
+
+async def test_an_agent_is_found_as_the_document_says(registry, redis):
+    await registry.want(agent(guild_id="g", name="Echo", needs=Needs(cpu=0.5)))
+    assert await registry.location("x") is None
+    await run(registry, A)
+    assert await redis.get("agent_location:x") == b"10.0.0.1:50051"
+    assert 55 < await redis.ttl("agent_location:x") <= 60
+    assert await redis.smembers("host_agents:a") == {b"x"}
+    placed = await registry.get("x")
+    assert (placed.status, placed.host, placed.pid, placed.fence) == (Status.RUNNING, "a", 123, 1)
+    assert placed.agent == agent(guild_id="g", name="Echo", needs=Needs(cpu=0.5))
+    assert [each.agent.agent_id async for each in registry.all(guild_id="g")] == ["x"]
+    assert [each async for each in registry.all(guild_id="other")] == []
+    assert await registry.on_host("a") == ["x"]
+
+
+async def test_what_is_wanted_twice_is_one_agent(registry):
+    assert (await registry.want(agent())).new
+    again = await registry.want(agent())
+    assert (again.new, again.status) == (False, Status.PLACING)
+    await run(registry, A)
+    again = await registry.want(agent())
+    assert (again.new, again.status, again.address) == (False, Status.RUNNING, A[1])
+
+
+async def test_no_second_host_gets_an_agent_that_lives(registry):
+    await registry.want(agent())
+    await run(registry, A)
+    refused = await registry.grant(*B, "x")
+    assert (refused.word, refused.given, refused.address) == ("held", False, A[1])
+
+
+async def test_a_call_that_is_repeated_is_the_same_call(registry):
+    """Its answer may have been lost; a second process must not come of it."""
+    wanted = await registry.want(agent())
+    first = await registry.grant(*A, "x", seen=wanted.fence)
+    again = await registry.grant(*A, "x", seen=wanted.fence)
+    assert (first.word, again.word, first.fence) == ("granted", "mine", again.fence)
+
+
+async def test_a_call_from_before_the_last_placing_is_refused(registry):
+    wanted = await registry.want(agent())
+    await run(registry, A)
+    await leases_end(registry)
+    (homeless,) = await registry.reclaim()
+    late = await registry.grant(*B, "x", seen=wanted.fence)
+    assert late.word == "stale"
+    assert (await registry.grant(*B, "x", seen=homeless.fence)).word == "granted"
+
+
+async def test_what_nobody_wants_is_not_granted(registry):
+    assert (await registry.grant(*A, "x")).word == "unknown"
+    await registry.want(agent())
+    await registry.unwant("x")
+    assert (await registry.grant(*A, "x")).word == "unwanted"
+
+
+async def test_a_dead_hosts_agent_is_taken_by_one_and_its_copy_is_refused(registry, redis):
+    await registry.want(agent())
+    old = await run(registry, A)
+    assert await registry.reclaim() == []
+    await leases_end(registry)
+    (homeless,) = await registry.reclaim()
+    assert (homeless.agent_id, homeless.host) == ("x", "a")
+    assert await registry.reclaim() == [], "each goes to one caller"
+    new = await run(registry, B)
+    assert new > old
+    assert await registry.renew(*A, [("x", old)]) == ["lost"]
+    assert await registry.started(*A, "x", old, 1) == "lost"
+    assert not await registry.release("a", "x", old, "stopped")
+    assert await registry.location("x") == B[1]
+    assert await redis.smembers("host_agents:a") == set()
+
+
+async def test_what_a_caller_did_not_place_in_time_goes_to_the_next(registry):
+    """Fails if reclaim takes an agent out of the table: the caller dies, and the agent with it."""
+    await registry.want(agent())
+    await leases_end(registry)
+    assert [each.agent_id for each in await registry.reclaim()] == ["x"]
+    await leases_end(registry)
+    assert [each.agent_id for each in await registry.reclaim()] == ["x"]
+
+
+async def test_what_expired_but_went_to_nobody_is_there_again(registry):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    await leases_end(registry)
+    assert await registry.location("x") is None
+    assert await registry.renew(*A, [("x", fence)]) == ["kept"]
+    assert await registry.location("x") == A[1]
+    assert await registry.reclaim() == []
+
+
+async def test_a_host_tells_a_redis_that_lost_everything(registry, redis):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    await redis.flushall()
+    assert await registry.renew(*A, [("x", fence)]) == ["forgotten"]
+    await registry.want(agent(), fence=fence)
+    assert await run(registry, A) == fence + 1
+
+
+async def test_an_agent_that_is_stopped_is_not_found_from_that_moment_on(registry):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    stopping = await registry.unwant("x")
+    assert (stopping.word, stopping.host, stopping.address, stopping.fence) == ("stopping", *A, fence)
+    assert await registry.location("x") is None
+    assert await registry.renew(*A, [("x", fence)]) == ["unwanted"]
+    assert await registry.location("x") is None
+    assert await registry.release("a", "x", fence, "stopped")
+    assert (await registry.get("x")).status is Status.STOPPED
+    assert [each async for each in registry.all()] == []
+    assert (await registry.unwant("x")).word == "unknown"
+
+
+async def test_an_agent_stopped_while_it_starts_does_not_run(registry):
+    await registry.want(agent())
+    grant = await registry.grant(*A, "x")
+    await registry.unwant("x")
+    assert await registry.started(*A, "x", grant.fence, 1) == "unwanted"
+    assert await registry.location("x") is None
+
+
+async def test_one_to_be_stopped_whose_host_is_gone_is_stopped(registry):
+    await registry.want(agent())
+    await run(registry, A)
+    await registry.unwant("x")
+    await leases_end(registry)
+    assert await registry.reclaim() == []
+    assert (await registry.get("x")).status is Status.STOPPED
+
+
+async def test_a_crashed_agent_stays_visible_and_is_started_by_nobody(registry):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    assert await registry.release("a", "x", fence, "crashed", "ValueError: no")
+    await leases_end(registry)
+    assert await registry.reclaim() == []
+    placed = await registry.get("x")
+    assert (placed.status, placed.error, placed.host) == (Status.CRASHED, "ValueError: no", "")
+    assert (await registry.want(agent())).new, "whoever wants it again gets it"
+
+
+async def test_one_that_restarts_is_still_its_hosts(registry):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    await registry.release("a", "x", fence, "restarting", "exit 1")
+    assert await registry.location("x") is None
+    assert (await registry.grant(*B, "x")).word == "held"
+    assert await registry.started(*A, "x", fence, 2) == "kept"
+    assert (await registry.get("x")).restarts == 1
+
+
+async def test_one_that_moves_is_for_the_next_host(registry):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    await registry.release("a", "x", fence, "moving")
+    assert await run(registry, B) == fence + 1
+    assert await registry.location("x") == B[1]
+
+
+# -- whatever happens, in whatever order
+
+STEPS = ("want", "unwant", "grant", "started", "renew", "release", "reclaim", "time", "sleep")
+
+
+@dataclass
+class Process:
+    """A host as it sees itself: what it believes to run, maybe long after that was true."""
+
+    at: tuple[str, str]
+    copies: dict[str, int] = field(default_factory=dict)
+    asleep: bool = False
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(STEPS), st.integers(0, 1), st.integers(0, 1), st.integers(0, 3)),
+        max_size=60,
+    )
+)
+async def test_an_agent_has_one_host_and_nobody_is_lost(redis, steps):
+    await redis.flushall()
+    registry = Registry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
+    hosts = [Process(A), Process(B)]
+    for step, which, number, choice in steps:
+        host, agent_id = hosts[which], f"r{number}"
+        match step:
+            case "want":
+                await registry.want(agent(agent_id))
+            case "unwant":
+                await registry.unwant(agent_id)
+            case "grant":
+                grant = await registry.grant(*host.at, agent_id)
+                if grant.given:
+                    host.copies[agent_id] = grant.fence
+            case "started" if agent_id in host.copies:
+                if await registry.started(*host.at, agent_id, host.copies[agent_id], 1) != "kept":
+                    del host.copies[agent_id]
+            case "release" if agent_id in host.copies:
+                word = ("stopped", "crashed", "moving", "restarting")[choice]
+                await registry.release(host.at[0], agent_id, host.copies[agent_id], word)
+                if word != "restarting":
+                    del host.copies[agent_id]
+            case "renew" if not host.asleep:
+                await renew(registry, host)
+            case "reclaim":
+                await registry.reclaim()
+            case "time":
+                await leases_end(registry)
+            case "sleep":
+                host.asleep = not host.asleep
+        await check(registry, hosts)
+    for host in hosts:
+        await renew(registry, host)
+    await check(registry, hosts, told=True)
+    await everyone_finds_a_host(registry)
+
+
+async def renew(registry: Registry, host: Process) -> None:
+    held = list(host.copies.items())
+    for (agent_id, fence), word in zip(held, await registry.renew(*host.at, held), strict=True):
+        if word in {"lost", "forgotten"}:
+            del host.copies[agent_id]
+        elif word == "unwanted":
+            await registry.release(host.at[0], agent_id, fence, "stopped")
+            del host.copies[agent_id]
+
+
+async def check(registry: Registry, hosts: list[Process], *, told: bool = False) -> None:
+    for agent_id in ("r0", "r1"):
+        placed, at = await registry.get(agent_id), await registry.location(agent_id)
+        on = [host.at[0] for host in hosts if agent_id in await registry.on_host(host.at[0])]
+        assert len(on) <= 1
+        if at is not None:
+            assert placed.status is Status.RUNNING
+            assert (placed.address, on) == (at, [placed.host])
+        copies = [host.at[0] for host in hosts if agent_id in host.copies]
+        fences = [host.copies[agent_id] for host in hosts if agent_id in host.copies]
+        assert len(set(fences)) == len(fences), "two hosts have it under one fence"
+        if told:
+            assert len(copies) <= 1, "a host that was told it lost an agent stops it"
+
+
+async def everyone_finds_a_host(registry: Registry) -> None:
+    await leases_end(registry)
+    for homeless in await registry.reclaim():
+        assert (await registry.grant(*A, homeless.agent_id, seen=homeless.fence)).given
+    async for placed in registry.all():
+        if placed.wanted and placed.status is not Status.CRASHED:
+            assert placed.host == "a"
