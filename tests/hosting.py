@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from system import WorkerChild, until
 
-from holdfast.config import HostSettings, RedisSettings, Settings, WorkerSettings
+from holdfast.config import HostSettings, LeaseSettings, RedisSettings, Settings, WorkerSettings
 from holdfast.hosts.agent import Agent, Needs, Placed, Status
 from holdfast.hosts.requests import Payload
 from holdfast.redis.client import connect
@@ -55,7 +55,7 @@ class HostChild(WorkerChild):
         code = (
             "import sys; from holdfast.config import load; from holdfast.services.host import run_host; "
             "from holdfast.telemetry.logs import configure; "
-            "s = load().settings; configure(s.log); sys.exit(run_host(s))"
+            "s = load().settings; configure(s.log); sys.exit(run_host(s, sys.argv[1]))"
         )
         hosts = settings.hosts
         variables = {
@@ -65,11 +65,12 @@ class HostChild(WorkerChild):
             "HOLDFAST_HOSTS_PLACING_SECONDS": str(hosts.placing_seconds),
             "HOLDFAST_HOSTS_ALLOWED": "hosting",
             "HOLDFAST_HOSTS_TOKEN": hosts.token,
+            "HOLDFAST_HOSTS_HEALTH_SECONDS": str(hosts.health_seconds),
             "HOLDFAST_HOSTS_MAX_PROCESSES": str(hosts.max_processes),
             "HEARTBEAT_INTERVAL": str(settings.worker.heartbeat_seconds),
             "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
         }
-        super().__init__(settings, "", name, code=code, **variables | environ)
+        super().__init__(settings, environ.pop("app", ""), name, code=code, **variables | environ)
 
     @property
     def address(self) -> str:
@@ -95,6 +96,7 @@ class Cluster:
             redis=redis,
             hosts=HostSettings(**{"ttl_seconds": 3.0, "grpc_port": 0, **hosts}),
             worker=WorkerSettings(heartbeat_seconds=1.0),
+            lease=LeaseSettings(ttl_seconds=2.0),
         )
         self.children: dict[str, HostChild] = {}
         self.redis = connect(redis)

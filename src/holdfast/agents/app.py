@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from holdfast.agents.place import declaring
 from holdfast.agents.reference import resolve
+from holdfast.agents.resident import describe_resident
 from holdfast.agents.spec import describe, require_name
 from holdfast.errors import AppError, UnknownAgent
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime, timedelta
 
+    from holdfast.agents.resident import ResidentSpec
     from holdfast.agents.spec import AgentSpec, Isolation
     from holdfast.schedules.schedule import Misfire, Overlap, Schedule
     from holdfast.schedules.trigger import Since
@@ -33,6 +35,7 @@ class App:
         self.name = name
         self._agents: dict[str, AgentSpec] = {}
         self._schedules: dict[str, Schedule] = {}
+        self._residents: dict[str, ResidentSpec] = {}
 
     def __repr__(self) -> str:
         return f"App({self.name!r}, agents={sorted(self._agents)})"
@@ -46,6 +49,11 @@ class App:
     def schedules(self) -> Mapping[str, Schedule]:
         """Every schedule by its name, read-only."""
         return MappingProxyType(self._schedules)
+
+    @property
+    def residents(self) -> Mapping[str, ResidentSpec]:
+        """Every resident by its name, read-only."""
+        return MappingProxyType(self._residents)
 
     @overload
     def agent(self, call: Agent, /) -> Agent: ...
@@ -172,6 +180,34 @@ class App:
         if known is None:
             self._register(agent, function, {})
         self._schedules[schedule.name] = schedule
+
+    def resident(
+        self,
+        make: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        timeout: float | str | timedelta | None = None,
+        max_attempts: int | None = None,
+    ) -> Any:
+        """Register a class as a long-lived agent, as ``@app.resident`` or ``@app.resident(name="clerk")``.
+
+        Hosts run it in a process of its own; ``receive(ctx, message)`` is called for one message at a time.
+        """
+
+        def register(found: Any) -> Any:
+            with declaring():
+                wanted = _name_of(found) if name is None else name
+                require_name(wanted, "a resident's name")
+                if wanted in self._residents:
+                    raise AppError(
+                        f"app {self.name!r} has a resident {wanted!r} already: choose another name"
+                    )
+                options = {"timeout": timeout, "max_attempts": max_attempts}
+                self._residents[wanted] = describe_resident(wanted, found, **options)
+            return found
+
+        return register if make is None else register(make)
 
     def get(self, name: str) -> AgentSpec:
         """Return the agent of that name, or raise UnknownAgent with the names there are."""

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "api": "Run the HTTP API until it is told to stop, or make a key for it.",
     "janitor": "Run the janitor until it is told to stop.",
     "relay": "Deliver events to the outside until it is told to stop.",
+    "host": "Hold long-lived agents until it is told to stop.",
     "submit": "Ask for a run, and follow it if wanted.",
     "runs": "Look at runs, cancel them, queue them again.",
     "schedules": "Look at schedules, trigger, pause and resume them.",
@@ -39,7 +40,7 @@ COMMANDS: Final = {
     "migrate": "Bring the database up to date.",
     "config": "Show or check the settings.",
 }
-_SERVICES: Final = frozenset({"api", "worker", "scheduler", "janitor", "relay"})
+_SERVICES: Final = frozenset({"api", "worker", "scheduler", "janitor", "relay", "host"})
 
 
 class Service(Protocol):

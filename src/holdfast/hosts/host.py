@@ -21,13 +21,14 @@ import msgspec
 
 from holdfast.errors import Conflict, InputError, NotFound, ProcessesFull, ProcessFailed
 from holdfast.hosts.agent import Agent
+from holdfast.hosts.health import Health
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.limits import Limits
 from holdfast.redis.client import TROUBLE
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 
     from holdfast.config import HostSettings
     from holdfast.hosts.registry import Registry
@@ -54,7 +55,13 @@ class Host:
     """The agents of one host."""
 
     def __init__(
-        self, name: str, address: str, registry: Registry, processes: Processes, settings: HostSettings
+        self,
+        name: str,
+        address: str,
+        registry: Registry,
+        processes: Processes,
+        settings: HostSettings,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.address = address
@@ -62,10 +69,12 @@ class Host:
         self.processes = processes
         self.settings = settings
         self.draining = False
+        self._labels = dict(labels or {})
         self.copies: dict[str, Copy] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._news: asyncio.Queue[ProcessEvent] = asyncio.Queue()
         self._calm_since = time.monotonic()
+        self._health = Health(settings.health_seconds, settings.unhealthy_after)
 
     # -- what it is asked for
 
@@ -123,6 +132,8 @@ class Host:
                 event = await self._news.get()
                 if event.kind is not EventKind.REPORT:
                     await self._patiently(self._happened(event))
+                elif event.report == "health":
+                    self._health.heard(event.process.agent_id, event.data)
         finally:
             leave()
 
@@ -140,6 +151,14 @@ class Host:
         for copy, word in zip(copies, words, strict=True):
             if self.copies.get(copy.agent.agent_id) is copy and word != "kept":
                 await self._correct(copy, word)
+
+    async def nurse(self) -> None:
+        """End agents that are not well, again and again, until cancelled: they are started anew then."""
+        while self.settings.health_seconds > 0:
+            await asyncio.sleep(self.settings.health_seconds / 2)
+            for agent_id, why in self._health.unwell(time.monotonic()):
+                _log.warning("an agent is not well and is started again", agent_id=agent_id, why=why)
+                await asyncio.wrap_future(self.processes.crash(agent_id))
 
     @property
     def calm_seconds(self) -> float:
@@ -185,7 +204,7 @@ class Host:
         payload: Any = msgspec.json.decode(agent.payload)
         megabytes = agent.needs.memory_mb or self.settings.memory_mb
         limits = Limits(memory_bytes=int(megabytes * 2**20)) if megabytes else Limits()
-        labels = {"guild_id": agent.guild_id, "name": agent.name}
+        labels = {**self._labels, "guild_id": agent.guild_id, "name": agent.name}
         return await self.processes.create(
             agent.agent_id, agent.entry, payload, fence=fence, limits=limits, labels=labels
         )
@@ -205,6 +224,7 @@ class Host:
 
     async def _happened(self, event: ProcessEvent) -> None:
         process = event.process
+        self._health.began(process.agent_id)
         copy = self.copies.get(process.agent_id)
         if copy is None or copy.stopping or copy.fence != process.fence:
             return

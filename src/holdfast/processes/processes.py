@@ -86,6 +86,12 @@ class Processes:
         """End an agent and all that it has started, without asking it."""
         return self._end(agent_id, self._supervisor.kill)
 
+    def crash(self, agent_id: str) -> Future[bool]:
+        """Kill an agent as if it had died by itself, so that it is started again; False if none runs."""
+        done = promise()
+        self._post(lambda: done.set_result(self._supervisor.crash(agent_id)), done)
+        return done
+
     def forget(self, agent_id: str) -> Future[bool]:
         """Drop what is known of an agent that has ended; False if it is not known or goes on."""
         dropped = promise()

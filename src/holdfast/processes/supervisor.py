@@ -100,6 +100,14 @@ class Supervisor:
         else:
             self._signal(agent, signal.SIGKILL)
 
+    def crash(self, agent_id: str) -> bool:
+        """Have a running agent die unasked."""
+        agent = self.agents.get(agent_id)
+        if agent is None or agent.status is not Status.RUNNING:
+            return False
+        self._signal(agent, signal.SIGKILL)
+        return True
+
     def forget(self, agent_id: str) -> bool:
         """Drop what is known of an agent that has ended."""
         agent = self.agents.get(agent_id)

@@ -33,6 +33,7 @@ from holdfast.redis.client import TROUBLE
 from holdfast.redis.keys import HostKeys
 from holdfast.redis.members import Member, Members
 from holdfast.services.connections import Connections
+from holdfast.services.resident import APP
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -44,7 +45,10 @@ if TYPE_CHECKING:
     from holdfast.config import HostSettings, Settings
     from holdfast.redis.client import Redis
 
-ENTRIES: Final[Mapping[str, str]] = {"plain": "holdfast.processes.plain:run"}
+ENTRIES: Final[Mapping[str, str]] = {
+    "plain": "holdfast.processes.plain:run",
+    "resident": "holdfast.services.resident:run",
+}
 DEFAULT_ENTRY: Final = "plain"
 _MOVES_AT_ONCE: Final = 8
 _GOODBYE_SECONDS: Final = 2.0
@@ -75,7 +79,7 @@ def engine_of(settings: Settings, redis: Redis) -> Engine:
 class HostService:
     """One host with all that goes on in it."""
 
-    def __init__(self, settings: Settings, redis: Redis, processes: Processes) -> None:
+    def __init__(self, settings: Settings, redis: Redis, processes: Processes, *, app: str = "") -> None:
         hosts = settings.hosts
         self._settings = settings
         self._redis = redis
@@ -83,7 +87,8 @@ class HostService:
         self._server = Server(hosts)
         self.address = f"{_bracketed(hosts.address or '127.0.0.1')}:{self._server.port}"
         name = hosts.name or platform.node()
-        self.host = Host(name, self.address, registry_of(settings, redis), processes, hosts)
+        labels = {APP: app} if app else {}
+        self.host = Host(name, self.address, registry_of(settings, redis), processes, hosts, labels)
         self._engine = engine_of(settings, redis)
         self._since = f"{time.time():.3f}"
         self._stop = asyncio.Event()
@@ -104,7 +109,13 @@ class HostService:
                 await self._announce()
                 upkeep = [
                     group.create_task(each)
-                    for each in (self._beat(), self.host.watch(), self.host.renew(), rescue.run())
+                    for each in (
+                        self._beat(),
+                        self.host.watch(),
+                        self.host.renew(),
+                        self.host.nurse(),
+                        rescue.run(),
+                    )
                 ]
                 _log.info("host ready", name=self.host.name, address=self.address, port=self._server.port)
                 await self._stop.wait()
@@ -185,23 +196,26 @@ class HostService:
         )
 
 
-def run_host(settings: Settings) -> int:
-    """Run a host until SIGTERM or SIGINT; return its exit code."""
+def run_host(settings: Settings, app: str = "") -> int:
+    """Run a host until SIGTERM or SIGINT; return its exit code. ``app`` has the residents that it may run."""
+    # What children read of their environment: they are forked from a process that is not this one.
+    os.environ["REDIS_URL"] = settings.redis.url
     # The zygote is started first: before any thread, connection or event loop of this process exists.
-    with Processes(process_options(settings)) as processes:
+    with Processes(process_options(settings, app)) as processes:
         processes.warm_up()
-        asyncio.run(_until_signal(settings, processes))
+        asyncio.run(_until_signal(settings, processes, app))
         ignore_signals()
     return 0
 
 
-def process_options(settings: Settings) -> ProcessOptions:
-    """How this host runs its agents."""
+def process_options(settings: Settings, app: str = "") -> ProcessOptions:
+    """How this host runs its agents; without an app it has no residents."""
     hosts = settings.hosts
+    own = ("holdfast.services.resident",) if app else ()
     return ProcessOptions(
-        entries=ENTRIES,
+        entries=ENTRIES if app else {DEFAULT_ENTRY: ENTRIES[DEFAULT_ENTRY]},
         class_prefixes=hosts.allowed,
-        preload=hosts.preload,
+        preload=own + hosts.preload,
         max_processes=hosts.max_processes,
         restarts=RestartPolicy(max_restarts=hosts.max_restarts, window_seconds=hosts.restart_window_seconds),
         ready_timeout_seconds=hosts.ready_seconds,
@@ -209,10 +223,10 @@ def process_options(settings: Settings) -> ProcessOptions:
     )
 
 
-async def _until_signal(settings: Settings, processes: Processes) -> None:
+async def _until_signal(settings: Settings, processes: Processes, app: str) -> None:
     metrics = Metrics()
     async with Connections(settings) as connections:
-        service = HostService(settings, connections.redis, processes)
+        service = HostService(settings, connections.redis, processes, app=app)
         on_signals(service.request_stop)
         with Exporter(metrics, settings.metrics, ready=lambda: not service.host.draining):
             await service.run()

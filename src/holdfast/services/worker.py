@@ -125,6 +125,7 @@ class WorkerProcess:
         self.name = settings.worker.name or f"consumer-{uuid.uuid4()}"
         self.metrics = Metrics(app.agents)
         self.ready = False
+        self.joined = asyncio.Event()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._since = time.time()
@@ -171,6 +172,7 @@ class WorkerProcess:
             rounds = [group.create_task(each) for desk in desks for each in desk.rounds()]
             workers = [group.create_task(desk.worker.run(), name=desk.queue.name) for desk in desks]
             self.ready = True
+            self.joined.set()
             _log.info("worker ready", name=self.name, queues=[desk.queue.name for desk in desks])
             await self._stop.wait()
             self.ready = False

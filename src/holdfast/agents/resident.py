@@ -1,0 +1,45 @@
+"""A resident: a long-lived agent, a class whose ``receive`` is called for one message after the other.
+
+``start`` and ``stop`` frame its life, ``health`` is asked now and then; all three may be missing, and each
+may be async or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any, Final
+
+from holdfast.agents.spec import describe
+from holdfast.errors import AppError
+
+_OPTIONAL: Final = ("start", "stop", "health")
+_SIGNATURE: Final = "`async def receive(self, ctx, message)`"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResidentSpec:
+    """A resident as an app knows it: the class, and what one message may cost."""
+
+    name: str
+    make: type[Any]
+    options: dict[str, Any]
+
+
+def describe_resident(name: str, make: object, **options: Any) -> ResidentSpec:
+    """Look at a class and say what is missing for a resident."""
+    if not isinstance(make, type):
+        raise AppError(f"resident {name!r} must be a class with {_SIGNATURE}")
+    receive = getattr(make, "receive", None)
+    if not callable(receive) or len(inspect.signature(receive).parameters) != 3:
+        raise AppError(f"resident {name!r} needs {_SIGNATURE}")
+    for method in _OPTIONAL:
+        own = getattr(make, method, None)
+        if own is not None and (not callable(own) or len(inspect.signature(own).parameters) != 1):
+            raise AppError(f"resident {name!r}: {method} takes only self")
+    describe(name, _receive, **options)  # what is wrong with the options is said here
+    return ResidentSpec(name, make, options)
+
+
+async def _receive(ctx: object, message: object) -> None:
+    del ctx, message

@@ -1,0 +1,28 @@
+"""``holdfast host``: one host of long-lived agents."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.agents.loader import load_app
+from holdfast.cli.serving import Parser, serving
+from holdfast.config import load
+from holdfast.config.environment import CONFIG_VARIABLE
+
+
+def run(arguments: list[str]) -> int:
+    """Hold agents until SIGTERM or Ctrl-C."""
+    parser = Parser("host")
+    parser.add_argument(
+        "--app", default="", metavar="APP", help="its residents: package.module:app or path/to/file.py:app"
+    )
+    given = parser.parse_args(arguments)
+    settings = load(given.config).settings
+    if given.config is not None:
+        os.environ[CONFIG_VARIABLE] = str(given.config.resolve())  # for the processes of its agents
+    if given.app:
+        load_app(given.app)  # what is wrong with it is said now, and not by every agent
+    from holdfast.services.host import run_host  # noqa: PLC0415  gRPC is an extra
+
+    with serving(settings, json=given.json) as settings:
+        return run_host(settings, given.app)

@@ -1,0 +1,108 @@
+"""A resident's process: the entry that a host forks, which joins a resident's class and its mailbox.
+
+::
+
+    make ─> start ─> worker of the mailbox ─> control.ready ─> receive … ─> asked to stop ─> drain ─> stop
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.agents.app import App
+from holdfast.agents.loader import load_app
+from holdfast.config import load
+from holdfast.errors import AppError, InputError
+from holdfast.services.mailbox import RECEIVE, mailbox_of, mailbox_settings
+from holdfast.services.worker import WorkerProcess
+from holdfast.telemetry import logs
+
+if TYPE_CHECKING:
+    from holdfast.agents.resident import ResidentSpec
+    from holdfast.config import Settings
+    from holdfast.processes.control import Control
+
+APP: Final = "app"
+"""The label under which a host tells its children where its residents are."""
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What a resident's agent_spec says."""
+
+    id: str
+    resident: str
+    input: Any = None
+    name: str = ""
+
+
+def run(payload: dict[str, Any], control: Control) -> None:
+    """Be a resident until told to stop."""
+    settings = load().settings
+    logs.configure(msgspec.structs.replace(settings.log, format="json"))
+    try:
+        spec = msgspec.convert(payload["agent_spec"], Spec)
+    except msgspec.ValidationError as exc:
+        raise InputError(f"agent_spec: {exc}") from exc
+    asyncio.run(_live(settings, spec, _known(spec.resident, control.labels[APP]), control))
+
+
+def _known(name: str, reference: str) -> ResidentSpec:
+    app = load_app(reference)
+    try:
+        return app.residents[name]
+    except KeyError:
+        there_are = ", ".join(sorted(app.residents)) or "none: declare one with @app.resident"
+        raise AppError(f"app {app.name!r} has no resident {name!r}; its residents: {there_are}") from None
+
+
+async def _live(settings: Settings, spec: Spec, known: ResidentSpec, control: Control) -> None:
+    resident: Any = known.make() if spec.input is None else known.make(spec.input)
+    await _maybe(resident, "start")
+    app = App("resident")
+    app.register(RECEIVE, resident.receive, **known.options)
+    agent_id = control.agent_id
+    worker = WorkerProcess(_own(settings, agent_id, control.fence), app)
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(worker.run())
+        joined = group.create_task(worker.joined.wait())
+        await asyncio.wait((working, joined), return_when=asyncio.FIRST_COMPLETED)
+        control.ready(mailbox=mailbox_of(agent_id))
+        asking = group.create_task(_ask_health(resident, settings.hosts.health_seconds, control))
+        await control.stopped()
+        asking.cancel()
+        worker.request_stop()
+    await _maybe(resident, "stop")
+
+
+def _own(settings: Settings, agent_id: str, fence: int) -> Settings:
+    """The settings of a worker that serves one mailbox; its name is this copy's alone."""
+    mailbox = mailbox_settings(settings, agent_id)
+    name = f"{mailbox.name}:{fence}:{os.getpid()}"
+    worker = msgspec.structs.replace(settings.worker, name=name[:200], queues=(mailbox.name,))
+    metrics = msgspec.structs.replace(settings.metrics, port=0)
+    queues = {**settings.queues, mailbox.name: mailbox}
+    return msgspec.structs.replace(settings, worker=worker, metrics=metrics, queues=queues)
+
+
+async def _ask_health(resident: Any, every: float, control: Control) -> None:
+    """Tell the host now and then how the resident is; one that has no health() is well while it lives."""
+    while every > 0:
+        try:
+            said = await _maybe(resident, "health")
+            control.report("health", well=said is None or bool(said), error="")
+        except Exception as exc:
+            control.report("health", well=False, error=f"{type(exc).__name__}: {exc}"[:1000])
+        await asyncio.sleep(every)
+
+
+async def _maybe(resident: Any, method: str) -> Any:
+    call = getattr(resident, method, None)
+    if call is None:
+        return None
+    result = call() if inspect.iscoroutinefunction(call) else await asyncio.to_thread(call)
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,93 @@
+"""Residents for those who use them: start, stop, list, send a message, ask and wait for the reply."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.client.client import Client
+from holdfast.errors import InputError, NotFound
+from holdfast.hosts.agent import Agent, Needs, checked
+from holdfast.hosts.requests import Payload
+from holdfast.redis.client import connect
+from holdfast.services.host import engine_of
+from holdfast.services.mailbox import RECEIVE, mailbox_of, thread_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from holdfast.config import Settings
+    from holdfast.hosts.agent import Placed
+
+ENTRY: Final = "resident"
+
+
+class Residents:
+    """Used as ``async with Residents(settings) as residents``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._redis = connect(settings.redis)
+        self.engine = engine_of(settings, self._redis)
+        self._client = Client(settings=msgspec.structs.replace(settings, client=_over_redis(settings)))
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._stack.push_async_callback(self._redis.aclose)
+        self._stack.push_async_callback(self.engine.close)
+        await self._stack.enter_async_context(self._client)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, exc, trace)
+
+    async def start(
+        self,
+        resident: str,
+        agent_id: str,
+        input: Any = None,  # noqa: A002 - it is called so everywhere else
+        *,
+        needs: Needs | None = None,
+    ) -> Placed:
+        """Have a resident live; returns when it can receive. One that lives already is left as it is."""
+        spec = {"id": checked(agent_id), "name": resident, "resident": resident, "input": input}
+        try:
+            document = msgspec.json.encode(spec)
+        except (TypeError, ValueError) as exc:
+            raise InputError(f"the input of a resident must be JSON: {exc}") from exc
+        payload = msgspec.json.encode(Payload(agent_spec=msgspec.Raw(document)))
+        agent = Agent(agent_id=agent_id, entry=ENTRY, payload=payload, name=resident, needs=needs or Needs())
+        return await self.engine.run(agent)
+
+    async def stop(self, agent_id: str) -> bool:
+        """Have it live no more; False if there is none. Its mailbox stays, for when it comes back."""
+        return await self.engine.stop(agent_id)
+
+    async def list(self) -> list[Placed]:
+        """Every resident that should live, and where it is."""
+        return [each async for each in self.engine.registry.all() if each.agent.entry == ENTRY]
+
+    async def send(self, agent_id: str, message: Any) -> str:
+        """Put a message into its mailbox; returns the message's id."""
+        return (await self._submit(agent_id, message)).run_id
+
+    async def ask(self, agent_id: str, message: Any, timeout: float = 30.0) -> Any:
+        """Send a message and wait for what ``receive`` returns."""
+        return await (await self._submit(agent_id, message)).result(timeout)
+
+    async def _submit(self, agent_id: str, message: Any) -> Any:
+        placed = await self.engine.registry.get(checked(agent_id))
+        if placed is None or not placed.wanted or placed.agent.entry != ENTRY:
+            raise NotFound(f"There is no resident {agent_id}: start it first.")
+        return await self._client.submit(
+            RECEIVE, message, queue=mailbox_of(agent_id), thread_id=thread_of(agent_id)
+        )
+
+
+def _over_redis(settings: Settings) -> Any:
+    return msgspec.structs.replace(settings.client, url="")

@@ -1,0 +1,49 @@
+"""Residents for the tests of hosts."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast import App, Context
+
+app = App("residents")
+
+
+@app.resident
+class Clerk:
+    """Counts what it is told, in its state, and says which process it is."""
+
+    def __init__(self, greeting: str = "hello") -> None:
+        self.greeting = greeting
+
+    async def start(self) -> None:
+        self.started = True
+
+    async def receive(self, ctx: Context, message: dict) -> dict:
+        if message.get("fails"):
+            raise ValueError("no such form")
+        if message.get("dies"):
+            os._exit(3)
+        seen = (await ctx.state.get("seen") or 0) + 1
+        await ctx.state.set("seen", seen)
+        return {
+            "said": f"{self.greeting} {message['name']}",
+            "seen": seen,
+            "pid": os.getpid(),
+            "started": self.started,
+        }
+
+
+@app.resident(name="sick")
+class Sick:
+    """Is well at first."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def receive(self, ctx, message):
+        return os.getpid()
+
+    def health(self) -> bool:
+        self.asked += 1
+        return self.asked < 3

@@ -1,0 +1,100 @@
+"""Residents: a class that lives in a process of its own, with a mailbox that outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hosting import cluster_of
+
+from holdfast.errors import InputError, NotFound, ProcessFailed, RunFailed
+from holdfast.services.mailbox import mailbox_of
+from holdfast.services.residents import Residents
+
+APP = str(Path(__file__).with_name("residents.py")) + ":app"
+
+
+@pytest.fixture
+async def cluster(redis, redis_settings, tmp_path):
+    async with cluster_of(redis_settings, health_seconds=0.3) as cluster:
+        database = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite"), "MAX_ATTEMPTS": "2"}
+        await cluster.start("a", "b", app=APP, **database)
+        yield cluster
+
+
+@pytest.fixture
+async def residents(cluster):
+    async with Residents(cluster.settings) as residents:
+        yield residents
+
+
+async def test_a_resident_answers_and_remembers(residents):
+    await residents.start("Clerk", "clerk/1", "good morning")
+    first = await residents.ask("clerk/1", {"name": "Ada"})
+    assert (first["said"], first["seen"], first["started"]) == ("good morning Ada", 1, True)
+    second = await residents.ask("clerk/1", {"name": "Bob"})
+    assert (second["seen"], second["pid"]) == (2, first["pid"])
+    assert [each.agent.agent_id for each in await residents.list()] == ["clerk/1"]
+
+
+async def test_what_it_remembers_outlives_its_process_and_its_host(cluster, residents):
+    placed = await residents.start("Clerk", "clerk")
+    assert (await residents.ask("clerk", {"name": "Ada"}))["seen"] == 1
+    os.kill(placed.pid, signal.SIGKILL)
+    assert (await residents.ask("clerk", {"name": "Bob"}, 60))["seen"] == 2
+    cluster.children[placed.host].kill()
+    answer = await residents.ask("clerk", {"name": "Cid"}, 60)
+    assert answer["seen"] == 3
+    assert (await cluster.where("clerk")).host != placed.host
+
+
+async def test_messages_wait_for_one_that_is_away_and_keep_their_order(residents):
+    await residents.start("Clerk", "clerk")
+    await residents.stop("clerk")
+    with pytest.raises(NotFound, match="There is no resident clerk"):
+        await residents.send("clerk", {"name": "x"})
+    await residents.start("Clerk", "clerk")
+    answers = await asyncio.gather(*(residents.ask("clerk", {"name": str(n)}, 60) for n in range(10)))
+    assert [answer["seen"] for answer in answers] == list(range(1, 11))
+    assert [answer["said"] for answer in answers] == [f"hello {n}" for n in range(10)]
+
+
+async def test_a_message_that_can_not_be_received_is_told_and_the_next_one_goes_on(residents):
+    await residents.start("Clerk", "clerk")
+    with pytest.raises(RunFailed, match="no such form"):
+        await residents.ask("clerk", {"fails": True}, 60)
+    assert (await residents.ask("clerk", {"name": "Ada"}, 60))["said"] == "hello Ada"
+
+
+async def test_what_is_wrong_with_a_resident_is_said(residents):
+    with pytest.raises(ProcessFailed, match="has no resident 'Clark'; its residents: Clerk, sick"):
+        await residents.start("Clark", "x")
+    with pytest.raises(InputError, match="must be JSON"):
+        await residents.start("Clerk", "x", object())
+    with pytest.raises(InputError, match="is no id of an agent"):
+        await residents.start("Clerk", "a b")
+    assert await residents.list() == []
+
+
+async def test_one_that_is_not_well_is_started_again(cluster, residents):
+    placed = await residents.start("sick", "s")
+    async with asyncio.timeout(60):
+        while (again := await cluster.where("s")).pid == placed.pid:
+            await asyncio.sleep(0.02)
+    assert (again.host, again.restarts >= 1) == (placed.host, True)
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "name"),
+    [
+        ("clerk", "mailbox:clerk"),
+        ("o/g/a", "mailbox:o.2Fg.2Fa"),
+        ("a.b", "mailbox:a.2Eb"),
+        ("ä", "mailbox:.C3.A4"),
+    ],
+)
+def test_every_id_has_a_mailbox_of_its_own(agent_id, name):
+    assert mailbox_of(agent_id) == name
