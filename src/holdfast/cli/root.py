@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "janitor": "Run the janitor until it is told to stop.",
     "relay": "Deliver events to the outside until it is told to stop.",
     "host": "Hold long-lived agents until it is told to stop.",
+    "agents": "Look at long-lived agents, start, stop and tell them something.",
     "submit": "Ask for a run, and follow it if wanted.",
     "runs": "Look at runs, cancel them, queue them again.",
     "schedules": "Look at schedules, trigger, pause and resume them.",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.hosts.registry import Registry
     from holdfast.processes.info import AgentProcessInfo, ProcessEvent
     from holdfast.processes.processes import Processes
+    from holdfast.telemetry.metrics import Metrics
 
 _log = get_logger(__name__)
 
@@ -61,6 +62,7 @@ class Host:
         registry: Registry,
         processes: Processes,
         settings: HostSettings,
+        metrics: Metrics,
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
@@ -69,6 +71,7 @@ class Host:
         self.processes = processes
         self.settings = settings
         self.draining = False
+        self.metrics = metrics
         self._labels = dict(labels or {})
         self.copies: dict[str, Copy] = {}
         self._turns: dict[str, asyncio.Lock] = {}
@@ -90,7 +93,8 @@ class Host:
             known = self.processes.get(agent.agent_id)
             if copy is not None and copy.fence == fence and known is not None and known.is_alive:
                 return known, fence
-            return await self._start(agent, fence), fence
+            with self.metrics.host_create_seconds.time():
+                return await self._start(agent, fence), fence
 
     async def stop(
         self, agent_id: str, *, timeout_seconds: float | None = None, moving: bool = False
@@ -220,6 +224,7 @@ class Host:
         if self.copies.get(agent_id) is copy:
             del self.copies[agent_id]
         await asyncio.wrap_future(self.processes.forget(agent_id))
+        self.metrics.host_agents_ended.labels(status).inc()
         await self.registry.release(self.name, agent_id, copy.fence, status, error)
 
     async def _happened(self, event: ProcessEvent) -> None:
@@ -231,6 +236,7 @@ class Host:
         if event.kind is EventKind.READY and process.restarts:
             await self.registry.started(self.name, self.address, process.agent_id, copy.fence, process.pid)
         elif process.status is Status.BACKING_OFF:
+            self.metrics.host_restarts.inc()
             await self.registry.release(
                 self.name, process.agent_id, copy.fence, "restarting", process.last_error
             )
@@ -247,6 +253,7 @@ class Host:
                 self.name, self.address, agent_id, copy.fence, self.info(agent_id)[1].pid
             )
             return
+        self.metrics.host_disowned.labels(word).inc()
         _log.warning("a copy of an agent is stopped", agent_id=agent_id, fence=copy.fence, why=word)
         async with self._turn(agent_id):
             if self.copies.get(agent_id) is copy:

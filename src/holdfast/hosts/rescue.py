@@ -59,15 +59,22 @@ class Rescue:
             await self._engine.place(placed.agent, homeless.fence, avoid=homeless.host)
         except NoHost as exc:
             # It stays in the table: whoever looks when this try's time is over tries again.
+            self._count("no_host")
             _log.warning("an agent has no host", agent_id=homeless.agent_id, error=str(exc))
         except (ProcessFailed, InputError, AppError) as exc:
+            self._count("failed")
             _log.error("an agent can't be started again", agent_id=homeless.agent_id, error=str(exc))
         except HoldfastError as exc:
+            self._count("failed")
             _log.warning("an agent could not be placed", agent_id=homeless.agent_id, error=str(exc))
         else:
+            self._count("placed")
             _log.info(
                 "an agent was placed again",
                 agent_id=homeless.agent_id,
                 was_on=homeless.host,
                 seconds=round(time.monotonic() - began, 3),
             )
+
+    def _count(self, status: str) -> None:
+        self._host.metrics.host_rescued.labels(status).inc()

@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from holdfast.errors import ConfigError
+from holdfast.hosts.counting import CallCounter
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import add_AgentHostServiceServicer_to_server
 from holdfast.hosts.security import TokenCheck, server_credentials
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.config import HostSettings
     from holdfast.hosts.servicer import AgentHostServicer
+    from holdfast.telemetry.metrics import Metrics
 
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["AgentHostService"].full_name
 _GRACE_SECONDS: Final = 2.0
@@ -31,8 +33,10 @@ _GRACE_SECONDS: Final = 2.0
 class Server:
     """A gRPC server that listens; ``port`` is the one it got."""
 
-    def __init__(self, settings: HostSettings) -> None:
-        interceptors = [TokenCheck(settings.token)] if settings.token else []
+    def __init__(self, settings: HostSettings, metrics: Metrics) -> None:
+        # Counted first: also what is refused for want of a token.
+        interceptors: list[aio.ServerInterceptor] = [CallCounter(metrics)]
+        interceptors += [TokenCheck(settings.token)] if settings.token else []
         # Without SO_REUSEPORT a second host on the same port is an error, not a lottery for its callers.
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 32 * 2**20)]
         self._server = aio.server(interceptors=interceptors, options=options)

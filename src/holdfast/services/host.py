@@ -79,16 +79,18 @@ def engine_of(settings: Settings, redis: Redis) -> Engine:
 class HostService:
     """One host with all that goes on in it."""
 
-    def __init__(self, settings: Settings, redis: Redis, processes: Processes, *, app: str = "") -> None:
+    def __init__(
+        self, settings: Settings, redis: Redis, processes: Processes, metrics: Metrics, *, app: str = ""
+    ) -> None:
         hosts = settings.hosts
         self._settings = settings
         self._redis = redis
         self._members = members_of(settings)
-        self._server = Server(hosts)
+        self._server = Server(hosts, metrics)
         self.address = f"{_bracketed(hosts.address or '127.0.0.1')}:{self._server.port}"
         name = hosts.name or platform.node()
         labels = {APP: app} if app else {}
-        self.host = Host(name, self.address, registry_of(settings, redis), processes, hosts, labels)
+        self.host = Host(name, self.address, registry_of(settings, redis), processes, hosts, metrics, labels)
         self._engine = engine_of(settings, redis)
         self._since = f"{time.time():.3f}"
         self._stop = asyncio.Event()
@@ -165,7 +167,17 @@ class HostService:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._members.heartbeat_seconds)
+            self._measure()
             await self._announce()
+
+    def _measure(self) -> None:
+        metrics, seen = self.host.metrics, self._seen(self._settings.hosts)
+        metrics.host_agents.set(seen.agents)
+        metrics.host_capacity.set(seen.capacity)
+        metrics.host_density.set(seen.density)
+        usage = self.host.processes.usage().values()
+        metrics.host_memory_bytes.set(sum(each.memory_bytes for each in usage))
+        metrics.host_cpu_seconds.set(sum(each.cpu_seconds for each in usage))
 
     async def _announce(self) -> None:
         try:
@@ -226,7 +238,7 @@ def process_options(settings: Settings, app: str = "") -> ProcessOptions:
 async def _until_signal(settings: Settings, processes: Processes, app: str) -> None:
     metrics = Metrics()
     async with Connections(settings) as connections:
-        service = HostService(settings, connections.redis, processes, app=app)
+        service = HostService(settings, connections.redis, processes, metrics, app=app)
         on_signals(service.request_stop)
         with Exporter(metrics, settings.metrics, ready=lambda: not service.host.draining):
             await service.run()

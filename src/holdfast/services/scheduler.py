@@ -32,6 +32,7 @@ from holdfast.schedules.rounds import Round
 from holdfast.schedules.schedule import family
 from holdfast.schedules.scheduler import Scheduler
 from holdfast.schedules.shards import Shards
+from holdfast.schedules.troubles import counting_discarded, script_failed
 from holdfast.schedules.upkeep import Upkeep
 from holdfast.services.connections import Connections
 from holdfast.services.process import calm_collector, leave_at_once, loop_factory
@@ -127,7 +128,8 @@ class SchedulerProcess:
             ttl_seconds=ttl,
             wake=scheduler.nudge,
         )
-        registry, schedules = Registry(redis, keys), tuple(self._app.schedules.values())
+        registry = Registry(redis, keys, discarded=counting_discarded(self.metrics))
+        schedules = tuple(self._app.schedules.values())
         reconcile = Reconcile(registry, schedules, settings.scheduler, self._healing(connections, registry))
         sweeping = upkeep.sweeping()
         passes = [self._reconciling(reconcile, scheduler), *([sweeping] if sweeping is not None else [])]
@@ -177,6 +179,7 @@ class SchedulerProcess:
                 whole = await reconcile.run_once()
                 scheduler.forget_foreign()
             except TROUBLE as exc:
+                script_failed(self.metrics, exc)
                 _log.warning("schedules can't be registered now", error=str(exc) or type(exc).__name__)
             return every if whole else min(every, _RETRY_SECONDS)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from holdfast.telemetry.declaring import NAMESPACE, declarations
+from holdfast.telemetry.hostmetrics import HostMetrics
 from holdfast.telemetry.housemetrics import HttpMetrics, RedisMetrics, RelayMetrics, UpkeepMetrics
 from holdfast.telemetry.runmetrics import LeaseMetrics, QueueMetrics, RunMetrics
 from holdfast.telemetry.schedulemetrics import ScheduleMetrics
@@ -78,6 +79,7 @@ class Metrics(
     QueueMetrics,
     RelayMetrics,
     ScheduleMetrics,
+    HostMetrics,
     HttpMetrics,
 ):
     """The metrics of one process, on a registry of their own."""

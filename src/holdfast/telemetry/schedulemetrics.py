@@ -17,6 +17,9 @@ class ScheduleMetrics:
 
     schedule_acquired: Counts = counts("Turns that were acquired.")
     schedule_acquire_failures: Counter = counter("Looks at what is due that failed.")
+    schedule_script_errors: Counter = counter(
+        "Scripts of a scheduler that failed, renewals apart, by kind of error.", "kind"
+    )
     schedule_lateness_seconds: Tallies = tallies("Time from a turn to its acquisition.", buckets=SECONDS)
     schedule_runs: Counts = counts("Turns that ended; status is how.", "status")
     schedule_run_seconds: Tallies = tallies(
@@ -34,7 +37,9 @@ class ScheduleMetrics:
         "Turns beyond deadline and threshold; kind is deadman or scan.", "kind"
     )
     schedule_reclaimed: Counter = counter("Turns taken back from schedulers that stopped renewing.")
-    schedule_repaired: Counter = counter("Entries that a sweep put right, kind is what was wrong.", "kind")
+    schedule_repaired: Counter = counter(
+        "Entries and keys that were put right, kind is what was wrong.", "kind"
+    )
     schedule_sweeps: Counter = counter(
         "Sweeps; status is whole, over_budget, elsewhere, hung, failed or skipped.", "status"
     )

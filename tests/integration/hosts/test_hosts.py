@@ -7,12 +7,14 @@ import os
 import signal
 
 import grpc
+import httpx
 import psutil
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hosting import agent, cluster_of
 from system import until
+from valkeyprocess import free_port
 
 from holdfast.errors import InputError, NoHost, ProcessFailed
 from holdfast.hosts.agent import Needs, Status
@@ -232,6 +234,24 @@ async def test_a_host_that_does_not_answer_is_passed_over(redis_settings):
         for n in range(2):  # one of the two is offered to the frozen host first
             placed = await cluster.engine.run(agent(f"r{n}"))
             assert placed.host == "b"
+
+
+async def test_what_happens_on_a_host_is_counted(redis_settings):
+    async with cluster_of(redis_settings) as cluster, httpx.AsyncClient() as web:
+        port = free_port()
+        await cluster.start("a", METRICS_PORT=str(port))
+        await cluster.engine.run(agent())
+        with pytest.raises(ProcessFailed):
+            await cluster.engine.run(agent("y", fails=True))
+        async with asyncio.timeout(30):
+            while "holdfast_host_agents 1.0" not in (
+                lines := (await web.get(f"http://127.0.0.1:{port}/metrics")).text.splitlines()
+            ):
+                await asyncio.sleep(0.05)
+        assert 'holdfast_host_calls_total{kind="CreateAgent",status="OK"} 1.0' in lines
+        assert 'holdfast_host_calls_total{kind="CreateAgent",status="INTERNAL"} 1.0' in lines
+        assert 'holdfast_host_agents_ended_total{status="crashed"} 1.0' in lines
+        assert "holdfast_host_density 0.01" in lines
 
 
 async def test_callers_show_the_token(redis_settings):

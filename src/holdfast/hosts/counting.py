@@ -1,0 +1,59 @@
+"""Counts the calls of a host: which, how they were answered, and how long that took."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from grpc import aio
+
+from holdfast.hosts.proto import agent_host_pb2 as wire
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.telemetry.metrics import Metrics
+
+_SERVICE: Final = wire.DESCRIPTOR.services_by_name["AgentHostService"]
+# By name from the proto file: a caller that makes up names makes up no labels.
+_KNOWN: Final = {f"/{_SERVICE.full_name}/{method.name}": method.name for method in _SERVICE.methods}
+
+
+class CallCounter(aio.ServerInterceptor):
+    """Wraps each known call."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Have a known call counted when it ends."""
+        handler = await continuation(handler_call_details)
+        name = _KNOWN.get(handler_call_details.method)
+        if handler is None or name is None or handler.unary_unary is None:
+            return handler
+        return grpc.unary_unary_rpc_method_handler(
+            self._counted(name, handler.unary_unary),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def counted(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
+            began, status = time.monotonic(), "OK"
+            try:
+                return await call(request, context)
+            except BaseException:
+                status = getattr(
+                    context.code(), "name", "UNKNOWN"
+                )  # an int or nothing, if it was not aborted
+                raise
+            finally:
+                self._metrics.host_calls.labels(name, status).inc()
+                self._metrics.host_call_seconds.labels(name).observe(time.monotonic() - began)
+
+        return counted

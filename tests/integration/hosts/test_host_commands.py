@@ -1,0 +1,69 @@
+"""``holdfast host`` and ``holdfast agents``, as a person would use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+APP = str(Path(__file__).with_name("residents.py")) + ":app"
+
+
+@pytest.fixture
+def environ(redis_url: str, tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return kept | {
+        "REDIS_URL": redis_url,
+        "GRPC_PORT": "0",
+        "HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite"),
+        "HOLDFAST_HOSTS_NAME": "here",
+    }
+
+
+def holdfast(environ, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast", *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=90)
+
+
+@pytest.fixture
+def host(redis, environ, tmp_path):
+    log = tmp_path / "host.log"
+    with log.open("w") as out:
+        command = [sys.executable, "-m", "holdfast", "host", "--app", APP, "--json"]
+        with subprocess.Popen(command, env=environ, stderr=out, cwd=tmp_path) as child:
+            while "host ready" not in log.read_text():
+                assert child.poll() is None, log.read_text()
+            yield child
+            child.terminate()
+            assert child.wait(60) == 0, log.read_text()
+
+
+def test_a_resident_from_its_start_to_its_end(host, environ):
+    assert holdfast(environ, "agents", "list").stdout == "no agent lives\n"
+    started = holdfast(environ, "agents", "start", "Clerk", "clerk-1", '"good day"')
+    assert started.stdout.startswith("clerk-1 lives on here (process "), started.stderr
+    answered = holdfast(environ, "agents", "send", "clerk-1", '{"name": "Ada"}', "--wait", "60")
+    assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
+    sent = holdfast(environ, "agents", "send", "clerk-1", '{"name": "Bob"}', "--json")
+    assert json.loads(sent.stdout)["agent_id"] == "clerk-1"
+    (row,) = json.loads(holdfast(environ, "agents", "list", "--json").stdout)
+    assert (row["resident"], row["status"], row["host"], row["restarts"]) == ("Clerk", "running", "here", 0)
+    assert holdfast(environ, "agents", "stop", "clerk-1").stdout == "clerk-1 has stopped\n"
+    again = holdfast(environ, "agents", "stop", "clerk-1")
+    assert (again.returncode, "there is no agent 'clerk-1'" in again.stderr) == (1, True)
+
+
+def test_what_is_wrong_is_said(redis, environ):
+    alone = holdfast(environ, "agents", "start", "Clerk", "x")
+    assert (alone.returncode, "there is no live host" in alone.stderr) == (1, True), alone.stderr
+    nobody = holdfast(environ, "agents", "send", "x", "{}")
+    assert "There is no resident x: start it first." in nobody.stderr
+    assert "is not JSON" in holdfast(environ, "agents", "start", "Clerk", "x", "{").stderr
+    wrong = holdfast(environ, "host", "--app", "nothing.py:app")
+    assert (wrong.returncode, "nothing.py" in wrong.stderr) == (1, True)
+    open_wide = holdfast(environ | {"HOLDFAST_HOSTS_LISTEN": "0.0.0.0"}, "host")
+    assert "reaches beyond this machine: set hosts.tls_certificate" in open_wide.stderr
