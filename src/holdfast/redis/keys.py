@@ -349,6 +349,23 @@ DATA_MODEL = (
         "a schedule is new, changed, resumed, triggered or given back; a scheduler has left",
     ),
     KeyDoc("cleanup-leader", "string", "leadership-ttl-ms", "who cleans up orphans: `owner fence`"),
+    KeyDoc("agents", "zset", "permanent", "long-lived agents that should run, by since when (ms)"),
+    KeyDoc(
+        "agent:<id>",
+        "hash",
+        "while wanted, then 1 hour",
+        "one agent: wanted, status, owner (its host), address, fence, pid, restarts, error, entry, payload, "
+        "name, guild, organization, needs, created_at, started_at",
+    ),
+    KeyDoc(
+        "agent-leases",
+        "zset",
+        "permanent",
+        "agents by until when their host, or whoever looks for one, has them (ms)",
+    ),
+    KeyDoc("agent_location:<id>", "string", "hosts.ttl_seconds", "`host:port` while an agent runs"),
+    KeyDoc("host_agents:<host>", "set", "permanent", "the agents that run on a host"),
+    KeyDoc("placement:counter", "string", "permanent", "counts placements, for round-robin"),
     KeyDoc("members", "zset", "permanent", "index of live processes by expiry; swept by its readers"),
     KeyDoc(
         "member:<kind>:<name>",
