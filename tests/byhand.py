@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
+
 from holdfast.config import QueueSettings
 from holdfast.leases.lease import Lease
 from holdfast.leases.streams import Evicted, StreamLeases
 from holdfast.redis.client import Redis
 from holdfast.runs.claim import Claimed, Claimer, Woken
+from holdfast.runs.expiry import Expiry
 from holdfast.runs.promoter import Promoter
 from holdfast.runs.queue import RunQueue
+from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status, Submission
 from holdfast.runs.settle import Settlement, Settler, Verdict
 from holdfast.telemetry.metrics import Metrics
@@ -128,3 +132,20 @@ async def next_ms(queue) -> None:
     then = await now_ms(queue.redis)
     while await now_ms(queue.redis) < then + 1:
         await asyncio.sleep(0)
+
+
+def retention_of(queue, *, ttl: float = 0.0, pages: int = 250) -> Retention:
+    return Retention(queue, Metrics(), ttl_seconds=ttl, pages=pages)
+
+
+def expiry_without_retention(queue) -> Expiry:
+    """An expiry for which every ended run that is noted has had its time."""
+    settings = msgspec.structs.replace(queue.settings, retention_seconds=0.0)
+    return Expiry(RunQueue(settings, queue.redis), Metrics())
+
+
+async def settle_next(hand: Hand, count: int = 1) -> None:
+    """Let runs end, and be archived."""
+    for run in await hand.claim(count):
+        assert await hand.settle(hand.lease(run)) is Verdict.SETTLED
+    await hand.queue.redis.delete(hand.queue.keys.unarchived)

@@ -37,9 +37,10 @@ FOREIGN = "tests/integration/runs/test_foreign.py"
 WORKER = "tests/integration/runs/test_worker.py"
 DIE = "tests/chaos/test_workers_die.py"
 LIMITS = "tests/integration/runs/test_limits.py"
+THREADS = "tests/integration/runs/test_threads.py"
 ASKS = "tests/integration/runs/test_interrupts.py"
 STEPS = "tests/integration/runs/test_steps.py"
-KEPT = "tests/integration/runs/test_retention.py"
+EXPIRY = "tests/integration/runs/test_expiry.py"
 DEAD = "tests/integration/runs/test_deadletter.py"
 RELAYED = "tests/integration/events/test_relay_of_runs.py"
 INVOKE = "tests/unit/agents/test_invoke.py"
@@ -349,9 +350,51 @@ GUARDS = [
     Guard(
         "a run that waits again waits behind those that came later",
         "runs/lua/claim.lua",
-        "park(limits, name, record, id, bonds.place)",
-        "park(limits, name, record, id)",
+        "local has, place = {}, bonds.place or place_of_entry(entry)",
+        "local has, place = {}, place_of_entry(entry)",
         f"{LIMITS}::test_a_run_that_is_turned_away_goes_before_those_that_came_later",
+    ),
+    Guard(
+        "a lowered limit is not for those that were let in before",
+        "runs/lua/limits.lua",
+        "if count <= most then return true end",
+        "if true then return true end",
+        f"{LIMITS}::test_a_lowered_limit_holds_for_those_that_wait_and_for_those_that_come_back",
+    ),
+    Guard(
+        "whoever ends lets the next one go on, whatever the limit is",
+        "runs/lua/limits.lua",
+        "if redis.call('ZCARD', holding_of(limits, name)) >= n or not admit_next",
+        "if not admit_next",
+        f"{LIMITS}::test_an_agents_limit_holds_over_all_workers_and_is_first_come_first_served",
+    ),
+    Guard(
+        "a raised limit is told only by one that is turned away",
+        "runs/lua/claim.lua",
+        "if bonds.place then apply_limit(name, n) end",
+        "",
+        f"{LIMITS}::test_a_raised_limit_is_told_by_the_first_that_goes_on",
+    ),
+    Guard(
+        "those that wait stand in the order of parking",
+        "runs/lua/limits.lua",
+        "return tonumber(ms) * 1000 + math.min(tonumber(seq), 999)",
+        "return now_ms() * 1000",
+        f"{LIMITS}::test_those_that_wait_go_on_in_the_order_they_came_whoever_read_them_first",
+    ),
+    Guard(
+        "a feed of another type stops the queue",
+        "redis/lua/feed.lua",
+        "if id.err:find('WRONGTYPE', 1, true) then redis.call('DEL', feed) end",
+        "",
+        "tests/integration/runs/test_damaged.py::test_a_feed_that_is_none_any_more_stops_nobody[queued]",
+    ),
+    Guard(
+        "a server that takes no writes is taken for a damaged run",
+        "runs/lua/settle.lua",
+        "if refusal then return refusal end",
+        "",
+        f"{REDIS}::test_a_result_outlives_a_redis_that_takes_no_writes[full]",
     ),
     Guard(
         "a run never keeps one limit for another",
@@ -372,21 +415,21 @@ GUARDS = [
         "runs/lua/limits.lua",
         "if pauses and is_thread(name) or keeps",
         "if keeps",
-        f"{LIMITS}::test_a_retried_run_keeps_its_thread",
+        f"{THREADS}::test_a_retried_run_keeps_its_thread",
     ),
     Guard(
         "a cancelled run keeps its permits",
         "runs/lua/stopping.lua",
         "release_permits(at.limits, record, id, have[4], at.returned, at.run_prefix, now)",
         "",
-        f"{LIMITS}::test_a_cancelled_run_lets_the_next_one_go_on[queued]",
+        f"{THREADS}::test_a_cancelled_run_lets_the_next_one_go_on[queued]",
     ),
     Guard(
         "a parked run is taken for a lost one",
         "runs/lua/restore.lua",
         "if have[8] and have[8] ~= '' and redis.call('ZSCORE', parked_of(limits, have[8]), id) then return 'fine' end",
         "",
-        f"{LIMITS}::test_a_parked_run_is_not_taken_for_a_lost_one",
+        f"{THREADS}::test_a_parked_run_is_not_taken_for_a_lost_one",
     ),
     Guard(
         "asking uses up attempts",
@@ -407,21 +450,21 @@ GUARDS = [
         "runs/lua/expire.lua",
         "if goes_outside(id, have[3]) or waits_for_archive(have[4]) then",
         "if waits_for_archive(have[4]) then",
-        f"{KEPT}::test_an_ended_run_stays_until_its_events_have_reached_the_outside[outbox]",
+        f"{EXPIRY}::test_an_ended_run_stays_until_its_events_have_reached_the_outside[outbox]",
     ),
     Guard(
         "a note of an end removes a live run",
         "runs/lua/expire.lua",
         "if LIVE[have[1]] then return end",
         "",
-        f"{KEPT}::test_a_live_run_under_the_id_of_an_ended_one_does_not_leave",
+        f"{EXPIRY}::test_a_live_run_under_the_id_of_an_ended_one_does_not_leave",
     ),
     Guard(
         "a delayed run forgets that it was to interrupt",
         "runs/lua/promote.lua",
         "if not PUSHY[multitask] then return false end",
         "if true then return false end",
-        f"{LIMITS}::test_a_delayed_run_that_interrupts_stops_the_running_one_when_it_is_due",
+        f"{THREADS}::test_a_delayed_run_that_interrupts_stops_the_running_one_when_it_is_due",
     ),
     Guard(
         "a run that only its agent's limit binds ends with its permit",
@@ -435,7 +478,14 @@ GUARDS = [
         "runs/lua/expire.lua",
         "if finished_at and have[4] and have[4] ~= finished_at then return end",
         "",
-        f"{KEPT}::test_of_those_that_succeeded_together_one_that_came_again_stays",
+        f"{EXPIRY}::test_of_those_that_succeeded_together_one_that_came_again_stays",
+    ),
+    Guard(
+        "a run leaves by the note of an earlier end that names it alone",
+        "runs/lua/expire.lua",
+        "if not finished_at and leaves > now then",
+        "if false then",
+        f"{EXPIRY}::test_a_run_that_came_again_does_not_leave_by_the_note_of_its_first_end",
     ),
     Guard(
         "nothing is kept of a dead run that leaves",

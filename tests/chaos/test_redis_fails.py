@@ -286,3 +286,32 @@ async def test_a_flushed_redis_does_not_end_its_workers(redis, redis_settings):
         run_id = await system.submit("work", 0)
         assert (await system.ended(run_id)).status is Status.SUCCEEDED
         assert not worker.task.done()
+
+
+REFUSALS = {
+    "full": (("CONFIG", "SET", "maxmemory", "1mb"), ("CONFIG", "SET", "maxmemory", "0")),
+    "a replica": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    "alone": (
+        ("CONFIG", "SET", "min-replicas-to-write", "1"),
+        ("CONFIG", "SET", "min-replicas-to-write", "0"),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+async def test_a_result_outlives_a_redis_that_takes_no_writes(restartable_valkey, how, log_lines):
+    """Fails if the refusal of a settlement is taken for that of a damaged run: its work would be done again."""
+    seen = Seen()
+    begin, end = REFUSALS[how]
+    async with System(at(restartable_valkey), slots=4, ttl=30.0) as system:
+        await system.worker(seen.app)
+        run_ids = [await system.submit("work", 1.0) for _ in range(3)]
+        await until(lambda: seen.going == 3)
+        await system.queue.redis.execute_command(*begin)
+        await until(lambda: not seen.going)
+        await until(lambda: any("settling waits" in line["event"] for line in log_lines()))
+        await system.queue.redis.execute_command(*end)
+        for run_id in run_ids:
+            run = await system.ended(run_id, 30)
+            assert (run.status, run.attempt, run.fence) == (Status.SUCCEEDED, 1, 1)
+        assert sum(seen.begun.values()) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
+from redis.exceptions import InvalidResponse, RedisError
 
 from holdfast.config import redacted
 from holdfast.errors import HoldfastError, RedisUnavailable
@@ -27,6 +27,11 @@ def answering(url: str) -> Generator[None]:
             f"Redis at {redacted(url)} does not answer ({_why(exc)}): "
             "check that it runs and that redis.url (REDIS_URL) is right",
             retry_after=_RETRY_SECONDS,
+        ) from exc
+    except InvalidResponse as exc:
+        raise HoldfastError(
+            f"what answers at {redacted(url)} is no Redis ({_why(exc)}): "
+            "check the host and the port of redis.url (REDIS_URL)"
         ) from exc
     except RedisError as exc:
         raise HoldfastError(f"Redis at {redacted(url)} refused a command: {_why(exc)}") from exc

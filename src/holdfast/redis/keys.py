@@ -240,7 +240,13 @@ DATA_MODEL = (
         "what the agent emits and how the run ends, as it happens: JSON of id, type, data",
     ),
     KeyDoc("{agent-queue}:limits", "set", "permanent", "names of the limits that are in use"),
-    KeyDoc("{agent-queue}:turns", "string", "permanent", "counts the runs that had to wait for a limit"),
+    KeyDoc(
+        "{agent-queue}:turns",
+        "string",
+        "permanent",
+        "the last place in line that was given by the clock (us)",
+    ),
+    KeyDoc("{agent-queue}:most", "hash", "permanent", "how many each limit that has a line lets go on"),
     KeyDoc(
         "{agent-queue}:holding:<name>", "zset", "permanent", "runs that hold a limit, by when they got it"
     ),

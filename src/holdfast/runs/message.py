@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agents.finite import require_finite
+from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, MalformedMessage, PayloadTooLarge
 from holdfast.runs.nesting import DEEPEST, too_deep
 from holdfast.runs.run import Envelope, Submission
@@ -48,6 +49,8 @@ def encode_value(value: Any, what: str) -> bytes:
     try:
         data = _encode(value)
     except (TypeError, ValueError, UnicodeEncodeError, RecursionError, OverflowError) as exc:
+        if coroutine := forgotten(value):
+            raise InputError(f"{what} {coroutine}") from exc
         raise InputError(f"{what} can't be written as JSON: {exc}") from exc
     if too_deep(data):
         raise InputError(f"{what} is nested more than {DEEPEST} levels deep")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast.errors import Conflict, EventsExpired
+from holdfast.errors import ConfigError, Conflict, EventsExpired, NotFound, Refused, StoreUnavailable
 from holdfast.runs.run import ENDED, Run, RunFault, Status
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from holdfast.store.archive import ArchivedRun
@@ -15,22 +16,45 @@ if TYPE_CHECKING:
 
 Change: TypeAlias = Literal["cancel", "resume", "retry"]
 
+UNASKED: Final = (StoreUnavailable, ConfigError)
+"""What a store that can't be asked raises: away, or not what this version needs (driver, tables)."""
+_ASK_AGAIN_SECONDS = 1.0
 
-async def past_run(door: StoreDoor, run_id: str, *, queue: str = "") -> Run | None:
-    """Return a run of the archive, if there is an archive and it knows the run."""
-    store = await door.found()
-    found = await store.archived(run_id, "", queue) if store is not None else None
-    return run_of(found) if found is not None else None
+_log = get_logger(__name__)
+
+
+async def past_run(door: StoreDoor, run_id: str, missing: NotFound, *, queue: str = "") -> Run:
+    """Return a run of the archive, or raise ``missing``; the error says so if the archive can't be asked."""
+    try:
+        store = await door.found()
+        found = await store.archived(run_id, "", queue) if store is not None else None
+    except UNASKED as exc:
+        _log.warning("the archive can't be asked", run_id=run_id, error=str(exc))
+        raise NotFound(f"{missing}; the archive, which may know it, could not be asked: {exc}") from exc
+    if found is None:
+        raise missing
+    return run_of(found)
+
+
+def unasked(run_id: str) -> Refused:
+    """Say that nobody knows whether there was a run; where the database is stays in the log."""
+    return Refused(
+        f"run {run_id!r} is not in Redis, and the archive, which may know it, can't be asked now: "
+        "try again after Retry-After seconds",
+        retry_after=_ASK_AGAIN_SECONDS,
+    )
 
 
 def run_of(archived: ArchivedRun) -> Run:
     """Make a run of what the store has kept of it."""
-    metadata = _value(archived.metadata)
+    metadata, error = _value(archived.metadata), _fault(archived.error)
+    # Another version may have written a word that this one does not know: it has ended all the same.
+    status = Status(archived.status) if archived.status in ENDED else Status.FAILED
+    told = error is not None and status is Status.CANCELLED and error.kind == "cancelled"
     return Run(
         id=archived.id,
         queue=archived.queue,
-        # Another version may have written a word that this one does not know: it has ended all the same.
-        status=Status(archived.status) if archived.status in ENDED else Status.FAILED,
+        status=status,
         agent=archived.agent,
         thread_id=archived.thread_id,
         tenant=archived.tenant,
@@ -42,7 +66,8 @@ def run_of(archived: ArchivedRun) -> Run:
         input=_value(archived.input),
         metadata=cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {},
         result=_value(archived.result),
-        error=_fault(archived.error),
+        cancel=error.message if error is not None and told else "",
+        error=error,
     )
 
 
@@ -65,7 +90,7 @@ def expired(run: Run) -> EventsExpired:
     """Say why an archived run has no events."""
     return EventsExpired(
         f"the events of run {run.id} are not kept any more: it ended long ago ({run.status.value}), and only "
-        "its record is in the archive; GET /runs/{id} reads it"
+        "its record is in the archive, where it can be read"
     )
 
 

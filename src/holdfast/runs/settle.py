@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.leases.lease import Lease
 from holdfast.redis.batcher import fitting
-from holdfast.redis.client import DISCONNECTS, REFUSALS
+from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE, takes_no_writes
 from holdfast.redis.scripts import load
 from holdfast.runs.claim import RunLease
 from holdfast.runs.run import RunFault, Status
@@ -128,14 +128,18 @@ class Settler:
         while True:
             try:
                 return await call(batch)
-            except DISCONNECTS as exc:
+            except TROUBLE as exc:
+                if (
+                    isinstance(exc, REFUSALS)
+                    and not isinstance(exc, DISCONNECTS)
+                    and not takes_no_writes(exc)
+                ):
+                    return await self._one_by_one(batch, call, exc)
                 _log.warning(
                     "settling waits for Redis", runs=len(batch), error=str(exc) or type(exc).__name__
                 )
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _RETRY_MOST_SECONDS)
-            except REFUSALS as exc:
-                return await self._one_by_one(batch, call, exc)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _RETRY_MOST_SECONDS)
 
     async def _one_by_one(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any], exc: Exception

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from byhand import Hand, bury, next_ms, submit
+from byhand import Hand, bury, expiry_without_retention, next_ms, submit
 from system import System
 
 from holdfast.errors import StoreUnavailable
 from holdfast.runs.archive import Archive
-from holdfast.runs.expiry import Expiry
 from holdfast.runs.run import Status
 from holdfast.store.door import StoreDoor
 from holdfast.telemetry.metrics import Metrics
@@ -73,7 +72,7 @@ async def test_a_store_that_is_away_costs_no_run(system, hand):
     (waiting,) = await system.queue.redis.lrange(system.queue.keys.unarchived, 0, -1)
     assert waiting.endswith(b" r1")
     await system.queue.redis.zadd(system.queue.keys.ended, {"r1": 1})
-    assert await Expiry(system.queue, Metrics()).run_once() == 0  # it waits for the store
+    assert await expiry_without_retention(system.queue).run_once() == 0  # it waits for the store
     assert (await system.queue.get("r1")).status is Status.SUCCEEDED
 
 
@@ -86,11 +85,11 @@ async def test_what_is_archived_leaves_while_later_ones_wait_for_the_store(syste
     await submit(system.queue, "r2")
     await hand.settle(await hand.claim_one())
     await redis.zadd(keys.ended, {"r1": 1, "r2": 1})
-    assert await Expiry(system.queue, Metrics()).run_once() == 1
+    assert await expiry_without_retention(system.queue).run_once() == 1
     assert await redis.exists(keys.run("r1"), keys.run("r2")) == 1
     await redis.hset(keys.run("r2"), "finished_at", 1)  # ended long ago, and no store took it
     await redis.zadd(keys.ended, {"r2": 1})
-    assert await Expiry(system.queue, Metrics()).run_once() == 1
+    assert await expiry_without_retention(system.queue).run_once() == 1
 
 
 async def test_two_that_archive_at_once_lose_no_run(system, store, hand, monkeypatch):
@@ -133,7 +132,7 @@ async def test_a_run_that_ended_twice_does_not_let_the_others_leave(system, hand
     await system.queue.replay("again")
     await hand.settle(await hand.claim_one())
     await redis.zadd(keys.ended, {f"r{number}": 1 for number in range(3)})
-    assert await Expiry(system.queue, Metrics()).run_once() == 0
+    assert await expiry_without_retention(system.queue).run_once() == 0
 
 
 async def test_a_janitor_that_was_frozen_does_not_take_off_what_ended_again(system, store, hand):

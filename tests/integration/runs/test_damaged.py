@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from byhand import Hand, open_queue, submit
+from byhand import Hand, events, expiry_without_retention, leases_end, open_queue, submit
 from keycheck import noted_ends
 from system import System
 
 from holdfast.errors import RedisUnavailable
 from holdfast.runs.archive import Archive
-from holdfast.runs.expiry import Expiry
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status, Submission
 from holdfast.runs.settle import Settlement, Verdict
@@ -44,19 +43,39 @@ async def test_delayed_runs_behind_it_become_due(queue, hand):
     assert await queue.redis.zcard(queue.keys.delayed) == 0
 
 
-@pytest.mark.parametrize(("key", "verdict"), [("run", Verdict.STALE), ("feed", Verdict.STALE)])
-async def test_the_others_of_a_batch_are_settled_whole(queue, hand, key, verdict):
+async def test_the_others_of_a_batch_are_settled_whole(queue, hand):
     """Fails if the batch ends there: the runs before it would have their result, but never leave the stream."""
     for name in "abc":
         await submit(queue, name)
     leases = [hand.lease(run) for run in await hand.claim(3)]
-    await damage(queue, "b", key=key)
+    await damage(queue, "b")
     batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1", b"{}") for lease in leases]
-    assert await hand._settler._settle(batch) == [Verdict.SETTLED, verdict, Verdict.SETTLED]
+    assert await hand._settler._settle(batch) == [Verdict.SETTLED, Verdict.STALE, Verdict.SETTLED]
     assert await queue.redis.xlen(queue.keys.stream) == 1
     unarchived = await queue.redis.lrange(queue.keys.unarchived, 0, -1)
     assert [one.split()[1] for one in unarchived] == [b"a", b"c"]
     assert await noted_ends(queue.redis, queue.keys.ended) == {"a", "c"}
+
+
+@pytest.mark.parametrize("when", ["queued", "running", "dead"])
+async def test_a_feed_that_is_none_any_more_stops_nobody(queue, hand, when):
+    """Fails if the feed is trusted to be one: claim, settle or reclaim raise, and no run of the queue goes on."""
+    for name in "abc":
+        await submit(queue, name)
+    if when == "queued":
+        await damage(queue, "b", key="feed")
+    runs = await hand.claim(3)
+    assert [run.run_id for run in runs] == ["a", "b", "c"]
+    if when != "queued":
+        await damage(queue, "b", key="feed")
+    if when == "dead":
+        await leases_end(queue)
+        hand = await Hand(queue, "other").join()
+        await hand.reclaim_all()
+        runs = await hand.claim(3)
+    for run in runs:
+        assert await hand.settle(hand.lease(run)) is Verdict.SETTLED
+    assert "succeeded" in await events(queue, "b")
 
 
 async def test_the_archive_and_the_expiry_go_on_behind_it(redis, redis_settings):
@@ -74,7 +93,7 @@ async def test_the_archive_and_the_expiry_go_on_behind_it(redis, redis_settings)
         assert await queue.redis.llen(queue.keys.unarchived) == 0
         await damage(queue, "c")
         await queue.redis.zadd(queue.keys.ended, dict.fromkeys("abcd", 1))
-        assert await Expiry(queue, Metrics()).run_once() == 4
+        assert await expiry_without_retention(queue).run_once() == 4
         await door.aclose()
 
 

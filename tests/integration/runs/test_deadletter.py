@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from byhand import Hand, bury, events, lane_of, open_queue, submit
+from byhand import Hand, bury, events, expiry_without_retention, lane_of, open_queue, submit
 
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.runs.deadletter import DeadLetters
-from holdfast.runs.expiry import Expiry
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Verdict
@@ -165,7 +164,7 @@ async def leaves(queue, run_id: str) -> None:
     await queue.redis.zadd(queue.keys.ended, {run_id: 0})
     await queue.redis.delete(queue.keys.unarchived)
     await queue.redis.zrem(queue.keys.outbox, run_id)
-    assert await Expiry(queue, Metrics()).run_once() == 1
+    assert await expiry_without_retention(queue).run_once() == 1
     assert not await queue.redis.exists(queue.keys.run(run_id), queue.keys.feed(run_id))
 
 

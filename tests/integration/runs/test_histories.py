@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from byhand import Hand, open_queue, submit
+from byhand import Hand, expiry_without_retention, open_queue, submit
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +15,6 @@ from holdfast.errors import Conflict, NotFound, QueuePaused
 from holdfast.leases.lease import Lease
 from holdfast.redis.client import Redis
 from holdfast.runs.deadletter import DeadLetters
-from holdfast.runs.expiry import Expiry
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Priority, Status
@@ -32,7 +31,7 @@ class World:
     def __init__(self, redis: Redis, queue: RunQueue, hands: list[Hand]) -> None:
         self.redis, self.queue, self.hands = redis, queue, hands
         self.dead = DeadLetters(queue)
-        self.expiry = Expiry(queue, Metrics())
+        self.expiry = expiry_without_retention(queue)
         self.accepted: set[str] = set()
         self.expired: set[str] = set()
         self.anonymous = 0

@@ -210,6 +210,21 @@ async def test_a_number_that_json_has_not_fails_the_run_with_its_place(system, a
     assert "can't be written as JSON: $.scores[2] is nan" in run.error.message
 
 
+async def test_a_result_that_was_not_awaited_is_told_by_its_name(system):
+    app = App("test")
+
+    @app.agent
+    async def hasty(ctx):
+        return {"answer": ctx.interrupt("may I?")}
+
+    run_id = await system.submit("hasty")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert (run.status, run.attempt, run.error.kind) == (Status.FAILED, 1, "invalid")
+    told = "result of agent 'hasty' holds the coroutine Context.interrupt at $.answer: did you forget await?"
+    assert run.error.message == told
+
+
 async def test_an_input_with_a_number_that_json_has_not_is_refused(system):
     with pytest.raises(InputError, match=r"input for agent 'echo' can't be written .* \$\.input\.n is inf"):
         await system.submit("echo", {"n": float("inf")})

@@ -5,7 +5,12 @@ local function append_event(record, kind, data, outbox)
   if outbox == nil then outbox = redis.call('HGET', record, 'outbox') end
   -- `<queue>:outbox` beside `<queue>:run:<id>`: what follows in the record's name is the id.
   if outbox then redis.call('ZADD', outbox, 'NX', 0, record:sub(#outbox - 1)) end
-  return redis.call('XADD', record .. ':events', '*', 'type', kind, 'data', data)
+  local feed = record .. ':events'
+  local id = redis.pcall('XADD', feed, '*', 'type', kind, 'data', data)
+  if not id.err then return id end
+  -- Somebody keeps something else under that name: one run's events are no reason to stop a queue.
+  if id.err:find('WRONGTYPE', 1, true) then redis.call('DEL', feed) end
+  return redis.call('XADD', feed, '*', 'type', kind, 'data', data)
 end
 
 -- For listeners that only want to hear it now: nothing is kept for those who come later.

@@ -5,11 +5,12 @@
 -- KEYS  1-4 lanes (streams; the first is served first), 5 gate (hash), 6 runs (zset), 7 run prefix, 8 ended (zset),
 --       9 limits (set), 10 outbox (zset), 11 unarchived (list)
 -- ARGV  1 group, 2 owner, 3 how many, 4 lane numbers in the order to read ('1234'), 5 retention ms,
---       6 default agent, 7 '1' if adopted runs' events go outside, 8 limits: JSON of { agents = { name: n }, tenant = n, key = n } or '',
+--       6 default agent, 7 '1' if adopted runs' events go outside,
+--       8 limits: JSON of { agents = { name: n }, tenant = n, key = n } or '',
 --       then per entry that a blocking read has already delivered to us: lane number, entry id
--- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, { runs of a thread to undo first: id, then what to
---         undo and when each was submitted, separated by blanks }, per run: id, fence, attempt, entry id, agent, message, submitted_at, lane number (0 if it has what few
---         runs have: then its end has more to look up) }
+-- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, { runs of a thread to undo first: id, then
+--         what to undo and when each was submitted, separated by blanks }, per run: id, fence, attempt, entry id, agent, message,
+--         submitted_at, lane number (0 if it has what few runs have: then its end has more to look up) }
 -- @include clock
 -- @include entry
 -- @include limits
@@ -111,25 +112,45 @@ local function limits_of(bonds, agent)
   return wanted
 end
 
+-- One that has waited tells the line behind it what its limit is by now.
+local function apply_limit(name, n)
+  local known = redis.call('HGET', most_of(limits), name)
+  if known and tonumber(known) ~= n then
+    set_most(limits, name, n)
+    admit(limits, name, returned, run_prefix, clock)
+  end
+end
+
+-- A limit that this run was let in by and that is none any more: nobody has to wait for it.
+local NO_LIMIT = 1000000000
+local function let_go_on(record, wanted)
+  local permits = redis.call('HGET', record, 'permits')
+  for _, name in ipairs(permits and permits ~= '' and cjson.decode(permits) or {}) do
+    if not wanted[name] and not is_thread(name) then apply_limit(name, NO_LIMIT) end
+  end
+end
+
 -- Returns false if the run has to wait for one of its limits. What it has of other limits is not for one that waits: it keeps its
 -- thread and its place in line. If it has waited before it also keeps what comes before this limit in the one order of all limits:
 -- two busy ones would else turn it away by turns for ever, and no circle can close along one order.
 local function admitted(record, id, lane, entry, bonds, agent)
-  local has = {}
+  local has, place = {}, bonds.place or place_of_entry(entry)
   for _, limit in ipairs(limits_of(bonds, agent)) do
     local name, n = limit[1], limit[2]
-    if not take_permit(limits, name, n, record, id, clock, bonds.place) then
+    if not take_permit(limits, name, n, record, id, clock, place) then
       drop_entry(lane, group, entry)
       local permits = redis.call('HGET', record, 'permits')
       release_permits(limits, record, id, permits, returned, run_prefix, clock, true, bonds.place and has)
-      park(limits, name, record, id, bonds.place)
-      -- Room in spite of a queue: the limit was raised.
-      while redis.call('ZCARD', holding_of(limits, name)) < n and admit_next(limits, name, returned, run_prefix, clock) do end
+      set_most(limits, name, n)
+      park(limits, name, record, id, place)
+      admit(limits, name, returned, run_prefix, clock) -- room in spite of a line: the limit was raised
       dropped = dropped + 1
       return false
     end
     has[name] = true
+    if bonds.place then apply_limit(name, n) end
   end
+  if bonds.place then let_go_on(record, has) end
   return true
 end
 

@@ -1,16 +1,16 @@
--- Remove ended runs whose time is over: record, feed and their place in the index, a page at a time. A note names one run, or all
--- that succeeded together (`finished_at id id …`).
+-- Remove ended runs whose time is over: record, feed and their place in the index, a page at a time.
 -- A run that lives under the same id again, because somebody deleted its record, only loses the note that it had ended;
 -- one whose events have not all reached the outside stays until they have. What a replay of its dead letter needs is kept.
 -- KEYS  1 ended (zset), 2 runs (zset), 3 run prefix, 4 outbox (zset; others of it by sink), 5 unarchived (list),
 --       6 dead letters (stream), 7 letters (hash)
--- ARGV  1 how many to look at, 2 '1' to look only, 3 retention ms
--- returns { looked at, left or would leave }
+-- ARGV  1 how many to look at, 2 retention ms
+-- returns { looked at, left }
 -- @include clock
 -- @include record
+-- @include notes
 local ended, index, run_prefix, outbox, unarchived = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deadletter, letters = KEYS[6], KEYS[7]
-local LATER_MS, ARCHIVE_MS, NOTES = 60000, 86400000, 1000
+local LATER_MS, ARCHIVE_MS = 60000, 86400000
 local LIVE = { queued = true, delayed = true, running = true, interrupted = true }
 
 -- Lines of a run that wait for their receiver stand in the outbox of its sink.
@@ -40,7 +40,7 @@ local function keep_for_replay(record, letter)
   redis.call('HSET', letters, letter, cjson.encode(kept))
 end
 
-local now = now_ms()
+local now, retention = now_ms(), tonumber(ARGV[2])
 
 -- Runs are archived in the order in which they ended: whatever ended before the first that waits is in the store. One that is
 -- not stays a day longer at most: there may be no janitor at all.
@@ -49,29 +49,7 @@ local all_before = first and (tonumber(first:match('^%d+') or nil) or 0)
 local function waits_for_archive(finished_at)
   if not first then return false end
   local finished = tonumber(finished_at or nil) or 0
-  return finished >= all_before and now < finished + tonumber(ARGV[3]) + ARCHIVE_MS
-end
-
--- Returns when the runs of a note ended, or nil if it is about one run; and their ids.
-local function read_note(note)
-  local finished_at, names = note:match('^(%d+) (.+)$')
-  if not finished_at then return nil, { note } end
-  local ids = {}
-  for id in names:gmatch('%S+') do ids[#ids + 1] = id end
-  return finished_at, ids
-end
-
-local function count_due()
-  local count, from = 0, 0
-  repeat
-    local notes = redis.call('ZRANGEBYSCORE', ended, '-inf', now, 'LIMIT', from, NOTES)
-    for _, note in ipairs(notes) do
-      local _, ids = read_note(note)
-      count = count + #ids
-    end
-    from = from + NOTES
-  until #notes < NOTES
-  return count
+  return finished >= all_before and now < finished + retention + ARCHIVE_MS
 end
 
 local keys, gone, late = {}, {}, {}
@@ -81,6 +59,13 @@ local function let_go(id, finished_at)
   if LIVE[have[1]] then return end
   -- One that ended later under the same id has a note of its own.
   if finished_at and have[4] and have[4] ~= finished_at then return end
+  -- A note that names one run does not say which end it is about: the run's own end counts.
+  local leaves = (tonumber(have[4] or nil) or 0) + retention
+  if not finished_at and leaves > now then
+    late[#late + 1] = math.min(leaves, now + retention)
+    late[#late + 1] = id
+    return
+  end
   if goes_outside(id, have[3]) or waits_for_archive(have[4]) then
     late[#late + 1] = now + LATER_MS
     late[#late + 1] = id
@@ -92,7 +77,6 @@ local function let_go(id, finished_at)
   gone[#gone + 1] = id
 end
 
-if ARGV[2] == '1' then return { 0, count_due() } end
 local most, looked, seen = tonumber(ARGV[1]), 0, {}
 for _, note in ipairs(redis.call('ZRANGEBYSCORE', ended, '-inf', now, 'LIMIT', 0, most)) do
   if looked >= most then break end

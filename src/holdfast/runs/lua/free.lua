@@ -16,10 +16,10 @@ for _, name in ipairs(ARGV) do
     local status = read_fields(run_prefix .. id, 'status')[1]
     if not status or ENDED[status] then
       redis.call('ZREM', holding, id)
-      admit_next(limits, name, returned, run_prefix, now)
+      admit(limits, name, returned, run_prefix, now)
       freed = freed + 1
     end
   end
-  if redis.call('EXISTS', holding) == 0 then admit_next(limits, name, returned, run_prefix, now) end
+  if redis.call('EXISTS', holding) == 0 then admit(limits, name, returned, run_prefix, now) end
 end
 return freed

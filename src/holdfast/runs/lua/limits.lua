@@ -2,10 +2,11 @@
 -- @include queued
 -- Limits: how many runs of one thread, key, tenant or agent go on at once. One that must wait is parked: it has no entry, no slot
 -- and no lease, and is queued by the script that ends a holder. A permit belongs to a run, not to a worker, so no death loses it.
--- `limits` is the set of limits in use; `holding:<name>` and `parked:<name>` (zsets of run ids) lie beside it, and `waiters`,
--- the set of all that are parked.
+-- `limits` is the set of limits in use; `holding:<name>` and `parked:<name>` (zsets of run ids) lie beside it, `waiters`, the set
+-- of all that are parked, and `most`, how many each limit with a line lets go on, as the last worker that looked has it.
 local function holding_of(limits, name) return limits:sub(1, -7) .. 'holding:' .. name end
 local function parked_of(limits, name) return limits:sub(1, -7) .. 'parked:' .. name end
+local function most_of(limits) return limits:sub(1, -7) .. 'most' end
 local function is_thread(name) return name:sub(1, 7) == 'thread:' end
 
 -- What a tenant's thread or key is called among those of all tenants, as scope.py writes it.
@@ -29,12 +30,30 @@ local function note_permit(record, name)
   redis.call('HSET', record, 'permits', cjson.encode(permits), 'bound', '1')
 end
 
--- Whoever comes later than a parked run waits behind it, even if there is room. One that has waited before has a `place`, and goes
--- before all whose place came later.
+-- A run's place in every line is when it came, in thousandths of a millisecond: two in one millisecond have an order too. It comes
+-- with its entry; one that has to wait before it has an entry counts on from the last.
+local function place_of_entry(entry)
+  local ms, seq = entry:match('^(%d+)-(%d+)$')
+  return tonumber(ms) * 1000 + math.min(tonumber(seq), 999)
+end
+
+local function next_place(limits, now)
+  local turns = limits:sub(1, -7) .. 'turns'
+  local place = math.max((tonumber(redis.call('GET', turns) or nil) or 0) + 1, now * 1000)
+  redis.call('SET', turns, string.format('%.0f', place))
+  return place
+end
+
+-- Whoever comes later than a parked run waits behind it, even if there is room; one that came before it goes before it.
 local function take_permit(limits, name, most, record, id, now, place)
   local holding = holding_of(limits, name)
-  if redis.call('ZSCORE', holding, id) then return true end
-  if redis.call('ZCARD', holding) >= most then return false end
+  local count = redis.call('ZCARD', holding)
+  if redis.call('ZSCORE', holding, id) then
+    if count <= most then return true end
+    redis.call('ZREM', holding, id) -- it was let in when the limit was higher
+    return false
+  end
+  if count >= most then return false end
   local first = redis.call('ZRANGE', parked_of(limits, name), 0, 0, 'WITHSCORES')[2]
   if first and not (place and place < tonumber(first)) then return false end
   redis.call('ZADD', holding, now, id)
@@ -43,16 +62,19 @@ local function take_permit(limits, name, most, record, id, now, place)
   return true
 end
 
--- In the order of first parking, by a number and not by the clock: two in one millisecond have an order too. One that pushes
--- goes before all that do not.
-local PUSHES = -1e15
+-- One that pushes goes before all that do not. Written as whole numbers: Lua would round them.
+local PUSHES = -8e15
 local function park(limits, name, record, id, place, pushes)
-  place = place or redis.call('INCR', limits:sub(1, -7) .. 'turns')
-  redis.call('ZADD', parked_of(limits, name), pushes and place + PUSHES or place, id)
+  redis.call('ZADD', parked_of(limits, name), string.format('%.0f', pushes and place + PUSHES or place), id)
   redis.call('SADD', limits, name)
   redis.call('SADD', limits:sub(1, -7) .. 'waiters', id)
-  redis.call('HSET', record, 'status', 'queued', 'entry', '', 'parked', name, 'place', place)
+  redis.call('HSET', record, 'status', 'queued', 'entry', '', 'parked', name, 'place', string.format('%.0f', place))
   append_event(record, 'parked', '{"limit":' .. cjson.encode(shown_limit(record, name)) .. '}')
+end
+
+-- A thread's limit is one; of the others each worker knows what its app and its settings say.
+local function set_most(limits, name, n)
+  if not is_thread(name) then redis.call('HSET', most_of(limits), name, n) end
 end
 
 -- The first in line has the permit from here on: nobody overtakes it on its way to a worker.
@@ -73,8 +95,18 @@ local function admit_next(limits, name, lane, run_prefix, now)
     end
     first = redis.call('ZPOPMIN', parked)[1]
   end
+  redis.call('HDEL', most_of(limits), name)
   if redis.call('EXISTS', holding) == 0 then redis.call('SREM', limits, name) end
   return false
+end
+
+-- Lets those in line go on while there is room: more than one if the limit was raised, and nobody if it was lowered. A long line
+-- whose limit is gone goes on in parts.
+local function admit(limits, name, lane, run_prefix, now)
+  local n = not is_thread(name) and tonumber(redis.call('HGET', most_of(limits), name) or nil) or 1
+  for _ = 1, 100 do
+    if redis.call('ZCARD', holding_of(limits, name)) >= n or not admit_next(limits, name, lane, run_prefix, now) then return end
+  end
 end
 
 -- A run that only pauses keeps its thread: the next message of a conversation must not overtake the one before. `keeps` names
@@ -86,7 +118,7 @@ local function release_permits(limits, record, id, permits, lane, run_prefix, no
     if pauses and is_thread(name) or keeps and keeps[name] then
       kept[#kept + 1] = name
     elseif redis.call('ZREM', holding_of(limits, name), id) == 1 then
-      admit_next(limits, name, lane, run_prefix, now)
+      admit(limits, name, lane, run_prefix, now)
     end
   end
   redis.call('HSET', record, 'permits', kept[1] and cjson.encode(kept) or '')

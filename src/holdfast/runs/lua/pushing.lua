@@ -21,7 +21,7 @@ local function wait_for_thread(at, record, id, thread, multitask, retention, cha
   -- Whoever pushed before and still waits is stopped too: the last one to push is the one that is wanted.
   local pushers = pushes and redis.call('ZRANGEBYSCORE', parked_of(at.limits, 'thread:' .. thread), '-inf', '(0') or {}
   for _, other in ipairs(pushers) do stopped[#stopped + 1] = other end
-  park(at.limits, 'thread:' .. thread, record, id, nil, pushes)
+  park(at.limits, 'thread:' .. thread, record, id, next_place(at.limits, now), pushes)
   for _, other in ipairs(stopped) do
     if multitask == 'rollback' then owe_rollback(at, thread, other) end
     stop_run(at, other, multitask .. ' by run ' .. id .. ' of the same thread', retention, channel, now)

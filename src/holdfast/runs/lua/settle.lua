@@ -2,9 +2,10 @@
 -- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 dead letters (stream), 7 run prefix, 8 ended (zset), 9 limits (set),
 --       10 unarchived (list)
 -- ARGV  1 group, 2 owner, 3 deletes ('1' if acked entries are deleted), 4 retention ms,
---       then, for those in a row that end alike: how many, status (succeeded | failed | timed_out | cancelled | delayed | interrupted),
---       value field (result | error | interrupt), delay ms (delayed), reason (failed, timed_out) or which interrupt of the run it is
---       (interrupted), lane number ('0': look it up, with what few runs have), and per run: id, fence, entry id, value (JSON), event data (JSON)
+--       then, for those in a row that end alike: how many, status (succeeded | failed | timed_out | cancelled | delayed |
+--       interrupted), value field (result | error | interrupt), delay ms (delayed), reason (failed, timed_out) or which interrupt
+--       of the run it is (interrupted), lane number ('0': look it up, with what few runs have),
+--       and per run: id, fence, entry id, value (JSON), event data (JSON)
 -- returns, of those that were not simply settled: their number in the batch, then cancelled (instead of delayed or interrupted) |
 --   already (this fence settled before: a reply was lost) | stale | damaged (a key of the run is not what it should be)
 -- @include clock
@@ -94,6 +95,15 @@ local function settle(at, status, field, extra, lane)
   return reason and 'cancelled' or 'settled'
 end
 
+-- A server that takes no writes now (it is full, a replica, or has none) takes none of the batch: this is refused before the
+-- first write of a script, and it is all sent again.
+local function refusal_of(raised)
+  local text = type(raised) == 'table' and raised.err or tostring(raised) -- a table in Redis, a string in Valkey
+  for _, code in ipairs({ 'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS' }) do
+    if text:find('^%-?' .. code .. ' ') then return { err = text } end
+  end
+end
+
 local words, number, at = {}, 0, 5
 while ARGV[at] do
   local status, field, extra, lane = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], KEYS[tonumber(ARGV[at + 4])]
@@ -103,6 +113,8 @@ while ARGV[at] do
     -- One whose keys somebody has damaged keeps its entry, and the others of the batch their end.
     local fine, word = pcall(settle, run, status, field, extra, lane)
     number = number + 1
+    local refusal = not fine and refusal_of(word)
+    if refusal then return refusal end
     if word ~= 'settled' then
       words[#words + 1] = number
       words[#words + 1] = fine and word or 'damaged'
