@@ -189,6 +189,11 @@ class TestMistakes(KnownMistakes):
             "with acquisition.guard(), redis.guard():",
             "if acquisition and redis:",
             f"{TEST}[4 s-killed]",
+            # The breaker around Redis also hears of ends and of the upkeep.
+            (
+                ("schedules/scheduler.py", "with self._breakers[1].guard():", "if self._breakers:"),
+                ("schedules/recovery.py", "with self._breaker.guard():", "if self._breaker:"),
+            ),
         ),
         Mistake(
             "more is acquired than there are permits",

@@ -24,7 +24,7 @@ from holdfast.api.scheduleshapes import (
 )
 from holdfast.api.scheduling import Book
 from holdfast.errors import Conflict
-from holdfast.schedules.definitions import missing, still_declared
+from holdfast.schedules.definitions import missing, removal_refused
 from holdfast.schedules.words import Changed
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ async def remove_schedule(
         [found.entry.name], stop="its schedule was removed" if stop else "", force=force
     )
     if word is Changed.DECLARED:
-        raise still_declared(name)
+        raise removal_refused(name)
     if word is Changed.UNKNOWN:
         raise missing(name)
     if word is Changed.STALE:

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.api.shapes import Tenant
+from holdfast.api.shapes import NAMED, Tenant
 from holdfast.schedules.trigger import LATEST, Cron, Every, Once
 
 Name: TypeAlias = Annotated[
-    str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$")
+    str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$", extra=NAMED)
 ]
 Span: TypeAlias = Annotated[
     Annotated[float, Meta(ge=0)] | Annotated[str, Meta(max_length=40)],

@@ -28,6 +28,7 @@ from holdfast.schedules.coming import coming
 from holdfast.schedules.definitions import missing
 from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
+from holdfast.schedules.targets import served_queues
 from holdfast.schedules.words import Changed
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ async def explain_schedule(request: Request, name: Name) -> Response:
             patterns=Patterns.of(settings.agent),
             schedulers={one.name: one.fields for one in members if one.kind == "scheduler"},
             sharded=settings.scheduler.sharding != "none",
+            queues=served_queues(here.backend.settings.queue_names(), members),
         )
     return reply(ScheduleExplained(name, found.entry.state.value, [why]))
 

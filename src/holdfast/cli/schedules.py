@@ -17,13 +17,14 @@ from holdfast.errors import InputError, NotFound
 from holdfast.runs.run import Submission
 from holdfast.schedules.backfill import Backfill
 from holdfast.schedules.coming import coming
-from holdfast.schedules.definitions import Definitions, still_declared
+from holdfast.schedules.definitions import Definitions, removal_refused
 from holdfast.schedules.entries import Entries, Entry
 from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.place import checked_keys, run_request
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule, decoded
+from holdfast.schedules.targets import served_queues
 from holdfast.schedules.trigger import Cron, Every
 from holdfast.schedules.words import Changed
 
@@ -170,22 +171,23 @@ def backfill_schedule(
     """Run the past turns of a window, each once: TIME is like 2026-03-01T00:00Z, or epoch seconds."""
     window = (_time("--from", start), _time("--to", end))
 
-    async def work(station: Station) -> list[Filled]:
+    async def work(station: Station) -> tuple[list[Filled], str]:
         async def submit(schedule: Schedule, turn: str) -> bool:
             queue = await station.queue(schedule.target)
             return (await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))).fresh
 
         fill = Backfill(station.redis, checked_keys(station.settings.redis), submit)
+        zone = _zone(_schedule(await _entries(station).get(name)))
         if dry_run:
-            return await fill.plan(name, *window, limit=limit)
-        return await fill.run(name, *window, limit=limit, at_once=at_once)
+            return await fill.plan(name, *window, limit=limit), zone
+        return await fill.run(name, *window, limit=limit, at_once=at_once), zone
 
-    turns = at_station(options.read_settings(config), work)
+    turns, zone = at_station(options.read_settings(config), work)
     if json:
         output.document(turns)
         return
     for one in turns:
-        output.line(f"{one.word} {one.turn} {moment(one.at)}")
+        output.line(f"{one.word} {one.turn} {moment(one.at, zone)}")
     if not turns:
         output.line("no turn of it lies in that window")
 
@@ -218,6 +220,7 @@ def explain_schedule(name: Name, json: options.Json = False, config: options.Con
             patterns=Patterns.of(station.settings.redis.agent),
             sharded=station.settings.redis.scheduler.sharding != "none",
             schedulers={one.name: one.fields for one in members if one.kind == "scheduler"},
+            queues=served_queues(station.settings.queue_names(), members),
         )
 
     said = at_station(options.read_settings(config), work)
@@ -266,7 +269,7 @@ def _change(
             output.line(f"{name} {word.value}")
     declared = [name for name, word in done.items() if word is Changed.DECLARED]
     if declared:
-        raise still_declared(declared[0])
+        raise removal_refused(declared[0])
 
 
 async def _found(registry: Registry, wanted: Sequence[str]) -> list[str]:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from holdfast.errors import InputError
+from holdfast.schedules.entries import State
 from holdfast.schedules.trigger import Cron, Every, Once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_TIMES = 1000
+_STATES = tuple(one.value for one in State)
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +105,14 @@ class Schedules:
         return await self._line().next(_named(name), count)
 
     async def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleInfo]:
-        """Read up to ``limit`` schedules whose name fits a glob, sorted by name."""
+        """Read up to ``limit`` schedules whose name fits a glob, of one state if one is given.
+
+        If there are more, it is any ``limit`` of them, as a scan finds them; what is read is sorted by name.
+        """
+        if state and state not in _STATES:
+            raise InputError(
+                f"state must be one of {', '.join(_STATES)}, or empty for any, got {state[:200]!r}"
+            )
         if limit < 1:
             raise InputError(f"limit must be at least 1, got {limit}")
         return sorted(await self._line().list(pattern, state, limit), key=lambda one: one.name)

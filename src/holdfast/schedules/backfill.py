@@ -7,6 +7,7 @@ that runs in the scheduler has them put in line; a few at once are schedules of 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from holdfast.schedules.entries import Entries
 from holdfast.schedules.registration import registration_of
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import decoded, single_turn, turn_name
+from holdfast.schedules.troubles import say_discarded
 from holdfast.schedules.words import CHUNK, Placed, score, words
 
 if TYPE_CHECKING:
@@ -44,15 +46,17 @@ class Filled(msgspec.Struct, frozen=True):
 
 
 def turns_between(schedule: Schedule, start: float, end: float, *, now: float, limit: int) -> list[Filled]:
-    """Return the turns in [start, end) that are over; more than ``limit`` is an error that says how many."""
-    times = window(schedule, start, end) if start < min(end, now) else []
-    past = [at for at in times if at <= now]
+    """Return the turns in [start, end) that are over; more than ``limit`` is an error."""
     if not start < end:
         raise InputError(f"the window must end after it begins, got {start:g} to {end:g}")
-    if len(past) > min(limit, MOST_TURNS):
+    most = max(0, min(limit, MOST_TURNS))
+    # One more shows that there are too many: whoever asks for all of time would have millions counted.
+    over = min(end, math.nextafter(now, math.inf))
+    past = window(schedule, start, over, most + 1) if start < over else []
+    if len(past) > most:
         raise InputError(
-            f"the window holds {len(past)} turns of {schedule.name!r}, more than the limit of "
-            f"{min(limit, MOST_TURNS)}: make it shorter, or raise the limit (up to {MOST_TURNS})"
+            f"the window holds more turns of {schedule.name!r} than the limit of {most}: "
+            f"make it shorter, or raise the limit (up to {MOST_TURNS})"
         )
     return [Filled(turn_name(schedule.name, at), at) for at in past]
 
@@ -92,7 +96,8 @@ class Backfill:
         if schedule.source == "turn":
             raise InputError(f"{name!r} is one turn of a schedule: backfill that schedule instead")
         now = (await self._registry.count()).now
-        return schedule, turns_between(schedule, start, end, now=now, limit=limit)
+        # Turns of a cron expression take their time: others of this process are not to wait for them.
+        return schedule, await asyncio.to_thread(turns_between, schedule, start, end, now=now, limit=limit)
 
     async def _send(
         self, submit: Submit, schedule: Schedule, turns: Sequence[Filled], at_once: int
@@ -121,7 +126,9 @@ class Backfill:
             args: list[Any] = [schedule.name, at_once, rest[0].timeout_ms, rest[0].priority]
             for one, turn in zip(rest, turns[len(done) :], strict=False):
                 args += (one.name, score(turn.at), one.spec, one.trigger)
-            told = words(Placed, await _BACKFILL(self._redis, self._where, args))
+            discarded, *reply = await _BACKFILL(self._redis, self._where, args)
+            say_discarded(discarded)
+            told = words(Placed, reply)
             done += [
                 msgspec.structs.replace(turn, word=word.value)
                 for turn, word in zip(turns[len(done) :], told, strict=False)

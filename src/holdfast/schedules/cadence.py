@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.config import SchedulerSettings
     from holdfast.schedules.schedule import Schedule
 
-LARGEST_WINDOW: Final = 100_000
 MOST_COUNTED: Final = 1000
 """Missed turns of a cron expression are counted up to here: more are as bad."""
 _INSTANT: Final = 0.001
@@ -106,21 +105,14 @@ def fire_times(schedule: Schedule, after: float, n: int) -> list[float]:
     return list(itertools.islice(_turns(schedule, after), n))
 
 
-def window(schedule: Schedule, start: float, end: float) -> list[float]:
-    """Return the turns in [start, end), the same ones however a time is cut into windows."""
+def window(schedule: Schedule, start: float, end: float, most: int) -> list[float]:
+    """Return the first ``most`` turns in [start, end), the same ones however a time is cut into windows."""
     if not start < end:
         raise InputError(f"the window must end after it begins, got {start:g} to {end:g}")
     turns = (
         _grid(schedule, start) if isinstance(schedule.trigger, Every) else _turns(schedule, start - _INSTANT)
     )
-    found: list[float] = []
-    for turn in turns:
-        if turn >= end:
-            break
-        if len(found) == LARGEST_WINDOW:
-            raise InputError(f"the window holds more than {LARGEST_WINDOW} turns: make it shorter")
-        found.append(turn)
-    return found
+    return list(itertools.takewhile(lambda turn: turn < end, itertools.islice(turns, most)))
 
 
 def counted(schedule: Schedule, after: float, until: float) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.redis.scripts import load
+from holdfast.schedules.troubles import say_discarded
 from holdfast.schedules.words import CHUNK, Ended, score, words
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.leases.lease import Lease
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
+    from holdfast.schedules.troubles import Discarded
 
 _COMPLETE = load(__package__, "complete")
 _GIVE_BACK = load(__package__, "give_back")
@@ -41,12 +43,15 @@ class Done(msgspec.Struct, frozen=True):
 class Completer:
     """Ends the runs of one owner."""
 
-    def __init__(self, redis: Redis, keys: ScheduleKeys, *, owner: str) -> None:
+    def __init__(
+        self, redis: Redis, keys: ScheduleKeys, *, owner: str, discarded: Discarded = say_discarded
+    ) -> None:
         self._redis = redis
         self._where: list[Any] = [keys.waiting, keys.working, keys.leases, keys.definitions]
         self._where += [keys.record_prefix]
         self._priorities, self._nudge = keys.priorities, keys.nudge
         self._owner = owner
+        self._discarded = discarded
 
     async def complete(self, runs: Sequence[Done]) -> list[Ended]:
         """End runs; a stale one changes nothing. Safe to send again when the answer was lost."""
@@ -57,7 +62,9 @@ class Completer:
                 args += (run.name, run.fence, score(run.next_at), run.streak, run.outcome)
                 args += (run.error[:_ERROR_MOST], round(run.duration_ms, 3), run.pause_after)
                 args.append(score(run.doubtful))
-            done += words(Ended, await _COMPLETE(self._redis, [*self._where, self._priorities], args))
+            discarded, *told = await _COMPLETE(self._redis, [*self._where, self._priorities], args)
+            self._discarded(discarded)
+            done += words(Ended, told)
         return done
 
     async def give_back(self, leases: Sequence[Lease], after: Sequence[float] | None = None) -> list[Ended]:

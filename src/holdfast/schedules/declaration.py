@@ -32,11 +32,17 @@ def declared(
 ) -> Schedule:
     """Make the schedule ``name`` of ``agent``; spans and moments may be written as people write them."""
     try:
+        _require_cron_for(tz, cron)
         trigger = trigger_of(every=every, cron=cron, at=at, tz=tz, since=since)
         fields = dict(_field(key, value) for key, value in options.items() if value is not None)
     except InputError as exc:
         raise InputError(f"schedule {name!r}: {exc}") from None
     return checked(Schedule(name=name, agent=agent, trigger=trigger, **fields))
+
+
+def _require_cron_for(tz: str, cron: str | None) -> None:
+    if cron is None and tz != "UTC":
+        raise InputError(f"tz: only a cron expression has a time zone, leave tz={tz!r} out")
 
 
 def _field(key: str, value: Any) -> tuple[str, Any]:

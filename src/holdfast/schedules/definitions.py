@@ -51,7 +51,7 @@ class Definitions:
         for _ in range(_TRIES):
             entry, row = await self._known(schedule.name)
             if entry is not None and entry.spec != spec:
-                raise _taken(entry.name) if is_made(entry.spec) else _declared(entry.name)
+                raise _taken(entry.name) if is_made(entry.spec) else _change_refused(entry.name)
             if row is not None and not row.removed and row.spec and row.spec != spec:
                 raise _taken(schedule.name)
             if entry is not None:
@@ -75,7 +75,7 @@ class Definitions:
         for _ in range(_TRIES):
             entry, row = await self._known(name)
             if entry is not None and not is_made(entry.spec):
-                raise _declared(name)
+                raise _change_refused(name)
             base = _base(entry, row)
             if base is None or not base.spec:
                 raise missing(name)
@@ -101,7 +101,7 @@ class Definitions:
             return await self.registry.remove(_names(rows), stop=stop, revisions=_revisions(rows))
 
         asked = list(names)
-        kept = set[str]() if force else await self._declared(asked)
+        kept = set[str]() if force else await self._held_by_code(asked)
         going = [name for name in asked if name not in kept]
         done = dict(zip(going, await self._each(going, gone, apply, again=True), strict=True))
         return [done.get(name, Changed.DECLARED) for name in asked]
@@ -189,7 +189,7 @@ class Definitions:
 
     # -- reading and writing
 
-    async def _declared(self, names: Sequence[str]) -> set[str]:
+    async def _held_by_code(self, names: Sequence[str]) -> set[str]:
         return {one.name for one in await self.entries.get_many(names) if is_declared(one.spec)}
 
     async def _known(self, name: str) -> tuple[Entry | None, StoredSchedule | None]:
@@ -276,7 +276,7 @@ def _taken(name: str) -> Conflict:
     return Conflict(f"there is a schedule {name!r} already: change it, or remove it first")
 
 
-def still_declared(name: str) -> Conflict:
+def removal_refused(name: str) -> Conflict:
     """Return the error for a schedule that is to be removed while the code has it."""
     return Conflict(
         f"the schedule {name!r} is declared in the code, which would bring it back: take it out there, or "
@@ -284,7 +284,7 @@ def still_declared(name: str) -> Conflict:
     )
 
 
-def _declared(name: str) -> Conflict:
+def _change_refused(name: str) -> Conflict:
     return Conflict(f"the schedule {name!r} is declared in the code: change it there, or choose another name")
 
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import family
 from holdfast.schedules.shards import Shards
+from holdfast.schedules.targets import unserved_queue
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from holdfast.schedules.entries import Entry
     from holdfast.schedules.patterns import Patterns
     from holdfast.schedules.schedule import Schedule
@@ -22,8 +25,12 @@ def explain(
     patterns: Patterns,
     schedulers: dict[str, dict[str, str]],
     sharded: bool = False,
+    queues: Collection[str] | None = None,
 ) -> str:
-    """Return the reason; ``schedulers`` are the live ones, by name, with what they say of themselves."""
+    """Return the reason; ``schedulers`` are the live ones, by name, with what they say of themselves.
+
+    ``queues`` are those that somebody serves; None is not to know them.
+    """
     if sharded and schedulers:
         first, *others = schedulers
         owner = Shards(first, others).owner(entry.name)
@@ -39,26 +46,45 @@ def explain(
         case State.MISSING:
             return "it has lost its place: the next reconcile of any scheduler brings it back"
         case State.WAITING:
-            return _waits(entry, schedule, now, patterns, schedulers)
+            said = _waits(entry, schedule, now, patterns, schedulers)
+            if schedule.target and queues is not None and schedule.target not in queues:
+                said += f"; but its runs stay where they are: {unserved_queue(schedule.target, queues)}"
+            return said
 
 
 def _waits(
     entry: Entry, schedule: Schedule, now: float, patterns: Patterns, schedulers: dict[str, dict[str, str]]
 ) -> str:
-    if entry.next_at is not None and entry.next_at > now:
-        return f"it is not due: its turn is in {entry.next_at - now:.1f} s"
-    refusal = patterns.refusal(family(entry.name))
-    if refusal:
-        return f"it is due, but {refusal} keeps it from being run"
-    if not schedulers:
-        return "it is due, but no scheduler lives: start one with `holdfast scheduler --app …`"
     able = {name: said for name, said in schedulers.items() if _knows(said, schedule)}
-    if not able:
-        return f"it is due, but no live scheduler has the agent {schedule.agent!r}"
+    hindrance = _hindrance(entry, schedule, patterns, able, anybody=bool(schedulers))
+    if entry.next_at is not None and entry.next_at > now:
+        said = f"it is not due: its turn is in {entry.next_at - now:.1f} s"
+        return f"{said}; and then {hindrance}" if hindrance else said
+    if hindrance:
+        return f"it is due, but {hindrance}"
     full = {name for name, said in able.items() if _full(said)}
     if len(full) == len(able):
         return f"it is due, but no permit is free in {', '.join(sorted(full))}"
     return _should_run({name: said for name, said in able.items() if name not in full})
+
+
+def _hindrance(
+    entry: Entry, schedule: Schedule, patterns: Patterns, able: Collection[str], *, anybody: bool
+) -> str:
+    """Say what keeps it from being run by anybody, now and later, until a person changes it; or nothing."""
+    name = family(entry.name)
+    refusal = patterns.refusal(name)
+    if refusal:
+        return f"{refusal} keeps it from being run"
+    if not anybody:
+        return "no scheduler lives: start one with `holdfast scheduler --app …`"
+    if able:
+        return ""
+    force = "" if schedule.source == "api" else " --force"
+    return (
+        f"no live scheduler has the agent {schedule.agent!r}: deploy it, or end the schedule by "
+        f"`holdfast schedules remove {name}{force}`"
+    )
 
 
 def _should_run(free: dict[str, dict[str, str]]) -> str:

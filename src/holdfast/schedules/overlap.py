@@ -15,6 +15,7 @@ from holdfast.redis.scripts import load
 from holdfast.schedules.cadence import fire_times, last_due
 from holdfast.schedules.registration import registration_of
 from holdfast.schedules.schedule import single_turn
+from holdfast.schedules.troubles import counting_discarded, script_failed
 from holdfast.schedules.words import Placed, score, text
 from holdfast.telemetry.logs import get_logger
 
@@ -45,6 +46,7 @@ class Overlaps:
         self._where: list[Any] = [keys.waiting, keys.definitions, keys.priorities, keys.record_prefix]
         self._where += [keys.nudge]
         self._metrics = metrics
+        self._discarded = counting_discarded(metrics)
         self._owner = owner
 
     async def place(self, run: Acquired, schedule: Schedule, at: float) -> Placed:
@@ -53,7 +55,9 @@ class Overlaps:
         before, after = one.spec.split(b'"#"', 1)
         args = [self._owner, run.name, run.fence, score(at), schedule.overlap_most]
         args += [before + b'"', b'"' + after, one.trigger, one.timeout_ms, one.priority]
-        return Placed(text(await _OVERLAP(self._redis, self._where, args)))
+        discarded, word = await _OVERLAP(self._redis, self._where, args)
+        self._discarded(discarded)
+        return Placed(text(word))
 
     @contextlib.asynccontextmanager
     async def beside(self, turn: Turn, clock: RedisClock) -> AsyncGenerator[None]:
@@ -98,6 +102,7 @@ class Overlaps:
             try:
                 return await self.place(turn.run, turn.schedule, at)
             except TROUBLE as exc:
+                script_failed(self._metrics, exc)
                 _log.warning("a turn can't be placed beside another", schedule=turn.run.name, error=repr(exc))
             if await _is_set_within(over, _RETRY_SECONDS):
                 return None

@@ -92,6 +92,7 @@ async def perform(place: Place, turn: Turn, clock: RedisClock, overlaps: Overlap
 async def _submit(place: Place, turn: Turn) -> Outcome:
     if place.submit is None:
         return Failed(Failure.because(FailureClass.INVALID, "this scheduler has no way to submit runs"))
+    place.targets.look([turn.schedule] if turn.schedule.source != "turn" else [])
     await place.submit(turn.schedule, turn_id(turn.run, turn.schedule))
     return Succeeded(None)
 

@@ -11,6 +11,7 @@ from holdfast.config.shown import redacted
 from holdfast.errors import ConfigError
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.schedule import family
+from holdfast.schedules.targets import Targets
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,6 +55,7 @@ class Place:
     submit: Submit | None = None
     store: MemoryStore | None = None
     deadlines: Deadlines = dataclasses.field(default_factory=Deadlines)
+    targets: Targets = dataclasses.field(default_factory=Targets)
 
 
 def run_request(schedule: Schedule, turn: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.breaker import State
 from holdfast.redis.client import TROUBLE
+from holdfast.schedules.troubles import script_failed
 from holdfast.schedules.words import CHUNK, Ended
 from holdfast.telemetry.logs import get_logger
 
@@ -136,7 +137,7 @@ class Endings:
             ending.told(word)
 
     def _failed(self, batch: list[Ending], exc: Exception) -> None:
-        self._metrics.redis_errors.labels(type(exc).__name__).inc()
+        script_failed(self._metrics, exc)
         _log.warning("ends of turns wait for Redis", turns=len(batch), error=str(exc) or type(exc).__name__)
         for ending in batch:
             ending.tries += 1

@@ -7,7 +7,7 @@ it again moves nothing unless what its turns follow from has changed.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -17,17 +17,20 @@ from holdfast.redis.scripts import load
 from holdfast.schedules.entries import scan_names
 from holdfast.schedules.registration import registration_of
 from holdfast.schedules.schedule import decoded
+from holdfast.schedules.troubles import say_discarded
 from holdfast.schedules.words import BATCH, CHUNK, PAGE, Changed, Registered, score, seconds, text, words
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
-    from holdfast.redis.scripts import Script
     from holdfast.schedules.registration import Registration
     from holdfast.schedules.schedule import Schedule
+    from holdfast.schedules.troubles import Discarded
+
+    _Call: TypeAlias = Callable[[Redis, list[str], list[Any]], Awaitable[Any]]
 
 _REGISTER = load(__package__, "register")
 _REMOVE = load(__package__, "remove")
@@ -79,9 +82,10 @@ class Standing(msgspec.Struct, frozen=True):
 class Registry:
     """The schedules of one set of keys."""
 
-    def __init__(self, redis: Redis, keys: ScheduleKeys) -> None:
+    def __init__(self, redis: Redis, keys: ScheduleKeys, *, discarded: Discarded = say_discarded) -> None:
         self._redis = redis
         self._keys = keys
+        self._discarded = discarded
 
     async def register(
         self, schedules: Sequence[Schedule], *, jitter_seconds: float = 0.0
@@ -112,7 +116,7 @@ class Registry:
         keys = self._keys
         where = [keys.waiting, keys.working, keys.leases, keys.definitions, keys.priorities]
         where += [keys.record_prefix, keys.changes]
-        return await self._each(_REMOVE, where, [stop], _under(names, revisions), stride=2)
+        return await self._each(self._remove, where, [stop], _under(names, revisions), stride=2)
 
     async def pause(
         self,
@@ -213,9 +217,10 @@ class Registry:
     async def standing(self) -> Standing:
         """What to remember, to tell later whether anything has changed."""
         keys = self._keys
-        changes, registered = await _STANDING(
+        changes, registered, discarded = await _STANDING(
             self._redis, [keys.changes, keys.definitions, keys.record_prefix], []
         )
+        self._discarded(discarded)
         return Standing(text(changes), int(registered))
 
     async def count(self) -> Counts:
@@ -227,8 +232,13 @@ class Registry:
             float(text(now)), registered, waiting, working, due, seconds(earliest), overlapping=overlapping
         )
 
+    async def _remove(self, redis: Redis, keys: list[str], args: list[Any]) -> list[Any]:
+        discarded, *told = await _REMOVE(redis, keys, args)
+        self._discarded(discarded)
+        return told
+
     async def _each(
-        self, script: Script, keys: list[str], head: list[Any], args: Iterable[Any], *, stride: int = 1
+        self, script: _Call, keys: list[str], head: list[Any], args: Iterable[Any], *, stride: int = 1
     ) -> list[Changed]:
         """Call ``script`` for all of ``args``, a batch at a time."""
         rest = list(args)

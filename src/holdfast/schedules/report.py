@@ -9,6 +9,7 @@ from holdfast.redis.breaker import State
 from holdfast.redis.client import TROUBLE
 from holdfast.schedules.cadence import period
 from holdfast.schedules.health import Health, Sample, health, problems, summary
+from holdfast.schedules.troubles import script_failed
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Report:
             try:
                 sample = await self.measure()
             except TROUBLE as exc:
-                self._metrics.redis_errors.labels(type(exc).__name__).inc()
+                script_failed(self._metrics, exc)
             else:
                 if 0 < every <= loop.time() - said:
                     said = loop.time()

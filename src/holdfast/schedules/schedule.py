@@ -6,14 +6,14 @@ Everything that can be wrong with one is found by ``checked``, before it reaches
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
 
 from holdfast.config.names import checked_queue
 from holdfast.errors import InputError
-from holdfast.schedules.trigger import Cron, Moment, Once, Trigger
+from holdfast.schedules.trigger import Cron, Moment, Once, Since, Trigger
 from holdfast.schedules.wallclock import next_fire
 
 Misfire: TypeAlias = Literal["coalesce", "skip", "catch_up"]
@@ -32,6 +32,18 @@ _NAME_ALLOWED: Final = (
 )
 _NAME_MOST: Final = 200
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
+_UNLISTED = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+# What is stored has other names than what people write.
+_WRITTEN: Final = {
+    "trigger.seconds": "every",
+    "trigger.since": "since",
+    "trigger.expression": "cron",
+    "trigger.zone": "tz",
+    "trigger.at": "at",
+    "timeout_seconds": "timeout",
+    "error_seconds": "error_interval",
+}
+_CHOICES: Final = {"misfire": Misfire, "overlap": Overlap, "since": Since}
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
@@ -133,7 +145,7 @@ def _converted(schedule: Schedule) -> Schedule:
     try:
         return msgspec.convert(msgspec.to_builtins(schedule), Schedule)
     except msgspec.ValidationError as exc:
-        raise _wrong(schedule, _located(exc)) from None
+        raise _wrong(schedule, _as_written(exc)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise _wrong(schedule, f"input: it can't be written as JSON ({exc})") from None
 
@@ -142,6 +154,18 @@ def _located(exc: Exception) -> str:
     text = str(exc)
     where = _WHERE.search(text)
     return f"{where[1]}: {text[: where.start()]}" if where else text
+
+
+def _as_written(exc: Exception) -> str:
+    """Say what is wrong by the names that people write, and what they may write there."""
+    field, colon, what = _located(exc).partition(": ")
+    if not colon:
+        return field
+    field = _WRITTEN.get(field, field)
+    unlisted = _UNLISTED.fullmatch(what)
+    if unlisted and field in _CHOICES:
+        what = f"{unlisted[1]} is not one of {', '.join(get_args(_CHOICES[field]))}"
+    return f"{field}: {what}"
 
 
 def _check_name(field: str, name: str, tenant: str = "") -> None:
@@ -164,7 +188,7 @@ def _check_cron(schedule: Schedule, cron: Cron) -> None:
     except InputError as exc:
         raise _wrong(schedule, str(exc)) from None
     if first is None:
-        raise _wrong(schedule, f"trigger.expression: {cron.expression!r} never fires")
+        raise _wrong(schedule, f"cron: {cron.expression!r} never fires")
 
 
 def _wrong(schedule: Schedule, what: str) -> InputError:

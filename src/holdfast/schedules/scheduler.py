@@ -7,7 +7,7 @@ and given back. Invariant: a permit is taken before acquiring, and given back on
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.breaker import State
@@ -18,8 +18,9 @@ from holdfast.schedules.alarm import TICK, Alarm
 from holdfast.schedules.breakers import acquisition_breaker, redis_breaker
 from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import family
+from holdfast.schedules.troubles import call_failed, script_failed
 from holdfast.schedules.turns import Turns
-from holdfast.schedules.watchdogs import Cycle, Watchdogs
+from holdfast.schedules.watchdogs import Cycle, Signal, Watchdogs
 from holdfast.schedules.words import Found
 from holdfast.telemetry.logs import get_logger
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _ALL = {"", ".*"}
 _NAMES_TOLD = 10
+_NAMES_ADVISED = 3
+_NOTHING_ACQUIRED = {Signal.ZERO_PROGRESS, Signal.CAPACITY_SKEW}
 
 _log = get_logger(__name__)
 
@@ -160,11 +163,27 @@ class Scheduler:
             )
         )
         for signal in barking.began:
-            _log.warning("watchdog barks", signal=signal.value, backlog=self.backlog, free=self.permits.free)
+            told = self._left_alone() if signal in _NOTHING_ACQUIRED else {}
+            _log.warning(
+                "watchdog barks", signal=signal.value, backlog=self.backlog, free=self.permits.free, **told
+            )
             self._metrics.schedule_signals.labels(signal.value).set(1)
         for signal in barking.ended:
             self._metrics.schedule_signals.labels(signal.value).set(0)
         return pause
+
+    def _left_alone(self) -> dict[str, Any]:
+        """Name some schedules that this app has no agent for: if no other has it, they are what is left."""
+        foreign = self.turns.foreign
+        if not foreign:
+            return {}
+        agents = {family(name): agent for name, agent in sorted(foreign.items())}
+        names = list(agents)[:_NAMES_ADVISED]
+        return {
+            "without_agent": [f"{name} (agent {agents[name]})" for name in names],
+            "advice": "this app has no such agent: unless another scheduler's has, deploy it, or "
+            + ", ".join(f"`holdfast schedules remove {name} --force`" for name in names),
+        }
 
     def _say_breakers(self) -> None:
         """Log each breaker that has opened or closed; half open is on the way, and says nothing."""
@@ -195,7 +214,7 @@ class Scheduler:
         except (*TROUBLE, RedisUnavailable) as exc:
             self._metrics.schedule_acquire_failures.inc()
             if not isinstance(exc, RedisUnavailable):  # that one is the breaker's: Redis was not asked
-                self._metrics.redis_errors.labels(type(exc).__name__).inc()
+                (script_failed if taken else call_failed)(self._metrics, exc)
             _log.warning("nothing can be acquired", error=str(exc) or type(exc).__name__)
             return 0, min(self._interval, 1.0)
         finally:

@@ -24,6 +24,7 @@ from holdfast.schedules.performing import perform, prepare, turn_id
 from holdfast.schedules.recovery import Ending, Endings
 from holdfast.schedules.running import Running, Turn
 from holdfast.schedules.schedule import decoded, family
+from holdfast.schedules.troubles import counting_discarded
 from holdfast.schedules.verdict import described, verdict
 from holdfast.schedules.words import Ended
 from holdfast.schedules.zombies import Zombies
@@ -72,7 +73,7 @@ class Turns:
         self._metrics = metrics
         self._alarm = alarm
         self._leases = schedule_leases(keys, owner=place.owner, ttl_ms=ttl_ms)
-        self.completer = Completer(redis, keys, owner=place.owner)
+        self.completer = Completer(redis, keys, owner=place.owner, discarded=counting_discarded(metrics))
         self._overlaps = Overlaps(redis, keys, metrics, owner=place.owner)
         cycle_seconds = min(scheduler.interval_ms / 1000, 1.0)
         self.endings = Endings(self.completer, breaker, metrics, cycle_seconds=cycle_seconds)
@@ -84,8 +85,8 @@ class Turns:
         self.zombies = Zombies(self.running, self._overrun, self._abandon, budget_seconds=budget)
         self.left_behind = 0
         """Turns whose agents ignored even the shutdown."""
-        self.foreign: set[str] = set()
-        """Schedules that this app has no agent for."""
+        self.foreign: dict[str, str] = {}
+        """Schedules that this app has no agent for, with the agent."""
         self._lateness = metrics.schedule_lateness_seconds.child()
         self._run_seconds = metrics.schedule_run_seconds.child()
 
@@ -119,7 +120,7 @@ class Turns:
         run, schedule = turn.run, turn.schedule
         if not schedule.target and schedule.agent not in self._place.app.agents:
             # Another app's: whoever has the agent takes it, and we don't look at it again for a while.
-            self.foreign.add(run.name)
+            self.foreign[run.name] = schedule.agent
             self._give_back(turn, None)
             return True
         late = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.redis.client import TROUBLE
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
 from holdfast.schedules.rounds import Round
+from holdfast.schedules.troubles import script_failed
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Upkeep:
                 while await self._reclaim_once() == _BATCH:
                     pass
             except TROUBLE as exc:
-                self._metrics.redis_errors.labels(type(exc).__name__).inc()
+                script_failed(self._metrics, exc)
 
     async def _reclaim_once(self) -> int:
         found = await self._orphans.reclaim(_BATCH)
@@ -99,7 +100,7 @@ class Upkeep:
         except TimeoutError:
             result = "hung"
         except TROUBLE as exc:
-            self._metrics.redis_errors.labels(type(exc).__name__).inc()
+            script_failed(self._metrics, exc)
             result = "failed"
         self._metrics.schedule_sweeps.labels(result).inc()
         # Passes that became due while this one was on are left out: the next comes when it would have.

@@ -78,7 +78,7 @@ def read(expression: str, zone: str) -> _Clock:
         template = CronSim(expression, _EPOCH)
     except CronSimError as exc:
         raise InputError(
-            f"trigger.expression: {expression[:100]!r} is no cron expression ({exc}): write five fields "
+            f"cron: {expression[:100]!r} is no cron expression ({exc}): write five fields "
             "(minute hour day month weekday), or six with the seconds in front"
         ) from None
     minute, hour = expression.split()[-5:-3]
@@ -91,7 +91,7 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # unknown, outside of the database, a folder of it
         raise InputError(
-            f"trigger.zone: {name[:100]!r} is no time zone: write a name like Europe/Paris or UTC"
+            f"tz: {name[:100]!r} is no time zone: write a name like Europe/Paris or UTC"
         ) from None
 
 

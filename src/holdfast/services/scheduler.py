@@ -32,6 +32,7 @@ from holdfast.schedules.rounds import Round
 from holdfast.schedules.schedule import family
 from holdfast.schedules.scheduler import Scheduler
 from holdfast.schedules.shards import Shards
+from holdfast.schedules.targets import Targets
 from holdfast.schedules.troubles import counting_discarded, script_failed
 from holdfast.schedules.upkeep import Upkeep
 from holdfast.services.connections import Connections
@@ -114,6 +115,7 @@ class SchedulerProcess:
             self.name,
             submitter(partial(self._sender, connections)),
             connections.store,
+            targets=Targets(self._settings.queue_names()),
         )
         redis, keys, ttl = connections.redis, checked_keys(settings), self._settings.lease.ttl_seconds
         scheduler = self.scheduler = Scheduler(
@@ -130,6 +132,7 @@ class SchedulerProcess:
         )
         registry = Registry(redis, keys, discarded=counting_discarded(self.metrics))
         schedules = tuple(self._app.schedules.values())
+        place.targets.look(schedules)
         reconcile = Reconcile(registry, schedules, settings.scheduler, self._healing(connections, registry))
         sweeping = upkeep.sweeping()
         passes = [self._reconciling(reconcile, scheduler), *([sweeping] if sweeping is not None else [])]

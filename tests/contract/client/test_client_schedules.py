@@ -37,6 +37,13 @@ async def test_they_are_listed_and_read(client, board):
     assert found.next_at > time.time()
 
 
+async def test_a_state_that_there_is_not_is_refused_with_those_that_there_are(client, board):
+    with pytest.raises(InputError, match=r"waiting, running, paused, done, missing.*'bogus'"):
+        await client.schedules.list(state="bogus")
+    for state in ("", "waiting", "running", "paused", "done", "missing"):
+        assert len(await client.schedules.list(state=state)) == (2 if state in {"", "waiting"} else 0)
+
+
 async def test_many_are_listed_once(client, board):
     await board.add(*(f"s-{n}" for n in range(450)))
     names = [one.name for one in await client.schedules.list("s-*", limit=1000)]
@@ -53,11 +60,14 @@ async def test_one_is_paused_and_resumed_with_a_reason(client, board):
 async def test_one_is_triggered_and_its_turns_stay(client, board):
     turn = (await board.waiting())["nightly"]
     assert await client.schedules.trigger("nightly") == "triggered"
-    (run,) = await board.pod().acquire()
+    pod = board.pod()
+    run = await pod.one()
     assert (run.name, run.triggered) == ("nightly", True)
     assert await client.schedules.trigger("nightly") == "buffered"
     assert (await client.schedules.get("nightly")).owner == "pod"
-    assert turn > time.time()
+    await pod.complete(run)
+    await pod.complete(await pod.one())
+    assert (await board.waiting())["nightly"] == turn
 
 
 async def test_the_last_error_is_told(client, board):

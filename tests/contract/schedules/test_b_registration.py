@@ -174,6 +174,19 @@ async def test_b16_failures_in_a_row_pause_by_the_completion(board):
     assert (entry.state, entry.paused) == (State.PAUSED, "5 failures in a row")
 
 
+async def test_b16_a_resume_counts_the_failures_anew(board):
+    pod, failed = board.pod(), {"outcome": "failed", "pause_after": 3}
+    await board.add("a")
+    await pod.complete(await pod.one(), streak=3, **failed)
+    assert await board.registry.resume(["a"]) == [Changed.RESUMED]
+    assert (await board.entry("a")).streak == 0
+    await board.make_due("a")
+    run = await pod.one()
+    assert (run.streak, await pod.complete(run, streak=1, **failed)) == (0, Ended.COMPLETED)
+    entry = await board.entry("a")
+    assert (entry.state, entry.streak) == (State.WAITING, 1)
+
+
 async def test_b17_a_trigger_runs_it_now_and_does_not_move_its_turns(board):
     pod = board.pod()
     await board.add("a", due=600)

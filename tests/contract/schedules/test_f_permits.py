@@ -109,6 +109,7 @@ async def test_f5_an_acquisition_that_fails_gives_its_permits_back(stage):
     await stage.board.redis.set(stage.board.keys.waiting, "damaged")
     await until(lambda: running.count("schedule_acquire_failures_total") >= 2)
     assert running.scheduler.permits.taken == 0
+    assert running.count("schedule_script_errors_total", kind="ResponseError") >= 2
     await stage.board.redis.delete(stage.board.keys.waiting)
 
 

@@ -225,7 +225,7 @@ MISTAKES = [
     Mistake(
         "the end of a run overwrites the failures of those beside it",
         f"{LUA}/complete.lua",
-        "math.max((known or 0) + 1, told)",
+        "known and known + 1 or told",
         "told",
         f"{BESIDE}::test_q46_failures_side_by_side_add_up_in_whatever_order_they_end",
     ),
@@ -242,6 +242,21 @@ MISTAKES = [
         "land(waiting, record, name, cadence or turn, true)",
         "land(waiting, record, name, turn, true)",
         f"{BESIDE}::test_q48_a_pause_for_failures_keeps_the_turn_and_gives_up_the_manual_run",
+    ),
+    Mistake(
+        "a backfill counts all turns of its window, whatever its limit is",
+        "schedules/backfill.py",
+        "window(schedule, start, over, most + 1)",
+        "window(schedule, start, over, 100_000)",
+        "tests/contract/schedules/test_q_backfill.py"
+        "::test_q22_no_more_turns_are_computed_than_show_that_there_are_too_many[1-1]",
+    ),
+    Mistake(
+        "a backfill computes its turns on the event loop",
+        "schedules/backfill.py",
+        "await asyncio.to_thread(turns_between, schedule, start, end, now=now, limit=limit)",
+        "turns_between(schedule, start, end, now=now, limit=limit)",
+        "tests/contract/schedules/test_q_backfill.py::test_q22_turns_are_computed_beside_the_event_loop",
     ),
     Mistake(
         "missed turns are walked one by one",

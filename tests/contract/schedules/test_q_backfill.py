@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from schedulehand import Board, redis_now
@@ -10,12 +11,17 @@ from system import until
 
 from holdfast import App, Context
 from holdfast.errors import InputError, NotFound
-from holdfast.schedules.backfill import Backfill, turns_between
-from holdfast.schedules.completion import Done
+from holdfast.schedules import cadence
+from holdfast.schedules.backfill import MOST_TURNS, Backfill, turns_between
+from holdfast.schedules.completion import Completer, Done
 from holdfast.schedules.place import run_request
+from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.trigger import Cron, Every, Once
+from holdfast.schedules.troubles import counting_discarded
+from holdfast.schedules.wallclock import next_fire
 from holdfast.schedules.words import Changed, Ended
+from holdfast.telemetry.metrics import Metrics
 
 DAY = 86400.0
 MIDNIGHT = 1_775_001_600.0  # 2026-04-01T00:00Z
@@ -58,11 +64,48 @@ def test_q21_however_a_window_is_cut_each_turn_has_one_name():
     assert len({one.turn for one in whole}) == 80
 
 
-def test_q22_more_turns_than_the_limit_are_refused_with_their_number():
-    with pytest.raises(InputError, match="holds 24 turns of 'hourly', more than the limit of 10"):
+def test_q22_more_turns_than_the_limit_are_refused():
+    with pytest.raises(InputError, match="holds more turns of 'hourly' than the limit of 10"):
         turns_between(HOURLY, MIDNIGHT, MIDNIGHT + DAY, now=MIDNIGHT + DAY, limit=10)
     with pytest.raises(InputError, match="must end after it begins"):
         turns_between(HOURLY, MIDNIGHT, MIDNIGHT, now=MIDNIGHT + DAY, limit=10)
+    assert len(turns_between(HOURLY, MIDNIGHT, MIDNIGHT + DAY, now=MIDNIGHT + DAY, limit=24)) == 24
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[threading.Thread]:
+    """The threads that computed turns of cron expressions, a turn each."""
+    threads: list[threading.Thread] = []
+
+    def counting(expression: str, zone: str, after: float) -> float | None:
+        threads.append(threading.current_thread())
+        return next_fire(expression, zone, after)
+
+    monkeypatch.setattr(cadence, "next_fire", counting)
+    return threads
+
+
+@pytest.mark.parametrize(("limit", "most"), [(-1, 0), (0, 0), (1, 1), (100, 100), (1_000_000, MOST_TURNS)])
+def test_q22_no_more_turns_are_computed_than_show_that_there_are_too_many(computed, limit, most):
+    """Fails if a window of fifty years is counted to its end, or far beyond what its limit allows."""
+    with pytest.raises(InputError, match=f"than the limit of {most}:"):
+        turns_between(HOURLY, 0, MIDNIGHT, now=MIDNIGHT, limit=limit)
+    assert len(computed) == most + 1
+
+
+def test_q22_turns_to_come_are_not_computed(computed):
+    turns = turns_between(HOURLY, MIDNIGHT, MIDNIGHT * 2, now=MIDNIGHT + 3600, limit=MOST_TURNS)
+    assert [one.at - MIDNIGHT for one in turns] == [0, 3600]
+    assert len(computed) == 3
+
+
+async def test_q22_turns_are_computed_beside_the_event_loop(board, computed):
+    """Fails if everybody else waits meanwhile, as requests to the API did for seconds."""
+    await board.registry.register([HOURLY])
+    computed.clear()
+    assert len(await fill(board).plan("hourly", MIDNIGHT - DAY, MIDNIGHT)) == 24
+    assert computed
+    assert threading.current_thread() not in computed
 
 
 # -- with a target
@@ -244,3 +287,30 @@ async def test_q51_a_key_of_a_backfill_that_was_overwritten_is_thrown_away_and_f
     await overwrite()
     assert await board.registry.remove(["hourly", "other"]) == [Changed.REMOVED] * 2
     await board.redis.delete(key)
+
+
+@pytest.mark.parametrize("damaged", ["hourly#backfill", "#turns"])
+async def test_q52_what_was_thrown_away_is_told_and_counted(board, damaged, log_lines):
+    """The mistake: a key that somebody else wrote there is gone, and nobody knows."""
+    metrics = Metrics()
+    board.registry = Registry(board.redis, board.keys, discarded=counting_discarded(metrics))
+    pod = board.pod()
+    pod.completer = Completer(board.redis, board.keys, owner=pod.owner, discarded=counting_discarded(metrics))
+    await board.registry.register([HOURLY])
+    await fill(board).run("hourly", MIDNIGHT, MIDNIGHT + 3 * 3600)
+    key = board.keys.record_prefix + damaged
+
+    def told() -> float | None:
+        return metrics.registry.get_sample_value("holdfast_schedule_repaired_total", {"kind": "damaged"})
+
+    run = await pod.one()
+    assert told() is None, "a sound key is none of it"
+    await board.redis.delete(key)
+    await board.redis.set(key, "overwritten")
+    assert await pod.complete(run) is Ended.COMPLETED
+    assert told() == 1
+    await board.redis.delete(key)
+    await board.redis.set(key, "overwritten")
+    assert await board.registry.remove(["hourly"]) == [Changed.REMOVED]
+    assert told() == 2
+    assert [line["keys"] for line in log_lines() if line["level"] == "error"] == [[key], [key]]

@@ -191,6 +191,17 @@ async def test_q48_a_pause_for_failures_keeps_the_turn_and_gives_up_the_manual_r
     assert await board.waiting() == {}
 
 
+async def test_q49_a_run_from_before_a_resume_does_not_bring_its_failures_back(board):
+    pod, failed = board.pod(), {"outcome": "failed", "pause_after": 3}
+    await board.add("a")
+    await pod.complete(await pod.one(), after=-1, streak=2, **failed)
+    run = await pod.one()
+    await board.registry.pause(["a"])
+    await board.registry.resume(["a"])
+    assert await pod.complete(run, streak=3, **failed) is Ended.COMPLETED
+    assert (await board.entry("a")).streak == 1
+
+
 # -- what is registered
 
 

@@ -34,10 +34,31 @@ MISTAKES = [
     Mistake(
         "an overwritten key of a backfill fails whoever meets it",
         "schedules/lua/turns.lua",
-        "if found ~= kind and found ~= 'none' then redis.call('DEL', key) end",
-        "",
+        "redis.pcall(command, key, ...)",
+        "redis.call(command, key, ...)",
         "tests/contract/schedules/test_q_backfill.py::"
         "test_q51_a_key_of_a_backfill_that_was_overwritten_is_thrown_away_and_fails_nobody[#turns]",
+    ),
+    Mistake(
+        "an overwritten key of a backfill is thrown away without a word",
+        "schedules/lua/turns.lua",
+        "discarded[#discarded + 1] = key",
+        "",
+        "tests/contract/schedules/test_q_backfill.py::test_q52_what_was_thrown_away_is_told_and_counted[#turns]",
+    ),
+    Mistake(
+        "one more failure pauses at once what was resumed",
+        f"{LUA}/resume.lua",
+        "redis.call('HSET', record, 'streak', '0')",
+        "",
+        f"{B}::test_b16_a_resume_counts_the_failures_anew",
+    ),
+    Mistake(
+        "a run from before a resume brings the failures back",
+        f"{LUA}/complete.lua",
+        "known and known + 1 or told",
+        "math.max((known or 0) + 1, told)",
+        f"{HERE}/test_q_beside.py::test_q49_a_run_from_before_a_resume_does_not_bring_its_failures_back",
     ),
     Mistake(
         "R2 what was seen due is taken without asking again whether it is",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime
+from typing import Any
 
 import pytest
 from schedulehand import Board
@@ -18,7 +19,7 @@ from holdfast.redis.client import connect
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule
-from holdfast.schedules.trigger import Cron, Every, Once
+from holdfast.schedules.trigger import Cron, Every, Once, Trigger
 
 APP = """
 from holdfast import App
@@ -82,6 +83,20 @@ def test_they_are_paused_and_resumed_by_pattern(cli, registered):
     }
 
 
+@pytest.mark.parametrize("wanted", ["due", "du*"])
+def test_a_resume_counts_failures_anew(cli, redis_url, registered, wanted):
+    async def fail() -> None:
+        redis = connect(RedisSettings(url=redis_url))
+        pod = Board(redis).pod()
+        await pod.complete(await pod.one(), outcome="failed", streak=3, pause_after=3)
+        await redis.aclose()
+
+    asyncio.run(fail())
+    assert cli("schedules", "show", "due", "--json").json["streak"] == 3
+    assert cli("schedules", "resume", wanted).out == "due resumed\n"
+    assert cli("schedules", "show", "due", "--json").json["streak"] == 0
+
+
 def test_without_names_nothing_is_paused(cli, registered):
     said = cli("schedules", "pause")
     assert (said.code, "--all" in said.err) == (2, True)
@@ -101,6 +116,30 @@ def test_times_are_told_with_their_zone(cli, registered):
     assert " 03:00:00 UTC (in " in cli("schedules", "show", "nightly-a").out
     here = datetime.now().astimezone().tzname()
     assert f" {here} (in 2h)" in cli("schedules", "next", "nightly-b").out
+
+
+def test_a_backfill_tells_its_turns_by_the_clocks_of_their_schedule(cli, redis_url):
+    register(redis_url, Cron(expression="30 3 * * *", zone="Asia/Tokyo"))
+    window = ("--from", "2026-03-01T00:00Z", "--to", "2026-03-02T00:00Z")
+    for options in (("--dry-run",), ()):
+        (line,) = cli("schedules", "backfill", "night", *window, *options).out.splitlines()
+        assert " 2026-03-02 03:30:00 JST (" in line
+
+
+def test_a_target_that_nobody_serves_is_explained(cli, redis_url):
+    register(redis_url, Every(seconds=60), target="medya")
+    said = cli("schedules", "explain", "night").out
+    assert "nobody serves queue 'medya' by these settings; known are " in said
+
+
+def register(redis_url: str, trigger: Trigger, **options: Any) -> None:
+    async def work() -> None:
+        client = connect(RedisSettings(url=redis_url))
+        schedule = Schedule(name="night", agent="work", trigger=trigger, **options)
+        await Registry(client, ScheduleKeys.of()).register([schedule])
+        await client.aclose()
+
+    asyncio.run(work())
 
 
 def test_the_last_error_is_shown_with_its_time(cli, redis_url, registered):
@@ -151,7 +190,7 @@ def test_a_window_is_backfilled_once(cli, registered):
         ),
         (("--from", "2026-03-01T00:00Z", "--to", "soon"), "--to: 'soon' is no time"),
         (("--from", "2026-03-02T00:00Z", "--to", "2026-03-01T00:00Z"), "must end after it begins"),
-        (("--from", "2025-03-01T00:00Z", "--to", "2026-03-01T00:00Z"), "holds 365 turns"),
+        (("--from", "2025-03-01T00:00Z", "--to", "2026-03-01T00:00Z"), "holds more turns of"),
     ],
 )
 def test_a_backfill_that_is_not_meant_is_refused(cli, registered, arguments, said):

@@ -7,6 +7,7 @@ from mistakes import KnownMistakes, Mistake
 D = "tests/integration/schedules/test_definitions.py"
 R = "tests/integration/schedules/test_reconcile.py"
 H = "tests/integration/api/test_schedules.py"
+TENANTS = "tests/integration/api/test_schedules_of_tenants.py"
 T = "tests/integration/schedules/test_told.py"
 LUA = "schedules/lua"
 
@@ -128,21 +129,21 @@ MISTAKES = [
         "schedules/schedule.py",
         'plain = f"_{name[len(tenant) :]}" if tenant and name.startswith(f"{tenant}/") else name',
         "plain = name",
-        f"{H}::test_every_tenant_that_a_key_may_have_may_have_schedules",
+        f"{TENANTS}::test_every_tenant_that_a_key_may_have_may_have_schedules",
     ),
     Mistake(
         "a tenant reads the schedules of another",
         "api/scheduling.py",
         "return fits and self.here.caller.sees(schedule.tenant)",
         "return fits",
-        f"{H}::test_a_name_in_front_does_not_make_it_the_tenants",
+        f"{TENANTS}::test_a_name_in_front_does_not_make_it_the_tenants",
     ),
     Mistake(
         "a tenant steers what only looks like its own",
         "api/scheduling.py",
         "if not self.here.caller.sees(found.schedule.tenant):",
         "if False:",
-        f"{H}::test_a_name_in_front_does_not_make_it_the_tenants",
+        f"{TENANTS}::test_a_name_in_front_does_not_make_it_the_tenants",
     ),
     Mistake(
         "a page forgets where it was in a large batch",
@@ -154,7 +155,7 @@ MISTAKES = [
     Mistake(
         "what the code declares is removed, and comes back",
         "schedules/definitions.py",
-        "kept = set[str]() if force else await self._declared(asked)",
+        "kept = set[str]() if force else await self._held_by_code(asked)",
         "kept = set[str]()",
         f"{H}::test_one_that_the_code_declares_is_not_removed_but_by_force",
     ),

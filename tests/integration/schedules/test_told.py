@@ -14,6 +14,8 @@ from holdfast import App, Context
 from holdfast.config import WorkerSettings
 from holdfast.redis.breaker import State as Breaker
 from holdfast.schedules.entries import State
+from holdfast.schedules.schedule import Schedule
+from holdfast.schedules.trigger import Every
 
 
 @pytest.fixture
@@ -163,3 +165,34 @@ async def test_while_redis_is_away_the_breaker_is_in_the_log_and_in_the_metrics(
         await until(lambda: told(log_lines(), "circuit breaker closed"))
         await until(lambda: running.count("schedule_breaker_state", kind="redis") == 0)
         assert all(one.state is Breaker.CLOSED for one in running.scheduler.breakers.values())
+
+
+@pytest.mark.parametrize("made_later", [False, True])
+async def test_a_target_that_nobody_serves_is_warned_of_once(stage, log_lines, made_later):
+    app, known = App("test"), stage.system.queue.name
+
+    @app.schedule(every=0.02, target="medya", name="lost")
+    async def work() -> None: ...
+
+    @app.schedule(every=3600, target=known, name="fine")
+    async def other() -> None: ...
+
+    if made_later:
+        await stage.board.registry.register(list(app.schedules.values()))
+        app = App("without")
+    await stage.start(app)
+    await stage.entry("lost", runs=3)
+    (said,) = told(log_lines(), "nobody serves queue")
+    assert "queue 'medya' by these settings; known are " in said["event"]
+    assert (said["schedule"], said["queue"], said["level"]) == ("lost", "medya", "warning")
+    assert known in said["known"]
+
+
+async def test_a_bark_names_the_schedules_whose_agent_this_app_has_not(stage, log_lines):
+    gone = [Schedule(name=f"gone-{n}", agent="old", trigger=Every(seconds=3600)) for n in range(4)]
+    await stage.board.registry.register(gone)
+    running = await stage.start(App("test"), interval_ms=20)
+    await until(lambda: running.count("schedule_signals", kind="zero_progress") == 1)
+    bark = next(line for line in told(log_lines(), "watchdog barks") if line["signal"] == "zero_progress")
+    assert bark["without_agent"] == [f"gone-{n} (agent old)" for n in range(3)]
+    assert "deploy it, or `holdfast schedules remove gone-0 --force`" in bark["advice"]

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from holdfast.config import ScheduledAgentSettings
+from holdfast.redis.members import Member
 from holdfast.schedules.entries import Entry, State
 from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.shards import Shards
+from holdfast.schedules.targets import served_queues
 from holdfast.schedules.trigger import Every
 
 SCHEDULE = Schedule(name="report", agent="work", trigger=Every(seconds=60))
@@ -70,6 +72,59 @@ def test_by_where_it_is(found, said):
 )
 def test_by_who_could_run_it(schedulers, options, said):
     assert said in why(entry(), schedulers, **options)
+
+
+@pytest.mark.parametrize(
+    ("schedulers", "options", "said"),
+    [
+        (
+            {"pod": {"agents": "other"}},
+            {},
+            "has the agent 'work': deploy it, or end the schedule by `holdfast schedules remove report --force`",
+        ),
+        ({}, {}, "no scheduler lives"),
+        ({"pod": ABLE}, {"agent": {"disabled_pattern": "rep.*"}}, "redis.agent.disabled-pattern keeps it"),
+    ],
+)
+def test_what_will_keep_it_is_said_before_it_is_due(schedulers, options, said):
+    told = why(entry(next_at=130.0), schedulers, **options)
+    assert told.startswith("it is not due: its turn is in 30.0 s; and then ")
+    assert said in told
+
+
+def test_one_that_was_made_at_run_time_is_removed_without_force():
+    made = msgspec.structs.replace(SCHEDULE, source="api")
+    said = explain(entry(), made, now=100.0, patterns=Patterns(), schedulers={"pod": {"agents": ""}})
+    assert said.endswith("`holdfast schedules remove report`")
+
+
+@pytest.mark.parametrize("due", [90.0, 130.0])
+def test_a_target_that_nobody_serves_is_told(due):
+    there = msgspec.structs.replace(SCHEDULE, target="medya")
+
+    def told(queues: set[str] | None) -> str:
+        return explain(
+            entry(next_at=due),
+            there,
+            now=100.0,
+            patterns=Patterns(),
+            schedulers={"pod": ABLE},
+            queues=queues,
+        )
+
+    said = "nobody serves queue 'medya' by these settings; known are default, media"
+    assert said in told({"media", "default"})
+    assert "nobody serves" not in told({"media", "medya"})
+    assert "nobody serves" not in told(None)
+
+
+def test_a_queue_is_served_by_the_settings_or_by_a_live_worker():
+    members = [
+        Member("worker", "w", {"queues": "media,default"}),
+        Member("api", "a", {"queues": "other"}),
+        Member("worker", "old", {}),
+    ]
+    assert served_queues(["default"], members) == {"default", "media"}
 
 
 def test_with_shards_only_its_owner_counts():

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -61,26 +64,26 @@ def test_what_is_damaged_is_an_input_error(raw):
         ({"name": "12.5"}, "not a mere number"),
         ({"name": None}, "name: Expected `str`"),
         ({"agent": ""}, "agent: "),
-        ({"trigger": Every(seconds=0)}, "trigger.seconds: Expected `float` >= 0.001"),
-        ({"trigger": Every(seconds=-1)}, "trigger.seconds: "),
-        ({"trigger": Every(seconds=float("nan"))}, "trigger.seconds: "),
-        ({"trigger": Every(seconds=float("inf"))}, "trigger.seconds: "),
-        ({"trigger": Every(seconds=1, since="lunch")}, "trigger.since: Invalid enum value 'lunch'"),
-        ({"trigger": Cron(expression="* * *")}, "trigger.expression: '* * *' is no cron expression"),
-        ({"trigger": Cron(expression="0 0 31 4 *")}, "trigger.expression: "),
+        ({"trigger": Every(seconds=0)}, "every: Expected `float` >= 0.001"),
+        ({"trigger": Every(seconds=-1)}, "every: "),
+        ({"trigger": Every(seconds=float("nan"))}, "every: "),
+        ({"trigger": Every(seconds=float("inf"))}, "every: "),
+        ({"trigger": Every(seconds=1, since="lunch")}, "since: 'lunch' is not one of start, completion"),
+        ({"trigger": Cron(expression="* * *")}, "cron: '* * *' is no cron expression"),
+        ({"trigger": Cron(expression="0 0 31 4 *")}, "cron: "),
         (
             {"trigger": Cron(expression="* * * * *", zone="Mars/Base")},
-            "trigger.zone: 'Mars/Base' is no time zone",
+            "tz: 'Mars/Base' is no time zone",
         ),
-        ({"trigger": Once(at=-1)}, "trigger.at: "),
+        ({"trigger": Once(at=-1)}, ": at: "),
         ({"trigger": "* * * * *"}, "trigger: "),
-        ({"timeout_seconds": 0}, "timeout_seconds: "),
-        ({"error_seconds": -1}, "error_seconds: "),
+        ({"timeout_seconds": 0}, ": timeout: "),
+        ({"error_seconds": -1}, "error_interval: "),
         ({"priority": 10}, "priority: "),
         ({"priority": 1.5}, "priority: "),
         ({"max_runs": -1}, "max_runs: "),
-        ({"misfire": "later"}, "misfire: "),
-        ({"overlap": "twice"}, "overlap: "),
+        ({"misfire": "catchup"}, "misfire: 'catchup' is not one of coalesce, skip, catch_up"),
+        ({"overlap": "twice"}, "overlap: 'twice' is not one of skip, buffer, cancel, allow"),
         ({"catch_up_most": 0}, "catch_up_most: "),
         ({"pause_after_failures": -1}, "pause_after_failures: "),
         ({"starts_at": 20.0, "ends_at": 10.0}, "ends_at: 10 is not after starts_at, 20"),
@@ -126,3 +129,12 @@ def test_a_trigger_is_made_of_what_people_write(given, trigger):
 def test_what_is_no_trigger_is_refused(given, says):
     with pytest.raises(InputError, match=says):
         trigger_of(**given)
+
+
+def test_what_the_guide_makes_over_http_has_an_agent_of_the_guide_s_own_app():
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "schedules.md").read_text()
+    code = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)[0]
+    page: dict[str, Any] = {}
+    exec(code, page)
+    (made,) = re.findall(r"curl -X POST localhost:8080/schedules -d '(.*)'", guide)
+    assert msgspec.json.decode(made)["agent"] in page["app"].agents

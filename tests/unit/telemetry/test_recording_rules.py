@@ -66,5 +66,6 @@ def test_a_rule_is_made_of_metrics_and_labels_that_there_are(rule):
         if label:
             assert label in known[metric].labels
             assert is_written(value)
+        assert metric.startswith("holdfast_schedule_"), "others than schedulers count it, too"
     for label, metric in _REMOVED.findall(expr):
         assert label in known[metric].labels

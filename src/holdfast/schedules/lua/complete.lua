@@ -2,7 +2,7 @@
 -- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 priorities (zset)
 -- ARGV  1 owner, then per run: name, fence, next run (s; '' = no turn is left), streak, outcome, error, duration ms,
 --       failures in a row after which it is paused (0 = never), a turn that was perhaps placed beside it (s) or ''
--- returns, per run: completed | paused (completed, and its failures have paused the schedule) |
+-- returns { keys thrown away }, then per run: completed | paused (completed, and its failures have paused the schedule) |
 --       already (ended before: a reply was lost) | stale (changes nothing) | removed
 -- @include state
 -- @include turns
@@ -15,14 +15,15 @@ local ended = {}
 
 local KEEPS_STREAK = { cancelled = true, skipped = true }
 
--- Turns that ran beside it have added to the streak since its owner read it: it is counted on from what stands here.
+-- Turns that ran beside it have changed the streak since its owner read it, or somebody has resumed it: it is counted on from
+-- what stands here. Only where nothing stands, what the owner has read counts.
 -- Returns the streak, and why the schedule is paused from now on or nil.
 local function streak_after(known, at, manual)
   local told, outcome, most = tonumber(ARGV[at + 3]) or 0, ARGV[at + 4], tonumber(ARGV[at + 7]) or 0
   known = tonumber(known or nil)
   if manual or KEEPS_STREAK[outcome] then return known or told end
   if outcome == 'succeeded' then return told end
-  local streak = math.max((known or 0) + 1, told)
+  local streak = known and known + 1 or told
   return streak, most > 0 and streak >= most and string.format('%.0f failures in a row', streak) or nil
 end
 
@@ -75,7 +76,7 @@ local function end_turn(record, name, of, have, at)
   redis.call('ZREM', waiting, name)
   redis.call('DEL', record)
   local _, begun = backfill_keys(prefix, of)
-  if redis.call('ZREM', begun, name) == 0 then return word end
+  if call_sound('ZREM', begun, name) == 0 then return word end
   -- The same backfill asked for again must not run it again.
   redis.call('HSET', record, 'ended', ARGV[at + 4])
   redis.call('EXPIRE', record, REMEMBERED_SECONDS)
@@ -124,7 +125,7 @@ local function complete(at)
   return pause and not have[5] and 'paused' or 'completed'
 end
 
-local words = {}
+local words = { discarded }
 for at = 2, #ARGV, STRIDE do words[#words + 1] = complete(at) end
 if #ended > 0 then
   redis.call('ZREM', working, unpack(ended))

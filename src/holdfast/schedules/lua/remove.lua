@@ -2,7 +2,7 @@
 -- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 priorities (zset), 6 record prefix,
 --       7 changes (string)
 -- ARGV  1 why running ones should stop, or '' to let them end, then per schedule: name, revision of the removal or ''
--- returns, per schedule: removed | unknown | stale (it was defined anew since)
+-- returns { keys thrown away }, then per schedule: removed | unknown | stale (it was defined anew since)
 -- @include state
 -- @include turns
 -- @include changes
@@ -31,13 +31,13 @@ end
 local function remove_turns(name, names)
   for n = 1, (tonumber(names) or 1) - 1 do remove(name .. '#' .. n, '') end
   local line, begun = backfill_keys(prefix, name)
-  for _, turn in ipairs(redis.call('ZRANGE', begun, 0, -1)) do remove(turn, '') end
+  for _, turn in ipairs(call_sound('ZRANGE', begun, 0, -1)) do remove(turn, '') end
   redis.call('DEL', line, begun)
   local of = schedule_of(name)
   if of then let_backfill_on(waiting, definitions, priorities, prefix, of) end
 end
 
-local words, changed = {}, false
+local words, changed = { discarded }, false
 for i = 2, #ARGV, 2 do
   local names = read_record(prefix .. ARGV[i], 'names')[1]
   words[#words + 1] = remove(ARGV[i], ARGV[i + 1])

@@ -1,4 +1,4 @@
--- Let paused schedules take their turns again: the one they had, or the one that is given.
+-- Let paused schedules take their turns again: the one they had, or the one that is given. Their failures are counted anew.
 -- KEYS  1 waiting (zset), 2 leases (zset), 3 definitions (hash), 4 record prefix, 5 nudge (channel),
 --       6 changes (string)
 -- ARGV  per schedule: name, its next turn (s) or '' (the one it had; missed meanwhile = now), revision ('' = just now)
@@ -18,6 +18,8 @@ local function resume(name, at, revision)
   if have[1] or revision ~= '' then revise(record, revision, have[5]) end
   if not have[1] then return 'already' end
   redis.call('HDEL', record, 'paused', 'paused_since', 'next')
+  -- What it was paused for is taken for mended: one more failure must not pause it again at once.
+  redis.call('HSET', record, 'streak', '0')
   if redis.call('ZSCORE', leases, name) then return 'resumed' end
   if have[3] and not have[2] then return 'resumed' end
   local turn = at ~= '' and at or have[2] or now
