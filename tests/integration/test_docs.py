@@ -21,6 +21,7 @@ from system import System
 
 from holdfast import App
 from holdfast.agents.loader import load_app
+from holdfast.api.shapes import ExecuteRequest
 from holdfast.cli import main
 from holdfast.runs.run import Status
 from holdfast.services.api import ApiProcess
@@ -234,7 +235,7 @@ def is_setting(text: str) -> bool:
     if DOTTED.fullmatch(text):
         return any(s == text or s.startswith(f"{text}.") for s in settings)
     if WITH_UNIT.fullmatch(text):
-        return any(s.endswith(f".{text}") for s in settings)
+        return text in ExecuteRequest.__struct_fields__ or any(s.endswith(f".{text}") for s in settings)
     return True
 
 

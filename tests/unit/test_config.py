@@ -61,7 +61,7 @@ NAMES = [
     ("DATABASE_URL", "postgresql://u@h/n", "database.url", "postgresql://u@h/n"),
     ("HOLDFAST_API_URL", "http://api:8080", "client.url", "http://api:8080"),
     ("HOLDFAST_API_KEY", "hf_k", "client.key", "hf_k"),
-    ("HOLDFAST_WEBHOOK_SECRET", "whsec_x", "relay.webhook_secret", "whsec_x"),
+    ("HOLDFAST_WEBHOOK_SECRET", "whsec_c2VjcmV0", "relay.webhook_secret", "whsec_c2VjcmV0"),
     ("POD_IP", "10.1.2.3", "hosts.address", "10.1.2.3"),
     ("MAX_PROCESSES", "10", "hosts.max_processes", 10),
     ("GRPC_PORT", "50052", "hosts.grpc_port", 50052),
@@ -110,9 +110,12 @@ def sample(leaf) -> tuple[str, object]:
             return leaf.choices[-1], leaf.choices[-1]
         case "text":
             text = "https://example.com" if leaf.url else "something"
-            text = {"redis.url": "redis://example", "database.url": "postgresql://example/name"}.get(
-                leaf.path, text
-            )
+            special = {
+                "redis.url": "redis://example",
+                "database.url": "postgresql://example/name",
+                "relay.webhook_secret": "whsec_c2VjcmV0",
+            }
+            text = special.get(leaf.path, text)
             return text, text
     number = 1 if leaf.default != 1 else 2
     return str(number), number

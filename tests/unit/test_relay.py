@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config import RelaySettings
+from holdfast.config import RelaySettings, load
 from holdfast.errors import ConfigError
 from holdfast.events.cloudevent import trace_headers
 from holdfast.events.event import Event, order
 from holdfast.events.origin import Origin, read_origin
 from holdfast.events.patience import given_up, pause_seconds
-from holdfast.events.sinks.addresses import is_public
+from holdfast.events.sinks.addresses import is_literal, is_public
 from holdfast.events.sinks.destinations import Destinations
 from holdfast.events.sinks.eventapi import EventApi
+from holdfast.events.sinks.poster import Poster
 from holdfast.events.sinks.push import Push
-from holdfast.events.sinks.request import Answer, Verdict, read_retry_after
+from holdfast.events.sinks.request import Answer, Request, Verdict, read_retry_after
 from holdfast.events.sinks.webhook import Webhook
 
 EVENT = Event("1700000000000-0", "said", {"x": 1}, 1700000000.0)
@@ -113,6 +114,50 @@ def test_addresses_of_the_internet_are_public(address):
     assert is_public(address)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "8.8.8.8", "::1", "fe80::1%eth0"),
+        *("2130706433", "127.1", "127.0.1", "017700000001", "0177.0.0.1", "0", "00", "127.0.0.1."),
+        *("0x7f000001", "0X7F.1", "0x7f.0.0.0x1", "0x", "127.0.0.01", "4294967297", "1.2.3.4.5", "1..1", "."),
+    ],
+)
+def test_an_address_is_one_however_it_is_written(host):
+    """Fails if only canonical forms count: the others were resolved, and some lead to loopback."""
+    assert is_literal(host)
+
+
+@pytest.mark.parametrize("host", ["2130706433", "127.1", "017700000001", "0", "0x7f000001", "8.8.2056"])
+def test_an_address_that_is_not_written_as_one_is_not_public(host):
+    assert not is_public(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["example.com", "0x.example.com", "1.2.3.4.nip.io", "3com.com", "a", "0xg", "x7f", "fa.de", ""]
+)
+def test_a_name_is_no_address(host):
+    assert not is_literal(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["2130706433", "127.1", "017700000001", "0", "0x7f000001", "0x7f.1", "127.0.0.1", "[::1]"],
+)
+async def test_a_guarded_call_goes_to_no_address_of_our_own_however_it_is_written(host, monkeypatch):
+    """Older releases of aiohttp hand such a host to the system as it is."""
+    called: list[str] = []
+
+    async def connect(*_: object, **__: object) -> None:
+        called.append(host)
+        raise OSError("nobody is to be called")
+
+    monkeypatch.setattr("aiohttp.TCPConnector.connect", connect)
+    async with Poster(RelaySettings()) as poster:
+        answer = await poster.post(Request(url=f"http://{host}:9/x", body=b"{}", headers={}, guarded=True))
+    assert (answer.kind, called) == ("address", [])
+    assert "private address" in answer.error
+
+
 def test_event_ids_are_ordered_by_number():
     assert order("9-10") > order("9-9")
     assert order("10-0") > order("9-99")
@@ -157,6 +202,38 @@ def test_without_a_secret_webhooks_have_no_signature():
 def test_a_secret_that_is_not_base64_stops_the_start():
     with pytest.raises(ConfigError, match="webhook_secret"):
         Webhook("whsec_***")
+
+
+@pytest.mark.parametrize(
+    ("secrets", "sound"),
+    [
+        ("", True),
+        ("whsec_c2VjcmV0", True),
+        ("c2VjcmV0", True),
+        ("whsec_YQ==", True),
+        ("whsec_YWI=", True),
+        (" whsec_c2VjcmV0  whsec_YWI= ", True),
+        ("abc", False),
+        ("whsec_", False),
+        ("whsec_x", False),
+        ("whsec_YQ=", False),
+        ("whsec_YQ===", False),
+        ("whsec_YQ==YQ==", False),
+        ("whsec_c2Vj cmV", False),
+        ("whsec_c2V-", False),
+    ],
+)
+def test_the_settings_refuse_the_secrets_that_webhooks_can_not_sign_with(tmp_path, secrets, sound):
+    """What ``config check`` lets pass is what the relay starts with."""
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(f'relay: {{webhook_secret: "{secrets}"}}')
+    if sound:
+        assert Webhook(load(file, {}).settings.relay.webhook_secret)
+        return
+    with pytest.raises(ConfigError, match=r"relay\.webhook_secret.*whsec_ and a key in base64"):
+        load(file, {})
+    with pytest.raises(ConfigError):
+        Webhook(secrets)
 
 
 def test_a_crowded_receiver_keeps_lines_away_longer_the_more_there_are():

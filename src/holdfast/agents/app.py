@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -122,6 +123,7 @@ class App:
 
     def schedule(
         self,
+        call: None = None,
         /,
         *,
         every: float | str | timedelta | None = None,
@@ -150,6 +152,9 @@ class App:
         The function is an agent too. ``name`` is the schedule's; without one it has the agent's, so a second
         schedule of the same function needs one. ``target`` is a queue to submit runs to instead.
         """
+        if call is not None:
+            with declaring():
+                raise AppError("a schedule needs to know when it is due: write @app.schedule(every=...)")
         options: dict[str, Any] = (
             {"every": every, "cron": cron, "at": at, "tz": tz, "since": since}
             | {"timeout": timeout, "error_interval": error_interval, "priority": priority, "input": input}
@@ -225,7 +230,8 @@ class App:
 
 
 def _require_known(options: dict[str, Any]) -> None:
-    known = ("name", "timeout", "max_attempts", "isolation", "description", "concurrency")
+    parameters = inspect.signature(App.register).parameters.values()
+    known = ["name", *(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)]
     for option in options:
         if option not in known:
             close = get_close_matches(option, known, n=1)

@@ -19,7 +19,8 @@ import msgspec
 from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Asking, Interrupted, StopReason
 from holdfast.agents.state import State, SyncState
-from holdfast.agents.steps import Journal, Steps, as_json, read_back
+from holdfast.agents.steps import Journal, Steps, as_json, read_back, require_function
+from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, LeaseLost
 from holdfast.telemetry.logs import get_logger
 
@@ -267,6 +268,7 @@ class SyncContext(RunView):
     def step(self, name: str, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Do something once, over all attempts of the run, and return what it gave."""
         self.require_open()
+        require_function(name, call)
         steps = self._context.steps
         key = steps.number(name)
         found = self._wait(steps.find(key))
@@ -274,6 +276,7 @@ class SyncContext(RunView):
             began = time.monotonic()
             value = call(*args, **kwargs)
             if inspect.isawaitable(value):
+                forgotten(value)
                 raise InputError(
                     f"step {key!r}: a sync agent can't await what {call!r} gives; make it sync too"
                 )

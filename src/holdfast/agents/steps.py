@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.agents.finite import require_finite
+from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, StepMismatch
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Steps:
 
     async def run(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return what the step gave when it was done, doing it now if it was not."""
+        require_function(name, call)
         key = self.number(name)
         found = await self.find(key)
         if found is None:
@@ -86,12 +88,26 @@ class Steps:
         return data
 
 
+def require_function(name: str, call: object) -> None:
+    """Raise InputError if a step was given what its function gives, and not the function."""
+    if callable(call):
+        return
+    made = call.__name__ if inspect.iscoroutine(call) else "function"
+    forgotten(call)
+    raise InputError(
+        f"step {name!r} got a {type(call).__name__}: pass the function, not its call: "
+        f"ctx.step({name!r}, {made}, ...)"
+    )
+
+
 def as_json(value: Any, what: str) -> bytes:
     """Write a value as JSON, pydantic models too, or say what can't be."""
     try:
         data = msgspec.json.encode(value, enc_hook=_dumped)
         require_finite(value, data, what, _dumped)
     except (TypeError, ValueError, RecursionError, OverflowError) as exc:
+        if coroutine := forgotten(value):
+            raise InputError(f"{what} {coroutine}") from exc
         raise InputError(f"{what} can't be written as JSON: {exc}") from exc
     return data
 

@@ -10,8 +10,9 @@ from holdfast.api.shapes import ErrorView, RunRow, RunView
 from holdfast.config.names import checked_queue
 from holdfast.errors import NotFound
 from holdfast.redis.command import command
-from holdfast.runs.past import run_of, unchangeable
+from holdfast.runs.past import UNASKED, run_of, unasked, unchangeable
 from holdfast.runs.run import Run, checked_id
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from holdfast.runs.past import Change
     from holdfast.runs.queue import RunQueue
     from holdfast.runs.run import RunFault
+    from holdfast.store.archive import ArchivedRun
+
+_log = get_logger(__name__)
 
 
 def access(request: Request, role: str) -> Access:
@@ -51,13 +55,6 @@ class Access:
         """The queue that was named, or all of them."""
         return [self.line(checked_queue(name))] if name else list(self.backend.lines.values())
 
-    async def find(self, run_id: str, queue: str = "") -> tuple[Line, Run]:
-        """A run that Redis still knows, and its queue; the first that has one, if none was named."""
-        found = await self.live(run_id, queue)
-        if found is None:
-            raise self._missing(run_id, queue)
-        return found
-
     async def changing(self, run_id: str, queue: str, change: Change) -> tuple[Line, Run]:
         """A run that is about to be changed, and its queue; Conflict if only the archive has it."""
         found = await self.live(run_id, queue)
@@ -67,7 +64,11 @@ class Access:
 
     async def past(self, run_id: str, queue: str = "") -> Run:
         """A run that only the archive knows."""
-        archived = await (await self.backend.store.get()).archived(run_id, self.caller.tenant, queue)
+        try:
+            archived = await (await self.backend.store.get()).archived(run_id, self.caller.tenant, queue)
+        except UNASKED as exc:
+            _log.warning("the archive can't be asked", run_id=run_id, error=str(exc))
+            raise unasked(run_id) from exc
         if archived is None or not self.caller.sees(archived.tenant):
             raise self._missing(run_id, queue)
         return run_of(archived)
@@ -117,7 +118,7 @@ class Access:
         )
 
     async def live(self, run_id: str, queue: str = "") -> tuple[Line, Run] | None:
-        """A run that Redis still knows, and its queue; None if it does not."""
+        """A run that Redis still knows, and its queue: the first that has it, if none was named."""
         checked_id(run_id, "run_id")
         for line in self.lines(queue):
             try:
@@ -134,9 +135,12 @@ class Access:
         return NotFound(f"no run {run_id!r} is known {where}: check the id; GET /runs lists what there is")
 
 
-async def in_redis(queue: RunQueue, run_id: str) -> bool:
+async def in_redis(queue: RunQueue, run: ArchivedRun) -> bool:
     """Whether a run is still there, so that the archive's copy of it is not the only one."""
-    return bool(await command(queue.redis, "EXISTS", queue.keys.run(run_id)))
+    reply = await command(queue.redis, "HMGET", queue.keys.run(run.id), "submitted_at", "tenant")
+    submitted_ms, tenant = ((value or b"").decode(errors="replace") for value in reply)
+    # Another run may have the id by now, even one of another tenant: that one hides nothing.
+    return (submitted_ms, tenant) == (f"{run.submitted_at * 1000:.0f}", run.tenant)
 
 
 def _meant(name: str, known: tuple[str, ...]) -> str:

@@ -28,11 +28,11 @@ def explain(
         case Status.RUNNING:
             return _running(run, members, now)
         case Status.INTERRUPTED:
-            return [f"the agent asked something: POST /runs/{run.id}/resume with the answer as its value"]
+            return ["the agent asked something: it goes on when it is resumed with the answer"]
         case Status.SUCCEEDED:
             return _ended_well(run)
         case _:
-            return [*_ended_badly(run), _again(run)]
+            return [*_ended_badly(run), "to retry it is to queue it again, from its first attempt"]
 
 
 def explain_past(run: Run) -> list[str]:
@@ -96,10 +96,6 @@ def _ended_badly(run: Run) -> list[str]:
 
 def _last_error(run: Run) -> list[str]:
     return [f"its last error: {run.error.kind}: {run.error.message}"] if run.error else []
-
-
-def _again(run: Run) -> str:
-    return f"POST /runs/{run.id}/retry queues it again"
 
 
 def _attempts(run: Run) -> str:

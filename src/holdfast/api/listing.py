@@ -95,4 +95,4 @@ async def _archived(
 
 async def _still_live(here: Access, run: ArchivedRun) -> bool:
     line = here.backend.lines.get(run.queue)
-    return line is not None and await in_redis(line.queue, run.id)
+    return line is not None and await in_redis(line.queue, run)

@@ -32,7 +32,7 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
     410: (
         "The run ended long ago: its record is in the archive, its events are not.",
         "events-expired",
-        "the events of run 7 are not kept any more: GET /runs/{id} reads its record",
+        "the events of run 7 are not kept any more: only its record is in the archive",
     ),
     413: (
         "The body is too large.",

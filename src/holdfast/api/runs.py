@@ -152,7 +152,8 @@ async def _waited(here: Access, line: Line, run: Run, seconds: float) -> Run:
             await asyncio.wait((news, leaving), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
             await asyncio.gather(news, return_exceptions=True)
-            run = (await here.find(run.id, run.queue))[1]
+            found = await here.live(run.id, run.queue)
+            run = found[1] if found is not None else await here.past(run.id, run.queue)
     finally:
         leaving.cancel()
     return run

@@ -12,18 +12,34 @@ from holdfast.api.problems import Problem
 BATCH_MOST: Final = 1000
 """Runs of one batch; together they are as large as a body may be."""
 
-Text = Annotated[str, Meta(max_length=256, pattern="^[ -~]*$")]
-Id = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[!-~]+$")]
-Scoped = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+$")]
+# Beside each pattern, what a caller is told who does not match it.
+_UNBROKEN: Final = {"must": "be printable ASCII characters without blanks"}
+_URL: Final = {"must": "be an http:// or https:// URL"}
+NAMED: Final = {"must": "be letters, digits and _ . : / -, beginning with a letter, a digit or _"}
+
+Text = Annotated[
+    str, Meta(max_length=256, pattern="^[ -~]*$", extra={"must": "be one line of printable ASCII characters"})
+]
+Id = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[!-~]+$", extra=_UNBROKEN)]
+Scoped = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+$", extra=_UNBROKEN)]
 """A name that may be put behind that of its tenant."""
-Tenant = Annotated[str, Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9_.-]+$")]
+Tenant = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=100,
+        pattern="^[A-Za-z0-9_.-]+$",
+        extra={"must": "be letters, digits and . _ -"},
+    ),
+]
+Url = Annotated[str, Meta(max_length=2048, pattern="^https?://[!-~]+$", extra=_URL)]
 
 
 class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A receiver of A2A push notifications."""
 
-    url: Annotated[str, Meta(max_length=2048, pattern="^https?://[!-~]+$")]
-    token: Annotated[str, Meta(max_length=1024, pattern="^[!-~]*$")] = ""
+    url: Url
+    token: Annotated[str, Meta(max_length=1024, pattern="^[!-~]*$", extra=_UNBROKEN)] = ""
 
 
 class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +47,12 @@ class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     agent_id: Annotated[
         str,
-        Meta(max_length=200, pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$", description="The agent's name."),
+        Meta(
+            max_length=200,
+            pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$",
+            description="The agent's name.",
+            extra=NAMED,
+        ),
     ]
     input: Annotated[Any, Meta(description="What the agent is given; with RESUME, the answer.")] = None
     action: Literal["START", "RESUME"] = "START"
@@ -50,7 +71,7 @@ class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     timeout_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     metadata: dict[str, Any] | None = None
     webhook: Annotated[
-        Annotated[str, Meta(max_length=2048, pattern="^https?://[!-~]+$")] | None,
+        Url | None,
         Meta(description="Where the run's events are sent, as Standard Webhooks has it."),
     ] = None
     push: Annotated[Push | None, Meta(description="Where A2A push notifications of the run go.")] = None

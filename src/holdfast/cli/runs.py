@@ -164,11 +164,8 @@ def show_events(
     async def work(station: Station) -> None:
         try:
             found = await station.queue_of(_checked(run_id), queue)
-        except NotFound:
-            past = await station.past(run_id, queue)
-            if past is None:
-                raise
-            raise expired(past) from None
+        except NotFound as missing:
+            raise expired(await station.past(run_id, queue, missing)) from None
         feed, last = station.feed(found), after
         if follow:
             async with aclosing(feed.follow(run_id, after)) as events:
@@ -258,12 +255,11 @@ def explain_run(
 async def _explained(station: Station, run_id: str, name: str | None) -> tuple[Run, list[str]]:
     try:
         queue = await station.queue_of(run_id, name)
-    except NotFound:
-        past = await station.past(run_id, name)
-        if past is None:
-            raise
+        run = await queue.get(run_id)
+    except NotFound as missing:
+        past = await station.past(run_id, name, missing)
         return past, explain_past(past)
-    run, members = await queue.get(run_id), await station.members().all(station.redis)
+    members = await station.members().all(station.redis)
     return run, explain(run, await queue.gate(), await queue.depth(), members)
 
 
@@ -300,11 +296,8 @@ async def _changing(station: Station, run_id: str, queue: str | None, verb: Chan
     """The queue of a run that is about to be changed; Conflict if only the archive has the run."""
     try:
         return await station.queue_of(_checked(run_id), queue)
-    except NotFound:
-        past = await station.past(run_id, queue)
-        if past is None:
-            raise
-        raise unchangeable(past, verb) from None
+    except NotFound as missing:
+        raise unchangeable(await station.past(run_id, queue, missing), verb) from None
 
 
 def _report(answer: dict[str, str], *, json: bool) -> None:

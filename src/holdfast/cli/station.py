@@ -71,15 +71,12 @@ class Station:
         """Everything known of a run, live or archived."""
         try:
             return await (await self.queue_of(run_id, name)).get(run_id)
-        except NotFound:
-            past = await self.past(run_id, name)
-            if past is None:
-                raise
-            return past
+        except NotFound as missing:
+            return await self.past(run_id, name, missing)
 
-    async def past(self, run_id: str, name: str | None) -> Run | None:
-        """A run that only the archive knows."""
-        return await past_run(self.store, run_id, queue=name or "")
+    async def past(self, run_id: str, name: str | None, missing: NotFound) -> Run:
+        """A run that only the archive knows, else ``missing``."""
+        return await past_run(self.store, run_id, missing, queue=name or "")
 
     def feed(self, queue: RunQueue) -> Feed:
         """The feeds of a queue's runs."""

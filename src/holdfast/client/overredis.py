@@ -65,20 +65,19 @@ class RedisLine:
         try:
             with answering(self._url):
                 return await self._reader.get(run_id)
-        except NotFound:
-            past = await past_run(self._archive, run_id, queue=self.name)
-            if past is None:
-                raise
-            return past
+        except NotFound as missing:
+            return await self._past(run_id, missing)
 
     async def ended(self, run_id: str) -> Run:
         """Wait until a run has ended, by its feed."""
         run = await self.get(run_id)
         while not run.status.ended:
             try:
-                async with contextlib.aclosing(self._feed.follow(run_id, NOW)) as events:
-                    async for _ in events:
-                        pass
+                # It may leave Redis while it is waited for: the archive knows how it ended.
+                with contextlib.suppress(NotFound):
+                    async with contextlib.aclosing(self._feed.follow(run_id, NOW)) as events:
+                        async for _ in events:
+                            pass
                 run = await self.get(run_id)
             except RedisUnavailable as exc:
                 await asyncio.sleep(exc.retry_after)
@@ -90,11 +89,8 @@ class RedisLine:
             async with contextlib.aclosing(self._feed.follow(run_id, after)) as events:
                 async for event in events:
                     yield event
-        except NotFound:
-            past = await past_run(self._archive, run_id, queue=self.name)
-            if past is None:
-                raise
-            raise expired(past) from None
+        except NotFound as missing:
+            raise expired(await self._past(run_id, missing)) from None
 
     async def cancel(self, run_id: str, reason: str) -> str:
         """Cancel a run."""
@@ -116,11 +112,11 @@ class RedisLine:
         try:
             with answering(self._url):
                 yield
-        except NotFound:
-            past = await past_run(self._archive, run_id, queue=self.name)
-            if past is None:
-                raise
-            raise unchangeable(past, change) from None
+        except NotFound as missing:
+            raise unchangeable(await self._past(run_id, missing), change) from None
+
+    async def _past(self, run_id: str, missing: NotFound) -> Run:
+        return await past_run(self._archive, run_id, missing, queue=self.name)
 
 
 class RedisWay:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from holdfast.config import duration_seconds
@@ -9,7 +10,6 @@ from holdfast.errors import ConfigError, InputError
 from holdfast.runs.run import Multitask, Priority, Submission
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import timedelta
 
     Duration = float | str | timedelta
@@ -113,7 +113,11 @@ def _timeout(value: Duration) -> float:
 
 
 def _named(value: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
-    given = dict(value or {})
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
+        raise InputError(f"{what} must be a mapping of names to values, got {value!r:.60}")
+    given = dict(value)
     for key in given:
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
             raise InputError(f"{what} must have text as its keys, got {key!r}")

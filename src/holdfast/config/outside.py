@@ -7,7 +7,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from holdfast.config.durations import DAY, YEAR
-from holdfast.config.patterns import URL_ALLOWED, URL_PATTERN
+from holdfast.config.patterns import (
+    URL_ALLOWED,
+    URL_PATTERN,
+    WEBHOOK_SECRETS_ALLOWED,
+    WEBHOOK_SECRETS_PATTERN,
+)
 from holdfast.config.section import Section, about
 
 ApiKeyLine = Annotated[
@@ -133,8 +138,8 @@ class RelaySettings(Section, frozen=True, kw_only=True):
             "Signs webhooks, as Standard Webhooks has it; with several, each signs.",
             "HOLDFAST_WEBHOOK_SECRET",
             secret=True,
-            pattern=r"\A\s*((whsec_)?[A-Za-z0-9+/]+={0,2}(\s+|\Z))*\Z",
-            allowed="empty, or whsec_ and a key in base64; several are separated by blanks",
+            pattern=WEBHOOK_SECRETS_PATTERN,
+            allowed=WEBHOOK_SECRETS_ALLOWED,
         ),
     ] = ""
     private_webhooks: Annotated[

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from holdfast.errors import InputError, NotFound, RedisUnavailable
 from holdfast.events.event import FINAL, Event
@@ -18,11 +18,14 @@ from holdfast.redis.scripts import load
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from holdfast.config import RedisSettings
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import QueueKeys
+
+Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
+"""What Redis has of events: ids and fields."""
 
 NOW: Final = "$"
 """Follow from here on: events that are already there are passed over."""
@@ -113,9 +116,8 @@ class Feed:
         return not await self._patiently(lambda: self._redis.xrange(feed, f"({after}", "+", count=1))
 
     async def _page(self, run_id: str, after: str, limit: int) -> Page:
-        more, entries = await _PAGE(self._redis, [self._keys.feed(run_id)], [after, limit, PAGE_BYTES])
-        pairs = [(entry, dict(zip(parts[::2], parts[1::2], strict=True))) for entry, parts in entries]
-        return Page(_events(pairs), bool(more))
+        ((more, entries),) = await read_pages(self._redis, {self._keys.feed(run_id): after}, limit)
+        return Page(_events(entries), more)
 
     async def _own_connection(self, stack: contextlib.AsyncExitStack) -> Redis | None:
         """A connection to block on, or None if all that may be open are taken for now."""
@@ -159,5 +161,18 @@ def checked_event_id(after: str) -> str:
     )
 
 
-def _events(entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Event]:
+async def read_pages(redis: Redis, after: Mapping[str, str], limit: int = PAGE) -> list[tuple[bool, Entries]]:
+    """Read one page over feeds, by their keys: for each whether there may be more, and its entries.
+
+    The bytes of a page are for all of them together: when they are used up, the last feeds are left out.
+    """
+    pages = await _PAGE(redis, list(after), [limit, PAGE_BYTES, *after.values()])
+    return [(bool(more), [(entry, _fields(parts)) for entry, parts in entries]) for more, entries in pages]
+
+
+def _fields(parts: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _events(entries: Entries) -> list[Event]:
     return [Event.of(entry, fields) for entry, fields in entries]

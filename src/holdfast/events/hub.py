@@ -13,7 +13,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from holdfast.events.event import Event, order
-from holdfast.events.feed import NOW, PAGE_BYTES, Feed, Page
+from holdfast.events.feed import NOW, PAGE_BYTES, Feed, Page, read_pages
 from holdfast.redis.client import DISCONNECTS, REFUSALS, connect_blocking
 from holdfast.redis.command import command
 from holdfast.redis.connections import Cluster
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.config import RedisSettings
+    from holdfast.events.feed import Entries
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import QueueKeys
 
@@ -34,10 +35,6 @@ _SHORT_BLOCK_SECONDS = 0.1
 _LOOK_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
 _WAKE_SECONDS = 0.01
-_AT_ONCE = 50
-"""Events of one feed that are read at a time, at most, for those who have caught up."""
-_READ_BYTES = PAGE_BYTES
-"""What is asked for at a time, as far as the size of the last events tells that of the next ones."""
 _KEPT_MOST = 1000
 _KEPT_BYTES = PAGE_BYTES
 """What is kept for a follower that does not come for it; beyond, it reads for itself again."""
@@ -140,35 +137,60 @@ class _Reader:
     async def _read(self, reader: Any) -> None:
         """Read on one connection until it fails."""
         known_as: int = await command(reader, "CLIENT ID") if self._wakes else 0
-        count = 1
+        spoke: set[str] = set()
+        full: list[str] = []
         while True:
             if not self._streams:
                 await self._changed.wait()
             self._changed.clear()
-            feeds = {feed: stream.read for feed, stream in self._streams.items()}
-            if not feeds:
-                continue
-            self._asked, self._blocked_as = feeds, known_as
-            seconds = _BLOCK_SECONDS if self._wakes else _SHORT_BLOCK_SECONDS
-            reply = await reader.xread(feeds, count=count, block=int(seconds * 1000))
-            self._blocked_as = 0
-            largest = 0
-            for feed, entries in reply:
-                sizes = [sum(map(len, fields.values())) for _, fields in entries]
-                largest = max(largest, max(sizes, default=0))
-                events = [Event.of(entry, fields) for entry, fields in entries]
-                self._hand(feed.decode(), events, sum(sizes))
-            fullest = max((len(entries) for _, entries in reply), default=0)
-            count = _next_count(count, fullest, largest * len(reply))
+            full = [feed for feed in full if feed in self._streams]
+            said, size = await self._wait(reader, known_as, without=set(full))
+            # What speaks twice in a row, or loudly, may have any amount more: that is read by its bytes.
+            full += [feed for feed in said if feed in spoke or size > PAGE_BYTES]
+            spoke = said.difference(full)
+            if full:
+                full = await self._read_page(reader, full)
 
-    def _hand(self, feed: str, events: list[Event], size: int) -> None:
+    async def _wait(self, reader: Any, known_as: int, *, without: set[str]) -> tuple[set[str], int]:
+        """Wait until feeds speak, or only look if some are left out; return which did, and how much it was.
+
+        Redis bounds a reading by count alone, and a silent feed may have a lot of large ones next: of each
+        only one is read.
+        """
+        feeds = {feed: stream.read for feed, stream in self._streams.items() if feed not in without}
+        if not feeds:
+            return set(), 0
+        seconds = _BLOCK_SECONDS if self._wakes else _SHORT_BLOCK_SECONDS
+        block_ms = None if without else int(seconds * 1000)
+        self._asked, self._blocked_as = feeds, 0 if without else known_as
+        reply: list[tuple[bytes, Entries]] = await reader.xread(feeds, count=1, block=block_ms)
+        self._blocked_as = 0
+        size = sum(self._hand(feed.decode(), entries) for feed, entries in reply)
+        return {feed.decode() for feed, _ in reply}, size
+
+    async def _read_page(self, reader: Any, feeds: list[str]) -> list[str]:
+        """Read what fits into a page; return the feeds that may have more, those that had no turn first."""
+        self._asked = {feed: self._streams[feed].read for feed in feeds if feed in self._streams}
+        asked = list(self._asked)
+        more: list[str] = []
+        pages = await read_pages(reader, self._asked)
+        for feed, (there_is_more, entries) in zip(asked, pages, strict=False):
+            self._hand(feed, entries)
+            if there_is_more:
+                more.append(feed)
+        return asked[len(pages) :] + more
+
+    def _hand(self, feed: str, entries: Entries) -> int:
+        """Hand over what was read of a feed; return its size."""
+        size = sum(len(value) for _, fields in entries for value in fields.values())
+        events = [Event.of(entry, fields) for entry, fields in entries]
         stream = self._streams.get(feed)
-        # Everybody left meanwhile, and somebody else came who starts elsewhere.
-        if stream is None or not events or order(events[-1].id) <= order(stream.read):
-            return
-        stream.read = events[-1].id
-        for follower in stream.followers:
-            follower.hand(events, size)
+        # Else everybody left meanwhile, or somebody else came who starts elsewhere.
+        if stream is not None and events and order(events[-1].id) > order(stream.read):
+            stream.read = events[-1].id
+            for follower in stream.followers:
+                follower.hand(events, size)
+        return size
 
     async def _wake(self) -> None:
         """Wake the blocked reader when there is a feed that it does not read yet."""
@@ -188,15 +210,6 @@ class _Reader:
             _log.warning("hub can't wake its reader", error=str(exc))
         except DISCONNECTS:
             await asyncio.sleep(_RETRY_SECONDS)
-
-
-def _next_count(count: int, fullest: int, bytes_each: int) -> int:
-    """How many events of each feed to ask for next: more only while there are more, and they are small.
-
-    Redis bounds a reading by count alone, and a feed that was silent may have a lot of large ones next.
-    """
-    wanted = 2 * count if fullest >= count else max(fullest, 1)
-    return max(1, min(wanted, _AT_ONCE, _READ_BYTES // max(bytes_each, 1)))
 
 
 class Hub:

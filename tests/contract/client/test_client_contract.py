@@ -28,6 +28,7 @@ from holdfast import (
     RunTimedOut,
     SyncClient,
 )
+from holdfast.events import feed, hub
 from holdfast.runs.run import Run, Status
 from holdfast.store.archive import ArchivedRun
 
@@ -211,6 +212,41 @@ async def test_a_run_that_only_the_archive_has_is_known_and_unchangeable(client,
             await call
 
 
+CANCELLED = ArchivedRun(
+    id="gone",
+    queue="agent-queue",
+    agent="echo",
+    status="cancelled",
+    finished_at=9.0,
+    error=b'{"kind":"cancelled","message":"too expensive"}',
+)
+
+
+async def test_an_archived_run_tells_why_it_was_cancelled(client, archive):
+    await archive(CANCELLED)
+    assert (await client.handle("gone").run()).cancel == "too expensive"
+    with pytest.raises(RunCancelled, match="was cancelled: too expensive"):
+        await client.handle("gone").result()
+
+
+async def test_a_run_that_leaves_redis_while_it_is_waited_for_is_found_in_the_archive(
+    client, archive, system, redis, monkeypatch
+):
+    monkeypatch.setattr(feed, "_BLOCK_SECONDS", 0.1)
+    monkeypatch.setattr(hub, "_LOOK_SECONDS", 0.1)
+    handle = await client.submit("echo", 1)
+    waiting = asyncio.create_task(handle.result(timeout=30))
+    async with asyncio.timeout(10):
+        while not (await redis.info("clients"))["blocked_clients"]:
+            await asyncio.sleep(0.005)
+    kept = ArchivedRun(
+        id=handle.run_id, queue="agent-queue", agent="echo", status="succeeded", finished_at=9.0, result=b"7"
+    )
+    await archive(kept)
+    await redis.delete(system.queue.keys.run(handle.run_id), system.queue.keys.feed(handle.run_id))
+    assert await waiting == 7
+
+
 async def test_events_are_the_same_by_both_ways(client, worker, system):
     handle = await client.submit("talk", ["é", {"a": [1, None]}, "two\nlines", "x" * 300_000])
     assert await handle.result(timeout=10) == 4
@@ -376,6 +412,8 @@ async def test_a_paused_queue_refuses(client, system):
         ({"timeout": "never"}, "never"),
         ({"thread_id": None}, "thread_id"),
         ({"metadata": {1: 2}}, "metadata"),
+        ({"metadata": "x"}, "metadata must be a mapping"),
+        ({"push": "http://x"}, "push must be a mapping"),
         ({"queue": "two words"}, "queue"),
         ({"queue": "{a}{b}"}, "queue"),
     ],

@@ -11,6 +11,7 @@ E = "tests/integration/api/test_events.py"
 N = "tests/integration/api/test_nouns.py"
 P = "tests/integration/api/test_process.py"
 X = "tests/integration/api/test_execute.py"
+CLIENT = "tests/contract/client/test_client_contract.py"
 HUB = "tests/integration/events/test_hub.py"
 
 TIME_AND_SIZE = [
@@ -118,15 +119,15 @@ STREAMS = [
     Mistake(
         "a page has any number of bytes",
         "events/feed.py",
-        "[after, limit, PAGE_BYTES]",
-        "[after, limit, 1 << 40]",
+        "[limit, PAGE_BYTES, *after.values()]",
+        "[limit, 1 << 40, *after.values()]",
         f"{HUB}::test_a_page_ends_where_its_bytes_do",
     ),
     Mistake(
         "a page of large events is kept for every client that does not read",
         "events/feed.py",
-        "[after, limit, PAGE_BYTES]",
-        "[after, limit, 1 << 40]",
+        "[limit, PAGE_BYTES, *after.values()]",
+        "[limit, 1 << 40, *after.values()]",
         f"{C}::test_clients_that_never_read_cost_little_and_hold_up_nobody",
     ),
     Mistake(
@@ -139,23 +140,37 @@ STREAMS = [
     Mistake(
         "the hub reads large events by their number",
         "events/hub.py",
-        "count = _next_count(count, fullest, largest * len(reply))",
-        "count = _AT_ONCE",
-        f"{HUB}::test_large_events_are_read_a_few_at_a_time",
+        "reader.xread(feeds, count=1, block=block_ms)",
+        "reader.xread(feeds, count=50, block=block_ms)",
+        f"{HUB}::test_large_events_of_many_feeds_are_read_a_few_at_a_time",
     ),
     Mistake(
-        "the hub begins with many",
+        "the hub waits for feeds of which it has more to read",
         "events/hub.py",
-        "        count = 1\n",
-        "        count = _AT_ONCE\n",
-        f"{HUB}::test_large_events_are_read_a_few_at_a_time",
+        "without=set(full))",
+        "without=set[str]())",
+        f"{HUB}::test_large_events_of_many_feeds_are_read_a_few_at_a_time",
+    ),
+    Mistake(
+        "a page of many feeds has any number of bytes",
+        "events/feed.py",
+        "[limit, PAGE_BYTES, *after.values()]",
+        "[limit, PAGE_BYTES * len(after), *after.values()]",
+        f"{HUB}::test_large_events_of_many_feeds_are_read_a_few_at_a_time",
     ),
     Mistake(
         "the hub reads small events one by one",
         "events/hub.py",
-        "wanted = 2 * count if fullest >= count else max(fullest, 1)",
-        "wanted = 1",
+        "if feed in spoke or size > PAGE_BYTES",
+        "if False",
         f"{HUB}::test_many_small_events_are_read_many_at_a_time",
+    ),
+    Mistake(
+        "the hub asks for more of what was brought in one",
+        "events/hub.py",
+        "if feed in spoke or size > PAGE_BYTES",
+        "if True",
+        f"{HUB}::test_one_reading_brings_an_event_to_its_followers",
     ),
     Mistake(
         "a feed is waited for by the number of its events",
@@ -210,11 +225,60 @@ PAST = [
         f"{N}::test_archived_runs_end_the_list_and_are_read_like_others",
     ),
     Mistake(
+        "a run of another tenant with the same id hides an archived one",
+        "api/access.py",
+        '(submitted_ms, tenant) == (f"{run.submitted_at * 1000:.0f}", run.tenant)',
+        'submitted_ms == f"{run.submitted_at * 1000:.0f}"',
+        f"{N}::test_a_run_of_the_same_id_hides_no_archived_one",
+    ),
+    Mistake(
+        "a later run with the same id hides an archived one",
+        "api/access.py",
+        '(submitted_ms, tenant) == (f"{run.submitted_at * 1000:.0f}", run.tenant)',
+        "tenant == run.tenant",
+        f"{N}::test_a_run_of_the_same_id_hides_no_archived_one",
+    ),
+    Mistake(
         "a client over Redis forgets what left it",
         "runs/past.py",
-        "return run_of(found) if found is not None else None",
-        "return None",
-        "tests/contract/client/test_client_contract.py::test_a_run_that_only_the_archive_has_is_known_and_unchangeable[redis]",
+        "    if found is None:\n        raise missing",
+        "    if True:\n        raise missing",
+        f"{CLIENT}::test_a_run_that_only_the_archive_has_is_known_and_unchangeable[redis]",
+    ),
+    Mistake(
+        "the archive forgets why a run was cancelled",
+        "runs/past.py",
+        'cancel=error.message if error is not None and told else "",',
+        'cancel="",',
+        f"{CLIENT}::test_an_archived_run_tells_why_it_was_cancelled[redis]",
+    ),
+    Mistake(
+        "a run that leaves Redis while a client waits for it was never there",
+        "client/overredis.py",
+        "with contextlib.suppress(NotFound):",
+        "with contextlib.nullcontext():",
+        f"{CLIENT}::test_a_run_that_leaves_redis_while_it_is_waited_for_is_found_in_the_archive[redis]",
+    ),
+    Mistake(
+        "a run that leaves Redis while a request waits for it was never there",
+        "api/runs.py",
+        "await here.past(run.id, run.queue)",
+        "(_ for _ in ()).throw(here._missing(run.id, run.queue))",
+        f"{CLIENT}::test_a_run_that_leaves_redis_while_it_is_waited_for_is_found_in_the_archive[http]",
+    ),
+    Mistake(
+        "a client over Redis fails for a database that it does not need",
+        "runs/past.py",
+        "except UNASKED as exc:",
+        "except ZeroDivisionError as exc:",
+        "tests/integration/runs/test_past.py::test_a_client_says_that_the_archive_could_not_be_asked[away]",
+    ),
+    Mistake(
+        "a request is told of any trouble but not of the archive",
+        "api/access.py",
+        "except UNASKED as exc:",
+        "except ZeroDivisionError as exc:",
+        "tests/integration/runs/test_past.py::test_the_api_says_that_the_archive_can_not_be_asked",
     ),
 ]
 

@@ -119,6 +119,39 @@ async def test_archived_runs_of_a_thread_are_found_behind_any_number_of_others(s
     assert page == {"runs": [], "cursor": ""}
 
 
+async def test_a_run_of_the_same_id_hides_no_archived_one(system, api):
+    """Fails if the id alone is compared: whoever submits it again hides another tenant's run, or an earlier one."""
+    running = await api(keys=(key_line("boss"), key_line("acme", "acme"), key_line("bolt", "bolt")))
+    acme, bolt = running.client("acme"), running.client("bolt")
+    await submit(acme, "same")
+    await submit(bolt, "both")
+    same, both = [(await system.queue.get(run_id)).submitted_at for run_id in ("same", "both")]
+    kept = [
+        ArchivedRun(
+            id=run_id,
+            queue="agent-queue",
+            tenant=tenant,
+            status="succeeded",
+            submitted_at=submitted_at,
+            finished_at=submitted_at,
+        )
+        for run_id, tenant, submitted_at in (
+            ("same", "bolt", same),  # of another tenant
+            ("same", "acme", 1.5),  # an earlier one
+            ("both", "bolt", both),  # this very run: it is listed once
+        )
+    ]
+    async with await open_store(running.process._settings.database) as store:
+        await store.archive(kept)
+
+    async def listed(client) -> list[tuple[str, str, bool]]:
+        runs = (await client.get("/runs")).json()["runs"]
+        return [(run["id"], run["tenant"], run["archived"]) for run in runs]
+
+    assert await listed(bolt) == [("both", "bolt", False), ("same", "bolt", True)]
+    assert await listed(acme) == [("same", "acme", False), ("same", "acme", True)]
+
+
 async def test_archived_runs_end_the_list_and_are_read_like_others(system, api):
     running = await api()
     client = running.client()
@@ -140,10 +173,10 @@ async def test_archived_runs_end_the_list_and_are_read_like_others(system, api):
         )
         for number in range(3)
     ]
+    began = (await system.queue.get("live")).submitted_at
+    live = ArchivedRun(id="live", queue="agent-queue", status="failed", submitted_at=began, finished_at=99.0)
     async with await open_store(database) as store:
-        await store.archive(
-            [*kept, ArchivedRun(id="live", queue="agent-queue", status="failed", finished_at=99.0)]
-        )
+        await store.archive([*kept, live])
     seen, cursor = [], ""
     while True:
         page = (await client.get("/runs", params={"limit": 2, "cursor": cursor})).json()
@@ -160,7 +193,7 @@ async def test_archived_runs_end_the_list_and_are_read_like_others(system, api):
         expired = await client.get("/runs/old0/events", headers=last)
         assert (expired.status_code, expired.headers["content-type"]) == (410, "application/problem+json")
         assert expired.json()["type"] == "urn:holdfast:problem:events-expired"
-        assert "GET /runs/{id} reads it" in expired.json()["detail"]
+        assert "only its record is in the archive" in expired.json()["detail"]
     for path, said in (
         ("old1/retry", "submit its input again"),
         ("old0/retry", "is succeeded: only failed"),

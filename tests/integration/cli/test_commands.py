@@ -121,7 +121,31 @@ def test_an_archived_run_is_shown_explained_and_not_changed(cli, place):
     ):
         answer = cli("runs", *words)
         assert (answer.code, said in answer.err) == (1, True), answer
+        assert "/runs" not in answer.err
     assert "no run 'new'" in cli("runs", "explain", "new").err
+
+
+def test_a_run_is_not_known_if_the_archive_can_not_be_asked_and_that_is_said(cli, monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", "postgresql://me:secret@127.0.0.1:1/x")
+    monkeypatch.setenv("HOLDFAST_DATABASE_TIMEOUT_SECONDS", "0.2")
+    for words in (("show", "a"), ("explain", "a"), ("events", "a"), ("cancel", "a"), ("retry", "a")):
+        said = cli("runs", *words)
+        assert said.code == 1
+        assert "no run 'a' in queue 'agent-queue'" in said.err
+        assert "the archive, which may know it, could not be asked" in said.err
+        assert "secret" not in said.err
+
+
+def test_what_is_said_of_a_run_names_no_path_of_the_api(cli, place, store):
+    keys = QueueKeys.of("agent-queue")
+    cli("submit", "echo", "1", "--run-id", "a")
+    store.hset(keys.run("a"), "status", "interrupted")
+    assert "when it is resumed with the answer" in cli("runs", "explain", "a").out
+    cli("submit", "echo", "1", "--run-id", "b")
+    cli("runs", "cancel", "b")
+    assert "retry" in cli("runs", "explain", "b").out
+    for run in ("a", "b"):
+        assert "/runs" not in cli("runs", "explain", run).out
 
 
 def test_a_run_is_explained(cli):

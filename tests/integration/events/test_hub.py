@@ -13,9 +13,9 @@ from holdfast.config import RedisSettings
 from holdfast.errors import NotFound, RedisUnavailable
 from holdfast.events import hub as hub_module
 from holdfast.events.event import Event, order
-from holdfast.events.feed import NOW, Feed
+from holdfast.events.feed import NOW, PAGE, PAGE_BYTES, Feed
 from holdfast.events.hub import Hub
-from holdfast.redis.client import connect
+from holdfast.redis.client import connect, connect_blocking
 from holdfast.redis.keys import QueueKeys
 
 KEYS = QueueKeys.of("agent-queue")
@@ -170,51 +170,119 @@ async def test_little_is_kept_of_large_events_for_a_follower_that_does_not_come(
     assert seen[-1].type == "succeeded"
 
 
-async def test_large_events_are_read_a_few_at_a_time(redis, hub, monkeypatch):
-    """A feed that was silent, or had small ones, may have any number of large ones next."""
-    sizes: list[int] = []
-    hand = hub_module._Reader._hand
-    monkeypatch.setattr(
-        hub_module._Reader,
-        "_hand",
-        lambda reader, feed, events, size: (sizes.append(size), hand(reader, feed, events, size)),
-    )
+@pytest.fixture
+def replies(monkeypatch):
+    """Every answer that the hub's reader is given: the command, how many events, how many bytes."""
+    seen: list[tuple[str, int, int]] = []
+
+    def counting(settings, seconds):
+        client = connect_blocking(settings, seconds)
+        execute = client.execute_command
+
+        async def counted(name, *arguments, **options):
+            reply = await execute(name, *arguments, **options)
+            if name in ("XREAD", "EVALSHA") and reply:
+                seen.append((name, sum(len(entries) for _, entries in reply), weight(reply)))
+            return reply
+
+        client.execute_command = counted
+        return client
+
+    monkeypatch.setattr(hub_module, "connect_blocking", counting)
+    return seen
+
+
+def weight(part):
+    if isinstance(part, bytes):
+        return len(part)
+    if isinstance(part, dict):
+        return weight([*part, *part.values()])
+    return sum(map(weight, part)) if isinstance(part, list | tuple) else 0
+
+
+async def say_together(redis, events):
+    """Say many things at one moment, so that whoever looks finds all of them."""
+    async with redis.pipeline(transaction=True) as pipeline:
+        for run_id, data in events:
+            pipeline.xadd(KEYS.feed(run_id), {"type": "chunk", "data": msgspec.json.encode(data)})
+        await pipeline.execute()
+
+
+async def test_large_events_are_read_a_few_at_a_time(redis, replies, hub):
+    """A feed that was silent may have any number of large ones next."""
     await begin(redis, "a")
     follower = Follower(hub.follow(KEYS, "a"))
     await follower.saw(1)
     await blocked(redis)
-    async with redis.pipeline(transaction=True) as pipeline:
-        for number in range(40):
-            pipeline.xadd(
-                KEYS.feed("a"), {"type": "chunk", "data": msgspec.json.encode([number, "x" * (1 << 20)])}
-            )
-        await pipeline.execute()
+    await say_together(redis, [("a", [number, "x" * (1 << 20)]) for number in range(40)])
     await end(redis, "a")
     await follower.ended()
     assert [event.data[0] for event in follower.seen[1:-1]] == list(range(40))
-    assert max(sizes) < 2 << 20
+    assert max(size for _, _, size in replies) < 2 << 20
 
 
-async def test_many_small_events_are_read_many_at_a_time(redis, hub, monkeypatch):
-    counts: list[int] = []
-    hand = hub_module._Reader._hand
-    monkeypatch.setattr(
-        hub_module._Reader,
-        "_hand",
-        lambda reader, feed, events, size: (counts.append(len(events)), hand(reader, feed, events, size)),
-    )
+async def test_large_events_after_many_small_ones_are_read_a_few_at_a_time(redis, replies, hub):
+    """The size of the last events tells nothing of the next ones."""
     await begin(redis, "a")
     follower = Follower(hub.follow(KEYS, "a"))
     await follower.saw(1)
     await blocked(redis)
-    async with redis.pipeline(transaction=True) as pipeline:
-        for number in range(500):
-            pipeline.xadd(KEYS.feed("a"), {"type": "chunk", "data": str(number)})
-        await pipeline.execute()
+    large = 100_000
+    events = [[number, "x" * (large if number >= 500 else 1)] for number in range(540)]
+    await say_together(redis, [("a", event) for event in events])
+    await end(redis, "a")
+    await follower.ended()
+    assert [event.data[0] for event in follower.seen[1:-1]] == list(range(540))
+    assert max(size for _, _, size in replies) < PAGE_BYTES + 2 * large
+
+
+async def test_large_events_of_many_feeds_are_read_a_few_at_a_time(redis, replies, hub):
+    """One of them with many small events must not have the others read by their number."""
+    runs = [await begin(redis, f"r{number}") for number in range(40)]
+    followers = [Follower(hub.follow(KEYS, run)) for run in runs]
+    for follower in followers:
+        await follower.saw(1)
+    await blocked(redis)
+    await say_together(redis, [(runs[0], number) for number in range(400)])
+    await followers[0].saw(401)
+    large = 64 << 10
+    await say_together(redis, [(run, [number, "x" * large]) for number in range(8) for run in runs])
+    for run in runs:
+        await end(redis, run)
+    for follower in followers:
+        await follower.ended()
+        said = [event.data[0] for event in follower.seen if isinstance(event.data, list)]
+        assert said == list(range(8))
+    # The waiting brings one of each feed, and the rest of all of them comes by the page.
+    assert sum(size for name, _, size in replies if name == "XREAD") < len(runs) * (large + 1000)
+    assert max(size for name, _, size in replies if name == "EVALSHA") < PAGE_BYTES + 2 * large
+
+
+async def test_many_small_events_are_read_many_at_a_time(redis, replies, hub):
+    await begin(redis, "a")
+    follower = Follower(hub.follow(KEYS, "a"))
+    await follower.saw(1)
+    await blocked(redis)
+    await say_together(redis, [("a", number) for number in range(500)])
+    await follower.saw(501)
     await end(redis, "a")
     await follower.ended()
     assert [event.data for event in follower.seen[1:-1]] == list(range(500))
-    assert counts[:6] == [1, 2, 4, 8, 16, 32]
+    assert max(count for _, count, _ in replies) == PAGE
+    assert sum(count < PAGE for _, count, _ in replies) < 10
+
+
+async def test_one_reading_brings_an_event_to_its_followers(redis, replies, hub):
+    """Nothing more is asked where one answer had it all: that would be a round trip for each event."""
+    runs = [await begin(redis, f"r{number}") for number in range(20)]
+    followers = [Follower(hub.follow(KEYS, run)) for run in runs]
+    for follower in followers:
+        await follower.saw(1)
+    await blocked(redis)
+    for run, follower in zip(runs, followers, strict=True):
+        await say(redis, run, "thinking")
+        await follower.saw(2)
+    assert [(name, count) for name, count, _ in replies] == [("XREAD", 1)] * 20
 
 
 async def test_a_page_ends_where_its_bytes_do(redis, hub, redis_settings):

@@ -10,6 +10,7 @@ import sys
 
 import msgspec
 import pytest
+from byhand import expiry_without_retention
 from receiver import Receiver, in_order
 from relaying import QUICK, Running, until
 from system import System
@@ -19,8 +20,6 @@ from holdfast import App
 from holdfast.config import EventApiSettings, RedisSettings, RelaySettings
 from holdfast.events.hub import Hub
 from holdfast.runs.deadletter import DeadLetters
-from holdfast.runs.expiry import Expiry
-from holdfast.telemetry.metrics import Metrics
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ async def test_a_run_revived_after_it_left_goes_on_with_the_next_number(system, 
     before = len(types(receiver, run_id))
     await queue.redis.zadd(queue.keys.ended, {run_id: 0})
     await queue.redis.delete(queue.keys.unarchived)
-    while not await Expiry(queue, Metrics()).run_once():  # it stays until the relay has let go of it
+    while not await expiry_without_retention(queue).run_once():  # it stays until the relay has let go of it
         await queue.redis.zadd(queue.keys.ended, {run_id: 0})
     await DeadLetters(queue).replay(run_id)
     await until(lambda: types(receiver, run_id)[before:][-1:] == ["failed"])

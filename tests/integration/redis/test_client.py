@@ -12,8 +12,9 @@ from redis import asyncio as redis_py
 from redis import exceptions
 
 from holdfast.config import RedisSettings
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.redis.client import DISCONNECTS, Redis, connect, connect_blocking, unavailable
+from holdfast.redis.edge import answering
 from holdfast.redis.embedded import EmbeddedServer
 
 
@@ -33,6 +34,23 @@ async def test_a_write_whose_reply_is_lost_is_not_repeated(
         await proxied.execute_command("XADD", "s", "*", "f", "v")
     assert fault_proxy.dropped == 1
     assert await redis.execute_command("XLEN", "s") == 1
+
+
+async def test_an_http_server_is_told_to_be_no_redis():
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = connect(RedisSettings(url=url))
+        told = rf"what answers at {url}\S* is no Redis .*REDIS_URL"
+        with pytest.raises(HoldfastError, match=told), answering(url):
+            await client.execute_command("PING")
+        await client.aclose()
 
 
 async def test_redis_pys_own_client_does_repeat_it(redis: Redis, fault_proxy: FaultProxy):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -161,6 +162,16 @@ def scheduled_oddly(app):
     def agent(): ...
 
 
+def scheduled_in_no_zone(app):
+    @app.schedule(every="5m", tz="Mars/Base")
+    def agent(): ...
+
+
+def scheduled_never(app):
+    @app.schedule
+    def agent(): ...
+
+
 def misspelt(app):
     @app.agent(timeuot="5m")
     def agent(): ...
@@ -174,7 +185,19 @@ def named(app):
     App("two words")
 
 
-@pytest.mark.parametrize("declare", [decorated, scheduled, scheduled_oddly, misspelt, registered, named])
+@pytest.mark.parametrize(
+    "declare",
+    [
+        decorated,
+        scheduled,
+        scheduled_oddly,
+        scheduled_in_no_zone,
+        scheduled_never,
+        misspelt,
+        registered,
+        named,
+    ],
+)
 def test_a_wrong_declaration_names_its_file_and_line(app, declare):
     first = declare.__code__.co_firstlineno
     with pytest.raises(
@@ -185,9 +208,30 @@ def test_a_wrong_declaration_names_its_file_and_line(app, declare):
     assert not app.schedules
 
 
+@pytest.mark.parametrize(
+    ("declare", "said"),
+    [
+        (scheduled, "schedule 'agent': cron: 'now and then' is no cron expression"),
+        (scheduled_oddly, "schedule 'agent': misfire: 'never' is not one of coalesce, skip, catch_up"),
+        (scheduled_in_no_zone, "schedule 'agent': tz: only a cron expression has a time zone"),
+        (scheduled_never, r"write @app.schedule\(every=...\)"),
+    ],
+)
+def test_what_is_wrong_with_a_schedule_is_said_in_the_words_of_its_declaration(app, declare, said):
+    with pytest.raises((AppError, InputError), match=said):
+        declare(app)
+
+
 def test_an_option_that_an_agent_does_not_have_is_named(app):
     with pytest.raises(AppError, match="no option 'timeuot': did you mean 'timeout'"):
         misspelt(app)
+
+
+def test_the_options_of_an_agent_are_those_of_register(app):
+    options: Any = {"zzz": 1}
+    known = "name, timeout, max_attempts, isolation, description, concurrency"
+    with pytest.raises(AppError, match=f"no option 'zzz': there are {known}"):
+        app.agent(**options)(lambda: None)
 
 
 def test_an_async_agent_in_a_thread_is_refused(app):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import TypeAlias
 
 Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NUMERAL = re.compile(r"(?:0x[0-9a-f]*|[0-9]*)(?:\.(?:0x[0-9a-f]*|[0-9]*))*", re.IGNORECASE)
 
 
 def is_public(host: str) -> bool:
@@ -30,9 +32,10 @@ def _within(address: Ip) -> list[Ip]:
 
 
 def is_literal(host: str) -> bool:
-    """Tell whether a host is an IP address rather than a name."""
+    """Tell whether a host is an IP address rather than a name, however it is written."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return False
+        # C libraries read 127.1, 0x7f000001 and 2130706433 as loopback, and no name looks like these.
+        return bool(host) and _NUMERAL.fullmatch(host) is not None
     return True

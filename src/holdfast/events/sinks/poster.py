@@ -129,7 +129,7 @@ async def _read(response: aiohttp.ClientResponse) -> Answer:
 def _is_private_literal(url: str) -> bool:
     """Tell whether a URL names a private address itself: such a one is not resolved."""
     try:
-        host = URL(url).host or ""
+        host = URL(url).raw_host or ""
     except ValueError:
         return False  # the call itself says what is wrong
     return is_literal(host) and not is_public(host)
