@@ -92,10 +92,11 @@ class Cluster:
     """Hosts on one Redis, and an engine."""
 
     def __init__(self, redis: RedisSettings, **hosts: Any) -> None:
+        heartbeat = hosts.pop("heartbeat", 1.0)
         self.settings = Settings(
             redis=redis,
             hosts=HostSettings(**{"ttl_seconds": 3.0, "grpc_port": 0, **hosts}),
-            worker=WorkerSettings(heartbeat_seconds=1.0),
+            worker=WorkerSettings(heartbeat_seconds=heartbeat),
             lease=LeaseSettings(ttl_seconds=2.0),
         )
         self.children: dict[str, HostChild] = {}

@@ -72,9 +72,14 @@ class Engine:
                 await self._calls.create(host.address, create_request(agent, fence))
             except CallFailed as exc:
                 self._judge(agent, exc)
-                if exc.trouble is not Trouble.NEXT:
-                    return  # it is somewhere, or somebody else has placed it since
+                if exc.trouble is Trouble.HELD:
+                    return
                 refusals.append(str(exc))
+                # A host that gave it back has raised the fence; if somebody has it by now, the search is over.
+                known = await self.registry.get(agent.agent_id)
+                if known is None or not known.wanted or known.host:
+                    return
+                fence = known.fence
             else:
                 return
         raise NoHost(f"No host takes agent {agent.agent_id}: {_reasons(refusals, hosts, agent)}.")

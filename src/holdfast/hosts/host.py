@@ -86,6 +86,9 @@ class Host:
         if self.draining:
             raise ProcessesFull(f"host {self.name} leaves")
         async with self._turn(agent.agent_id):
+            # Before it is granted: a grant that is given back raises the fence for nothing.
+            if agent.agent_id not in self.copies and len(self.copies) >= self.settings.max_processes:
+                raise ProcessesFull(f"host {self.name} is full ({len(self.copies)} agents)")
             if seen is None:
                 await self.registry.want(agent)
             fence = await self._granted(agent, seen)

@@ -16,10 +16,16 @@ from hosting import agent, cluster_of
 from system import until
 from valkeyprocess import free_port
 
+from holdfast.config import HostSettings
 from holdfast.errors import InputError, NoHost, ProcessFailed
 from holdfast.hosts.agent import Needs, Status
+from holdfast.hosts.calls import CallFailed
+from holdfast.hosts.engine import Engine
+from holdfast.hosts.placement import Host
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
+from holdfast.hosts.registry import Registry
+from holdfast.redis.keys import HostKeys
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +169,45 @@ async def test_agents_go_around_and_a_full_host_is_passed_over(redis_settings):
         assert sorted(each.host for each in placed) == ["a", "a", "b", "b"]
         with pytest.raises(NoHost, match="full"):
             await cluster.engine.run(agent("r4"))
+
+
+async def test_a_host_that_turns_out_to_be_full_is_passed_over(redis_settings):
+    """Its heartbeat is old. Fails if it is granted the agent before it looks: the next host is asked too late then."""
+    async with cluster_of(
+        redis_settings, "a", "b", max_processes=2, ttl_seconds=90.0, heartbeat=30.0
+    ) as cluster:
+        placed = [await cluster.engine.run(agent(f"r{n}")) for n in range(4)]
+        assert sorted(each.host for each in placed) == ["a", "a", "b", "b"]
+        with pytest.raises(NoHost, match=r"host a is full .*host b is full|host b is full .*host a is full"):
+            await cluster.engine.run(agent("r4"))
+        assert await cluster.engine.stop(placed[1].agent.agent_id)
+        assert (await cluster.engine.run(agent("r5"))).host == placed[1].host
+
+
+async def test_a_host_that_gives_an_agent_back_does_not_end_the_search(redis, redis_settings):
+    """A grant that was given back has raised the fence: the next host is asked under the new one."""
+    registry = Registry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
+    asked = []
+
+    class Fake:
+        async def hosts(self):
+            return [Host(name=name, address=f"{name}:1") for name in "ab"]
+
+        async def create(self, address, request):
+            name = address[0]
+            grant = await registry.grant(name, address, "x", seen=request.fence)
+            asked.append((name, grant.word))
+            if len(asked) == 1:
+                await registry.release(name, "x", grant.fence, "moving")
+                raise CallFailed(
+                    address, aio.AioRpcError(grpc.StatusCode.RESOURCE_EXHAUSTED, None, None, "full")
+                )
+            await registry.started(name, address, "x", grant.fence, 1)
+
+    fake = Fake()
+    placed = await Engine(registry, fake, fake, HostSettings()).run(agent())
+    assert [word for _, word in asked] == ["granted", "granted"]
+    assert placed.host == asked[1][0]
 
 
 async def test_an_agent_that_dies_is_started_again_on_its_host(redis_settings):
