@@ -75,7 +75,7 @@ class Engine:
                 if exc.trouble is Trouble.HELD:
                     return
                 refusals.append(str(exc))
-                # A host that gave it back has raised the fence; if somebody has it by now, the search is over.
+                # A host that gave it back has raised the fence; if somebody has it by now, the search ends.
                 known = await self.registry.get(agent.agent_id)
                 if known is None or not known.wanted or known.host:
                     return
