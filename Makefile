@@ -72,7 +72,7 @@ hooks: $(SYNCED) ## Check every commit before it is made
 	@$(PY) -m pre_commit install
 
 clean: ## Remove what the targets above have set up (not .holdfast, where data is)
-	rm -rf .venv .tools .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
+	rm -rf .venv .venv-rustic .tools .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(SYNCED): pyproject.toml uv.lock | $(UV)

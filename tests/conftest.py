@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,12 @@ from holdfast.config import LogSettings, RedisSettings
 from holdfast.redis.client import Redis, connect
 from holdfast.redis.embedded import EmbeddedServer
 from holdfast.telemetry.logs import LateLogger, configure
+
+# What a test forks beside gRPC's threads would hang in gRPC's own handlers of that.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+collect_ignore = ["rustic"]
+"""It has an environment of its own: see integration/hosts/test_rustic.py."""
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,9 @@ from system import WorkerChild, until
 
 from holdfast.config import HostSettings, LeaseSettings, RedisSettings, Settings, WorkerSettings
 from holdfast.hosts.agent import Agent, Needs, Placed, Status
+from holdfast.hosts.engines import open_engine
 from holdfast.hosts.requests import Payload
 from holdfast.redis.client import connect
-from holdfast.services.host import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,6 +35,7 @@ class Idle:
     def __init__(self, spec: dict[str, Any]) -> None:
         if spec.get("fails"):
             raise ValueError("this agent does not like its spec")
+        time.sleep(spec.get("sleeps", 0))
         if spec.get("exits"):
             os._exit(int(spec["exits"]))
 
@@ -101,7 +103,7 @@ class Cluster:
         )
         self.children: dict[str, HostChild] = {}
         self.redis = connect(redis)
-        self.engine: Engine = engine_of(self.settings, self.redis)
+        self.engine: Engine = open_engine(self.settings, self.redis)
 
     async def start(self, *names: str, **environ: str) -> list[HostChild]:
         """Start hosts, and return when all serve."""

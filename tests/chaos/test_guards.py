@@ -32,6 +32,8 @@ CONTRACT = "tests/contract/leases/test_lease_contract.py"
 ARCHIVE = "tests/integration/runs/test_archive.py"
 KEEPER = "tests/integration/leases/test_keeper.py"
 FENCES = "tests/integration/runs/test_fences.py"
+ATTEMPTS = "tests/integration/runs/test_attempts.py"
+HEARD = "tests/integration/runs/test_listeners.py"
 REDIS = "tests/chaos/test_redis_fails.py"
 FOREIGN = "tests/integration/runs/test_foreign.py"
 WORKER = "tests/integration/runs/test_worker.py"
@@ -126,8 +128,8 @@ GUARDS = [
     Guard(
         "the list of what is not archived names only the run",
         "runs/lua/settle.lua",
-        "finished_at .. ' ' .. id",
-        "'1 ' .. id",
+        "'RPUSH', unarchived, finished_at",
+        "'RPUSH', unarchived, '1'",
         f"{ARCHIVE}::test_a_janitor_that_was_frozen_does_not_take_off_what_ended_again",
     ),
     Guard(
@@ -140,9 +142,9 @@ GUARDS = [
     Guard(
         "a damaged run takes the rest of its batch along",
         "runs/lua/settle.lua",
-        "local fine, word = pcall(settle, run, status, field, extra, lane)",
-        "local fine, word = true, settle(run, status, field, extra, lane)",
-        "tests/integration/runs/test_damaged.py::test_the_others_of_a_batch_are_settled_whole[feed-stale]",
+        "local fine, word = pcall(settle, run,",
+        "local fine, word = true, settle(run,",
+        "tests/integration/runs/test_damaged.py::test_the_others_of_a_batch_are_settled_whole",
     ),
     Guard(
         "nobody looks when a lease's time is over",
@@ -273,8 +275,8 @@ GUARDS = [
     Guard(
         "attempts are counted only when they end",
         "runs/lua/claim.lua",
-        "'attempt') or nil) or 0) + 1",
-        "'attempt') or nil) or 0)",
+        "'attempt')) + 1",
+        "'attempt'))",
         f"{DIE}::test_a_run_that_kills_its_workers_is_given_up_as_poison",
     ),
     Guard(
@@ -465,6 +467,55 @@ GUARDS = [
         "if not PUSHY[multitask] then return false end",
         "if true then return false end",
         f"{THREADS}::test_a_delayed_run_that_interrupts_stops_the_running_one_when_it_is_due",
+    ),
+    Guard(
+        "a first attempt that died is not counted",
+        "redis/lua/entry.lua",
+        "attempt_of(have[4], have[5])",
+        "(tonumber(have[5]) or 0)",
+        f"{ATTEMPTS}::test_an_attempt_that_died_counts",
+    ),
+    Guard(
+        "what comes back after its first attempt waits behind new runs",
+        "runs/lua/promote.lua",
+        "attempt_of(have[8], have[5])",
+        "(tonumber(have[5]) or 0)",
+        f"{ATTEMPTS}::test_what_comes_back_after_its_first_attempt_is_served_first",
+    ),
+    Guard(
+        "a run that was lost before it began counts an attempt",
+        "runs/lua/restore.lua",
+        "if fence == 1 then",
+        "if false then",
+        f"{ATTEMPTS}::test_what_was_lost_before_it_began_has_had_none",
+    ),
+    Guard(
+        "nobody at a replica hears how a run ends",
+        "runs/lua/hearing.lua",
+        "'repl_backlog_active:0\\r', ",
+        "",
+        f"{HEARD}::test_who_listens_at_a_replica_hears_it[there]",
+    ),
+    Guard(
+        "nobody at a replica that was cut off hears how a run ended",
+        "runs/lua/hearing.lua",
+        "'repl_backlog_active:0\\r', ",
+        "'connected_slaves:0\\r', ",
+        f"{HEARD}::test_who_listens_at_a_replica_hears_it[cut off]",
+    ),
+    Guard(
+        "nobody at another node of a cluster hears how a run ends",
+        "runs/lua/hearing.lua",
+        "'cluster_enabled:0\\r', ",
+        "",
+        f"{HEARD}::test_who_listens_at_another_node_of_a_cluster_hears_it",
+    ),
+    Guard(
+        "nobody who listens by a pattern hears how a run ends",
+        "runs/lua/hearing.lua",
+        ", 'pubsub_patterns:0\\r'",
+        "",
+        f"{HEARD}::test_who_listens_by_a_pattern_hears_all",
     ),
     Guard(
         "a run that only its agent's limit binds ends with its permit",

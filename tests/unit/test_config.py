@@ -114,6 +114,7 @@ def sample(leaf) -> tuple[str, object]:
                 "redis.url": "redis://example",
                 "database.url": "postgresql://example/name",
                 "relay.webhook_secret": "whsec_c2VjcmV0",
+                "hosts.placement": "package.module:function",
             }
             text = special.get(leaf.path, text)
             return text, text

@@ -34,6 +34,8 @@ class App:
         with declaring():
             require_name(name, "an app's name")
         self.name = name
+        self.reference = ""
+        """Where it was loaded from, for processes that load it too."""
         self._agents: dict[str, AgentSpec] = {}
         self._schedules: dict[str, Schedule] = {}
         self._residents: dict[str, ResidentSpec] = {}
@@ -70,6 +72,8 @@ class App:
         isolation: Isolation | None = None,
         description: str | None = None,
         concurrency: int | None = None,
+        memory_mb: int | None = None,
+        nice: int | None = None,
     ) -> Callable[[Agent], Agent]: ...
 
     def agent(
@@ -82,8 +86,9 @@ class App:
     ) -> Any:
         """Register a function as an agent, as ``@app.agent`` or ``@app.agent(timeout="30m")``.
 
-        Async functions run on the event loop, sync functions in a thread. A generator streams each
-        value it yields as a ``chunk`` event, and its result is the list of them.
+        Async functions run on the event loop, sync functions in a thread, and both in a process of each
+        attempt's own with ``isolation="process"``. A generator streams each value it yields as a ``chunk``
+        event, and its result is the list of them.
         """
 
         def register(function: Agent) -> Agent:
@@ -104,10 +109,13 @@ class App:
         isolation: Isolation | None = None,
         description: str | None = None,
         concurrency: int | None = None,
+        memory_mb: int | None = None,
+        nice: int | None = None,
     ) -> AgentSpec:
         """Register a callable, or what ``package.module:name`` points at, as the agent ``name``."""
         options: dict[str, Any] = {"timeout": timeout, "max_attempts": max_attempts, "isolation": isolation}
         options |= {"description": description, "concurrency": concurrency}
+        options |= {"memory_mb": memory_mb, "nice": nice}
         with declaring():
             return self._register(name, target, options)
 

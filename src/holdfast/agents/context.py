@@ -55,11 +55,13 @@ class RunInfo(msgspec.Struct, frozen=True):
 class Signals:
     """What whoever runs an agent tells it; ``draining`` may be shared by all runs of a worker."""
 
-    __slots__ = ("closed", "draining", "stop")
+    __slots__ = ("closed", "draining", "lost", "stop")
 
     def __init__(self, draining: asyncio.Event | None = None) -> None:
         self.draining = asyncio.Event() if draining is None else draining
         self.stop: StopReason | None = None
+        self.lost = False
+        """Whoever runs the agent ends, or has lost the run: there is no time to be polite."""
         self.closed = False
 
 

@@ -41,6 +41,7 @@ class FailureClass(StrEnum):
     SERVER = "server"
     INVALID = "invalid"
     UNKNOWN_AGENT = "unknown_agent"
+    CRASHED = "crashed"
     POISON = "poison"
     MALFORMED = "malformed"
     UNKNOWN = "unknown"
@@ -57,9 +58,9 @@ class Failure:
     exact: bool = False
 
     @classmethod
-    def because(cls, kind: FailureClass, message: str) -> Failure:
+    def because(cls, kind: FailureClass, message: str, traceback: str = "") -> Failure:
         """Make a failure that no exception stands behind."""
-        return cls(kind, evidence.bounded(message))
+        return cls(kind, evidence.bounded(message), traceback=traceback[-evidence.TRACEBACK_BYTES :])
 
 
 FINAL = frozenset({FailureClass.INVALID, FailureClass.MALFORMED, FailureClass.POISON})
@@ -72,6 +73,7 @@ _WORST_FIRST = (
     FailureClass.FORBIDDEN,
     FailureClass.THROTTLED,
     FailureClass.UNKNOWN_AGENT,
+    FailureClass.CRASHED,
     FailureClass.UNKNOWN,
     FailureClass.SERVER,
     FailureClass.TRANSIENT,

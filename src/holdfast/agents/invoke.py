@@ -19,6 +19,7 @@ from holdfast.agents.failures import classify
 from holdfast.agents.outcome import (
     Asking,
     Cancelled,
+    Decided,
     Failed,
     Lost,
     Outcome,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     import concurrent.futures
     from collections.abc import AsyncGenerator, Callable, Generator
 
-    from holdfast.agents.context import Context
+    from holdfast.agents.context import Context, Signals
     from holdfast.agents.spec import AgentSpec
 
 
@@ -45,11 +46,15 @@ class _End(asyncio.Future[None]):
     A turn of the loop later would be too late: a body that was due while its process was frozen would go on.
     """
 
-    def __init__(self, body: asyncio.Task[Outcome], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, body: asyncio.Task[Outcome], signals: Signals, loop: asyncio.AbstractEventLoop
+    ) -> None:
         super().__init__(loop=loop)
         self._body = body
+        self._signals = signals
 
     def cancel(self, msg: Any | None = None) -> bool:
+        self._signals.lost = True
         self._body.cancel()
         return super().cancel(msg)
 
@@ -156,7 +161,7 @@ class Invocation:
         # (until Python 3.13), which would look as if the owner, say because of a lost lease, were cancelled.
         loop = asyncio.get_running_loop()
         body = self._body = asyncio.create_task(self._observed(), name=self._ctx.info.run_id)
-        over = self._over = _End(body, loop)
+        over = self._over = _End(body, self._ctx.signals, loop)
         body.add_done_callback(self._let_go)
         deadlines, expire = self._deadlines, self._expire
         deadlines.set(expire, loop.time() + self._timeout_seconds)
@@ -232,6 +237,8 @@ class Invocation:
 
 def _signalled(exc: BaseException, ctx: Context) -> Outcome | None:
     """What an exception says that is no failure; also from inside a task group, where it comes wrapped."""
+    if isinstance(exc, Decided):
+        return exc.outcome
     if isinstance(exc, LeaseLost):
         return Lost()
     if isinstance(exc, Asking):

@@ -69,6 +69,14 @@ class Lost:
 Outcome: TypeAlias = Succeeded | Failed | TimedOut | Cancelled | Interrupted | Yielded | Lost
 
 
+class Decided(BaseException):
+    """Ends a body whose outcome was found elsewhere: in the process that really ran the agent."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__("the outcome is known")
+        self.outcome = outcome
+
+
 class Asking(BaseException):
     """Unwinds an agent that waits for an answer: no error, so that no `except Exception` keeps it."""
 

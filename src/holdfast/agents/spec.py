@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-Isolation: TypeAlias = Literal["loop", "thread"]
+Isolation: TypeAlias = Literal["loop", "thread", "process"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 LONGEST_TIMEOUT_SECONDS = 365 * 86400
+_NICEST = 19
 _SHAPES = "an agent takes (ctx, input), (input), (ctx) or nothing"
 
 
@@ -41,6 +42,9 @@ class AgentSpec:
     description: str = ""
     concurrency: int | None = None
     """How many of its runs go on at once, over all workers."""
+    memory_mb: int | None = None
+    nice: int | None = None
+    """What the process of an attempt may use, and how far it steps back behind others."""
 
     def arguments(self, ctx: Context | SyncContext, payload: Any) -> tuple[Any, ...]:
         """Return what to call the agent with."""
@@ -58,6 +62,8 @@ def describe(
     isolation: Isolation | None = None,
     description: str | None = None,
     concurrency: int | None = None,
+    memory_mb: int | None = None,
+    nice: int | None = None,
 ) -> AgentSpec:
     """Check an agent's declaration and make its spec; AppError says what is wrong with it."""
     require_name(name, "an agent's name")
@@ -75,6 +81,8 @@ def describe(
         concurrency=_at_least_one(name, "concurrency", concurrency),
         isolation=_isolation(name, isolation, is_async=is_async),
         description=_first_line(function) if description is None else description,
+        memory_mb=_of_a_process(name, isolation, "memory_mb", _at_least_one(name, "memory_mb", memory_mb)),
+        nice=_of_a_process(name, isolation, "nice", _niceness(name, nice)),
     )
 
 
@@ -164,10 +172,26 @@ def _at_least_one(name: str, what: str, number: int | None) -> int | None:
 def _isolation(name: str, isolation: str | None, *, is_async: bool) -> Isolation:
     """An async agent shares the event loop, a sync one would stop it and so gets a thread."""
     fitting: Isolation = "loop" if is_async else "thread"
+    if isolation == "process":
+        return "process"
     if isolation is not None and isolation != fitting:
         kind = "async" if is_async else "sync"
-        raise AppError(f"agent {name!r} is {kind}: its isolation is {fitting!r}, not {isolation!r}")
+        raise AppError(
+            f"agent {name!r} is {kind}: its isolation is {fitting!r} or 'process', not {isolation!r}"
+        )
     return fitting
+
+
+def _niceness(name: str, nice: int | None) -> int | None:
+    if nice is not None and (not isinstance(nice, int) or not 0 <= nice <= _NICEST):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise AppError(f"agent {name!r}: nice is {nice!r}: a whole number, from 0 to {_NICEST}")
+    return nice
+
+
+def _of_a_process(name: str, isolation: str | None, what: str, value: int | None) -> int | None:
+    if value is not None and isolation != "process":
+        raise AppError(f"agent {name!r}: {what} limits a process: write isolation='process' too")
+    return value
 
 
 def _first_line(call: Callable[..., Any]) -> str:

@@ -88,7 +88,8 @@ class LoopWatchdog:
             task=name,
             **self._whose(name),
             stack="".join(traceback.format_stack(frame)[-_FRAMES:]),
-            advice="make the agent a plain `def`, which runs in a thread, or await what takes long",
+            advice="make the agent a plain `def`, which runs in a thread, or give it isolation='process', "
+            "or await what takes long",
         )
 
     def _calm_down(self, seconds: float) -> None:

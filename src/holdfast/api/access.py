@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.api.shapes import ErrorView, RunRow, RunView
 from holdfast.config.names import checked_queue
+from holdfast.config.queues import MAILBOX
 from holdfast.errors import NotFound
 from holdfast.redis.command import command
 from holdfast.runs.past import UNASKED, run_of, unasked, unchangeable
@@ -51,8 +52,10 @@ class Access:
             raise NotFound(f"no queue {name[:80]!r} is configured here{_meant(name, tuple(lines))}")
         return line
 
-    def lines(self, name: str | None) -> list[Line]:
-        """The queue that was named, or all of them."""
+    def lines(self, name: str) -> list[Line]:
+        """The queue that was named, or all configured ones; a mailbox too, for looking at what is there."""
+        if name.startswith(MAILBOX):
+            return [self.backend.mailbox(checked_queue(name))]
         return [self.line(checked_queue(name))] if name else list(self.backend.lines.values())
 
     async def changing(self, run_id: str, queue: str, change: Change) -> tuple[Line, Run]:

@@ -10,11 +10,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from holdfast.api import (
+    agents,
     batch,
     deadletters,
     events,
     execute,
     health,
+    hosts,
     members,
     problems,
     queues,
@@ -60,6 +62,8 @@ def create_app(backend: Backend) -> FastAPI:
         queues,
         scheduleverbs,
         schedules,
+        agents,
+        hosts,
         deadletters,
         members,
         health,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from holdfast.agents.app import App
     from holdfast.config import Settings
     from holdfast.events.event import Event
+    from holdfast.hosts.engine import Engine
+    from holdfast.hosts.registry import Registry
     from holdfast.redis.client import Redis
     from holdfast.redis.members import Members
     from holdfast.runs.queue import RunQueue
@@ -39,6 +41,11 @@ class Backend:
     redis: Redis
     lines: Mapping[str, Line]
     members: Members
+    registry: Registry
+    mailbox: Callable[[str], Line]
+    """The queue of a resident's messages, by its name."""
+    engine: Callable[[], Awaitable[Engine]]
+    """What starts, stops and moves agents; raises ModuleNotFoundError where gRPC is not installed."""
     app: App | None
     store: StoreDoor
     metrics: Callable[[str], Answer]

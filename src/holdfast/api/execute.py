@@ -37,7 +37,7 @@ _EXAMPLE: Final = {
     "message_id": "1731000000000-0",
     "thread_id": "conversation-7",
 }
-_KEY_HEADER: Final = {
+KEY_HEADER: Final = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
@@ -56,7 +56,7 @@ _KEY_HEADER: Final = {
         **answers(errors=(401, 403, 404, 409, 413, 422, 429, 503)),
     },
     openapi_extra={
-        "parameters": [_KEY_HEADER, *TRACE_HEADERS],
+        "parameters": [KEY_HEADER, *TRACE_HEADERS],
         **takes(
             ExecuteRequest,
             {
@@ -101,8 +101,7 @@ def submission_of(here: Access, wanted: ExecuteRequest, key: str, trace: dict[st
         raise InputError(
             f"tenant: the key belongs to {here.caller.tenant!r}, not to {wanted.tenant!r}; leave it out"
         )
-    if len(key) > _LONGEST_KEY:
-        raise InputError(f"Idempotency-Key may have {_LONGEST_KEY} characters, got {len(key)}")
+    checked_key(key)
     client, project = wanted.client_id or "", wanted.project_id or ""
     if "\n" in client or "\n" in project:  # a pattern's $ lets a last newline pass; these become headers
         raise InputError("client_id and project_id must be one line of printable ASCII characters")
@@ -126,6 +125,13 @@ def submission_of(here: Access, wanted: ExecuteRequest, key: str, trace: dict[st
         concurrency_key=wanted.concurrency_key or "",
         trace=trace,
     )
+
+
+def checked_key(key: str) -> str:
+    """Return an Idempotency-Key that is not too long."""
+    if len(key) > _LONGEST_KEY:
+        raise InputError(f"Idempotency-Key may have {_LONGEST_KEY} characters, got {len(key)}")
+    return key
 
 
 async def receipt(here: Access, line: Line, ticket: Ticket, submission: Submission) -> Accepted:

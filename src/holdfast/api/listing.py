@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.api.access import in_redis
 from holdfast.api.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.api.shapes import RunList, RunRow
+from holdfast.config.queues import MAILBOX
 from holdfast.runs.past import run_of
 
 if TYPE_CHECKING:
@@ -95,4 +96,6 @@ async def _archived(
 
 async def _still_live(here: Access, run: ArchivedRun) -> bool:
     line = here.backend.lines.get(run.queue)
+    if run.queue.startswith(MAILBOX):
+        line = here.backend.mailbox(run.queue)
     return line is not None and await in_redis(line.queue, run)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from fastapi.openapi.utils import get_openapi
 
-from holdfast.api import problems, scheduleshapes, shapes
+from holdfast.api import agentshapes, problems, scheduleshapes, shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,6 +44,11 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
         "The queue is full or paused; Retry-After says when to come back.",
         "queue-full",
         "queue 'agent-queue' holds 100000 runs, its max_depth (STREAM_MAXLEN); try again later",
+    ),
+    501: (
+        "A part that this needs is not installed in this API.",
+        "not-installed",
+        "this needs grpc, which is not installed where the API runs: install holdfast[hosts] there",
     ),
     503: (
         "Redis does not answer; Retry-After says when to come back.",
@@ -117,7 +122,7 @@ def _complete(operation: dict[str, Any]) -> None:
 
 
 def _shapes() -> list[type]:
-    modules = (shapes, scheduleshapes)
+    modules = (shapes, scheduleshapes, agentshapes)
     found = [value for each in modules for value in vars(each).values() if isinstance(value, type)]
     return [each for each in (*found, problems.Problem) if issubclass(each, msgspec.Struct)]
 

@@ -15,9 +15,12 @@ from holdfast.errors import (
     Conflict,
     EventsExpired,
     HoldfastError,
+    HostUnavailable,
     InputError,
+    NoHost,
     NotFound,
     PayloadTooLarge,
+    ProcessFailed,
     QueueFull,
     QueuePaused,
     RedisUnavailable,
@@ -44,13 +47,16 @@ _KINDS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (QueueFull, 429, "queue-full", "The queue is full"),
     (QueuePaused, 429, "queue-paused", "The queue takes no new runs now"),
     (RedisUnavailable, 503, "redis-unavailable", "Redis does not answer"),
+    (NoHost, 503, "no-host", "No host takes this agent now"),
+    (HostUnavailable, 503, "host-unavailable", "The agent's host does not answer"),
     (Refused, 503, "unavailable", "Not now"),
+    (ProcessFailed, 422, "agent-failed", "The agent did not start"),
     (EventsExpired, 410, "events-expired", "The events are not kept any more"),
     (NotFound, 404, "not-found", "There is no such thing"),
     (Conflict, 409, "conflict", "Its state does not allow this"),
 )
 """The most specific first."""
-_OUR_OWN: Final = (RedisUnavailable, StoreUnavailable)
+_OUR_OWN: Final = (RedisUnavailable, StoreUnavailable, NoHost, HostUnavailable)
 """Errors that name hosts of ours."""
 _DEFECT: Final = (500, "internal", "Something went wrong here")
 
@@ -63,6 +69,7 @@ _PLAIN: Final[Mapping[int, tuple[str, str]]] = {
     408: ("too-slow", "The request did not arrive in time"),
     413: ("too-large", "The body is too large"),
     431: ("head-too-large", "The head of the request is too large"),
+    501: ("not-installed", "A part that this needs is not installed here"),
 }
 
 
@@ -111,9 +118,11 @@ def problem_of(exc: Exception, *, request_id: str, candid: bool) -> Problem:
         if isinstance(exc, _OUR_OWN) or status == HTTPStatus.INTERNAL_SERVER_ERROR:
             _log.warning("a request had no answer", status=status, error=str(exc))
             return _told(
-                status, slug, title, str(exc) if candid else _discreet(status, request_id), request_id
+                status, slug, title, str(exc) if candid else _discreet(status, request_id, exc), request_id
             )
-        return _told(status, slug, title, str(exc), request_id)
+        # A traceback is of the operator's paths and code, and for them; its last line says what.
+        detail = _last_words(str(exc)) if isinstance(exc, ProcessFailed) and not candid else str(exc)
+        return _told(status, slug, title, detail, request_id)
     if isinstance(exc, RequestValidationError):
         return _invalid(cast("Sequence[Mapping[str, Any]]", exc.errors()), request_id)
     if isinstance(exc, HTTPException):
@@ -122,12 +131,21 @@ def problem_of(exc: Exception, *, request_id: str, candid: bool) -> Problem:
     return _told(*_DEFECT, _discreet(_DEFECT[0], request_id), request_id)
 
 
-def _discreet(status: int, request_id: str) -> str:
+def _discreet(status: int, request_id: str, exc: Exception | None = None) -> str:
     """Say what to do without saying where our servers are: that is nobody's business but the operator's."""
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return f"this is a defect of ours: the log has it under request_id {request_id}"
+    if isinstance(exc, NoHost | HostUnavailable):
+        return f"no host does this now: try again later; the log has why under request_id {request_id}"
     told = "what this needs (Redis, or the database) does not answer now: try again after Retry-After seconds"
     return f"{told}; the log has it under request_id {request_id}"
+
+
+def _last_words(text: str) -> str:
+    """The first line and the last one with words: a group of exceptions is drawn, and ends with its frame."""
+    first, *rest = text.strip().splitlines() or [""]
+    last = next((words for line in reversed(rest) if (words := line.strip(" |+-"))), "")
+    return f"{first}: {last}" if last else first
 
 
 def _kind(exc: Exception) -> tuple[int, str, str]:

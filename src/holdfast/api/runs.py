@@ -37,7 +37,7 @@ router = APIRouter(tags=["runs"], route_class=VerbRoute)
 
 _reason = msgspec.json.Decoder(ReasonRequest)
 _answer = msgspec.json.Decoder(ResumeRequest)
-_LONGEST_WAIT_SECONDS: Final = 60
+LONGEST_WAIT_SECONDS: Final = 60
 
 _ROW: Final[dict[str, Any]] = {
     "id": "0192f0c1-7e6a-7c3b-9d54-0a8f5e1b2c3d",
@@ -123,7 +123,7 @@ async def get_result(
         float,
         Query(
             ge=0,
-            le=_LONGEST_WAIT_SECONDS,
+            le=LONGEST_WAIT_SECONDS,
             description="How many seconds to wait for the end; a question of the run (interrupted) is none.",
         ),
     ] = 0,
@@ -132,16 +132,16 @@ async def get_result(
     here = access(request, READ)
     found = await here.live(run_id, queue)
     if found is None:
-        return reply(_result(here, await here.past(run_id, queue)))
+        return reply(result_of(here, await here.past(run_id, queue)))
     line, run = found
     if wait and not run.status.ended:
-        run = await _waited(here, line, run, wait)
+        run = await waited(here, line, run, wait)
     if run.status.ended:
-        return reply(_result(here, run))
-    return reply(_result(here, run), 202, {"Retry-After": "1"})
+        return reply(result_of(here, run))
+    return reply(result_of(here, run), 202, {"Retry-After": "1"})
 
 
-async def _waited(here: Access, line: Line, run: Run, seconds: float) -> Run:
+async def waited(here: Access, line: Line, run: Run, seconds: float) -> Run:
     """The run once it has ended, or when the time is over or this process leaves."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -167,7 +167,8 @@ async def _news(line: Line, run_id: str) -> None:
                 return
 
 
-def _result(here: Access, run: Run) -> ResultView:
+def result_of(here: Access, run: Run) -> ResultView:
+    """How a run ended, or where it is."""
     if run.status is Status.SUCCEEDED:
         return ResultView(run.id, run.status.value, result=run.result)
     if run.status is Status.INTERRUPTED:

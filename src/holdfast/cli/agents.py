@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 import typer
@@ -11,17 +11,19 @@ import typer
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.wording import ago
-from holdfast.errors import ConfigError, NotFound
-from holdfast.redis.edge import answering
+from holdfast.cli.wording import ago, moment
+from holdfast.client.client import Client
+from holdfast.errors import InputError
+from holdfast.hosts.agent import Needs
 from holdfast.redis.nearby import nearby
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from holdfast.client.agents import AgentInfo, Agents
     from holdfast.config import Settings
-    from holdfast.hosts.agent import Placed
-    from holdfast.services.residents import Residents
+
+T = TypeVar("T")
 
 agents = options.group(COMMANDS["agents"])
 
@@ -37,7 +39,7 @@ Message = Annotated[
 
 _COLUMNS = (
     Column("ID", free=True),
-    Column("RESIDENT", free=True),
+    Column("NAME", free=True),
     Column("STATE"),
     Column("HOST", free=True),
     Column("PID", number=True),
@@ -52,17 +54,30 @@ def add_to(root: typer.Typer) -> None:
 
 
 @agents.command("list")
-def list_agents(json: options.Json = False, config: options.Config = None) -> None:
+def list_agents(
+    status: Annotated[str, typer.Option("--status", help="Only those in this state.")] = "",
+    host: Annotated[str, typer.Option("--host", help="Only those on this host.")] = "",
+    name: Annotated[str, typer.Option("--name", help="Only those of this name.")] = "",
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
     """List every agent that should live, and where it is."""
-
-    async def work(residents: Residents) -> list[Placed]:
-        return [each async for each in residents.engine.registry.all()]
-
-    found = _with(options.read_settings(config), work)
+    found = with_agents(
+        options.read_settings(config),
+        lambda known: known.list(status=status, host=host, name=name, limit=limit),
+    )
     if json:
-        output.document([_document(each) for each in found])
+        output.document(found)
     else:
         output.table(_COLUMNS, [_row(each) for each in found], empty="no agent lives")
+
+
+@agents.command("show")
+def show(agent_id: AgentId, json: options.Json = False, config: options.Config = None) -> None:
+    """Show one agent: what it is, where it lives, and why it last ended."""
+    found = with_agents(options.read_settings(config), lambda known: known.get(agent_id))
+    output.document(found) if json else output.record(_fields(found))
 
 
 @agents.command("start")
@@ -70,28 +85,38 @@ def start(
     resident: Annotated[str, typer.Argument(metavar="RESIDENT", help="Its name in the hosts' app.")],
     agent_id: AgentId,
     value: Message = "null",
+    needs: Annotated[
+        str,
+        typer.Option("--needs", metavar="JSON", help='What it asks of its host, like {"near": ["gpu"]}.'),
+    ] = "{}",
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """Have a resident live on one of the hosts; JSON is what its class is made with."""
-    made_with = options.json_value(value)
-    placed = _with(
-        options.read_settings(config), lambda residents: residents.start(resident, agent_id, made_with)
+    made_with, wanted = options.json_value(value), _needs(needs)
+    placed = with_agents(
+        options.read_settings(config),
+        lambda known: known.start(resident, agent_id, made_with, needs=wanted),
     )
-    if json:
-        output.document(_document(placed))
-    else:
-        output.line(f"{agent_id} lives on {placed.host} (process {placed.pid})")
+    _tell(placed, json=json)
+
+
+@agents.command("move")
+def move(
+    agent_id: AgentId,
+    to: Annotated[str, typer.Option("--to", metavar="HOST", help="There, and not to the best host.")] = "",
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Have an agent live on another host: it stops where it is, then starts there."""
+    _tell(with_agents(options.read_settings(config), lambda known: known.move(agent_id, to=to)), json=json)
 
 
 @agents.command("stop")
 def stop(agent_id: AgentId, json: options.Json = False, config: options.Config = None) -> None:
     """Have an agent live no more; its mailbox and its state stay."""
-    if not _with(options.read_settings(config), lambda residents: residents.stop(agent_id)):
-        raise NotFound(f"there is no agent {agent_id!r}: `holdfast agents list` shows which there are")
-    output.document({"agent_id": agent_id, "stopped": True}) if json else output.line(
-        f"{agent_id} has stopped"
-    )
+    with_agents(options.read_settings(config), lambda known: known.stop(agent_id))
+    output.document({"id": agent_id, "stopped": True}) if json else output.line(f"{agent_id} has stopped")
 
 
 @agents.command("send")
@@ -105,58 +130,81 @@ def send(
     config: options.Config = None,
 ) -> None:
     """Put a message into a resident's mailbox, and wait for its reply if wanted."""
-    message = options.json_value(value)
-
-    async def work(residents: Residents) -> Any:
-        return await (residents.ask(agent_id, message, wait) if wait else residents.send(agent_id, message))
-
-    answer = _with(options.read_settings(config), work)
     if wait:
-        output.document(answer)
-    elif json:
-        output.document({"agent_id": agent_id, "message_id": answer})
+        ask(agent_id, value, wait, config=config)
+        return
+    message = options.json_value(value)
+    sent = with_agents(options.read_settings(config), lambda known: known.send(agent_id, message))
+    if json:
+        output.document({"id": agent_id, "run_id": sent.run_id, "queue": sent.queue})
     else:
-        output.line(f"message {answer} is in the mailbox of {agent_id}")
+        output.line(f"message {sent.run_id} is in the mailbox of {agent_id}")
 
 
-def _with(settings: Settings, work: Callable[[Residents], Awaitable[Any]]) -> Any:
-    try:
-        from holdfast.services.residents import Residents  # noqa: PLC0415  gRPC is an extra
-    except ModuleNotFoundError as exc:
-        raise ConfigError(f"agents need {exc.name}, which is not installed: install holdfast[hosts]") from exc
+@agents.command("ask")
+def ask(
+    agent_id: AgentId,
+    value: Message = "null",
+    wait: Annotated[float, typer.Option("--wait", min=0.001, help="How many seconds at most.")] = 30.0,
+    config: options.Config = None,
+) -> None:
+    """Send a resident a message and print its reply, which is JSON."""
+    message = options.json_value(value)
+    output.document(
+        with_agents(options.read_settings(config), lambda known: known.ask(agent_id, message, wait))
+    )
 
+
+def with_agents(settings: Settings, work: Callable[[Agents], Awaitable[T]]) -> T:
+    """Do something with the agents of the Redis that is configured, or of this directory's server."""
     near = msgspec.structs.replace(settings, redis=nearby(settings.redis))
 
-    async def use() -> Any:
-        async with Residents(near) as residents:
-            return await work(residents)
+    async def use() -> T:
+        async with Client(near.redis.url, settings=near) as client:
+            return await work(client.agents)
 
-    with answering(near.redis.url):
-        return asyncio.run(use())
-
-
-def _document(placed: Placed) -> dict[str, Any]:
-    return {
-        "agent_id": placed.agent.agent_id,
-        "resident": placed.agent.name,
-        "status": placed.status,
-        "host": placed.host,
-        "address": placed.address,
-        "pid": placed.pid,
-        "fence": placed.fence,
-        "restarts": placed.restarts,
-        "error": placed.error,
-        "started_at": placed.started_at,
-    }
+    return asyncio.run(use())
 
 
-def _row(placed: Placed) -> tuple[str, ...]:
+def _needs(text: str) -> Needs:
+    try:
+        return msgspec.convert(options.json_value(text), Needs)
+    except msgspec.ValidationError as exc:
+        raise InputError(f"--needs: {exc}") from exc
+
+
+def _tell(placed: AgentInfo, *, json: bool) -> None:
+    if json:
+        output.document(placed)
+    else:
+        output.line(f"{placed.id} lives on {placed.host} (process {placed.pid})")
+
+
+def _row(found: AgentInfo) -> tuple[str, ...]:
     return (
-        placed.agent.agent_id,
-        placed.agent.name,
-        placed.status,
-        placed.host,
-        str(placed.pid or ""),
-        str(placed.restarts),
-        ago(placed.started_at) if placed.started_at else "",
+        found.id,
+        found.name,
+        found.status,
+        found.host,
+        str(found.pid or ""),
+        str(found.restarts),
+        ago(found.started_at),
     )
+
+
+def _fields(found: AgentInfo) -> list[tuple[str, str]]:
+    return [
+        ("id", found.id),
+        ("name", found.name),
+        ("entry", found.entry),
+        ("tenant", found.tenant),
+        ("guild", found.guild_id),
+        ("state", found.status),
+        ("host", f"{found.host} ({found.address})" if found.host else ""),
+        ("process", str(found.pid or "")),
+        ("fence", str(found.fence)),
+        ("restarts", str(found.restarts)),
+        ("created", moment(found.created_at)),
+        ("started", moment(found.started_at)),
+        ("error", found.error),
+    ]

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "relay": "Deliver events to the outside until it is told to stop.",
     "host": "Hold long-lived agents until it is told to stop.",
     "agents": "Look at long-lived agents, start, stop and tell them something.",
+    "hosts": "Look at the hosts of long-lived agents.",
     "submit": "Ask for a run, and follow it if wanted.",
     "runs": "Look at runs, cancel them, queue them again.",
     "schedules": "Look at schedules, trigger, pause and resume them.",

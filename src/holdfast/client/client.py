@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from holdfast.client.agents import Agents
     from holdfast.client.line import Line, Way
     from holdfast.client.request import SubmitOptions, SubmitRequest
     from holdfast.client.schedules import Schedules
@@ -108,6 +109,15 @@ class Client:
         from holdfast.client.schedules import Schedules  # noqa: PLC0415 - most clients need none
 
         return Schedules(lambda: self._open().schedules())
+
+    # -- agents
+
+    @property
+    def agents(self) -> Agents:
+        """The long-lived agents: start, stop, move, list, get, send, ask, hosts."""
+        from holdfast.client.agents import Agents  # noqa: PLC0415 - most clients need none
+
+        return Agents(self._open)
 
     # -- runs that are there
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
+    from holdfast.client.agents import AgentLine
     from holdfast.client.schedules import ScheduleLine
     from holdfast.events.event import Event
     from holdfast.runs.run import Run, Submission, Ticket
@@ -72,4 +73,8 @@ class Way(Protocol):
 
     def schedules(self) -> ScheduleLine:
         """The schedules."""
+        ...
+
+    def agents(self) -> AgentLine:
+        """The long-lived agents."""
         ...

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
+    from holdfast.client.agentsredis import RedisAgents
     from holdfast.client.schedulesredis import RedisSchedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
@@ -128,6 +129,7 @@ class RedisWay:
         self._reading, self._sending = connect(redis), connect(redis)
         self._breaker = Breaker(redis.breaker)
         self._lines: dict[str, RedisLine] = {}
+        self._agents: RedisAgents | None = None
         self._stack = contextlib.AsyncExitStack()
         self._archive = StoreDoor(settings.database)
         for opened in (self._reading, self._sending, self._archive):
@@ -153,6 +155,14 @@ class RedisWay:
         from holdfast.client.schedulesredis import RedisSchedules  # noqa: PLC0415 - most clients need none
 
         return RedisSchedules(self._reading, self._settings.redis, self._archive.found)
+
+    def agents(self) -> RedisAgents:
+        """The long-lived agents."""
+        from holdfast.client.agentsredis import RedisAgents  # noqa: PLC0415 - most clients need none
+
+        if self._agents is None:
+            self._agents = RedisAgents(self._reading, self._settings, self.line, self._stack)
+        return self._agents
 
     def _connect(self, name: str) -> RedisLine:
         settings, redis = self._settings, self._settings.redis

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from holdfast.client.agents import AgentInfo, Agents, HostInfo
     from holdfast.client.handle import RunHandle
     from holdfast.client.request import Duration, SubmitOptions, SubmitRequest
     from holdfast.client.schedules import ScheduleInfo, Schedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
+    from holdfast.hosts.agent import Needs
     from holdfast.runs.run import Run, Status
 
 T = TypeVar("T")
@@ -153,6 +155,56 @@ class SyncSchedules:
         return self._call(self._schedules.list(pattern, state=state, limit=limit))
 
 
+class SyncAgents:
+    """``Agents`` with blocking methods."""
+
+    __slots__ = ("_agents", "_call")
+
+    def __init__(self, agents: Agents, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._agents = agents
+        self._call = call
+
+    def start(
+        self,
+        resident: str,
+        agent_id: str,
+        input: Any = None,  # noqa: A002 - as above
+        *,
+        needs: Needs | None = None,
+    ) -> AgentInfo:
+        """Have a resident live; returns when it can receive."""
+        return self._call(self._agents.start(resident, agent_id, input, needs=needs))
+
+    def stop(self, agent_id: str) -> AgentInfo:
+        """Have an agent live no more, and return what it was."""
+        return self._call(self._agents.stop(agent_id))
+
+    def move(self, agent_id: str, *, to: str = "") -> AgentInfo:
+        """Have an agent live on another host."""
+        return self._call(self._agents.move(agent_id, to=to))
+
+    def get(self, agent_id: str) -> AgentInfo:
+        """Read where an agent is."""
+        return self._call(self._agents.get(agent_id))
+
+    def send(self, agent_id: str, message: Any, *, idempotency_key: str = "") -> SyncRunHandle:
+        """Put a message into a resident's mailbox."""
+        sent = self._agents.send(agent_id, message, idempotency_key=idempotency_key)
+        return SyncRunHandle(self._call(sent), self._call)
+
+    def ask(self, agent_id: str, message: Any, timeout: Duration | None = 30.0) -> Any:
+        """Send a message and wait for what ``receive`` returns."""
+        return self._call(self._agents.ask(agent_id, message, timeout))
+
+    def hosts(self) -> list[HostInfo]:
+        """Read every live host, by name."""
+        return self._call(self._agents.hosts())
+
+    def list(self, *, status: str = "", host: str = "", name: str = "", limit: int = 100) -> list[AgentInfo]:
+        """Read up to ``limit`` agents, oldest first."""
+        return self._call(self._agents.list(status=status, host=host, name=name, limit=limit))
+
+
 class SyncClient:
     """``Client`` for scripts, used as ``with SyncClient() as client``."""
 
@@ -211,6 +263,11 @@ class SyncClient:
     def schedules(self) -> SyncSchedules:
         """The schedules: list, get, trigger, pause, resume, next."""
         return SyncSchedules(self._client.schedules, self._call)
+
+    @property
+    def agents(self) -> SyncAgents:
+        """The long-lived agents: start, stop, move, list, get, send, ask, hosts."""
+        return SyncAgents(self._client.agents, self._call)
 
     def _sync(self, handle: RunHandle) -> SyncRunHandle:
         return SyncRunHandle(handle, self._call)

@@ -11,11 +11,16 @@ from holdfast.config.patterns import OPTIONAL_NAME
 from holdfast.config.section import Section, about
 
 _ADDRESS = r"\A[^\s/?#@]+:\d{1,5}\Z"
-_MODULE = r"\A[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*\Z"
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_MODULE = rf"\A{_NAME}(?:\.{_NAME})*\Z"
+_PLACEMENT = rf"\A(?:round-robin|least-loaded|resource-aware|{_NAME}(?:\.{_NAME})*:{_NAME})\Z"
 Address = Annotated[str, Meta(pattern=_ADDRESS)]
 Module = Annotated[str, Meta(pattern=_MODULE)]
 Label = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._=/-]{0,62}\Z")]
 _MODULES_ALLOWED = "a list, or separated by commas; each is a module like package.module"
+
+
+_ANSWER_SECONDS = 5.0
 
 
 class HostSettings(Section, frozen=True, kw_only=True):
@@ -67,8 +72,12 @@ class HostSettings(Section, frozen=True, kw_only=True):
         about("How long one try to find a host for an agent may take before others try.", ge=0.1, le=DAY),
     ] = 35.0
     placement: Annotated[
-        Literal["round-robin", "least-loaded", "resource-aware"],
-        about("How a host is chosen for an agent."),
+        str,
+        about(
+            "How a host is chosen for an agent: one of ours, or a function of yours.",
+            pattern=_PLACEMENT,
+            allowed="round-robin, least-loaded, resource-aware, or package.module:function",
+        ),
     ] = "round-robin"
     labels: Annotated[
         tuple[Label, ...],
@@ -77,9 +86,15 @@ class HostSettings(Section, frozen=True, kw_only=True):
             allowed="a list, or separated by commas; each up to 63 letters, digits and . _ = / -",
         ),
     ] = ()
+    engine: Annotated[
+        Literal["cluster", "local"],
+        about("Who runs agents: the hosts, or the program that asks for them, whose end is theirs."),
+    ] = "cluster"
     directory: Annotated[
-        Literal["redis", "static", "dns"],
-        about("Where hosts are looked up: their heartbeats, `addresses`, or `service_name`."),
+        Literal["redis", "static", "dns", "kubernetes"],
+        about(
+            "Where hosts are looked up: their heartbeats, `addresses`, `service_name` in DNS or Kubernetes."
+        ),
     ] = "redis"
     addresses: Annotated[
         tuple[Address, ...],
@@ -111,6 +126,9 @@ class HostSettings(Section, frozen=True, kw_only=True):
         str,
         about("File with the authority that both sides trust; on a host it asks callers for certificates."),
     ] = ""
+    tls_verify_callers: Annotated[
+        bool, about("Whether a host with `tls_ca` asks its callers for certificates (mTLS).")
+    ] = True
     insecure: Annotated[bool, about("Whether a host may listen beyond loopback without TLS.")] = False
     preload: Annotated[
         tuple[Module, ...],
@@ -119,6 +137,13 @@ class HostSettings(Section, frozen=True, kw_only=True):
             allowed=_MODULES_ALLOWED,
         ),
     ] = ()
+    preload_app: Annotated[
+        bool,
+        about(
+            "Whether the app is imported once, before any of its residents is forked; "
+            "off for an app that starts threads when it is imported."
+        ),
+    ] = True
     allowed: Annotated[
         tuple[Module, ...],
         about(
@@ -127,6 +152,13 @@ class HostSettings(Section, frozen=True, kw_only=True):
             default="those of the app",
         ),
     ] = ()
+    rustic: Annotated[
+        bool,
+        about(
+            "Whether agents of Rustic AI may run here, where it is installed; "
+            "their libraries are imported before any is forked."
+        ),
+    ] = True
     ready_seconds: Annotated[
         float, about("How long an agent may take until it can receive.", ge=0.01, le=DAY)
     ] = 30.0
@@ -144,12 +176,20 @@ class HostSettings(Section, frozen=True, kw_only=True):
         int,
         about("Memory that one agent may use; 0 is no limit.", ge=0, le=1_000_000),
     ] = 0
+    cgroups: Annotated[
+        bool,
+        about("Whether agents with limits get cgroups, where that of the host is delegated to it."),
+    ] = True
     health_seconds: Annotated[
         float, about("How often an agent is asked for its health; 0 is never.", ge=0, le=DAY)
     ] = 10.0
     unhealthy_after: Annotated[
         int, about("How many times in a row it may fail to say so before it is started again.", ge=1, le=1000)
     ] = 3
+    agent_metrics: Annotated[
+        bool,
+        about("Whether each agent has its own series of memory and CPU, as many as `max_processes` at most."),
+    ] = True
     hash_tag: Annotated[
         str,
         about(
@@ -158,3 +198,8 @@ class HostSettings(Section, frozen=True, kw_only=True):
             allowed="a name of letters, digits and . _ : -, or empty",
         ),
     ] = ""
+
+    @property
+    def create_seconds(self) -> float:
+        """How long to wait for a new agent: longer than it may take, so that its host says what is wrong."""
+        return max(self.grpc_timeout_seconds, self.ready_seconds + _ANSWER_SECONDS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -51,6 +51,10 @@ class BackoffSettings(Section, frozen=True, kw_only=True):
     immediate_retries: Annotated[
         int, about("Retries without any wait after a transient failure.", ge=0, le=1000)
     ] = 1
+
+
+MAILBOX: Final = "mailbox:"
+"""How the names of residents' mailboxes begin."""
 
 
 class QueueSettings(Section, frozen=True, kw_only=True):
@@ -139,6 +143,11 @@ class QueueSettings(Section, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.group:
             msgspec.structs.force_setattr(self, "group", f"{self.name}-group")
+
+    @property
+    def private(self) -> bool:
+        """Whether it is a resident's mailbox: read and looked after by the resident alone."""
+        return self.name.startswith(MAILBOX)
 
     def renamed(self, name: str) -> QueueSettings:
         """Return these limits for another queue, with that queue's own group and dead letters."""

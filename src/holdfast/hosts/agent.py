@@ -56,6 +56,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     guild_id: str = ""
     organization_id: str = ""
     needs: Needs = Needs()
+    bound: bool = False
+    """Whether it ends with its host, as those of a local engine do."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +87,23 @@ def qualified(agent_id: str, guild_id: str = "", organization_id: str = "") -> s
     return checked("/".join(quote(part, safe="") for part in (organization_id, guild_id, agent_id)))
 
 
+def guild_prefix(guild_id: str, organization_id: str) -> str:
+    """What the ids of all agents of a guild begin with."""
+    return f"{quote(organization_id, safe='')}/{quote(guild_id, safe='')}/"
+
+
 def plain(qualified_id: str) -> str:
     """The id within its guild."""
     organization, slash, rest = qualified_id.partition("/")
     guild, second, agent_id = rest.partition("/")
     del organization, guild
     return unquote(agent_id) if slash and second else qualified_id
+
+
+def organization_of(qualified_id: str) -> str:
+    """The organization in an id; a plain one has none."""
+    organization, slash, rest = qualified_id.partition("/")
+    return unquote(organization) if slash and "/" in rest else ""
 
 
 def checked(agent_id: str) -> str:

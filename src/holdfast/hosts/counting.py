@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from holdfast.hosts.proto import agent_host_pb2 as wire
@@ -37,16 +38,17 @@ class CallCounter(aio.ServerInterceptor):
         if handler is None or name is None or handler.unary_unary is None:
             return handler
         return grpc.unary_unary_rpc_method_handler(
-            self._counted(name, handler.unary_unary),
-            request_deserializer=handler.request_deserializer,
+            self._counted(name, handler, handler.unary_unary),
             response_serializer=handler.response_serializer,
         )
 
-    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        async def counted(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
+    def _counted(
+        self, name: str, handler: grpc.RpcMethodHandler[Any, Any], call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        async def counted(data: bytes, context: aio.ServicerContext[Any, Any]) -> Any:
             began, status = time.monotonic(), "OK"
             try:
-                return await call(request, context)
+                return await call(await _decoded(handler, data, context), context)
             except BaseException:
                 status = getattr(
                     context.code(), "name", "UNKNOWN"
@@ -57,3 +59,15 @@ class CallCounter(aio.ServerInterceptor):
                 self._metrics.host_call_seconds.labels(name).observe(time.monotonic() - began)
 
         return counted
+
+
+async def _decoded(
+    handler: grpc.RpcMethodHandler[Any, Any], data: bytes, context: aio.ServicerContext[Any, Any]
+) -> Any:
+    """Read the request here: what gRPC can't read it would call an unknown error."""
+    if handler.request_deserializer is None:
+        return data
+    try:
+        return handler.request_deserializer(data)
+    except DecodeError as exc:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import TYPE_CHECKING, Final, Protocol
 
+from holdfast.errors import ConfigError
 from holdfast.hosts.calls import CallFailed
 from holdfast.hosts.placement import Host
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.config import HostSettings
-    from holdfast.hosts.calls import Calls
+    from holdfast.hosts.remote import RemoteCalls
     from holdfast.redis.client import Redis
     from holdfast.redis.members import Member, Members
 
@@ -28,6 +30,10 @@ class Directory(Protocol):
         """Every host that lives, as it last described itself."""
         ...
 
+    async def close(self) -> None:
+        """Look no more."""
+        ...
+
 
 class RedisDirectory:
     """The hosts whose heartbeat is in Redis; the default."""
@@ -38,14 +44,16 @@ class RedisDirectory:
 
     async def hosts(self) -> list[Host]:
         """Read all heartbeats."""
-        found = await self._members.all(self._redis)
-        return [described(member) for member in found if member.kind == KIND]
+        return [host for _, host in hosts_among(await self._members.all(self._redis))]
+
+    async def close(self) -> None:
+        """Nothing: the connection is its caller's."""
 
 
 class AskedDirectory:
     """Hosts at known addresses: each is asked how it is, and one that does not answer is not there."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: RemoteCalls) -> None:
         self._calls = calls
 
     async def addresses(self) -> Sequence[str]:
@@ -55,7 +63,12 @@ class AskedDirectory:
     async def hosts(self) -> list[Host]:
         """Ask all at once."""
         answers = await asyncio.gather(*(self._ask(address) for address in await self.addresses()))
-        return [host for host in answers if host is not None]
+        # By name: one that has two addresses, as in a network of two families, is one host.
+        found = {host.name: host for host in reversed(answers) if host is not None}
+        return list(reversed(found.values()))
+
+    async def close(self) -> None:
+        """Nothing: the channels are its caller's."""
 
     async def _ask(self, address: str) -> Host | None:
         try:
@@ -74,7 +87,7 @@ class AskedDirectory:
 class StaticDirectory(AskedDirectory):
     """A list."""
 
-    def __init__(self, calls: Calls, addresses: Sequence[str]) -> None:
+    def __init__(self, calls: RemoteCalls, addresses: Sequence[str]) -> None:
         super().__init__(calls)
         self._addresses = addresses
 
@@ -86,7 +99,7 @@ class StaticDirectory(AskedDirectory):
 class DnsDirectory(AskedDirectory):
     """A headless service: every address of its name is a host."""
 
-    def __init__(self, calls: Calls, name: str, port: int) -> None:
+    def __init__(self, calls: RemoteCalls, name: str, port: int) -> None:
         super().__init__(calls)
         self._name = name
         self._port = port
@@ -98,18 +111,36 @@ class DnsDirectory(AskedDirectory):
             found = await loop.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
         except socket.gaierror:
             return ()
-        return sorted({_joined(str(where[0]), self._port) for *_, where in found})
+        return sorted({joined(str(where[0]), self._port) for *_, where in found})
 
 
-def open_directory(settings: HostSettings, calls: Calls, members: Members, redis: Redis) -> Directory:
+def open_directory(settings: HostSettings, calls: RemoteCalls, members: Members, redis: Redis) -> Directory:
     """The directory that the settings name."""
+    if settings.directory == "redis":
+        return RedisDirectory(members, redis)
+    return asked_directory(settings, calls)
+
+
+def asked_directory(settings: HostSettings, calls: RemoteCalls) -> Directory:
+    """The directory that the settings name, if that is not Redis."""
     match settings.directory:
-        case "redis":
-            return RedisDirectory(members, redis)
-        case "static":
-            return StaticDirectory(calls, settings.addresses)
         case "dns":
             return DnsDirectory(calls, settings.service_name, settings.grpc_port)
+        case "kubernetes":
+            return _open_kubernetes(settings, calls)
+        case _:
+            return StaticDirectory(calls, settings.addresses)
+
+
+def _open_kubernetes(settings: HostSettings, calls: RemoteCalls) -> Directory:
+    try:
+        from holdfast.hosts.kubernetes import KubernetesDirectory  # noqa: PLC0415  an extra
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"hosts.directory = kubernetes needs {exc.name}, which is not installed: "
+            "install holdfast[kubernetes]"
+        ) from exc
+    return KubernetesDirectory(calls, settings)
 
 
 def describe(host: Host) -> dict[str, str]:
@@ -124,6 +155,17 @@ def describe(host: Host) -> dict[str, str]:
         "holds": ",".join(host.holds),
         "state": "draining" if host.draining else "ready",
     }
+
+
+def hosts_among(members: Iterable[Member]) -> list[tuple[Member, Host]]:
+    """The hosts of all who live, each with its heartbeat."""
+    found: list[tuple[Member, Host]] = []
+    for member in members:
+        if member.kind == KIND:
+            # What can't be read is no host: another version's record must not end those who look.
+            with contextlib.suppress(ValueError):
+                found.append((member, described(member)))
+    return found
 
 
 def described(member: Member) -> Host:
@@ -146,5 +188,6 @@ def described(member: Member) -> Host:
     )
 
 
-def _joined(address: str, port: int) -> str:
+def joined(address: str, port: int) -> str:
+    """Write an address and a port as gRPC reads them."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

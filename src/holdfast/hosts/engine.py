@@ -14,24 +14,37 @@ lost starts a second copy.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import AppError, HostUnavailable, InputError, NoHost, ProcessFailed
+from holdfast.errors import (
+    AppError,
+    Conflict,
+    HostUnavailable,
+    InputError,
+    NoHost,
+    PayloadTooLarge,
+    ProcessFailed,
+)
 from holdfast.hosts.agent import Status
 from holdfast.hosts.calls import CallFailed, Trouble
-from holdfast.hosts.placement import order, why_not
-from holdfast.hosts.proto import agent_host_pb2 as wire
-from holdfast.hosts.requests import create_request
+from holdfast.hosts.placement import order, strategy_named, why_not
+from holdfast.processes.wire import MAX_PAYLOAD_BYTES
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from holdfast.config import HostSettings
     from holdfast.hosts.agent import Agent, Placed
     from holdfast.hosts.calls import Calls
     from holdfast.hosts.directory import Directory
     from holdfast.hosts.placement import Host
-    from holdfast.hosts.registry import Registry
+    from holdfast.hosts.registry import Registry, Wanted
 
+MAX_AGENT_BYTES: Final = MAX_PAYLOAD_BYTES // 2
+"""What a host's processes take."""
+_GIVE_BACK_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.05
 """How often somebody looks whether another's placing has succeeded."""
 
@@ -48,10 +61,15 @@ class Engine:
         self._directory = directory
         self._calls = calls
         self._settings = settings
+        self._strategy = strategy_named(settings.placement)
 
     async def run(self, agent: Agent) -> Placed:
         """Have an agent run; returns when it can receive. One that runs already is left as it is."""
-        wanted = await self.registry.want(agent)
+        if len(agent.payload) > MAX_AGENT_BYTES:
+            raise PayloadTooLarge(
+                f"agent {agent.agent_id} has {len(agent.payload)} bytes: {MAX_AGENT_BYTES} at most"
+            )
+        wanted = await self._wanted(agent)
         if wanted.new:
             try:
                 await self.place(agent, wanted.fence)
@@ -63,20 +81,20 @@ class Engine:
     async def place(self, agent: Agent, fence: int, *, avoid: str = "") -> None:
         """Find a host for an agent that is wanted, under the fence that was read of it."""
         hosts = await self._directory.hosts()
-        candidates = order(self._settings.placement, hosts, agent.needs, await self.registry.turn())
+        candidates = order(self._strategy, hosts, agent.needs, await self.registry.turn())
         # The host it just left is better than none.
         candidates.sort(key=lambda host: host.name == avoid)
         refusals: list[str] = []
         for host in candidates:
             try:
-                await self._calls.create(host.address, create_request(agent, fence))
+                await self._calls.create(host.address, agent, fence)
             except CallFailed as exc:
                 self._judge(agent, exc)
                 if exc.trouble is Trouble.HELD:
                     return
                 refusals.append(str(exc))
                 # A host that gave it back has raised the fence; if somebody has it by now, the search ends.
-                known = await self.registry.get(agent.agent_id)
+                known = await self._after(host, agent.agent_id)
                 if known is None or not known.wanted or known.host:
                     return
                 fence = known.fence
@@ -90,9 +108,8 @@ class Engine:
         if stopping.word != "stopping":
             return stopping.word == "stopped"
         wait = self._settings.stop_seconds if timeout_seconds is None else timeout_seconds
-        request = wire.StopAgentRequest(agent_id=agent_id, timeout=max(1, round(wait)))
         try:
-            await self._calls.stop(stopping.address, request, timeout_seconds=wait)
+            await self._calls.stop(stopping.address, agent_id, timeout_seconds=wait)
         except CallFailed as exc:
             if exc.trouble is not Trouble.HERE:
                 # Its host stops it with its next renewal, or has died and it with it.
@@ -103,9 +120,8 @@ class Engine:
         """Have an agent run on another host: stopped there first, so that there are never two."""
         placed = await self._known(agent_id)
         if placed.host:
-            request = wire.StopAgentRequest(agent_id=agent_id, timeout=0, moving=True)
             try:
-                await self._calls.stop(placed.address, request, timeout_seconds=self._settings.stop_seconds)
+                await self._calls.stop(placed.address, agent_id, moving=True)
             except CallFailed as exc:
                 if exc.trouble is not Trouble.HERE:
                     raise HostUnavailable(str(exc)) from exc
@@ -125,7 +141,8 @@ class Engine:
         return await self._directory.hosts()
 
     async def close(self) -> None:
-        """Close the channels; agents go on."""
+        """Close the channels; agents go on, but for those of a local engine, which end."""
+        await self._directory.close()
         await self._calls.close()
 
     async def _place_at(self, placed: Placed, name: str) -> None:
@@ -134,10 +151,11 @@ class Engine:
             await self.place(placed.agent, placed.fence)  # it must not stay without a host for a wrong name
             raise NoHost(f"There is no live host {name!r}; agent {placed.agent.agent_id} runs elsewhere.")
         try:
-            await self._calls.create(host.address, create_request(placed.agent, placed.fence))
+            await self._calls.create(host.address, placed.agent, placed.fence)
         except CallFailed as exc:
             self._judge(placed.agent, exc)
-            await self.place(placed.agent, placed.fence)
+            again = await self._known(placed.agent.agent_id)  # a host that gave it back has raised the fence
+            await self.place(again.agent, again.fence)
             raise NoHost(f"{exc}; agent {placed.agent.agent_id} runs elsewhere.") from exc
 
     def _judge(self, agent: Agent, failed: CallFailed) -> None:
@@ -150,16 +168,48 @@ class Engine:
             case _:
                 _log.info("a host does not take an agent", agent_id=agent.agent_id, error=str(failed))
 
+    async def _after(self, host: Host, agent_id: str) -> Placed | None:
+        """Look what became of an agent that a host did not take: to give it back may need a moment."""
+        known = await self.registry.get(agent_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.stop_seconds + _GIVE_BACK_SECONDS):
+                while known and known.host == host.name and known.status is Status.STARTING:
+                    await asyncio.sleep(_LOOK_SECONDS)
+                    known = await self.registry.get(agent_id)
+        return known
+
+    async def _wanted(self, agent: Agent) -> Wanted:
+        """Say that an agent should run; one that is just being stopped must have ended before."""
+        async with self._patience(agent.agent_id):
+            while True:
+                wanted = await self.registry.want(agent)
+                if wanted.status is not Status.STOPPING:
+                    return wanted
+                await asyncio.sleep(_LOOK_SECONDS)
+
     async def _running(self, agent_id: str) -> Placed:
         """Wait until an agent runs, whoever places it."""
-        async with asyncio.timeout(self._settings.ready_seconds + self._settings.placing_seconds):
+        async with self._patience(agent_id):
             while True:
-                placed = await self._known(agent_id)
+                placed = await self.registry.get(agent_id)
+                if placed is None or not placed.wanted:
+                    raise Conflict(f"Agent {agent_id} was stopped before it ran.")
                 if placed.status is Status.RUNNING:
                     return placed
                 if placed.status is Status.CRASHED:
                     raise ProcessFailed(f"agent {agent_id} crashed: {placed.error}")
                 await asyncio.sleep(_LOOK_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def _patience(self, agent_id: str) -> AsyncGenerator[None]:
+        seconds = self._settings.ready_seconds + self._settings.placing_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as exc:
+            placed = await self.registry.get(agent_id)
+            what = f"is still {placed.status}" if placed else "is not there"
+            raise HostUnavailable(f"Agent {agent_id} {what} after {seconds:g} s.") from exc
 
     async def _known(self, agent_id: str) -> Placed:
         placed = await self.registry.get(agent_id)

@@ -14,14 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from holdfast.errors import Conflict, InputError, NotFound, ProcessesFull, ProcessFailed
+from holdfast.errors import Conflict, InputError, NotAllowed, NotFound, ProcessesFull, ProcessFailed
 from holdfast.hosts.agent import Agent
+from holdfast.hosts.agent import Status as Placing
 from holdfast.hosts.health import Health
+from holdfast.hosts.measuring import MESSAGES, count_messages
+from holdfast.hosts.placement import Host as Seen
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.limits import Limits
 from holdfast.redis.client import TROUBLE
@@ -35,6 +40,9 @@ if TYPE_CHECKING:
     from holdfast.processes.info import AgentProcessInfo, ProcessEvent
     from holdfast.processes.processes import Processes
     from holdfast.telemetry.metrics import Metrics
+
+_LOOK_SECONDS: Final = 0.02
+"""How often a repeated call looks whether the restart of its agent is over."""
 
 _log = get_logger(__name__)
 
@@ -50,6 +58,10 @@ class Copy(msgspec.Struct):
     fence: int
     since: float
     stopping: bool = False
+    told: int = 0
+    """The process that the registry knows of; another one is told with the next renewal at the latest."""
+    created: bool = False
+    """Whether it was ever ready: until then whoever creates it says what becomes of it."""
 
 
 class Host:
@@ -74,7 +86,8 @@ class Host:
         self.metrics = metrics
         self._labels = dict(labels or {})
         self.copies: dict[str, Copy] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
+        # Weak: a lock lives while somebody has it or waits for it, and no longer.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._news: asyncio.Queue[ProcessEvent] = asyncio.Queue()
         self._calm_since = time.monotonic()
         self._health = Health(settings.health_seconds, settings.unhealthy_after)
@@ -89,27 +102,28 @@ class Host:
             # Before it is granted: a grant that is given back raises the fence for nothing.
             if agent.agent_id not in self.copies and len(self.copies) >= self.settings.max_processes:
                 raise ProcessesFull(f"host {self.name} is full ({len(self.copies)} agents)")
-            if seen is None:
-                await self.registry.want(agent)
-            fence = await self._granted(agent, seen)
-            copy = self.copies.get(agent.agent_id)
-            known = self.processes.get(agent.agent_id)
-            if copy is not None and copy.fence == fence and known is not None and known.is_alive:
-                return known, fence
-            with self.metrics.host_create_seconds.time():
-                return await self._start(agent, fence), fence
+            asked_for_here = seen is None and await self._want(agent)
+            try:
+                fence = await self._granted(agent, seen)
+                known = await self._running_already(agent.agent_id, fence)
+                if known is not None:
+                    return known, fence
+                began = time.monotonic()
+                process = await self._start(agent, fence)
+            except (InputError, NotAllowed, ProcessFailed):
+                if asked_for_here:  # and by nobody else: its caller is told, and nobody need try it again
+                    await self.registry.unwant(agent.agent_id)
+                raise
+            guild = self.metrics.guild_label(agent.guild_id)
+            self.metrics.host_create_seconds.labels(guild).observe(time.monotonic() - began)
+            return process, fence
 
     async def stop(
         self, agent_id: str, *, timeout_seconds: float | None = None, moving: bool = False
     ) -> None:
         """Stop an agent; one that moves is wanted elsewhere."""
-        async with self._turn(agent_id):
-            copy = self.copies.get(agent_id)
-            if copy is None:
-                raise NotFound(f"agent {agent_id} is not on host {self.name}")
-            if not moving:
-                await self.registry.unwant(agent_id)
-            await self._end(copy, "moving" if moving else "stopped", timeout_seconds)
+        # Whoever asked may be gone before the end, as an agent that stops itself is: it is told all the same.
+        await asyncio.shield(self._stop(agent_id, timeout_seconds, moving=moving))
 
     def info(self, agent_id: str) -> tuple[Copy, AgentProcessInfo]:
         """An agent of this host and its process."""
@@ -124,6 +138,22 @@ class Host:
             with contextlib.suppress(NotFound):
                 yield self.info(agent_id)
 
+    def seen(self) -> Seen:
+        """Return this host as others see it who look for one."""
+        needs = [copy.agent.needs for copy in self.copies.values()]
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Seen(
+            name=self.name,
+            address=self.address,
+            agents=len(self.copies),
+            capacity=self.settings.max_processes,
+            cpu=(os.cpu_count() or 1) - sum(each.cpu for each in needs),
+            memory_mb=memory / 2**20 - sum(each.memory_mb for each in needs),
+            labels=self.settings.labels,
+            holds=tuple(sorted({label for each in needs for label in each.labels})),
+            draining=self.draining,
+        )
+
     # -- what it does by itself
 
     async def watch(self) -> None:
@@ -131,33 +161,35 @@ class Host:
         loop = asyncio.get_running_loop()
 
         def hear(event: ProcessEvent) -> None:
-            loop.call_soon_threadsafe(self._news.put_nowait, event)
+            loop.call_soon_threadsafe(self._hear, event)
 
         leave = self.processes.subscribe(hear)
         try:
             while True:
-                event = await self._news.get()
-                if event.kind is not EventKind.REPORT:
-                    await self._patiently(self._happened(event))
-                elif event.report == "health":
-                    self._health.heard(event.process.agent_id, event.data)
+                await self._patiently(self._happened(await self._news.get()))
         finally:
             leave()
 
-    async def renew(self) -> None:
-        """Renew all leases, again and again, until cancelled."""
-        while True:
-            await self._patiently(self.renew_once())
-            await asyncio.sleep(self.registry.ttl_seconds / 3)
+    async def renew(self, at_least_every: float = float("inf")) -> None:
+        """Renew all leases, again and again, until cancelled; the end of a slow agent holds up no renewal."""
+        async with asyncio.TaskGroup() as corrections:
 
-    async def renew_once(self) -> None:
-        """Renew all leases, and act on what the registry says of each."""
-        copies = [copy for copy in self.copies.values() if not copy.stopping]
+            async def once() -> None:
+                for copy, word in await self.renew_once():
+                    corrections.create_task(self._patiently(self._correct(copy, word)))
+
+            while True:
+                await self._patiently(once())
+                await asyncio.sleep(min(self.registry.ttl_seconds / 3, at_least_every))
+
+    async def renew_once(self) -> list[tuple[Copy, str]]:
+        """Renew all leases; returns the copies that something must be done about, and the registry's word."""
+        # Also of those that are being stopped: nobody else may start them before they have ended.
+        copies = list(self.copies.values())
         held = [(copy.agent.agent_id, copy.fence) for copy in copies]
         words = await self.registry.renew(self.name, self.address, held)
-        for copy, word in zip(copies, words, strict=True):
-            if self.copies.get(copy.agent.agent_id) is copy and word != "kept":
-                await self._correct(copy, word)
+        found = [(copy, word) for copy, word in zip(copies, words, strict=True) if not copy.stopping]
+        return [(copy, word) for copy, word in found if word != "kept" or self._untold(copy) is not None]
 
     async def nurse(self) -> None:
         """End agents that are not well, again and again, until cancelled: they are started anew then."""
@@ -172,7 +204,40 @@ class Host:
         """For how long Redis has answered without trouble."""
         return time.monotonic() - self._calm_since
 
+    def disturbed(self) -> None:
+        """Note that Redis did not answer, or that this process stood still: others may have too."""
+        self._calm_since = time.monotonic()
+
     # -- how
+
+    def _hear(self, event: ProcessEvent) -> None:
+        # Reports are heard at once: news wait for Redis, and who is well must not seem silent meanwhile.
+        if event.kind is not EventKind.REPORT:
+            self._health.began(event.process.agent_id)
+            self._news.put_nowait(event)
+        elif event.report == "health":
+            self._health.heard(event.process.agent_id, event.data)
+        elif event.report == MESSAGES:
+            count_messages(self.metrics, event.process.labels.get("name", ""), event.data)
+
+    async def _want(self, agent: Agent) -> bool:
+        wanted = await self.registry.want(agent)
+        if wanted.status is Placing.STOPPING:
+            raise Conflict(f"agent {agent.agent_id} is being stopped: ask again when it has ended")
+        return wanted.new
+
+    async def _running_already(self, agent_id: str, fence: int) -> AgentProcessInfo | None:
+        """The copy that a repeated call asks for; one that is being restarted is waited for."""
+        copy = self.copies.get(agent_id)
+        while copy is not None and copy.fence == fence and self.copies.get(agent_id) is copy:
+            process = self.processes.get(agent_id)
+            if process is None or process.status.ended:
+                return None
+            if process.status is Status.RUNNING:
+                await self._tell(copy, process)
+                return process
+            await asyncio.sleep(_LOOK_SECONDS)
+        return None
 
     async def _granted(self, agent: Agent, seen: int | None) -> int:
         grant = await self.registry.grant(self.name, self.address, agent.agent_id, seen=seen)
@@ -188,6 +253,9 @@ class Host:
 
     async def _start(self, agent: Agent, fence: int) -> AgentProcessInfo:
         agent_id = agent.agent_id
+        if self.draining:  # since it was granted; from here on those who move all agents see it
+            await self.registry.release(self.name, agent_id, fence, "moving")
+            raise ProcessesFull(f"host {self.name} leaves")
         copy = self.copies[agent_id] = Copy(agent, fence, time.time())
         try:
             process = await self._spawn(agent, fence)
@@ -201,20 +269,56 @@ class Host:
             # Whoever asked is gone: what may have been started is ended, and the agent is for the next host.
             await asyncio.shield(self._end(copy, "moving"))
             raise
-        word = await self.registry.started(self.name, self.address, agent_id, fence, process.pid)
+        copy.created = True
+        if not self._lives(agent_id):  # it was ready, and has ended for good since
+            await self._let_go(copy, "crashed", process.last_error)
+            raise ProcessFailed(f"agent {agent_id!r} ended as soon as it was ready")
+        word = await self._tell(copy, process)
         if word == "kept":
             return process
         await self._end(copy, "stopped")
         raise Conflict(f"agent {agent_id} was {'stopped' if word == 'unwanted' else 'placed anew'} meanwhile")
 
     async def _spawn(self, agent: Agent, fence: int) -> AgentProcessInfo:
-        payload: Any = msgspec.json.decode(agent.payload)
-        megabytes = agent.needs.memory_mb or self.settings.memory_mb
-        limits = Limits(memory_bytes=int(megabytes * 2**20)) if megabytes else Limits()
+        try:
+            payload: Any = msgspec.json.decode(agent.payload)
+        except RecursionError as exc:
+            raise InputError(f"agent {agent.agent_id}: its documents are nested too deeply") from exc
+        # Who asks for an agent may ask for less than the operator allows, not for more.
+        bounds = [each for each in (agent.needs.memory_mb, self.settings.memory_mb) if each]
+        megabytes = min(bounds, default=0)
+        memory = int(megabytes * 2**20)
+        if megabytes and not memory:
+            raise InputError(f"agent {agent.agent_id}: needs.memory_mb is {megabytes:g}, less than a byte")
+        limits = Limits(memory_bytes=memory or None)
         labels = {**self._labels, "guild_id": agent.guild_id, "name": agent.name}
         return await self.processes.create(
             agent.agent_id, agent.entry, payload, fence=fence, limits=limits, labels=labels
         )
+
+    def _untold(self, copy: Copy) -> AgentProcessInfo | None:
+        """The process of a copy that runs, but that the registry has not heard of: Redis was away then."""
+        process = self.processes.get(copy.agent.agent_id)
+        if process is None or process.status is not Status.RUNNING:
+            return None
+        return process if process.fence == copy.fence and process.pid != copy.told else None
+
+    async def _tell(self, copy: Copy, process: AgentProcessInfo) -> str:
+        word = await self.registry.started(
+            self.name, self.address, copy.agent.agent_id, copy.fence, process.pid
+        )
+        if word == "kept":
+            copy.told = process.pid
+        return word
+
+    async def _stop(self, agent_id: str, timeout_seconds: float | None, *, moving: bool) -> None:
+        async with self._turn(agent_id):
+            copy = self.copies.get(agent_id)
+            if copy is None:
+                raise NotFound(f"agent {agent_id} is not on host {self.name}")
+            if not moving:
+                await self.registry.unwant(agent_id)
+            await self._end(copy, "moving" if moving else "stopped", timeout_seconds)
 
     async def _end(self, copy: Copy, status: str, timeout_seconds: float | None = None) -> None:
         """End a copy, then say so: nobody starts it elsewhere before."""
@@ -232,49 +336,63 @@ class Host:
 
     async def _happened(self, event: ProcessEvent) -> None:
         process = event.process
-        self._health.began(process.agent_id)
         copy = self.copies.get(process.agent_id)
         if copy is None or copy.stopping or copy.fence != process.fence:
             return
         if event.kind is EventKind.READY and process.restarts:
-            await self.registry.started(self.name, self.address, process.agent_id, copy.fence, process.pid)
+            await self._tell(copy, process)
         elif process.status is Status.BACKING_OFF:
             self.metrics.host_restarts.inc()
             await self.registry.release(
                 self.name, process.agent_id, copy.fence, "restarting", process.last_error
             )
-        elif process.status is Status.CRASHED:
+        elif process.status is Status.CRASHED and copy.created and not self._lives(process.agent_id):
             _log.error("an agent crashed too often", agent_id=process.agent_id, error=process.last_error)
             await self._let_go(copy, "crashed", process.last_error)
 
     async def _correct(self, copy: Copy, word: str) -> None:
         agent_id = copy.agent.agent_id
-        if word == "forgotten":
-            await self.registry.want(copy.agent, fence=copy.fence)
-            copy.fence = await self._granted(copy.agent, None)
-            await self.registry.started(
-                self.name, self.address, agent_id, copy.fence, self.info(agent_id)[1].pid
-            )
-            return
-        self.metrics.host_disowned.labels(word).inc()
-        _log.warning("a copy of an agent is stopped", agent_id=agent_id, fence=copy.fence, why=word)
         async with self._turn(agent_id):
-            if self.copies.get(agent_id) is copy:
-                await self._end(copy, "stopped")
+            if self.copies.get(agent_id) is not copy or copy.stopping:
+                return
+            if word == "forgotten" and await self._regained(copy):
+                word = "kept"
+            if word == "kept":
+                process = self._untold(copy)
+                if process is not None:
+                    await self._tell(copy, process)
+                return
+            self.metrics.host_disowned.labels(word).inc()
+            _log.warning("a copy of an agent is stopped", agent_id=agent_id, fence=copy.fence, why=word)
+            await self._end(copy, "stopped")
+
+    async def _regained(self, copy: Copy) -> bool:
+        """Tell a Redis that has lost an agent of it again; False if it has another host by now."""
+        before = copy.fence - 1
+        await self.registry.want(copy.agent, fence=before)
+        grant = await self.registry.grant(self.name, self.address, copy.agent.agent_id, seen=before)
+        copy.told = 0
+        return grant.given and grant.fence == copy.fence
+
+    def _lives(self, agent_id: str) -> bool:
+        """Whether it was started again since it crashed."""
+        process = self.processes.get(agent_id)
+        return process is not None and not process.status.ended
 
     @contextlib.asynccontextmanager
     async def _turn(self, agent_id: str) -> AsyncGenerator[None]:
         """One thing at a time happens to an agent."""
-        turn = self._turns.setdefault(agent_id, asyncio.Lock())
+        turn = self._turns.get(agent_id)
+        if turn is None:
+            turn = self._turns[agent_id] = asyncio.Lock()
         async with turn:
             yield
-        if agent_id not in self.copies and not turn.locked():
-            self._turns.pop(agent_id, None)
 
     async def _patiently(self, what: Awaitable[None]) -> None:
         """What is done again soon may fail while Redis is away."""
         try:
             await what
         except TROUBLE as exc:
-            self._calm_since = time.monotonic()
+            self.disturbed()
+            self.metrics.redis_errors.labels(type(exc).__name__).inc()
             _log.warning("the registry does not answer", error=str(exc))

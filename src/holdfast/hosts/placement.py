@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+import importlib
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from holdfast.errors import ConfigError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.hosts.agent import Needs
-
-Strategy = Literal["round-robin", "least-loaded", "resource-aware"]
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +37,34 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         return self.agents / self.capacity if self.capacity > 0 else 1.0
 
 
-def order(strategy: Strategy, hosts: Sequence[Host], needs: Needs, turn: int) -> list[Host]:
+class Strategy(Protocol):
+    """A choice among hosts: any function like this is one (``hosts.placement = package.module:function``)."""
+
+    def __call__(self, hosts: list[Host], needs: Needs, turn: int, /) -> Iterable[Host]:
+        """Put hosts that may take an agent in order, best first; ``turn`` counts placements.
+
+        They come sorted by name. Those that are left out are not asked.
+        """
+        ...
+
+
+def order(strategy: str | Strategy, hosts: Sequence[Host], needs: Needs, turn: int) -> list[Host]:
     """The hosts that may take an agent, best first; ``turn`` counts placements."""
     fitting = sorted((host for host in hosts if fits(host, needs)), key=lambda host: host.name)
-    return _STRATEGIES[strategy](fitting, needs, turn)
+    choose = strategy_named(strategy) if isinstance(strategy, str) else strategy
+    return list(choose(fitting, needs, turn))
+
+
+def strategy_named(name: str) -> Strategy:
+    """One of ours, or the function that ``package.module:function`` names."""
+    if name in _STRATEGIES:
+        return _STRATEGIES[name]
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as exc:
+        ours = ", ".join(_STRATEGIES)
+        raise ConfigError(f"hosts.placement = {name!r} is none of {ours}, nor a function: {exc}.") from exc
 
 
 def fits(host: Host, needs: Needs) -> bool:
@@ -95,7 +120,7 @@ def _resource_aware(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
 
 _MB_PER_CORE: Final = 2048.0
 """How much memory goes with a core, to weigh one against the other."""
-_STRATEGIES: Final[Mapping[Strategy, Callable[[list[Host], Needs, int], list[Host]]]] = {
+_STRATEGIES: Final[Mapping[str, Strategy]] = {
     "round-robin": _round_robin,
     "least-loaded": _least_loaded,
     "resource-aware": _resource_aware,

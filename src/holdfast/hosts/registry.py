@@ -6,6 +6,8 @@ by its next renewal and changes nothing before.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,10 +17,11 @@ from holdfast.redis.command import command
 from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import HostKeys
+    from holdfast.telemetry.metrics import Metrics
 
 _WANT = load(__package__, "want")
 _GRANT = load(__package__, "grant")
@@ -30,7 +33,6 @@ _UNWANT = load(__package__, "unwant")
 
 _KEEP_MS: Final = 3_600_000
 """How long the record of an agent that was stopped can be read."""
-_PAGE: Final = 200
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -76,9 +78,18 @@ class Homeless(msgspec.Struct, frozen=True):
 class Registry:
     """The table of all agents and their hosts."""
 
-    def __init__(self, keys: HostKeys, redis: Redis, *, ttl_seconds: float, placing_seconds: float) -> None:
+    def __init__(
+        self,
+        keys: HostKeys,
+        redis: Redis,
+        *,
+        ttl_seconds: float,
+        placing_seconds: float,
+        metrics: Metrics | None = None,
+    ) -> None:
         self.keys = keys
         self.redis = redis
+        self._metrics = metrics
         self.ttl_seconds = ttl_seconds
         self._ttl_ms = int(ttl_seconds * 1000)
         self._placing_ms = int(placing_seconds * 1000)
@@ -95,6 +106,7 @@ class Registry:
             "guild": agent.guild_id,
             "organization": agent.organization_id,
             "needs": msgspec.json.encode(agent.needs),
+            "bound": "1" if agent.bound else "",
             **({} if fence is None else {"fence": fence}),
         }
         args = [agent.agent_id, self._placing_ms, *(part for pair in fields.items() for part in pair)]
@@ -106,9 +118,10 @@ class Registry:
         word, host, address, fence = await _UNWANT(self.redis, self._keys, [agent_id, _KEEP_MS])
         return Stopping(word.decode(), host.decode(), address.decode(), int(fence))
 
-    async def reclaim(self, limit: int = 100) -> list[Homeless]:
-        """Take agents whose host is gone, each for one caller."""
-        row: list[bytes] = await _RECLAIM(self.redis, self._keys, [limit, self._placing_ms, _KEEP_MS])
+    async def reclaim(self, limit: int = 100, *, bound_only: bool = False) -> list[Homeless]:
+        """Take agents whose host is gone, each for one caller; those that end with it are forgotten."""
+        args = [limit, self._placing_ms, _KEEP_MS, "bound" if bound_only else ""]
+        row: list[bytes] = await _RECLAIM(self.redis, self._keys, args)
         return [
             Homeless(agent_id.decode(), int(fence), host.decode())
             for agent_id, fence, host in zip(row[::3], row[1::3], row[2::3], strict=True)
@@ -141,25 +154,48 @@ class Registry:
 
     # -- what is where
 
+    async def answers(self) -> None:
+        """Ask Redis for nothing; raises if it is away."""
+        await command(self.redis, "ZCARD", self.keys.leases)
+
     async def location(self, agent_id: str) -> str | None:
         """The address of the host that runs an agent; one GET."""
-        found = await command(self.redis, "GET", self.keys.location_prefix + agent_id)
+        found = await self._looked(command(self.redis, "GET", self.keys.location_prefix + agent_id))
         return found.decode() if found else None
 
     async def get(self, agent_id: str) -> Placed | None:
         """An agent and where it is."""
-        fields: dict[bytes, bytes] = await command(self.redis, "HGETALL", self.keys.record_prefix + agent_id)
+        look = command(self.redis, "HGETALL", self.keys.record_prefix + agent_id)
+        fields: dict[bytes, bytes] = await self._looked(look)
         return _placed(agent_id, fields) if b"fence" in fields else None
 
-    async def all(self, *, guild_id: str | None = None) -> AsyncIterator[Placed]:
-        """Every agent that should run, oldest first."""
+    async def all(self, *, guild_id: str | None = None, prefix: str = "") -> AsyncIterator[Placed]:
+        """Every agent that should run, oldest first; only those whose ids begin so are read at all."""
+        # All ids at once: by pages, one that is stopped meanwhile would make us pass over another.
+        for raw in await command(self.redis, "ZRANGE", self.keys.index, 0, -1):
+            agent_id: str = raw.decode()
+            placed = await self.get(agent_id) if agent_id.startswith(prefix) else None
+            if placed is not None and guild_id in {None, placed.agent.guild_id}:
+                yield placed
+
+    async def page(self, since_ms: int, after: str, limit: int) -> list[Placed]:
+        """Agents that should run, oldest first, behind the one of that id that was made at that time."""
+        found: list[Placed] = []
         first = 0
-        while ids := await command(self.redis, "ZRANGE", self.keys.index, first, first + _PAGE - 1):
+        while len(found) < limit:
+            span = (since_ms, "+inf", "BYSCORE", "LIMIT", first, limit)
+            ids: list[bytes] = await command(self.redis, "ZRANGE", self.keys.index, *span)
             first += len(ids)
-            for raw in ids:
-                placed = await self.get(raw.decode())
-                if placed is not None and guild_id in {None, placed.agent.guild_id}:
-                    yield placed
+            page = await asyncio.gather(*(self.get(raw.decode()) for raw in ids))
+            # Many may have been made at one time: those are in the order of their ids.
+            found += [
+                placed
+                for placed in page
+                if placed and (round(placed.created_at * 1000), placed.agent.agent_id) > (since_ms, after)
+            ]
+            if len(ids) < limit:
+                break
+        return found[:limit]
 
     async def on_host(self, host: str) -> list[str]:
         """The agents that run on a host."""
@@ -169,6 +205,19 @@ class Registry:
     async def turn(self) -> int:
         """The next number of round-robin placement."""
         return int(await command(self.redis, "INCR", self.keys.counter))
+
+    async def _looked(self, look: Awaitable[Any]) -> Any:
+        """Count and time a look for one agent."""
+        if self._metrics is None:
+            return await look
+        began, status = time.perf_counter(), "failed"
+        try:
+            found = await look
+            status = "found" if found else "missing"
+            return found
+        finally:
+            self._metrics.host_lookups.labels(status).inc()
+            self._metrics.host_lookup_seconds.observe(time.perf_counter() - began)
 
 
 def _placed(agent_id: str, fields: dict[bytes, bytes]) -> Placed:
@@ -186,6 +235,7 @@ def _placed(agent_id: str, fields: dict[bytes, bytes]) -> Placed:
         guild_id=text(b"guild"),
         organization_id=text(b"organization"),
         needs=msgspec.json.decode(fields.get(b"needs") or b"{}", type=Needs),
+        bound=text(b"bound") == "1",
     )
     return Placed(
         agent=agent,

@@ -1,15 +1,19 @@
-"""An agent as a request to a host, and back: JSON inside protobuf, never pickle."""
+"""An agent as the fields of a request to a host, and back: JSON inside protobuf, never pickle."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.errors import InputError
-from holdfast.hosts.agent import Agent, Needs, qualified
-from holdfast.hosts.proto import agent_host_pb2 as wire
+from holdfast.hosts.agent import Agent, Needs, checked, qualified
 
+if TYPE_CHECKING:
+    from holdfast.hosts.proto import agent_host_pb2 as wire
+
+_MOST_CPU: Final = 100_000
+_MOST_MEMORY_MB: Final = 1_000_000_000
 _PARTS: Final = ("agent_spec", "guild_spec", "messaging_config", "client_properties")
 
 
@@ -37,23 +41,19 @@ class _Spec(msgspec.Struct):
 _spec = msgspec.json.Decoder(_Spec)
 
 
-def create_request(agent: Agent, fence: int) -> wire.CreateAgentRequest:
-    """The request that starts an agent under the fence that was read of it."""
+def create_fields(agent: Agent) -> dict[str, Any]:
+    """An agent as the fields of the request that starts it."""
     payload = _payload.decode(agent.payload)
-    return wire.CreateAgentRequest(
-        agent_spec=bytes(payload.agent_spec),
-        guild_spec=bytes(payload.guild_spec),
-        messaging_config=bytes(payload.messaging_config),
-        machine_id=payload.machine_id,
-        client_type=payload.client_type,
-        client_properties=bytes(payload.client_properties),
-        entry=agent.entry,
-        fence=fence,
-        agent_id=agent.agent_id,
-        guild_id=agent.guild_id,
-        organization_id=agent.organization_id,
-        needs=msgspec.json.encode(agent.needs),
-    )
+    return {
+        **{name: bytes(getattr(payload, name)) for name in _PARTS},
+        "machine_id": payload.machine_id,
+        "client_type": payload.client_type,
+        "entry": agent.entry,
+        "agent_id": agent.agent_id,
+        "guild_id": agent.guild_id,
+        "organization_id": agent.organization_id,
+        "needs": msgspec.json.encode(agent.needs),
+    }
 
 
 def requested(request: wire.CreateAgentRequest, default_entry: str) -> Agent:
@@ -63,7 +63,9 @@ def requested(request: wire.CreateAgentRequest, default_entry: str) -> Agent:
         spec = _spec.decode(bytes(documents["agent_spec"]))
     except msgspec.ValidationError as exc:
         raise InputError(f"agent_spec: {exc}") from exc
-    agent_id = request.agent_id or qualified(spec.id, request.guild_id, request.organization_id)
+    # An agent_id of its own is the qualified one already.
+    given = request.agent_id
+    agent_id = checked(given) if given else qualified(spec.id, request.guild_id, request.organization_id)
     payload = Payload(**documents, machine_id=request.machine_id, client_type=request.client_type)
     return Agent(
         agent_id=agent_id,
@@ -86,8 +88,10 @@ def _document(name: str, data: bytes) -> msgspec.Raw:
         return msgspec.Raw(b"{}")
     try:
         value: Any = msgspec.json.decode(data)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise InputError(f"{name} is not JSON: {exc}") from exc
+    except RecursionError as exc:
+        raise InputError(f"{name} is nested too deeply") from exc
     if not isinstance(value, dict):
         raise InputError(f"{name} must be a JSON object, not {type(value).__name__}")
     return msgspec.Raw(data)
@@ -95,6 +99,12 @@ def _document(name: str, data: bytes) -> msgspec.Raw:
 
 def _needs(data: bytes) -> Needs:
     try:
-        return msgspec.json.decode(data, type=Needs) if data else Needs()
-    except msgspec.DecodeError as exc:
+        needs = msgspec.json.decode(data, type=Needs) if data else Needs()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InputError(f"needs: {exc}") from exc
+    if not (0 <= needs.cpu <= _MOST_CPU and 0 <= needs.memory_mb <= _MOST_MEMORY_MB):
+        raise InputError(
+            f"needs: cpu is {needs.cpu:g} and memory_mb is {needs.memory_mb:g}; "
+            f"they may be 0 to {_MOST_CPU} and 0 to {_MOST_MEMORY_MB}"
+        )
+    return needs

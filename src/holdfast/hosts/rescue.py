@@ -9,6 +9,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from holdfast.errors import AppError, HoldfastError, InputError, NoHost, ProcessFailed
 from holdfast.redis.client import TROUBLE
 from holdfast.telemetry.logs import get_logger
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.hosts.registry import Homeless, Registry
 
 _LOOK_SECONDS: Final = 1.0
+_LOOKS_PER_TTL: Final = 12
 _AT_ONCE: Final = 8
 """How many one host places at a time: others look too."""
 
@@ -26,36 +29,48 @@ _log = get_logger(__name__)
 
 
 class Rescue:
-    """Places what has no host."""
+    """Places what has no host; with ``bound_only`` it only forgets what has ended with its own."""
 
-    def __init__(self, registry: Registry, engine: Engine, host: Host) -> None:
+    def __init__(self, registry: Registry, engine: Engine, host: Host, *, bound_only: bool = False) -> None:
         self._registry = registry
         self._engine = engine
         self._host = host
+        self._bound_only = bound_only
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
-        pause = min(_LOOK_SECONDS, self._registry.ttl_seconds / 4)
         while True:
-            await asyncio.sleep(pause)
             try:
-                if self._host.calm_seconds >= self._registry.ttl_seconds / 3:
+                if await self._is_calm():
                     await self.run_once()
             except TROUBLE as exc:
+                self._host.disturbed()
                 _log.warning("the registry does not answer", error=str(exc))
+
+    async def _is_calm(self) -> bool:
+        """Look whether everybody else had the time to renew since Redis was away, or since we stood still."""
+        ttl = self._registry.ttl_seconds
+        pause = min(_LOOK_SECONDS, ttl / _LOOKS_PER_TTL)
+        before = time.time()  # not the monotonic clock: it stands still while a machine sleeps
+        await asyncio.sleep(pause)
+        await self._registry.answers()
+        if abs(time.time() - before) > pause + ttl / 4:
+            self._host.disturbed()
+        # Renewals are a third of the ttl apart.
+        return self._host.calm_seconds >= ttl / 2
 
     async def run_once(self) -> int:
         """Place what has no host now; return how many were taken."""
-        homeless = await self._registry.reclaim(_AT_ONCE)
+        homeless = await self._registry.reclaim(_AT_ONCE, bound_only=self._bound_only)
         await asyncio.gather(*(self._place(each) for each in homeless))
         return len(homeless)
 
     async def _place(self, homeless: Homeless) -> None:
-        placed = await self._registry.get(homeless.agent_id)
-        if placed is None:
-            return
         began = time.monotonic()
         try:
+            placed = await self._registry.get(homeless.agent_id)
+            if placed is None:
+                return
             await self._engine.place(placed.agent, homeless.fence, avoid=homeless.host)
         except NoHost as exc:
             # It stays in the table: whoever looks when this try's time is over tries again.
@@ -67,6 +82,10 @@ class Rescue:
         except HoldfastError as exc:
             self._count("failed")
             _log.warning("an agent could not be placed", agent_id=homeless.agent_id, error=str(exc))
+        except (ValueError, msgspec.MsgspecError) as exc:
+            # Somebody wrote it by hand: that must not end all hosts, one after the other.
+            self._count("failed")
+            _log.error("an agent's record can't be read", agent_id=homeless.agent_id, error=str(exc))
         else:
             self._count("placed")
             _log.info(

@@ -5,22 +5,29 @@ Without TLS a host listens on loopback only, unless the settings say that this i
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
+import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
 from grpc import aio
 
 from holdfast.errors import ConfigError
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.config import HostSettings
 
+MAX_MESSAGE_BYTES: Final = 32 * 2**20
+"""What one call may carry, either way."""
 _METADATA: Final = "authorization"
+
+_log = get_logger(__name__)
 
 
 def server_credentials(settings: HostSettings) -> grpc.ServerCredentials | None:
@@ -32,12 +39,74 @@ def server_credentials(settings: HostSettings) -> grpc.ServerCredentials | None:
                 "and hosts.tls_key, or hosts.insecure if the network is trusted."
             )
         return None
-    pair = (
+    mutual = bool(settings.tls_ca) and settings.tls_verify_callers
+    _check_pair(settings)
+    last = _files(settings)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        """What to show from here on; None if that has not changed. Asked with every connection."""
+        nonlocal last
+        try:
+            _check_pair(settings)
+            now = _files(settings)
+        except ConfigError as exc:
+            # Half written, or gone for a moment: what was read before still holds.
+            _log.error("the new certificate can't be used: the old one stays", error=str(exc))
+            return None
+        if now == last:
+            return None
+        last = now
+        _log.info("a new certificate is shown", file=settings.tls_certificate)
+        return _configuration(now, mutual=mutual)
+
+    # The stubs do not know that None means "as before".
+    fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
+    return grpc.dynamic_ssl_server_credentials(_configuration(last, mutual=mutual), fetch, mutual)
+
+
+def _configuration(
+    files: tuple[bytes, bytes, bytes | None], *, mutual: bool
+) -> grpc.ServerCertificateConfiguration:
+    key, certificate, authority = files
+    return grpc.ssl_server_certificate_configuration([(key, certificate)], authority if mutual else None)
+
+
+def _files(settings: HostSettings) -> tuple[bytes, bytes, bytes | None]:
+    return (
         _read(settings.tls_key, "hosts.tls_key"),
         _read(settings.tls_certificate, "hosts.tls_certificate"),
+        _read(settings.tls_ca, "hosts.tls_ca") if settings.tls_ca else None,
     )
-    authority = _read(settings.tls_ca, "hosts.tls_ca") if settings.tls_ca else None
-    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+
+def _check_pair(settings: HostSettings) -> None:
+    """Say at once what gRPC would say to every caller, in words of its own or not at all."""
+    if not settings.tls_key:
+        raise ConfigError("hosts.tls_certificate is set, but hosts.tls_key is not: TLS needs both.")
+    _files(settings)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except (ssl.SSLError, OSError) as exc:
+        raise ConfigError(
+            f"hosts.tls_certificate = {settings.tls_certificate!r} and hosts.tls_key = {settings.tls_key!r} "
+            f"are no certificate and its key: {exc}."
+        ) from exc
+    if settings.tls_ca:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(settings.tls_ca)
+        except (ssl.SSLError, OSError) as exc:
+            raise ConfigError(f"hosts.tls_ca = {settings.tls_ca!r} holds no certificate: {exc}.") from exc
+
+
+def tls_stamp(settings: HostSettings) -> tuple[int, ...]:
+    """Changes when a file of a caller does: a channel that was opened before is not to be used then."""
+    files = [path for path in (settings.tls_ca, settings.tls_certificate, settings.tls_key) if path]
+    stamps: list[int] = []
+    for path in files:
+        with contextlib.suppress(OSError):  # gone for a moment; what can't be read is said where it is read
+            found = Path(path).stat()
+            stamps += (found.st_mtime_ns, found.st_ino)
+    return tuple(stamps)
 
 
 def open_channel(address: str, settings: HostSettings) -> aio.Channel:
@@ -46,13 +115,16 @@ def open_channel(address: str, settings: HostSettings) -> aio.Channel:
     options = [
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
+        ("grpc.min_reconnect_backoff_ms", 2000),  # which is also how long a connection may take
         ("grpc.enable_http_proxy", 0),
+        # As much as a host takes: it answers with the specs that it was given, of all its agents.
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ]
-    if not settings.tls_ca:
-        return aio.insecure_channel(address, options=options)
     mutual = bool(settings.tls_certificate)
+    if not settings.tls_ca and not mutual:
+        return aio.insecure_channel(address, options=options)
     credentials = grpc.ssl_channel_credentials(
-        _read(settings.tls_ca, "hosts.tls_ca"),
+        _read(settings.tls_ca, "hosts.tls_ca") if settings.tls_ca else None,  # None: the machine's own
         _read(settings.tls_key, "hosts.tls_key") if mutual else None,
         _read(settings.tls_certificate, "hosts.tls_certificate") if mutual else None,
     )

@@ -17,7 +17,7 @@ from holdfast.errors import ConfigError
 from holdfast.hosts.counting import CallCounter
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import add_AgentHostServiceServicer_to_server
-from holdfast.hosts.security import TokenCheck, server_credentials
+from holdfast.hosts.security import MAX_MESSAGE_BYTES, TokenCheck, server_credentials
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -38,7 +38,7 @@ class Server:
         interceptors: list[aio.ServerInterceptor] = [CallCounter(metrics)]
         interceptors += [TokenCheck(settings.token)] if settings.token else []
         # Without SO_REUSEPORT a second host on the same port is an error, not a lottery for its callers.
-        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 32 * 2**20)]
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
         self._server = aio.server(interceptors=interceptors, options=options)
         self._health = health.aio.HealthServicer()
         self.port = self._listen(settings)
@@ -52,19 +52,16 @@ class Server:
             (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
         await self._server.start()
-        await self._say(health_pb2.HealthCheckResponse.SERVING)
+        for service in ("", SERVICE):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         try:
             yield
         finally:
             await self._server.stop(_GRACE_SECONDS)
 
     async def leave(self) -> None:
-        """Have probes know that this host leaves; calls are still answered."""
-        await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
-
-    async def _say(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for service in ("", SERVICE):
-            await self._health.set(service, status)
+        """Have probes know that this host leaves; calls are still answered, and the process is well ("")."""
+        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
 
     def _listen(self, settings: HostSettings) -> int:
         host = f"[{settings.listen}]" if ":" in settings.listen else settings.listen

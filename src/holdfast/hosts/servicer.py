@@ -14,6 +14,7 @@ from holdfast.errors import (
     NotFound,
     ProcessError,
     ProcessesFull,
+    ProcessFailed,
     Refused,
 )
 from holdfast.hosts.agent import plain, qualified
@@ -21,6 +22,7 @@ from holdfast.hosts.host import Elsewhere
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceServicer
 from holdfast.hosts.requests import requested, spec_of
+from holdfast.redis.client import TROUBLE
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -42,7 +44,8 @@ _CODES: tuple[tuple[type[HoldfastError], grpc.StatusCode], ...] = (
     (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
     (NotFound, grpc.StatusCode.NOT_FOUND),
     (Refused, grpc.StatusCode.UNAVAILABLE),
-    (ProcessError, grpc.StatusCode.INTERNAL),
+    (ProcessFailed, grpc.StatusCode.INTERNAL),
+    (ProcessError, grpc.StatusCode.UNAVAILABLE),  # no fault of the agent's: this host can start none
 )
 
 
@@ -61,7 +64,9 @@ class AgentHostServicer(AgentHostServiceServicer):
             agent = requested(request, self._default_entry)
             seen = request.fence if request.HasField("fence") else None
             process, fence = await self._host.create(agent, seen=seen)
-        except HoldfastError as exc:
+        except Exception as exc:
+            guild = self._host.metrics.guild_label(request.guild_id)
+            self._host.metrics.host_create_errors.labels(guild, _code(exc).name).inc()
             await _fail(context, exc, request_id=request.request_id)
         _log.info(
             "agent created",
@@ -88,7 +93,7 @@ class AgentHostServicer(AgentHostServiceServicer):
         try:
             agent_id = _qualified(request)
             await self._host.stop(agent_id, timeout_seconds=timeout, moving=request.moving)
-        except HoldfastError as exc:
+        except Exception as exc:
             await _fail(context, exc)
         _log.info("agent stopped", agent_id=agent_id, host=self._host.name, moving=request.moving)
         return wire.StopAgentResponse(success=True)
@@ -99,7 +104,7 @@ class AgentHostServicer(AgentHostServiceServicer):
         """Describe an agent."""
         try:
             copy, process = self._host.info(_qualified(request))
-        except HoldfastError as exc:
+        except Exception as exc:
             await _fail(context, exc)
         return _described(copy, process, self._host.processes.usage())
 
@@ -132,11 +137,22 @@ class AgentHostServicer(AgentHostServiceServicer):
         )
 
 
-async def _fail(context: aio.ServicerContext[Any, Any], exc: HoldfastError, **fields: str) -> NoReturn:
-    code = next((code for kind, code in _CODES if isinstance(exc, kind)), grpc.StatusCode.INTERNAL)
-    if code is grpc.StatusCode.INTERNAL:
+async def _fail(context: aio.ServicerContext[Any, Any], exc: Exception, **fields: str) -> NoReturn:
+    """Answer with one of the codes of the proto file, whatever happened."""
+    code = _code(exc)
+    if isinstance(exc, TROUBLE):
+        await context.abort(code, f"Redis does not answer this host: {exc}")
+    if not isinstance(exc, HoldfastError):
+        _log.error("a call failed", exc_info=exc, **fields)
+    elif code is grpc.StatusCode.INTERNAL or type(exc) is ProcessError:
         _log.warning("an agent could not be started", error=str(exc), **fields)
-    await context.abort(code, str(exc))
+    await context.abort(code, str(exc) or type(exc).__name__)
+
+
+def _code(exc: Exception) -> grpc.StatusCode:
+    if isinstance(exc, TROUBLE):
+        return grpc.StatusCode.UNAVAILABLE
+    return next((code for kind, code in _CODES if isinstance(exc, kind)), grpc.StatusCode.INTERNAL)
 
 
 def _qualified(request: wire.StopAgentRequest | wire.GetAgentInfoRequest) -> str:

@@ -12,7 +12,7 @@ from holdfast.processes.info import AgentProcessInfo, Status
 from holdfast.processes.limits import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from holdfast.processes.handle import Handle
     from holdfast.processes.loop import Timer
@@ -28,6 +28,8 @@ class Wanted:
     fence: int = 0
     limits: Limits = field(default_factory=Limits)
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    until: Callable[[], float] | None = None
+    """The moment, as time.monotonic() has it, at which it is ended unless this says another by then."""
 
 
 def promise() -> Future[Any]:
@@ -56,6 +58,7 @@ class Agent:
     max_rss_bytes: int = 0
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     successor: Agent | None = None
+    told: list[bytes] = field(default_factory=list[bytes])
 
     @property
     def is_new(self) -> bool:
@@ -67,6 +70,14 @@ class Agent:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def tell(self, *lines: bytes) -> None:
+        """Send its process something; one that has none yet hears it when it begins."""
+        self.told += lines
+        if self.handle is not None:
+            for line in self.told:
+                self.handle.send(line)
+            self.told.clear()
 
     def describe(self) -> AgentProcessInfo:
         """Return what is known now."""

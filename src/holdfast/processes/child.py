@@ -17,6 +17,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
+from holdfast.errors import AppError, InputError
 from holdfast.processes import kernel, limits
 from holdfast.processes.control import Control
 from holdfast.processes.entries import load_entry
@@ -122,10 +123,19 @@ def _live(birth: Birth) -> int:
     return code
 
 
+def _is_plain(error: BaseException) -> bool:
+    """Whether its words say it all: the request is wrong, and only our own code has run yet."""
+    if not isinstance(error, AppError | InputError) or error.__cause__ is not None:
+        return False
+    frames = traceback.walk_tb(error.__traceback__)
+    return all(str(frame.f_globals.get("__name__")).startswith("holdfast.") for frame, _ in frames)
+
+
 def _tell(control: Control, error: BaseException) -> int:
     """Tell the host what was raised; SystemExit keeps its code, though nobody asked for it."""
     limits.lift_memory()
-    lines = "".join(traceback.format_exception(error)).splitlines()[-_TRACE_LINES:]
+    told = traceback.format_exception_only(error) if _is_plain(error) else traceback.format_exception(error)
+    lines = "".join(told).splitlines()[-_TRACE_LINES:]
     control.failed("\n".join(lines)[-_TRACE_CHARACTERS:], type(error).__name__)
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -15,6 +15,7 @@ from holdfast.processes.wire import MAX_PAYLOAD_BYTES, MAX_REPORT_BYTES, Lines
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
 _CHUNK: Final = 65536
 
@@ -39,6 +40,9 @@ class Control:
         self._outgoing: deque[bytes] = deque()
         self._busy = False
         self._ready = False
+        self._telling = threading.Lock()
+        self._told: list[dict[str, Any]] = []
+        self._hearer: Callable[[dict[str, Any]], None] | None = None
         self._stopped = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -63,6 +67,14 @@ class Control:
     def report(self, kind: str, **data: Any) -> None:
         """Send the host something to know: metrics, health, a log line (``kind="log"``, level, message)."""
         self._send({"kind": "report", "report": kind, "data": data})
+
+    def hear(self, call: Callable[[dict[str, Any]], None]) -> None:
+        """Have what the host tells handed to ``call``, on another thread; also what it has told before."""
+        with self._telling:
+            self._hearer = call
+            for data in self._told:
+                call(data)
+            self._told.clear()
 
     def failed(self, trace: str, error: str) -> None:
         """Tell the host why this process ends; a host that is gone need not know."""
@@ -103,7 +115,7 @@ class Control:
 
     def _listen(self, messages: list[wire.Message]) -> None:
         """Wait for the first of: a stop message, SIGTERM, the host's end."""
-        while not any(message["op"] == "stop" for message in messages):
+        while not self._stop_is_among(messages):
             messages = []
             readable, _, _ = select.select([self._host, self._woken], [], [])
             if self._woken in readable and self._told_to_end():
@@ -116,6 +128,14 @@ class Control:
             messages = self._messages(data)
         self.stop.set()
         os.eventfd_write(self._stopped, 1)
+
+    def _stop_is_among(self, messages: list[wire.Message]) -> bool:
+        for message in messages:
+            if message["op"] == "stop":
+                return True
+            with self._telling:
+                (self._hearer or self._told.append)(message["data"])
+        return False
 
     def _told_to_end(self) -> bool:
         # Each signal that has a handler of the agent's comes here too.

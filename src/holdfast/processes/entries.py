@@ -40,6 +40,16 @@ def allowed_class(path: str, prefixes: Iterable[str]) -> type[Any]:
 
     A prefix is a package or module (``mycompany.agents``) or a whole class path, never a part of a word.
     """
+    check_allowed(path, prefixes)
+    found = _load(path if ":" in path else ":".join(path.rsplit(".", 1)))
+    # What was re-exported under an allowed name still has to be a class.
+    if not isinstance(found, type):
+        raise AppError(f"{path!r} is {type(found).__name__}, not a class")
+    return found
+
+
+def check_allowed(path: str, prefixes: Iterable[str]) -> None:
+    """Refuse the path of a class that is under no prefix, without importing anything of it."""
     allowed = tuple(prefixes)
     dotted = path.replace(":", ".")
     if not all(part.isidentifier() for part in dotted.split(".")):
@@ -50,11 +60,6 @@ def allowed_class(path: str, prefixes: Iterable[str]) -> type[Any]:
             f"class {path!r} is outside of the prefixes that this host allows ({known}): "
             "add its package to class_prefixes, or send another class"
         )
-    found = _load(path if ":" in path else ":".join(path.rsplit(".", 1)))
-    # What was re-exported under an allowed name still has to be a class.
-    if not isinstance(found, type):
-        raise AppError(f"{path!r} is {type(found).__name__}, not a class")
-    return found
 
 
 def _load(path: str) -> object:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.processes import kernel, wire
@@ -18,10 +17,10 @@ from holdfast.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from holdfast.processes.limits import Limits
     from holdfast.processes.loop import Loop
     from holdfast.processes.options import ProcessOptions
 
-_CONTROL_BYTES_PER_SECOND: Final = 1024 * 1024
 _LAST_WORDS_BYTES: Final = 1024 * 1024
 _RETRY_SECONDS: Final = 0.005
 
@@ -52,6 +51,8 @@ class Handle:
         self._ready: dict[str, Any] | None = None
         self._outgoing = bytearray()
         self._closed = False
+        self._cgroups = options.cgroups
+        self._cgroup: str | None = None
         self._control, self._theirs = socket.socketpair()
         try:
             self._pipe, self._their_pipe = os.pipe2(os.O_CLOEXEC)
@@ -63,9 +64,14 @@ class Handle:
         self._messages = wire.Lines(wire.MAX_REPORT_BYTES)
         self._control.settimeout(0)
         self._readers = (
-            Reader(loop, self._control.fileno(), self._heard, _CONTROL_BYTES_PER_SECOND),
+            Reader(loop, self._control.fileno(), self._heard, options.control_bytes_per_second),
             Reader(loop, self._pipe, self.output.feed, options.output_bytes_per_second),
         )
+
+    def limited(self, limits: Limits) -> dict[str, int | str]:
+        """Return the limits as the child takes them, in a cgroup of its own where there can be one."""
+        cgroup = self._cgroup = self._cgroups.make(limits) if self._cgroups else None
+        return limits.as_json() if cgroup is None else replace(limits, cgroup=cgroup).as_json()
 
     def give_away(self) -> list[int]:
         """Return the child's ends, which the caller closes when they are sent."""
@@ -74,6 +80,7 @@ class Handle:
     def began(self, pid: int) -> None:
         """Note the process behind this handle."""
         self.pid = pid
+        self.output.began(pid)
         self._started = kernel.start_time(pid)
         if self._ready is not None:
             self._hear.on_ready(self._ready)
@@ -111,6 +118,8 @@ class Handle:
         self.output.end()
         self._control.close()
         os.close(self._pipe)
+        if self._cgroups and self._cgroup and self._cgroups.end(self._cgroup):
+            self.given_up += "it used more memory than it may, "
 
     def _flush(self) -> None:
         if self._closed:
@@ -141,14 +150,9 @@ class Handle:
                     self._hear.on_ready(info)
             case "report":
                 if message["report"] == "log":
-                    self._write_log(message["data"])
+                    self.output.tell(dict(message["data"]))
                 self._hear.on_report(message["report"], message["data"])
             case "failed":
                 self.error = message["traceback"]
             case unknown:
                 raise ValueError(f"unknown kind {unknown!r}")
-
-    def _write_log(self, data: Mapping[str, Any]) -> None:
-        level = logging.getLevelNamesMapping().get(str(data.get("level", "info")).upper(), logging.INFO)
-        fields = {name: value for name, value in data.items() if name not in {"level", "message", "event"}}
-        _log.log(level, str(data.get("message", "")), **{**fields, "agent_id": self._agent_id})

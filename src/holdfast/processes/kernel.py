@@ -46,6 +46,11 @@ def children() -> list[int]:
         return []  # a kernel without CONFIG_PROC_CHILDREN: groups are ended all the same
 
 
+def is_named(pid: int, name: str) -> bool:
+    """Whether there is a process of that number that :func:`name_process` gave that name."""
+    return _read(f"/proc/{pid}/comm") == name.encode()[:15] + b"\n"
+
+
 def start_time(pid: int) -> int | None:
     """Return when a process began, in ticks since boot; None if it is gone or only waits to be reaped."""
     fields = _stat(pid)

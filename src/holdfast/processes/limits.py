@@ -19,20 +19,23 @@ class Limits:
     """None leaves what the host has.
 
     ``memory_bytes`` is private memory (RLIMIT_DATA: heap, anonymous maps, stacks), of this process and of
-    each that it forks; what it shares with the zygote as files does not count.
+    each that it forks; what it shares with the zygote as files does not count. In a ``cgroup``, which its
+    host may make for it, it is all memory that they use together. ``processes`` needs one.
     """
 
     memory_bytes: int | None = None
     nice: int | None = None
     open_files: int | None = None
+    processes: int | None = None
+    cgroup: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "open_files"):
+        for name in ("memory_bytes", "open_files", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give a positive number, or None for no limit")
 
-    def as_json(self) -> dict[str, int]:
+    def as_json(self) -> dict[str, int | str]:
         """Return the limits that are set."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in named.items() if value is not None}
@@ -45,13 +48,15 @@ class Limits:
 
 def apply(limits: Limits) -> None:
     """Set the limits on this process."""
+    if limits.cgroup is not None:
+        Path(limits.cgroup, "cgroup.procs").write_text("0", encoding="ascii")
     if limits.nice is not None:
         os.setpriority(os.PRIO_PROCESS, 0, limits.nice)
     if limits.open_files is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = limits.open_files if hard == resource.RLIM_INFINITY else min(limits.open_files, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if limits.memory_bytes is not None:
+    if limits.memory_bytes is not None and limits.cgroup is None:
         _limit_memory(limits.memory_bytes)
 
 

@@ -11,18 +11,23 @@ from holdfast.processes.restarts import RestartPolicy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.processes.cgroups import Cgroups
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
     """``entries`` (name to ``module:function``) and ``class_prefixes`` are all that a child may run.
 
-    ``preload`` are the modules that every child finds imported. ``zygote_restarts`` counts how often the
-    zygote may fail to begin before nothing is started any more; a zygote that lived is always replaced.
+    ``preload`` are the modules that every child finds imported, ``prepare`` is what every child finds done:
+    functions (``module:function``) and their one argument, called in the zygote. ``zygote_restarts`` counts
+    how often the zygote may fail to begin before nothing is started any more; a zygote that lived is always
+    replaced. ``once``: each agent has one process, whatever ends it; its end is no news.
     """
 
     entries: Mapping[str, str]
     class_prefixes: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
+    prepare: tuple[tuple[str, str], ...] = ()
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     max_processes: int = 100
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
@@ -33,4 +38,9 @@ class ProcessOptions:
     zygote_timeout_seconds: float = 15.0
     output_bytes_per_second: int = 512 * 1024
     output_lines_per_second: int = 200
-    output_line_bytes: int = 4096
+    output_tail_lines: int = 5
+    control_bytes_per_second: int = 1024 * 1024
+    once: bool = False
+    keep_seconds: float = 0.0
+    cgroups: Cgroups | None = None
+    output_line_bytes: int = 32 * 1024

@@ -46,6 +46,8 @@ class Processes:
         self._shutting_down = threading.Lock()
         self._down = False
         self._supervisor = Supervisor(self._loop, options, self._publish)
+        if options.keep_seconds:
+            self._loop.post(self._keep)
 
     def warm_up(self) -> None:
         """Start the zygote before the first agent asks for it."""
@@ -60,11 +62,17 @@ class Processes:
         fence: int = 0,
         limits: Limits | None = None,
         labels: Mapping[str, str] | None = None,
+        until: Callable[[], float] | None = None,
     ) -> Future[AgentProcessInfo]:
-        """Start an agent; the future is done when it is ready. Asking again under a fence changes nothing."""
+        """Start an agent; the future is done when it is ready. Asking again under a fence changes nothing.
+
+        ``until`` is asked every ``keep_seconds`` of the options: the agent is killed at that moment if this
+        process stands still, or dies.
+        """
         if not agent_id or len(agent_id) > _MAX_ID:
             raise InputError(f"an agent's id has 1 to {_MAX_ID} characters, not {len(agent_id)}")
-        wanted = Wanted(agent_id, entry, _as_json(payload), fence, limits or Limits(), dict(labels or {}))
+        payload = _as_json(payload)
+        wanted = Wanted(agent_id, entry, payload, fence, limits or Limits(), dict(labels or {}), until)
         created = promise()
 
         def ask() -> None:
@@ -85,6 +93,16 @@ class Processes:
     def kill(self, agent_id: str) -> Future[bool]:
         """End an agent and all that it has started, without asking it."""
         return self._end(agent_id, self._supervisor.kill)
+
+    def tell(self, agent_id: str, **data: Any) -> None:
+        """Tell an agent's process something, which comes to ``control.hear``, if it has not ended."""
+        line = wire.encode({"op": "tell", "data": data})
+
+        def tell() -> None:
+            if (agent := self._supervisor.agents.get(agent_id)) is not None:
+                agent.tell(line)
+
+        self._loop.post(tell)
 
     def crash(self, agent_id: str) -> Future[bool]:
         """Kill an agent as if it had died by itself, so that it is started again; False if none runs."""
@@ -192,6 +210,10 @@ class Processes:
 
         self._post(ask, ended)
         return ended
+
+    def _keep(self) -> None:
+        self._loop.later(self.options.keep_seconds, self._keep)
+        self._supervisor.keep()
 
     def _post(self, ask: Callable[[], None], future: Future[Any]) -> None:
         """Have something done on the loop's thread; what it raises is the future's."""

@@ -116,6 +116,12 @@ class Supervisor:
         del self.agents[agent_id]
         return True
 
+    def keep(self) -> None:
+        """Tell the zygote until when those may live whose life depends on us."""
+        kept = [(pid, agent.wanted.until()) for pid, agent in self._by_pid.items() if agent.wanted.until]
+        if kept and self._zygote is not None:
+            self._zygote.request({"op": "keep", "until": kept}, (), lambda _: None)
+
     def ensure_zygote(self) -> None:
         """Have a zygote, now or when its backoff is over."""
         if self._zygote is None and not self._zygote_due and not self.closing:
@@ -177,8 +183,11 @@ class Supervisor:
         agent.timer = self._loop.later(self._options.ready_timeout_seconds, lambda: self._too_slow(agent))
         labels, fence = wire.encode(dict(wanted.labels)), b"%d" % wanted.fence
         handle.send(b'{"op":"begin","fence":%b,"labels":%b,"payload":%b}' % (fence, labels, wanted.payload))
+        agent.tell()
+        until = wanted.until() if wanted.until else None
+        request = {"op": "spawn", "id": wanted.id, "entry": wanted.entry, "until": until}
         self._zygote.request(
-            {"op": "spawn", "id": wanted.id, "entry": wanted.entry, "limits": wanted.limits.as_json()},
+            {**request, "limits": handle.limited(wanted.limits)},
             handle.give_away(),
             lambda answer: self._answered(agent, handle, answer),
         )
@@ -227,7 +236,7 @@ class Supervisor:
         assert handle is not None
         self._release(agent)
         agent.exit_code, agent.max_rss_bytes = message["code"], message["max_rss_bytes"]
-        said = handle.error or (handle.output.tail() if agent.is_new else "")
+        said = handle.error or (handle.output.tail() if agent.is_new or self._options.once else "")
         self._ended(agent, handle.given_up + how_it_ended(message["code"]), said=said)
 
     def _release(self, agent: Agent) -> None:
@@ -246,6 +255,8 @@ class Supervisor:
             self._settle(agent, Status.STOPPED)
         elif agent.is_new:
             self._give_up_creation(agent, refusal, how, said)
+        elif self._options.once:
+            self._settle(agent, Status.STOPPED if agent.exit_code == 0 else Status.CRASHED)
         else:
             self._crashed(agent)
 
@@ -368,6 +379,9 @@ class Supervisor:
         agent.lost += 1
         if agent.status is Status.STOPPING:
             self._settle(agent, Status.STOPPED)
+        elif self._options.once:
+            # It may have begun, and must not begin again: not even if we have never heard of it.
+            self._ended(agent, "its zygote ended")
         elif agent.is_new and agent.lost >= _LOST_CREATIONS:
             self._give_up_creation(agent, ProcessFailed, "its zygote ended again and again", "")
         elif not self.closing:

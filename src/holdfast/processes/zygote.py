@@ -14,14 +14,15 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import NotAllowed, ProcessError
+from holdfast.errors import HoldfastError, NotAllowed, ProcessError
 from holdfast.processes import kernel, wire
 from holdfast.processes.child import Birth, become
-from holdfast.processes.entries import entry_path
+from holdfast.processes.entries import entry_path, load_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ class Config:
 
     entries: Mapping[str, str]
     preload: Sequence[str]
+    prepare: Sequence[Sequence[str]]
     prefixes: Sequence[str]
     path: Sequence[str]
 
@@ -45,6 +47,7 @@ class Config:
         return {
             "entries": dict(self.entries),
             "preload": list(self.preload),
+            "prepare": [list(each) for each in self.prepare],
             "prefixes": list(self.prefixes),
             "path": list(self.path),
         }
@@ -57,6 +60,7 @@ class Zygote:
         self._host = host
         self._config = config
         self._agents: set[int] = set()
+        self._until: dict[int, float] = {}
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._leaving = False
         self._host_pid = os.getppid()
@@ -66,13 +70,14 @@ class Zygote:
         self._listen_to_signals()
         try:
             while not self._leaving:
-                readable, _, _ = select.select([self._host, self._woken], [], [])
+                readable, _, _ = select.select([self._host, self._woken], [], [], self._patience())
                 if self._woken in readable:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._woken, 4096)
                 self._reap()
                 if self._host in readable:
                     self._answer()
+                self._end_overdue()
         except ConnectionError:
             pass  # the host is gone: an answer can't be sent either
         finally:
@@ -108,6 +113,9 @@ class Zygote:
                 answer = {"kind": "refused", "error": str(error), "type": type(error).__name__}
             finally:
                 wire.close_all(descriptors)
+        elif request["op"] == "keep":
+            self._until |= {pid: until for pid, until in request["until"] if pid in self._agents}
+            answer = {"kind": "kept"}
         else:
             answer = self._signal(request)
         wire.send_packet(self._host, {**answer, "request": request["request"]})
@@ -138,7 +146,19 @@ class Zygote:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._agents.add(pid)
+        if request["until"] is not None:
+            self._until[pid] = request["until"]
         return {"kind": "spawned", "pid": pid}
+
+    def _patience(self) -> float | None:
+        return max(0.0, min(self._until.values()) - time.monotonic()) if self._until else None
+
+    def _end_overdue(self) -> None:
+        """End the agents that only live while the host says so: a host that stands still says nothing."""
+        now = time.monotonic()
+        for pid in [pid for pid, until in self._until.items() if until <= now]:
+            del self._until[pid]
+            self._signal({"pid": pid, "signal": signal.SIGKILL, "group": True})
 
     def _signal(self, request: Message) -> Message:
         pid = request["pid"]
@@ -166,6 +186,7 @@ class Zygote:
         _, status, used = os.wait4(pid, 0)
         agent = pid in self._agents
         self._agents.discard(pid)
+        self._until.pop(pid, None)
         # An agent adopts its orphans (child.py), so whoever comes to us unknown was a dead agent's.
         for orphan in set(kernel.children()) - self._agents:
             with contextlib.suppress(ProcessLookupError):
@@ -207,11 +228,14 @@ def check_threads(whose: str) -> None:
         )
 
 
-def preload(modules: Sequence[str]) -> None:
-    """Import the modules, and freeze all there is so that no collection unshares the children's pages."""
+def preload(modules: Sequence[str], prepare: Sequence[Sequence[str]] = ()) -> None:
+    """Import and prepare, and freeze all there is so that no collection unshares the children's pages."""
     for module in modules:
         importlib.import_module(module)
         check_threads(f"preloading {module}")
+    for path, argument in prepare:
+        load_entry(path)(argument)
+        check_threads(f"preparing {path}")  # never the argument: it may be settings, with their passwords
     _warm_up_pydantic()
     gc.collect()
     gc.freeze()
@@ -241,7 +265,7 @@ def main(arguments: Sequence[str]) -> int:
         config = Config(**received[0])
         sys.path[:] = config.path
         try:
-            preload(config.preload)
+            preload(config.preload, config.prepare)
         except BaseException as error:
             wire.send_packet(host, {"kind": "broken", "error": _last_words(error)})
             return 1
@@ -252,7 +276,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _last_words(error: Any) -> str:
-    if isinstance(error, ProcessError):
+    if isinstance(error, HoldfastError):
         return str(error)
     return "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
 

@@ -63,7 +63,9 @@ class ZygoteClient:
         self._socket.settimeout(0)
         loop.watch(self._socket.fileno(), selectors.EVENT_READ, self._readable)
         self._hello = loop.later(options.preload_timeout_seconds, self._too_slow)
-        config = Config(options.entries, options.preload, options.class_prefixes, options.path)
+        config = Config(
+            options.entries, options.preload, options.prepare, options.class_prefixes, options.path
+        )
         self._send(config.as_json(), ())
 
     @property

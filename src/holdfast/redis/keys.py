@@ -224,8 +224,8 @@ DATA_MODEL = (
         "{agent-queue}:run:<id>",
         "hash",
         "while live, then retention_seconds",
-        "status, agent, thread, lane, entry, fence, attempt, owner, submitted_at, started_at, finished_at, "
-        "message (the envelope with the input), result, error",
+        "status, lane, entry, submitted_at, agent, thread, fence, attempt (from the second on), owner, "
+        "started_at, finished_at, message (the envelope with the input), result, error",
     ),
     KeyDoc(
         "{agent-queue}:run:<id>:events",
@@ -272,7 +272,9 @@ DATA_MODEL = (
         "permanent",
         "events no receiver took: run_id, event_id, sequence, type, sink, error, data; 100,000 are kept",
     ),
-    KeyDoc("{agent-queue}:unarchived", "list", "permanent", "ended runs not archived yet: finished_at, id"),
+    KeyDoc(
+        "{agent-queue}:unarchived", "list", "permanent", "ended runs not archived yet: `finished_at id id …`"
+    ),
     KeyDoc("{agent-queue}:waiters", "set", "permanent", "all runs that wait for a limit"),
     KeyDoc("{agent-queue}:rollbacks", "hash", "permanent", "what the next run of a thread has to undo first"),
     KeyDoc(
@@ -361,7 +363,7 @@ DATA_MODEL = (
         "hash",
         "while wanted, then 1 hour",
         "one agent: wanted, status, owner (its host), address, fence, pid, restarts, error, entry, payload, "
-        "name, guild, organization, needs, created_at, started_at",
+        "name, guild, organization, needs, bound, created_at, started_at",
     ),
     KeyDoc(
         "agent-leases",

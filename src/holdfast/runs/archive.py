@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import InputError
-from holdfast.redis.client import REFUSALS
+from holdfast.errors import InputError, StoreUnavailable
+from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message
-from holdfast.runs.run import ENDED, Envelope
+from holdfast.runs.run import ENDED, Envelope, attempt_of
 from holdfast.runs.scope import unscoped
 from holdfast.store.archive import ArchivedRun
 from holdfast.telemetry.logs import get_logger
@@ -54,18 +54,33 @@ class Archive:
         """Archive what has ended since the last pass."""
         redis, waiting = self._queue.redis, self._queue.keys.unarchived
         if dry_run:
-            return Filed(await command(redis, "LLEN", waiting))
-        archived = 0
+            return Filed(await self._count())
+        archived, notes = 0, list[bytes]()
         for _ in range(_BATCHES):
-            ended: list[bytes] = await command(redis, "LRANGE", waiting, 0, _BATCH - 1)
-            if not ended:
+            notes = notes or await self._notes(0)
+            if not notes:
                 return Filed(archived)
-            rows = await self._read([one.decode().partition(" ")[2] for one in ended])
+            batch, ids = _first_of(notes)
+            rows = await self._read(ids)
             await (await self._store.get()).archive(rows)
-            await _FILED(redis, [waiting], ended)
+            filed = await _FILED(redis, [waiting], batch)
+            # If somebody else has filed them meanwhile, the list is another than the one that was read.
+            notes = notes[len(batch) :] if filed else []
             self._archived.inc(len(rows))
             archived += len(rows)
         return Filed(archived, whole=False)
+
+    async def _notes(self, start: int) -> list[bytes]:
+        """Read a page of the list; a note is ``finished_at id id …`` of runs that ended together."""
+        waiting = self._queue.keys.unarchived
+        return await command(self._queue.redis, "LRANGE", waiting, start, start + _BATCH - 1)
+
+    async def _count(self) -> int:
+        count = start = 0
+        while notes := await self._notes(start):
+            count += sum(note.count(b" ") for note in notes)
+            start += len(notes)
+        return count
 
     async def _read(self, ids: list[str]) -> list[ArchivedRun]:
         """Read the runs; one that was replayed since comes back to the list when it ends again."""
@@ -85,6 +100,35 @@ class Archive:
         except (*REFUSALS, ValueError) as exc:
             _log.error("a run can't be archived: is its record damaged?", run_id=run_id, error=str(exc))
             return None
+
+
+class Filing:
+    """Archives again and again, for a queue that no janitor knows."""
+
+    def __init__(self, archive: Archive, *, every_seconds: float) -> None:
+        self._archive = archive
+        self._every = every_seconds
+
+    async def run(self) -> None:
+        """Archive until cancelled."""
+        while True:
+            await asyncio.sleep(self._every)
+            try:
+                await self._archive.run_once()
+            except (StoreUnavailable, *TROUBLE) as exc:
+                _log.warning("what has ended can't be archived now", error=str(exc) or type(exc).__name__)
+
+
+def _first_of(notes: list[bytes]) -> tuple[list[bytes], list[str]]:
+    """Return the first notes that name a batch of runs, and those runs."""
+    batch: list[bytes] = []
+    ids: list[str] = []
+    for note in notes:
+        batch.append(note)
+        ids += note.decode().split()[1:]
+        if len(ids) >= _BATCH:
+            break
+    return batch, ids
 
 
 def archived_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> ArchivedRun:
@@ -108,7 +152,7 @@ def archived_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> Arch
         thread_id=unscoped(tenant, text(b"thread")) or envelope.thread_id,
         tenant=tenant,
         status=text(b"status"),
-        attempt=int(fields.get(b"attempt") or 0),
+        attempt=attempt_of(fields),
         fence=int(fields.get(b"fence") or 0),
         submitted_at=seconds(b"submitted_at"),
         started_at=seconds(b"started_at"),

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _CLAIM = load(__package__, "claim")
 _TIDY = load(__package__, "tidy")
-_HEAD, _FIELDS = 4, 8
+_HEAD = 4
+_ALIKE, _FIELDS = 3, 5
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
 """By priority, but of ten claims one begins with the normal and one with the low lane: nobody starves."""
 
@@ -164,16 +165,17 @@ def _claimed(reply: list[Any], undo: list[bytes]) -> list[Claimed]:
     owed = dict(zip(undo[::2], undo[1::2], strict=True))
     return [
         Claimed(
-            reply[at].decode(),
-            reply[at + 1],
-            reply[at + 2],
-            int(reply[at + 3].partition(b"-")[0]),
-            reply[at + 4].decode(errors="replace"),
-            reply[at + 5],
-            _debts(owed[reply[at]]) if reply[at] in owed else (),
-            int(reply[at + 6]),
-            reply[at + 7],
-            reply[at + 3],
+            alike[at].decode(),
+            alike[1],
+            alike[2],
+            int(alike[at + 1].partition(b"-")[0]),
+            alike[at + 2].decode(errors="replace"),
+            alike[at + 3],
+            _debts(owed[alike[at]]) if alike[at] in owed else (),
+            int(alike[at + 4]),
+            alike[0],
+            alike[at + 1],
         )
-        for at in range(_HEAD, len(reply), _FIELDS)
+        for alike in reply[_HEAD:]
+        for at in range(_ALIKE, len(alike), _FIELDS)
     ]

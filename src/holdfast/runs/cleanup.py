@@ -92,6 +92,13 @@ class Cleaned(msgspec.Struct, frozen=True):
         return [ghost.consumer.name for ghost in self.ghosts if ghost.fate in fates]
 
 
+async def list_consumers(queue: RunQueue) -> list[Consumer]:
+    """Every consumer of a queue's group, over all lanes; none where the queue does not exist yet."""
+    listed = await _CONSUMERS(queue.redis, queue.keys.lanes, [queue.settings.group])
+    rows = (listed[at : at + _FIELDS] for at in range(0, len(listed), _FIELDS))
+    return [Consumer(name.decode(errors="replace"), idle / 1000, entries) for name, idle, entries in rows]
+
+
 class Cleanup:
     """Finds and removes the ghost consumers of one queue."""
 
@@ -124,10 +131,7 @@ class Cleanup:
 
     async def consumers(self) -> list[Consumer]:
         """Every consumer of the group, over all lanes; none where the queue does not exist yet."""
-        keys, group = self._queue.keys, self._queue.settings.group
-        listed = await _CONSUMERS(self._queue.redis, keys.lanes, [group])
-        rows = (listed[at : at + _FIELDS] for at in range(0, len(listed), _FIELDS))
-        return [Consumer(name.decode(errors="replace"), idle / 1000, entries) for name, idle, entries in rows]
+        return await list_consumers(self._queue)
 
     async def _alive(self, consumer: Consumer) -> bool:
         return await self._members.alive(self._queue.redis, _KIND, consumer.name)

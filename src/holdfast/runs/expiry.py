@@ -22,7 +22,7 @@ _EXPIRABLE = load(__package__, "expirable")
 _PAGE = 250
 _NOTES = 100
 """Notes that one call counts: each may name as many runs as a worker settles at once."""
-_EVERY_SECONDS = 2.0
+EVERY_SECONDS = 2.0
 _DAMAGED_SECONDS = 5.0
 
 _log = get_logger(__name__)
@@ -31,8 +31,9 @@ _log = get_logger(__name__)
 class Expiry:
     """Removes the ended runs of one queue in their time; any number of workers may do it."""
 
-    def __init__(self, queue: RunQueue, metrics: Metrics) -> None:
+    def __init__(self, queue: RunQueue, metrics: Metrics, *, every_seconds: float = EVERY_SECONDS) -> None:
         self._queue = queue
+        self._every = every_seconds
         self._keys = [
             queue.keys.ended,
             queue.keys.runs,
@@ -55,7 +56,7 @@ class Expiry:
             except REFUSALS as exc:
                 _log.error("ended runs can't be removed: is a key of this queue damaged?", error=str(exc))
                 await asyncio.sleep(_DAMAGED_SECONDS)
-            await asyncio.sleep(_EVERY_SECONDS)
+            await asyncio.sleep(self._every)
 
     async def run_once(self, *, dry_run: bool = False) -> int:
         """Remove all whose time is over, page by page; return how many left, or would."""

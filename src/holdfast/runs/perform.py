@@ -26,6 +26,7 @@ from holdfast.agents.outcome import (
 )
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import InputError, LeaseLost, MalformedMessage, UnknownAgent
+from holdfast.processes.attempts import Errand, isolated
 from holdfast.runs.message import decode_message, encode_value
 from holdfast.runs.run import RunFault, Status
 from holdfast.runs.settle import Settlement
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.agents.spec import AgentSpec
     from holdfast.config import QueueSettings
     from holdfast.leases.keeper import Hold
+    from holdfast.processes.attempts import Attempts
     from holdfast.runs.claim import Claimed
     from holdfast.runs.run import Envelope
     from holdfast.runs.settle import Verdict
@@ -69,6 +71,8 @@ class Workplace:
     store: MemoryStore | None = None
     answer: Callable[[str, int], Awaitable[bytes | None]] | None = None
     """Looks up the n-th answer that a run was given."""
+    attempts: Attempts | None = None
+    """Where agents with isolation="process" run."""
     deadlines: Deadlines = dataclasses.field(default_factory=Deadlines)
 
 
@@ -79,7 +83,12 @@ class Attempt(NamedTuple):
     undo: Callable[[], Awaitable[None]] | None = None
 
 
-def prepare(place: Workplace, run: Claimed, emit: Callable[[str, Any], Awaitable[None]]) -> Attempt | Failed:
+def prepare(
+    place: Workplace,
+    run: Claimed,
+    emit: Callable[[str, Any], Awaitable[None]],
+    trusted: Callable[[], float],
+) -> Attempt | Failed:
     """Turn a claimed run into an invocation, or into the failure that it can't be one."""
     try:
         envelope = _read(run, place.settings)
@@ -112,16 +121,32 @@ def prepare(place: Workplace, run: Claimed, emit: Callable[[str, Any], Awaitable
         store=place.store,
     )
     undo = partial(_undo, ctx, run.rollback) if run.rollback else None
+    grace: float | None = place.settings.stop_grace_seconds
+    if spec.isolation == "process":
+        # No grace here: the process has it, and is killed when it is over. The run waits for that.
+        spec, grace = isolated(spec, place.attempts, _errand(place, run, envelope, trusted)), None
     invocation = Invocation(
         spec,
         ctx,
         envelope.input,
         timeout,
         place.executor,
-        grace_seconds=place.settings.stop_grace_seconds,
+        grace_seconds=grace,
         deadlines=place.deadlines,
     )
     return Attempt(invocation, undo)
+
+
+def _errand(place: Workplace, run: Claimed, envelope: Envelope, trusted: Callable[[], float]) -> Errand:
+    """The attempt, as its process is told of it."""
+    owner, queue = place.owner, place.settings.name
+    return Errand(
+        id=f"{run.run_id}:{run.fence}",
+        queue=queue,
+        task={"queue": queue, "kept_as": run.kept_as, "owner": owner, "tenant": envelope.tenant},
+        grace_seconds=place.settings.stop_grace_seconds,
+        trusted=trusted,
+    )
 
 
 def memory_of(place: Workplace, run: Claimed, envelope: Envelope) -> Memory:
@@ -202,16 +227,23 @@ def _succeeded(
     settings: QueueSettings,
     done: Callable[[Settlement, Verdict], None],
 ) -> Settlement:
-    what, limit = f"result of agent {run.agent!r}", settings.max_payload_bytes
+    value = written_result(run.agent, result, settings.max_payload_bytes)
+    if isinstance(value, Failure):
+        return _failed(hold, run, value, None, done)
+    return Settlement(hold.lease, Status.SUCCEEDED, "result", value, b"", done=done)
+
+
+def written_result(agent: str, result: Any, limit: int) -> bytes | Failure:
+    """Write a result as JSON, or say why that can't be; one from another process is written already."""
+    what = f"result of agent {agent!r}"
     try:
-        value = encode_value(result, what)
+        value = bytes(result) if isinstance(result, msgspec.Raw) else encode_value(result, what)
     except InputError as exc:
-        return _failed(hold, run, Failure.because(FailureClass.INVALID, str(exc)), None, done)
+        return Failure.because(FailureClass.INVALID, str(exc))
     if len(value) > limit:
         size = f"{what} has {len(value)} bytes, more than max_payload_bytes = {limit}"
-        failure = Failure.because(FailureClass.INVALID, f"{size}; store it elsewhere and return a reference")
-        return _failed(hold, run, failure, None, done)
-    return Settlement(hold.lease, Status.SUCCEEDED, "result", value, b'{"result":' + value + b"}", done=done)
+        return Failure.because(FailureClass.INVALID, f"{size}; store it elsewhere and return a reference")
+    return value
 
 
 def _asked(

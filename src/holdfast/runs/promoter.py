@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _PROMOTE = load(__package__, "promote")
 _BATCH = 100
-_LONGEST_SLEEP_SECONDS = 0.5
+LONGEST_SECONDS = 0.5
+"""How late one may be queued that was delayed after the last look."""
 _DAMAGED_SECONDS = 5.0
 
 _log = get_logger(__name__)
@@ -23,8 +24,9 @@ _log = get_logger(__name__)
 class Promoter:
     """Watches the delayed set of one queue."""
 
-    def __init__(self, queue: RunQueue) -> None:
+    def __init__(self, queue: RunQueue, *, longest_seconds: float = LONGEST_SECONDS) -> None:
         self._queue = queue
+        self._longest = longest_seconds
         keys = queue.keys
         self._keys = [
             *keys.lanes,
@@ -49,8 +51,8 @@ class Promoter:
                 moved, next_ms = 0, -1
                 await asyncio.sleep(_DAMAGED_SECONDS)
             if moved < _BATCH:
-                due = next_ms / 1000 if next_ms >= 0 else _LONGEST_SLEEP_SECONDS
-                await asyncio.sleep(min(due, _LONGEST_SLEEP_SECONDS))
+                due = next_ms / 1000 if next_ms >= 0 else self._longest
+                await asyncio.sleep(min(due, self._longest))
 
     async def run_once(self) -> tuple[int, int]:
         """Promote one batch; return how many moved and in how many ms the next is due (-1: none waits)."""

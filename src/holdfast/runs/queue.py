@@ -15,7 +15,7 @@ from holdfast.redis.groups import ensure_group
 from holdfast.redis.keys import QueueKeys
 from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message, decode_value, encode_value
-from holdfast.runs.run import Envelope, Run, RunFault, Status
+from holdfast.runs.run import Envelope, Run, RunFault, Status, attempt_of
 from holdfast.runs.scope import shown_limit, unscoped
 from holdfast.runs.submit import Submitter
 
@@ -93,11 +93,12 @@ class RunQueue:
         outside: bool = False,
     ) -> None:
         self.settings = settings
-        self.outside = outside
+        # What happens in a mailbox is between a resident and those who write to it.
+        self.outside = outside and not settings.private
         self.keys = QueueKeys.of(settings.name, prefix=prefix, deadletter=settings.deadletter)
         self.redis = redis
         self._submitter = Submitter(
-            settings, self.keys, redis, sender=sender, breaker=breaker, metrics=metrics, outside=outside
+            settings, self.keys, redis, sender=sender, breaker=breaker, metrics=metrics, outside=self.outside
         )
 
     @property
@@ -290,7 +291,7 @@ def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> R
         thread_id=unscoped(tenant, text(b"thread")) or envelope.thread_id,
         lane=text(b"lane"),
         entry=text(b"entry"),
-        attempt=int(fields.get(b"attempt") or 0),
+        attempt=attempt_of(fields),
         fence=int(fields.get(b"fence") or 0),
         owner=text(b"owner"),
         submitted_at=seconds(b"submitted_at"),

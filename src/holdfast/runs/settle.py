@@ -54,6 +54,7 @@ class Settlement(msgspec.Struct, frozen=True):
     field: str = "error"
     value: bytes = b""
     data: bytes = b"{}"
+    """What its event says; if it is empty: the value, by the name of its field."""
     reason: str = ""
     delay_ms: int = 0
     fault: RunFault | None = None
@@ -105,7 +106,7 @@ class Settler:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
-                size = fitting(self._waiting, lambda s: len(s.value) + len(s.data), most=_BATCH)
+                size = fitting(self._waiting, _bytes_of, most=_BATCH)
                 batch, self._waiting = self._waiting[:size], self._waiting[size:]
                 await self._send([s for s in batch if s.status is not None], self._settle)
                 await self._send([s for s in batch if s.status is None], self._hand_back)
@@ -159,7 +160,7 @@ class Settler:
             args += (len(runs), *alike)
             for s in runs:
                 entry = s.lease.entry if isinstance(s.lease, RunLease) else b""
-                args += (s.lease.key, s.lease.fence, entry, s.value, s.data)
+                args += (s.lease.key, entry, s.value, s.data) if s.data else (s.lease.key, entry, s.value)
         self._batch_size.observe(len(batch))
         words: list[Any] = await _SETTLE(self._queue.redis, self._keys, args)
         verdicts = [Verdict.SETTLED] * len(batch)
@@ -189,11 +190,16 @@ class Settler:
         )
 
 
+def _bytes_of(s: Settlement) -> int:
+    """What Redis writes of it, however much of that is sent."""
+    return len(s.value) + len(s.data or s.value)
+
+
 def _manner(s: Settlement) -> tuple[Any, ...]:
     """What is said once for all that follow each other and end alike."""
     extra = s.delay_ms if s.status is Status.DELAYED else s.reason
     lane = s.lease.lane if isinstance(s.lease, RunLease) else 0
-    return s.status, s.field, extra, lane
+    return s.status, s.field, extra, lane, s.lease.fence, int(bool(s.data))
 
 
 _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}

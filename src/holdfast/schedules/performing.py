@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.agents.context import Context, RunInfo, Signals
 from holdfast.agents.failures import Failure, FailureClass, classify
@@ -14,6 +14,7 @@ from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import LeaseLost
+from holdfast.processes.attempts import Errand, isolated
 from holdfast.schedules.cadence import fire_times
 from holdfast.schedules.schedule import family, turn_name
 from holdfast.schedules.trigger import Once
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from holdfast.schedules.running import Turn
     from holdfast.schedules.schedule import Schedule
 
+_GRACE_SECONDS: Final = 10.0
+"""How long a turn in a process of its own may ignore its stop."""
+_COUNTED_UNDER: Final = "schedules"
+_LONGEST_ID: Final = 500
+
 _log = get_logger(__name__)
 
 
@@ -40,10 +46,9 @@ def turn_id(run: Acquired, schedule: Schedule) -> str:
     return turn_name(run.name, at)
 
 
-def prepare(
-    place: Place, schedule: Schedule, run: Acquired, clock: RedisClock, overrun: Overrun
-) -> Invocation:
+def prepare(place: Place, turn: Turn, clock: RedisClock, overrun: Overrun) -> Invocation:
     """Make the invocation of a schedule that runs in place; its time ends at deadline + threshold."""
+    schedule, run = turn.schedule, turn.run
     spec = place.app.get(schedule.agent)
     left = overrun.left(run.name, run.deadline, clock.now())
     seconds = max(left, 0.001) if place.settings.zombie_cleanup.enabled else float(LONGEST_TIMEOUT_SECONDS)
@@ -59,7 +64,20 @@ def prepare(
     )
     memory = partial(_memory_of, place, info)
     ctx = Context(info, _emit, Signals(place.draining), memory=memory, store=place.store)
+    if spec.isolation == "process":
+        spec = isolated(spec, place.attempts, _errand(place, turn, info.run_id))
     return Invocation(spec, ctx, schedule.input, seconds, place.executor, deadlines=place.deadlines)
+
+
+def _errand(place: Place, turn: Turn, turn_id: str) -> Errand:
+    """The turn, as its process is told of it; it has no queue, and so no feed."""
+    return Errand(
+        id=f"{turn.run.name}:{turn.run.fence}"[-_LONGEST_ID:],
+        queue=_COUNTED_UNDER,
+        task={"queue": "", "kept_as": turn_id, "owner": place.owner},
+        grace_seconds=_GRACE_SECONDS,
+        trusted=lambda: turn.hold.until,
+    )
 
 
 def _memory_of(place: Place, info: RunInfo) -> Memory:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.agents.app import App
     from holdfast.agents.memory import Memory
     from holdfast.config import RedisSettings, SchedulerSettings
+    from holdfast.processes.attempts import Attempts
     from holdfast.schedules.schedule import Schedule
 
 _URGENT: Final = 3
@@ -54,6 +55,7 @@ class Place:
     owner: str
     submit: Submit | None = None
     store: MemoryStore | None = None
+    attempts: Attempts | None = None
     deadlines: Deadlines = dataclasses.field(default_factory=Deadlines)
     targets: Targets = dataclasses.field(default_factory=Targets)
 

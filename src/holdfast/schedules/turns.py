@@ -142,7 +142,7 @@ class Turns:
         try:
             try:
                 if not turn.schedule.target:
-                    turn.invocation = prepare(self._place, turn.schedule, turn.run, self.clock, self._overrun)
+                    turn.invocation = prepare(self._place, turn, self.clock, self._overrun)
                 outcome = await perform(self._place, turn, self.clock, self._overlaps)
             except UnknownAgent as exc:
                 outcome = Failed(Failure.because(FailureClass.UNKNOWN_AGENT, str(exc)))

@@ -31,9 +31,11 @@ from holdfast.api.connection import Connection
 from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
 from holdfast.events.feed import Feed
 from holdfast.events.hub import Hub
+from holdfast.hosts.engines import registry_of
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.members import Member, Members
 from holdfast.services.connections import Connections
+from holdfast.services.enginedoor import EngineDoor
 from holdfast.services.janitor import Janitor
 from holdfast.services.process import leave_at_once
 from holdfast.services.relay import Relay
@@ -112,13 +114,17 @@ class ApiProcess:
             connections = await stack.enter_async_context(Connections(settings, self.metrics))
             exporter = stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
             hub = await stack.enter_async_context(Hub(connections.redis, settings.redis))
-            backend = self._backend(connections, hub, exporter)
+            engines = EngineDoor(settings, connections.redis)
+            stack.push_async_callback(engines.close)
+            backend = self._backend(connections, hub, exporter, engines)
             server = Server(self._config(backend))
             await self._serve(connections, backend, server, listener)
 
     # -- wiring
 
-    def _backend(self, connections: Connections, hub: Hub, exporter: Exporter) -> Backend:
+    def _backend(
+        self, connections: Connections, hub: Hub, exporter: Exporter, engines: EngineDoor
+    ) -> Backend:
         settings = self._settings
         names = settings.queue_names()
         lines = {name: self._line(connections, hub, settings.queue_named(name)) for name in names}
@@ -127,6 +133,9 @@ class ApiProcess:
             redis=connections.redis,
             lines=lines,
             members=self._members,
+            registry=registry_of(settings, connections.redis, self.metrics),
+            mailbox=partial(self._mailbox, connections, hub),
+            engine=engines.get,
             app=self._app,
             store=connections.store,
             metrics=partial(exporter.answer, "/metrics"),
@@ -138,6 +147,12 @@ class ApiProcess:
         queue = connections.queue(settings)
         feed = Feed(queue.keys, connections.redis, self._settings.redis)
         return Line(connections.sender(settings), queue, partial(hub.follow, queue.keys), feed.read)
+
+    def _mailbox(self, connections: Connections, hub: Hub, name: str) -> Line:
+        """A resident's mailbox; there may be many, so they have no pools and no labels of their own."""
+        queue = connections.queue(self._settings.queue_named(name))
+        feed = Feed(queue.keys, connections.redis, self._settings.redis)
+        return Line(queue, queue, partial(hub.follow, queue.keys), feed.read)
 
     def _parts(self, connections: Connections) -> list[Part]:
         api = self._settings.api

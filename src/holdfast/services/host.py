@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import platform
 import time
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
 from holdfast.errors import HoldfastError, NoHost
-from holdfast.hosts.calls import Calls
-from holdfast.hosts.directory import KIND, describe, open_directory
-from holdfast.hosts.engine import Engine
+from holdfast.hosts.directory import KIND, describe
+from holdfast.hosts.engines import members_of, open_cluster, registry_of
 from holdfast.hosts.host import Host
-from holdfast.hosts.placement import Host as Seen
-from holdfast.hosts.registry import Registry
+from holdfast.hosts.measuring import measure
 from holdfast.hosts.rescue import Rescue
 from holdfast.hosts.server import Server
 from holdfast.hosts.servicer import AgentHostServicer
-from holdfast.processes.options import ProcessOptions
+from holdfast.processes.cgroups import Cgroups
 from holdfast.processes.processes import Processes
-from holdfast.processes.restarts import RestartPolicy
 from holdfast.redis.client import TROUBLE
-from holdfast.redis.keys import HostKeys
-from holdfast.redis.members import Member, Members
+from holdfast.redis.members import Member
 from holdfast.services.connections import Connections
+from holdfast.services.entries import default_entry, process_options
+from holdfast.services.names import is_taken
 from holdfast.services.resident import APP
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
@@ -40,40 +37,14 @@ from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.config import HostSettings, Settings
+    from holdfast.config import Settings
     from holdfast.redis.client import Redis
 
-ENTRIES: Final[Mapping[str, str]] = {
-    "plain": "holdfast.processes.plain:run",
-    "resident": "holdfast.services.resident:run",
-}
-DEFAULT_ENTRY: Final = "plain"
 _MOVES_AT_ONCE: Final = 8
 _GOODBYE_SECONDS: Final = 2.0
+_NAME_SECONDS: Final = 1.0
 
 _log = get_logger(__name__)
-
-
-def registry_of(settings: Settings, redis: Redis) -> Registry:
-    """The registry that the settings name."""
-    hosts = settings.hosts
-    keys = HostKeys.of(prefix=settings.redis.key_prefix, hash_tag=hosts.hash_tag)
-    return Registry(keys, redis, ttl_seconds=hosts.ttl_seconds, placing_seconds=hosts.placing_seconds)
-
-
-def members_of(settings: Settings) -> Members:
-    """The heartbeats of hosts; they must not outlive the leases on their agents."""
-    beat = min(settings.worker.heartbeat_seconds, settings.hosts.ttl_seconds / 3)
-    return Members(prefix=settings.redis.key_prefix, heartbeat_seconds=beat)
-
-
-def engine_of(settings: Settings, redis: Redis) -> Engine:
-    """An engine for the hosts that the settings name; the caller closes it."""
-    calls = Calls(settings.hosts)
-    directory = open_directory(settings.hosts, calls, members_of(settings), redis)
-    return Engine(registry_of(settings, redis), directory, calls, settings.hosts)
 
 
 class HostService:
@@ -90,8 +61,9 @@ class HostService:
         self.address = f"{_bracketed(hosts.address or '127.0.0.1')}:{self._server.port}"
         name = hosts.name or platform.node()
         labels = {APP: app} if app else {}
-        self.host = Host(name, self.address, registry_of(settings, redis), processes, hosts, metrics, labels)
-        self._engine = engine_of(settings, redis)
+        registry = registry_of(settings, redis, metrics)
+        self.host = Host(name, self.address, registry, processes, hosts, metrics, labels)
+        self._engine = open_cluster(settings, redis)
         self._since = f"{time.time():.3f}"
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -104,7 +76,14 @@ class HostService:
 
     async def run(self) -> None:
         """Serve until asked to stop."""
-        servicer = AgentHostServicer(self.host, default_entry=DEFAULT_ENTRY)
+        try:
+            if await self._has_name():
+                await self._serve()
+        finally:
+            await self._engine.close()
+
+    async def _serve(self) -> None:
+        servicer = AgentHostServicer(self.host, default_entry=default_entry(self._settings.hosts))
         rescue = Rescue(self.host.registry, self._engine, self.host)
         try:
             async with self._server.serving(servicer), asyncio.TaskGroup() as group:
@@ -126,7 +105,6 @@ class HostService:
                 for task in upkeep:
                     task.cancel()
         finally:
-            await self._engine.close()
             await self._leave()
 
     # -- leaving
@@ -164,20 +142,36 @@ class HostService:
 
     # -- presence
 
+    async def _has_name(self) -> bool:
+        """Wait while another live process has our name: who calls it would get now us, now the other one."""
+        while not self._stop.is_set():
+            try:
+                if not await self._name_is_taken():
+                    return True
+            except TROUBLE as exc:
+                _log.warning("waiting for Redis", error=str(exc))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _NAME_SECONDS)
+        return False
+
+    async def _name_is_taken(self) -> bool:
+        other = await self._members.find(self._redis, KIND, self.host.name)
+        if other is None or not is_taken(other):
+            return False
+        _log.warning(
+            "another host has this name: waiting for it to go (hosts.name must be unique)",
+            name=self.host.name,
+            address=other.fields.get("address"),
+            host=other.fields.get("host"),
+            pid=other.fields.get("pid"),
+        )
+        return True
+
     async def _beat(self) -> None:
         while True:
+            measure(self.host, self.host.seen())
             await asyncio.sleep(self._members.heartbeat_seconds)
-            self._measure()
             await self._announce()
-
-    def _measure(self) -> None:
-        metrics, seen = self.host.metrics, self._seen(self._settings.hosts)
-        metrics.host_agents.set(seen.agents)
-        metrics.host_capacity.set(seen.capacity)
-        metrics.host_density.set(seen.density)
-        usage = self.host.processes.usage().values()
-        metrics.host_memory_bytes.set(sum(each.memory_bytes for each in usage))
-        metrics.host_cpu_seconds.set(sum(each.cpu_seconds for each in usage))
 
     async def _announce(self) -> None:
         try:
@@ -186,26 +180,11 @@ class HostService:
             _log.warning("Redis does not answer", error=str(exc))
 
     def _fields(self) -> dict[str, str]:
-        return describe(self._seen(self._settings.hosts)) | {
+        return describe(self.host.seen()) | {
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": self._since,
         }
-
-    def _seen(self, settings: HostSettings) -> Seen:
-        needs = [copy.agent.needs for copy in self.host.copies.values()]
-        memory = psutil.virtual_memory()
-        return Seen(
-            name=self.host.name,
-            address=self.address,
-            agents=len(self.host.copies),
-            capacity=settings.max_processes,
-            cpu=(os.cpu_count() or 1) - sum(each.cpu for each in needs),
-            memory_mb=memory.total / 2**20 - sum(each.memory_mb for each in needs),
-            labels=settings.labels,
-            holds=tuple(sorted({label for each in needs for label in each.labels})),
-            draining=self.host.draining,
-        )
 
 
 def run_host(settings: Settings, app: str = "") -> int:
@@ -213,26 +192,13 @@ def run_host(settings: Settings, app: str = "") -> int:
     # What children read of their environment: they are forked from a process that is not this one.
     os.environ["REDIS_URL"] = settings.redis.url
     # The zygote is started first: before any thread, connection or event loop of this process exists.
-    with Processes(process_options(settings, app)) as processes:
+    cgroups = Cgroups() if settings.hosts.cgroups else None
+    options = dataclasses.replace(process_options(settings, app), cgroups=cgroups)
+    with Processes(options) as processes:
         processes.warm_up()
         asyncio.run(_until_signal(settings, processes, app))
         ignore_signals()
     return 0
-
-
-def process_options(settings: Settings, app: str = "") -> ProcessOptions:
-    """How this host runs its agents; without an app it has no residents."""
-    hosts = settings.hosts
-    own = ("holdfast.services.resident",) if app else ()
-    return ProcessOptions(
-        entries=ENTRIES if app else {DEFAULT_ENTRY: ENTRIES[DEFAULT_ENTRY]},
-        class_prefixes=hosts.allowed,
-        preload=own + hosts.preload,
-        max_processes=hosts.max_processes,
-        restarts=RestartPolicy(max_restarts=hosts.max_restarts, window_seconds=hosts.restart_window_seconds),
-        ready_timeout_seconds=hosts.ready_seconds,
-        stop_timeout_seconds=hosts.stop_seconds,
-    )
 
 
 async def _until_signal(settings: Settings, processes: Processes, app: str) -> None:

@@ -16,19 +16,25 @@ import msgspec
 
 from holdfast.agents.app import App
 from holdfast.agents.loader import load_app
-from holdfast.config import load
+from holdfast.config import Settings, load
 from holdfast.errors import AppError, InputError
-from holdfast.services.mailbox import RECEIVE, mailbox_of, mailbox_settings
-from holdfast.services.worker import WorkerProcess
+from holdfast.hosts.mailbox import RECEIVE, copy_of, mailbox_of, mailbox_settings, reader_name
+from holdfast.processes import kernel
+from holdfast.services.news import News
+from holdfast.services.worker import Ways, WorkerProcess
 from holdfast.telemetry import logs
+from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from holdfast.agents.resident import ResidentSpec
-    from holdfast.config import Settings
     from holdfast.processes.control import Control
 
 APP: Final = "app"
 """The label under which a host tells its children where its residents are."""
+
+_loaded: dict[str, App] = {}
+_settings: list[Settings] = []
+_metrics: list[Metrics] = []
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -40,9 +46,26 @@ class Spec(msgspec.Struct, frozen=True):
     name: str = ""
 
 
+def prepare(reference: str) -> None:
+    """In the zygote: load what all residents of an app share, so that none has to load it again."""
+    _loaded[reference] = load_app(reference)
+    if kernel.thread_count() != 1:
+        raise AppError(
+            f"{reference} starts a thread when it is imported, and a process with threads can't be forked "
+            "safely: start it later, or set hosts.preload_app to false, and every resident imports it itself"
+        )
+    _settings.append(load().settings)
+    _metrics.append(Metrics((RECEIVE,)))
+
+
+def configure(document: str) -> None:
+    """In the zygote: take the settings of the program that holds these residents."""
+    _settings[:] = [msgspec.json.decode(document, type=Settings)]
+
+
 def run(payload: dict[str, Any], control: Control) -> None:
     """Be a resident until told to stop."""
-    settings = load().settings
+    settings = _settings[0] if _settings else load().settings
     logs.configure(msgspec.structs.replace(settings.log, format="json"))
     try:
         spec = msgspec.convert(payload["agent_spec"], Spec)
@@ -52,7 +75,7 @@ def run(payload: dict[str, Any], control: Control) -> None:
 
 
 def _known(name: str, reference: str) -> ResidentSpec:
-    app = load_app(reference)
+    app = _loaded.get(reference) or load_app(reference)
     try:
         return app.residents[name]
     except KeyError:
@@ -66,24 +89,52 @@ async def _live(settings: Settings, spec: Spec, known: ResidentSpec, control: Co
     app = App("resident")
     app.register(RECEIVE, resident.receive, **known.options)
     agent_id = control.agent_id
-    worker = WorkerProcess(_own(settings, agent_id, control.fence), app)
+    worker = WorkerProcess(
+        _own(settings, agent_id, control.fence),
+        app,
+        ways=_ways(agent_id, control.fence),
+        metrics=_metrics[0] if _metrics else None,
+    )
+    news = News(worker.metrics, control)
     async with asyncio.TaskGroup() as group:
         working = group.create_task(worker.run())
         joined = group.create_task(worker.joined.wait())
         await asyncio.wait((working, joined), return_when=asyncio.FIRST_COMPLETED)
         control.ready(mailbox=mailbox_of(agent_id))
+        if settings.hosts.health_seconds > 0:
+            # Said before it can be held up by its first message: one that never spoke is not missed.
+            control.report("health", well=True, error="")
+        telling = group.create_task(news.run())
         asking = group.create_task(_ask_health(resident, settings.hosts.health_seconds, control))
         await control.stopped()
         asking.cancel()
+        telling.cancel()
         worker.request_stop()
+    news.tell()
     await _maybe(resident, "stop")
+
+
+def _ways(agent_id: str, fence: int) -> Ways:
+    """Nobody else works here, so there is little to look after; and earlier copies are dead or disowned."""
+
+    def earlier(consumer: str) -> bool:
+        copy = copy_of(agent_id, consumer)
+        return copy is not None and copy != (fence, os.getpid()) and copy[0] <= fence
+
+    return Ways(
+        recovery_seconds=5.0,
+        promotion_seconds=2.0,
+        expiry_seconds=30.0,
+        archive_seconds=30.0,
+        inherits=earlier,
+    )
 
 
 def _own(settings: Settings, agent_id: str, fence: int) -> Settings:
     """The settings of a worker that serves one mailbox; its name is this copy's alone."""
     mailbox = mailbox_settings(settings, agent_id)
-    name = f"{mailbox.name}:{fence}:{os.getpid()}"
-    worker = msgspec.structs.replace(settings.worker, name=name[:200], queues=(mailbox.name,))
+    name = reader_name(agent_id, fence, os.getpid())
+    worker = msgspec.structs.replace(settings.worker, name=name, queues=(mailbox.name,))
     metrics = msgspec.structs.replace(settings.metrics, port=0)
     queues = {**settings.queues, mailbox.name: mailbox}
     return msgspec.structs.replace(settings, worker=worker, metrics=metrics, queues=queues)

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.client.client import Client
-from holdfast.errors import InputError, NotFound
-from holdfast.hosts.agent import Agent, Needs, checked
-from holdfast.hosts.requests import Payload
+from holdfast.errors import ConfigError, NotFound
+from holdfast.hosts.agent import checked
+from holdfast.hosts.mailbox import RECEIVE, mailbox_of, thread_of
+from holdfast.hosts.residents import ENTRY, resident_agent
 from holdfast.redis.client import connect
-from holdfast.services.host import engine_of
-from holdfast.services.mailbox import RECEIVE, mailbox_of, thread_of
+from holdfast.services.entries import engine_of
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
     from holdfast.config import Settings
-    from holdfast.hosts.agent import Placed
-
-ENTRY: Final = "resident"
+    from holdfast.hosts.agent import Needs, Placed
 
 
 class Residents:
-    """Used as ``async with Residents(settings) as residents``."""
+    """Used as ``async with Residents(settings) as residents``.
 
-    def __init__(self, settings: Settings) -> None:
+    With ``hosts.engine = "local"`` they live in processes of this program, are those of ``app``
+    (``package.module:app``), and end with it.
+    """
+
+    def __init__(self, settings: Settings, app: str = "") -> None:
         self._settings = settings
+        self._homeless = settings.hosts.engine == "local" and not app
         self._redis = connect(settings.redis)
-        self.engine = engine_of(settings, self._redis)
+        self.engine = engine_of(settings, self._redis, app)
         self._client = Client(settings=msgspec.structs.replace(settings, client=_over_redis(settings)))
         self._stack = contextlib.AsyncExitStack()
 
@@ -55,14 +58,12 @@ class Residents:
         needs: Needs | None = None,
     ) -> Placed:
         """Have a resident live; returns when it can receive. One that lives already is left as it is."""
-        spec = {"id": checked(agent_id), "name": resident, "resident": resident, "input": input}
-        try:
-            document = msgspec.json.encode(spec)
-        except (TypeError, ValueError) as exc:
-            raise InputError(f"the input of a resident must be JSON: {exc}") from exc
-        payload = msgspec.json.encode(Payload(agent_spec=msgspec.Raw(document)))
-        agent = Agent(agent_id=agent_id, entry=ENTRY, payload=payload, name=resident, needs=needs or Needs())
-        return await self.engine.run(agent)
+        if self._homeless:
+            raise ConfigError(
+                "hosts.engine is local, so residents live in the program that starts them: it says which "
+                "there are by Residents(settings, app='package.module:app')."
+            )
+        return await self.engine.run(resident_agent(agent_id, resident, input, needs=needs))
 
     async def stop(self, agent_id: str) -> bool:
         """Have it live no more; False if there is none. Its mailbox stays, for when it comes back."""
@@ -85,7 +86,11 @@ class Residents:
         if placed is None or not placed.wanted or placed.agent.entry != ENTRY:
             raise NotFound(f"There is no resident {agent_id}: start it first.")
         return await self._client.submit(
-            RECEIVE, message, queue=mailbox_of(agent_id), thread_id=thread_of(agent_id)
+            RECEIVE,
+            message,
+            queue=mailbox_of(agent_id),
+            thread_id=thread_of(agent_id),
+            tenant=placed.agent.organization_id,
         )
 
 

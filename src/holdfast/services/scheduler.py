@@ -36,6 +36,7 @@ from holdfast.schedules.targets import Targets
 from holdfast.schedules.troubles import counting_discarded, script_failed
 from holdfast.schedules.upkeep import Upkeep
 from holdfast.services.connections import Connections
+from holdfast.services.isolation import isolation
 from holdfast.services.process import calm_collector, leave_at_once, loop_factory
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from holdfast.agents.app import App
     from holdfast.config import Settings
+    from holdfast.processes.attempts import Attempts
     from holdfast.redis.breaker import Breaker
     from holdfast.runs.queue import RunQueue
 
@@ -87,6 +89,8 @@ class SchedulerProcess:
         """Schedule until stopped."""
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
+            most = min(settings.redis.agent.permits or _MOST_THREADS, _MOST_THREADS)
+            attempts = await stack.enter_async_context(isolation(settings, self._app, self.metrics, most))
             connections = await stack.enter_async_context(Connections(settings, self.metrics))
             stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
             # The keeper is entered before the work, so that leases are kept until the last turn is told.
@@ -94,17 +98,19 @@ class SchedulerProcess:
                 Keeper(settings.lease, connections.for_keeper, self.metrics)
             )
             stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics, _turn_of))
-            executor = concurrent.futures.ThreadPoolExecutor(
-                min(settings.redis.agent.permits or _MOST_THREADS, _MOST_THREADS), thread_name_prefix=_THREADS
-            )
+            executor = concurrent.futures.ThreadPoolExecutor(most, thread_name_prefix=_THREADS)
             stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-            await self._work(connections, keeper, executor)
+            await self._work(connections, keeper, executor, attempts)
             await self._leave(connections)
         if _threads_left() or (self.scheduler is not None and self.scheduler.left_behind):
             self._abandon()
 
     async def _work(
-        self, connections: Connections, keeper: Keeper, executor: concurrent.futures.Executor
+        self,
+        connections: Connections,
+        keeper: Keeper,
+        executor: concurrent.futures.Executor,
+        attempts: Attempts | None,
     ) -> None:
         settings = self._settings.redis
         place = Place(
@@ -115,6 +121,7 @@ class SchedulerProcess:
             self.name,
             submitter(partial(self._sender, connections)),
             connections.store,
+            attempts,
             targets=Targets(self._settings.queue_names()),
         )
         redis, keys, ttl = connections.redis, checked_keys(settings), self._settings.lease.ttl_seconds

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import importlib.metadata
 import os
 import platform
 import threading
 import time
-import urllib.request
 import uuid
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,10 @@ from holdfast.leases.keeper import Keeper
 from holdfast.leases.streams import StreamLeases
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.members import Member, Members
+from holdfast.runs import expiry, promoter
+from holdfast.runs.archive import Archive, Filing
 from holdfast.runs.claim import Claimer
+from holdfast.runs.cleanup import list_consumers
 from holdfast.runs.control import Control
 from holdfast.runs.emit import Emitter
 from holdfast.runs.expiry import Expiry
@@ -37,7 +40,10 @@ from holdfast.runs.recovery import Recovery
 from holdfast.runs.settle import Settler
 from holdfast.runs.worker import Worker
 from holdfast.services.connections import Connections
+from holdfast.services.isolation import isolation
+from holdfast.services.names import is_taken
 from holdfast.services.process import calm_collector, leave_at_once, loop_factory
+from holdfast.services.sidecar import quit_sidecar
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -48,15 +54,28 @@ if TYPE_CHECKING:
 
     from holdfast.agents.app import App
     from holdfast.config import QueueSettings, Settings
+    from holdfast.processes.attempts import Attempts
     from holdfast.runs.queue import RunQueue
 
-_RECOVERY_LONGEST_SECONDS = 1.0
 _STOP_MARGIN_SECONDS = 3.0
 """How long agents may take to unwind once asked to hand back, before the process leaves without them."""
-_ENVOY_SECONDS = 2.0
 _THREADS = "holdfast-agent"
+_VERSION = importlib.metadata.version("holdfast")
 
 _log = get_logger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ways:
+    """How a worker differs from others: how often it looks after its queues, and whose runs are its own."""
+
+    recovery_seconds: float = 1.0
+    promotion_seconds: float = promoter.LONGEST_SECONDS
+    expiry_seconds: float = expiry.EVERY_SECONDS
+    archive_seconds: float = 0.0
+    """How often it archives by itself what has ended; 0 leaves it to a janitor."""
+    inherits: Callable[[str], bool] | None = None
+    """Which consumers' runs go on at once in this one, without a wait for their leases' end."""
 
 
 class Desk:
@@ -71,10 +90,12 @@ class Desk:
         metrics: Metrics,
         owner: str,
         executor: concurrent.futures.Executor,
+        attempts: Attempts | None,
+        ways: Ways,
     ) -> None:
         settings = connections.settings
         ttl = settings.lease.ttl_seconds
-        every = min(ttl / 10, _RECOVERY_LONGEST_SECONDS)
+        every = min(ttl / 10, ways.recovery_seconds)
         queue = connections.queue(queue_settings)
         self.queue: RunQueue = queue
         self.leases = StreamLeases(
@@ -88,7 +109,10 @@ class Desk:
         reader = connections.blocking(queue_settings.block_ms / 1000)
         self.claimer = Claimer(queue, owner, reader, limits)
         self.worker = Worker(
-            Workplace(app, queue_settings, executor, asyncio.Event(), owner, connections.store, queue.answer),
+            Workplace(
+                *(app, queue_settings, executor, asyncio.Event(), owner, connections.store, queue.answer),
+                attempts=attempts,
+            ),
             claimer=self.claimer,
             settler=Settler(queue, self.leases, owner, metrics),
             emitter=Emitter(queue, owner, metrics),
@@ -99,14 +123,22 @@ class Desk:
         )
         self._rounds = (
             Recovery(queue, self.leases, metrics, every_seconds=every),
-            Promoter(queue),
-            Expiry(queue, metrics),
+            Promoter(queue, longest_seconds=ways.promotion_seconds),
+            Expiry(queue, metrics, every_seconds=ways.expiry_seconds),
             Control(queue.keys.control, self.worker, connections.blocking(0)),
+            *_filing(connections, queue, metrics, ways.archive_seconds),
         )
 
     def rounds(self) -> list[Coroutine[None, None, None]]:
         """What goes on beside the runs until phase 1."""
         return [each.run() for each in self._rounds]
+
+    async def inherit(self, dead: Callable[[str], bool]) -> None:
+        """Queue again, now, what consumers hold of which we know that they are dead."""
+        for consumer in await list_consumers(self.queue):
+            if dead(consumer.name):
+                evicted = await self.leases.evict(self.queue.redis, consumer.name, min_idle_ms=0)
+                _log.info("took over from", consumer=consumer.name, entries=evicted.entries)
 
     async def leave(self) -> None:
         """Return what was delivered to us and never settled, then remove our consumer."""
@@ -118,12 +150,21 @@ class Desk:
 class WorkerProcess:
     """Runs the desks of one process and walks them through the shutdown."""
 
-    def __init__(self, settings: Settings, app: App, *, abandon: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        app: App,
+        *,
+        abandon: Callable[[], None] = lambda: None,
+        ways: Ways | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._ways = ways or Ways()
         self._settings = settings
         self._app = app
         self._abandon = abandon
         self.name = settings.worker.name or f"consumer-{uuid.uuid4()}"
-        self.metrics = Metrics(app.agents)
+        self.metrics = metrics or Metrics(app.agents)
         self.ready = False
         self.joined = asyncio.Event()
         self._stop = asyncio.Event()
@@ -145,6 +186,8 @@ class WorkerProcess:
         """Work until stopped."""
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
+            processes = isolation(settings, self._app, self.metrics, self._slots)
+            attempts = await stack.enter_async_context(processes)
             connections = await stack.enter_async_context(Connections(settings, self.metrics))
             stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
             # The keeper is entered before the work, so that leases are kept until the last run is settled.
@@ -154,10 +197,8 @@ class WorkerProcess:
             stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics))
             executor = self._executor()
             stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-            desks = self._desks = [
-                Desk(connections, queue, self._app, keeper, self.metrics, self.name, executor)
-                for queue in settings.worker_queues()
-            ]
+            own = (self._app, keeper, self.metrics, self.name, executor, attempts, self._ways)
+            desks = self._desks = [Desk(connections, queue, *own) for queue in settings.worker_queues()]
             await _look_at_store(connections)
             await self._work(connections, keeper, desks)
             await self._phase_3(connections, desks)
@@ -191,6 +232,8 @@ class WorkerProcess:
                 if not await self._name_is_taken(connections):
                     for desk in desks:
                         await desk.claimer.join()
+                        if self._ways.inherits is not None:
+                            await desk.inherit(self._ways.inherits)
                     await self._announce(connections, desks)
                     return
             except DISCONNECTS as exc:
@@ -201,7 +244,7 @@ class WorkerProcess:
     async def _name_is_taken(self, connections: Connections) -> bool:
         """Whether another live process has our name: two would settle and return each other's runs."""
         other = await self._members.find(connections.redis, "worker", self.name)
-        if other is None or not _lives(other):
+        if other is None or not is_taken(other):
             return False
         _log.warning(
             "another worker has this name: waiting for it to go (WORKER_POD_NAME must be unique)",
@@ -219,7 +262,7 @@ class WorkerProcess:
 
     async def _announce(self, connections: Connections, desks: list[Desk]) -> None:
         fields = {
-            "version": importlib.metadata.version("holdfast"),
+            "version": _VERSION,
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",
@@ -289,12 +332,7 @@ class WorkerProcess:
             except TROUBLE as exc:
                 # What we could not return, another worker reclaims when our leases end.
                 _log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
-            await self._quit_envoy()
-
-    async def _quit_envoy(self) -> None:
-        url = self._settings.worker.envoy_quit_url
-        if url:
-            await asyncio.to_thread(_post, url)
+            await quit_sidecar(self._settings.worker.envoy_quit_url)
 
     @contextlib.contextmanager
     def _phase(self, number: str, what: str) -> Generator[None]:
@@ -311,8 +349,11 @@ class WorkerProcess:
         )
 
     def _executor(self) -> concurrent.futures.ThreadPoolExecutor:
-        slots = sum(queue.slots for queue in self._settings.worker_queues())
-        return concurrent.futures.ThreadPoolExecutor(max_workers=slots, thread_name_prefix=_THREADS)
+        return concurrent.futures.ThreadPoolExecutor(self._slots, thread_name_prefix=_THREADS)
+
+    @property
+    def _slots(self) -> int:
+        return sum(queue.slots for queue in self._settings.worker_queues())
 
 
 def run_worker(settings: Settings, app: App) -> int:
@@ -335,6 +376,14 @@ async def _until_signal(settings: Settings, app: App) -> None:
     await process.run()
 
 
+def _filing(
+    connections: Connections, queue: RunQueue, metrics: Metrics, every_seconds: float
+) -> tuple[Filing, ...]:
+    if not every_seconds:
+        return ()
+    return (Filing(Archive(queue, connections.store, metrics), every_seconds=every_seconds),)
+
+
 async def _look_at_store(connections: Connections) -> None:
     """Refuse to start on a database without our tables; one that is only away now is no reason."""
     if connections.settings.database.url:
@@ -344,30 +393,5 @@ async def _look_at_store(connections: Connections) -> None:
             _log.warning("the database is away: runs that need it wait or are tried again", error=str(exc))
 
 
-def _lives(member: Member) -> bool:
-    """Whether a record is that of another process which may live; our own predecessor's is not."""
-    host, pid = member.fields.get("host"), member.fields.get("pid", "")
-    if host != platform.node() or not pid.isdigit():
-        return True
-    if int(pid) == os.getpid():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 def _threads_left() -> bool:
     return any(thread.name.startswith(_THREADS) for thread in threading.enumerate())
-
-
-def _post(url: str) -> None:
-    request = urllib.request.Request(url, method="POST")  # noqa: S310  the operator's own setting
-    try:
-        with urllib.request.urlopen(request, timeout=_ENVOY_SECONDS):  # noqa: S310
-            pass
-    except OSError as exc:
-        _log.warning("the sidecar did not take the goodbye", url=url, error=str(exc))

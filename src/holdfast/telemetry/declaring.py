@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from holdfast.telemetry.tally import Counts, Tallies
+from holdfast.telemetry.tally import Counts, Snapshot, Tallies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +22,8 @@ NAMESPACE = "holdfast"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 # A renewal is one script call; what matters is how near it comes to the trust window.
 RENEWAL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+# A look into the registry is one round trip.
+LOOKUP_SECONDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 BATCH = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
 
@@ -107,3 +109,14 @@ def tallies(text: str, *labels: str, buckets: Sequence[float]) -> Any:
         return collector
 
     return Declaration("histogram", text, labels, make)
+
+
+def snapshot(text: str, *labels: str) -> Any:
+    """Declare a gauge of things that come and go."""
+
+    def make(name: str, registry: CollectorRegistry) -> Snapshot:
+        collector = Snapshot(f"{NAMESPACE}_{name}", text, labels)
+        registry.register(collector)
+        return collector
+
+    return Declaration("gauge", text, labels, make)

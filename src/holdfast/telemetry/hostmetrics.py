@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.telemetry.declaring import SECONDS, counter, gauge, histogram
+from holdfast.telemetry.declaring import LOOKUP_SECONDS, SECONDS, counter, gauge, histogram, snapshot
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram
+
+    from holdfast.telemetry.tally import Snapshot
 
 
 class HostMetrics:
@@ -18,8 +20,28 @@ class HostMetrics:
     host_density: Gauge = gauge("How full this host is, from 0 to 1.")
     host_memory_bytes: Gauge = gauge("Memory that the agents of this host use.")
     host_cpu_seconds: Gauge = gauge("CPU time that the agents of this host have used.")
+    host_cpus: Gauge = gauge("Cores that this host may use.")
+    host_memory_limit_bytes: Gauge = gauge("Memory that this host may use.")
+    host_guild_agents: Snapshot = snapshot(
+        "Agents that this host has, by guild and where in their life they are.", "guild_id", "status"
+    )
+    host_agent_memory_bytes: Snapshot = snapshot(
+        "Memory that an agent's process uses; as many series as agents, or none by hosts.agent_metrics.",
+        "agent_id",
+        "guild_id",
+    )
+    host_agent_cpu_seconds: Snapshot = snapshot(
+        "CPU time that an agent's process has used; as many series as of its memory.", "agent_id", "guild_id"
+    )
     host_create_seconds: Histogram = histogram(
-        "Time from the call to an agent that can receive.", buckets=SECONDS
+        "Time from the call to an agent that can receive, of those that were started.",
+        "guild_id",
+        buckets=SECONDS,
+    )
+    host_create_errors: Counter = counter(
+        "Agents that this host was asked for and did not start; status is the gRPC code.",
+        "guild_id",
+        "status",
     )
     host_calls: Counter = counter(
         "Calls that were answered; kind is the call, status its gRPC code.", "kind", "status"
@@ -34,4 +56,19 @@ class HostMetrics:
     )
     host_rescued: Counter = counter(
         "Agents of dead hosts that this host looked after; status is how.", "status"
+    )
+    host_messages: Counter = counter(
+        "Messages that residents here were done with, as they report every few seconds; status is how.",
+        "agent",
+        "status",
+    )
+    host_message_seconds: Counter = counter("Time that residents here spent on messages.", "agent")
+    host_message_retries: Counter = counter(
+        "Messages that a resident here failed to receive and will be given again.", "agent"
+    )
+    host_lookups: Counter = counter(
+        "Looks into the registry for one agent; status is found, missing or failed.", "status"
+    )
+    host_lookup_seconds: Histogram = histogram(
+        "Time that a look into the registry took.", buckets=LOOKUP_SECONDS
     )

@@ -26,6 +26,8 @@ OTHER_AGENT = "other"
 # A process without an app (a client, the janitor) can't tell known agents from invented ones:
 # it names as many as it meets first.
 MAX_UNDECLARED_AGENTS = 100
+MAX_GUILDS = 50
+"""Guilds come and go, and a counter stays: later ones than these are counted as ``other``."""
 
 
 class RunMeter:
@@ -89,6 +91,7 @@ class Metrics(
         self._agents: set[str] = set(agents or ())
         self._open_to_agents = agents is None
         self._meters: dict[tuple[str, str], RunMeter] = {}
+        self._guilds: set[str] = set()
         self.declared: list[Declared] = []
         for area in Metrics.__bases__:
             for name, declaration in declarations(area):
@@ -111,6 +114,13 @@ class Metrics(
         if self._open_to_agents and len(self._agents) < MAX_UNDECLARED_AGENTS:
             self._agents.add(agent)
             return agent
+        return OTHER_AGENT
+
+    def guild_label(self, guild_id: str) -> str:
+        """The label value for a guild: its id if it is one of the first here, else ``other``."""
+        if guild_id in self._guilds or len(self._guilds) < MAX_GUILDS:
+            self._guilds.add(guild_id)
+            return guild_id
         return OTHER_AGENT
 
 

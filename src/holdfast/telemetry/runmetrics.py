@@ -59,6 +59,12 @@ class RunMetrics:
     bodies_lingering: Gauge = gauge(
         "Agents that go on after their runs; each takes a slot until it ends.", "queue"
     )
+    processes_killed: Counter = counter(
+        "Processes of attempts that had to be killed, by reason.", "queue", "agent", "reason"
+    )
+    processes_crashed: Counter = counter(
+        "Processes of attempts that ended before their agent did.", "queue", "agent"
+    )
     slots: Gauge = gauge("Runs this worker may execute at once.", "queue")
     events_appended: Counter = counter("Events written to the feeds of runs.", "queue")
 

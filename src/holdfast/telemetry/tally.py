@@ -10,11 +10,11 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Count:
@@ -87,4 +87,24 @@ class Tallies(Collector):
         for values, tally in self._children.copy().items():
             buckets = list(zip(self._edges, accumulate(tally.counts), strict=True))
             family.add_metric(values, buckets, tally.total)
+        yield family
+
+
+class Snapshot(Collector):
+    """A gauge of things that come and go: all its values are replaced at once, so none outlives its thing."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
+        self._family = (name, text, labels)
+        self._values: Mapping[tuple[str, ...], float] = {}
+
+    def show(self, values: Mapping[tuple[str, ...], float]) -> None:
+        """Have these be all the values from now on."""
+        self._values = values
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Give Prometheus what was last shown."""
+        name, text, labels = self._family
+        family = GaugeMetricFamily(name, text, labels=labels)
+        for key, value in self._values.items():
+            family.add_metric(key, value)
         yield family

@@ -325,7 +325,7 @@ WHO_CALLS = [
     Mistake(
         "everybody is told where Redis is",
         "api/problems.py",
-        "str(exc) if candid else _discreet(status, request_id)",
+        "str(exc) if candid else _discreet(status, request_id, exc)",
         "str(exc)",
         f"{B}::test_only_operators_are_told_where_redis_is",
     ),

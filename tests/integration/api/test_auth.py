@@ -45,6 +45,14 @@ ROUTES = [
     ("GET", "/deadletters/a", "read"),
     ("POST", "/deadletters/a/replay", "operate"),
     ("DELETE", "/deadletters/a", "operate"),
+    ("GET", "/agents", "read"),
+    ("POST", "/agents", "operate"),
+    ("GET", "/agents/agent-queue", "read"),
+    ("DELETE", "/agents/agent-queue", "operate"),
+    ("POST", "/agents/agent-queue/messages", "submit"),
+    ("POST", "/agents/agent-queue/move", "operate"),
+    ("GET", "/hosts", "read"),
+    ("GET", "/hosts/agent-queue", "read"),
     ("GET", "/schedules", "read"),
     ("POST", "/schedules", "operate"),
     ("POST", "/schedules/pause", "operate"),
@@ -68,7 +76,7 @@ async def test_every_route_asks_for_a_key_and_a_role(api):
     running = await api(keys=(*KEYS, key_line("s", "*", "submit"), key_line("o", "*", "operate")))
     described = (await running.client().get("/openapi.json")).json()["paths"]
     listed = {
-        (method.upper(), path.replace("{run_id}", "a").replace("{name}", "agent-queue").replace("{ref}", "a"))
+        (method.upper(), path.format(run_id="a", name="agent-queue", ref="a", agent_id="agent-queue"))
         for path, methods in described.items()
         for method in methods
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -42,6 +43,8 @@ EXAMPLES = {GenerationMode.POSITIVE: 25, GenerationMode.NEGATIVE: 10}
 
 
 QUEUE = "described-queue"
+HOST = "described-host"
+RESIDENTS = str(Path(__file__).parents[1] / "hosts" / "residents.py") + ":app"
 
 
 @pytest.fixture(scope="module")
@@ -63,21 +66,40 @@ def seeds(valkey_server, place: Path) -> Seeds:
 
 
 @pytest.fixture(scope="module")
-def address(valkey_server, place: Path, seeds: Seeds) -> Iterator[str]:
-    """A real api process on that queue."""
+def environ(valkey_server, place: Path) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environ |= {"REDIS_URL": valkey_server.url, "MESSAGING_QUEUE_NAME": QUEUE}
     # A janitor would bring the runs of the worker that vanished back to the queue.
     environ |= {"HOLDFAST_DATABASE_PATH": str(place / "seeds.sqlite"), "HOLDFAST_API_JANITOR": "false"}
-    command = [sys.executable, "-m", "holdfast", "api", "--port", "0", "--json"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=place, env=environ) as child:
+    return environ | {"GRPC_PORT": "0", "HOLDFAST_HOSTS_NAME": HOST, "MAX_PROCESSES": "1000"}
+
+
+@pytest.fixture(scope="module")
+def host(environ: dict[str, str], place: Path) -> Iterator[None]:
+    """A real host, for the agents that are asked for."""
+    with serving(environ, place, "host", "--app", RESIDENTS, "--json"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def address(environ: dict[str, str], place: Path, seeds: Seeds, host: None) -> Iterator[str]:
+    """A real api process on that queue."""
+    with serving(environ, place, "api", "--port", "0", "--json") as said:
+        yield f"http://127.0.0.1:{json.loads(said)['port']}"
+
+
+@contextlib.contextmanager
+def serving(environ: dict[str, str], place: Path, *command: str) -> Iterator[str]:
+    """Run a service until it is not needed any more; gives what it said when it was ready."""
+    whole = [sys.executable, "-m", "holdfast", *command]
+    with subprocess.Popen(whole, stderr=subprocess.PIPE, text=True, cwd=place, env=environ) as child:
         assert child.stderr is not None
-        said = next(line for line in child.stderr if "api ready" in line)
+        said = next(line for line in child.stderr if f"{command[0]} ready" in line)
         # A process whose log nobody reads stands still when the pipe is full.
         reading = threading.Thread(target=child.stderr.read)
         reading.start()
         try:
-            yield f"http://127.0.0.1:{json.loads(said)['port']}"
+            yield said
         finally:
             child.terminate()
             reading.join()
@@ -131,6 +153,7 @@ def test_every_example_fits_its_schema(document):
     assert count > 50
 
 
+@pytest.mark.timeout(300)  # some of it starts, moves and stops processes
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_no_input_makes_the_api_fail(address, document, seeds, mode):
     schema = schemathesis.openapi.from_dict(document)
@@ -145,7 +168,7 @@ def test_no_input_makes_the_api_fail(address, document, seeds, mode):
 
             @given(case=operation.as_strategy(generation_mode=mode), random=randoms(use_true_random=False))
             @settings(
-                max_examples=EXAMPLES[mode],
+                max_examples=8 if operation.path.startswith("/agents") else EXAMPLES[mode],
                 deadline=None,
                 database=None,
                 derandomize=True,
@@ -172,6 +195,8 @@ def test_no_input_makes_the_api_fail(address, document, seeds, mode):
         assert reached["GET /runs/{run_id}/result"] >= {200, 202, 404}
         assert reached["GET /runs/{run_id}/events"] >= {200, 410}
         assert reached["POST /runs/{run_id}/retry"] >= {202, 409}
+        assert reached["POST /agents"] >= {201}
+        assert reached["POST /agents/{agent_id}/messages"] >= {202, 404}
 
 
 class Known:
@@ -186,6 +211,10 @@ class Known:
 
     def __init__(self, seeds: Seeds, address: str, session: requests.Session) -> None:
         self._seeds = seeds
+        self._address = address
+        self._session = session
+        self._made = 0
+        self._clerk = ""
         self._cursors = {
             path: session.get(f"{address}{path}", params={"limit": 1}, timeout=20).json()["cursor"]
             for path in ("/runs", "/deadletters")
@@ -196,8 +225,12 @@ class Known:
             return
         parameters = case.path_parameters or {}
         for name, known in (("run_id", self._run), ("ref", self._letter), ("name", lambda *_: QUEUE)):
-            if name in parameters and "/schedules" not in case.path:
+            if name in parameters and not case.path.startswith(("/schedules", "/hosts")):
                 parameters[name] = known(case, random)
+        if case.path.startswith("/hosts") and "name" in parameters:
+            parameters["name"] = HOST
+        if case.path.startswith("/agents"):
+            self._put_agent(case, parameters)
         if "queue" in (case.query or {}):
             case.query["queue"] = random.choice([QUEUE, ""])
         if case.path in self._cursors and random.random() < 0.5:
@@ -205,6 +238,28 @@ class Known:
             case.query.pop("queue", None)
         if isinstance(case.body, dict) and "queue" in case.body:
             case.body["queue"] = QUEUE
+
+    def _put_agent(self, case, parameters) -> None:
+        if "agent_id" in parameters:
+            parameters["agent_id"] = self._agent(fresh=case.method == "DELETE")
+        if case.method == "POST" and isinstance(case.body, dict):
+            if case.path == "/agents" and "resident" in case.body:
+                case.body |= {"resident": "Clerk", "input": "hello", "needs": {}}
+            if case.path.endswith("/move") and "host" in case.body:
+                case.body["host"] = HOST
+
+    def _agent(self, *, fresh: bool) -> str:
+        """A resident that lives; one of its own for who would stop it."""
+        if self._clerk and not fresh:
+            return self._clerk
+        self._made += fresh
+        agent_id = f"described/{self._made if fresh else 'clerk'}"
+        wanted = {"id": agent_id, "resident": "Clerk"}
+        answer = self._session.post(f"{self._address}/agents", json=wanted, timeout=60)
+        assert answer.ok, answer.text
+        if not fresh:
+            self._clerk = agent_id
+        return agent_id
 
     def _run(self, case, random) -> str:
         fitting = self.FITTING.get(case.path.rpartition("/")[2], [])
@@ -216,11 +271,13 @@ class Known:
 
 
 def _hurry(case) -> None:
-    """A run that does not end here is not waited for."""
+    """A run that does not end here is not waited for, and a host that there is not is not asked for."""
     if case.path.endswith("/events"):
         case.query = {**(case.query or {}), "follow": "false"}
     if "wait" in (case.query or {}):
         case.query = {**case.query, "wait": "0.01"}
+    if case.path == "/agents" and isinstance(case.body, dict) and isinstance(case.body.get("needs"), dict):
+        case.body["needs"].pop("near", None)
 
 
 def _has_input(operation) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+from pathlib import Path
 
 from holdfast import App, Context
 
@@ -24,6 +27,10 @@ class Clerk:
             raise ValueError("no such form")
         if message.get("dies"):
             os._exit(3)
+        if once := message.get("dies_once"):
+            with contextlib.suppress(FileExistsError):
+                Path(once).touch(exist_ok=False)
+                os._exit(3)
         seen = (await ctx.state.get("seen") or 0) + 1
         await ctx.state.set("seen", seen)
         return {
@@ -47,3 +54,15 @@ class Sick:
     def health(self) -> bool:
         self.asked += 1
         return self.asked < 3
+
+
+@app.resident
+class Mute:
+    """Is asked how it is, and never answers."""
+
+    async def receive(self, ctx, message):
+        return os.getpid()
+
+    async def health(self) -> bool:
+        await asyncio.Event().wait()
+        return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,9 +50,21 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     answered = holdfast(environ, "agents", "send", "clerk-1", '{"name": "Ada"}', "--wait", "60")
     assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
     sent = holdfast(environ, "agents", "send", "clerk-1", '{"name": "Bob"}', "--json")
-    assert json.loads(sent.stdout)["agent_id"] == "clerk-1"
-    (row,) = json.loads(holdfast(environ, "agents", "list", "--json").stdout)
-    assert (row["resident"], row["status"], row["host"], row["restarts"]) == ("Clerk", "running", "here", 0)
+    assert json.loads(sent.stdout)["queue"] == "mailbox:clerk-1"
+    (row,) = json.loads(holdfast(environ, "agents", "list", "--name", "Clerk", "--json").stdout)
+    assert holdfast(environ, "agents", "list", "--status", "crashed").stdout == "no agent lives\n"
+    asked = holdfast(environ, "agents", "ask", "clerk-1", '{"name": "Cid"}', "--wait", "60")
+    assert json.loads(asked.stdout)["seen"] == 3, asked.stderr
+    shown = holdfast(environ, "agents", "show", "clerk-1").stdout
+    assert re.search(r"^host +here \(127.0.0.1:\d+\)$", shown, re.MULTILINE), shown
+    (host,) = json.loads(holdfast(environ, "hosts", "list", "--json").stdout)
+    assert (host["name"], host["agents"], host["state"]) == ("here", 1, "ready")
+    assert re.search(r"^here +ready +\d/100 ", holdfast(environ, "hosts", "list").stdout, re.MULTILINE)
+    moved = holdfast(environ, "agents", "move", "clerk-1", "--to", "here")
+    assert moved.stdout.startswith("clerk-1 lives on here (process "), moved.stderr
+    nowhere = holdfast(environ, "agents", "move", "clerk-1", "--to", "nowhere")
+    assert (nowhere.returncode, "there is no live host 'nowhere'" in nowhere.stderr) == (1, True)
+    assert (row["name"], row["status"], row["host"], row["restarts"]) == ("Clerk", "running", "here", 0)
     assert holdfast(environ, "agents", "stop", "clerk-1").stdout == "clerk-1 has stopped\n"
     again = holdfast(environ, "agents", "stop", "clerk-1")
     assert (again.returncode, "there is no agent 'clerk-1'" in again.stderr) == (1, True)
@@ -61,8 +74,11 @@ def test_what_is_wrong_is_said(redis, environ):
     alone = holdfast(environ, "agents", "start", "Clerk", "x")
     assert (alone.returncode, "there is no live host" in alone.stderr) == (1, True), alone.stderr
     nobody = holdfast(environ, "agents", "send", "x", "{}")
-    assert "There is no resident x: start it first." in nobody.stderr
+    assert "there is no agent 'x'" in nobody.stderr
     assert "is not JSON" in holdfast(environ, "agents", "start", "Clerk", "x", "{").stderr
+    needs = holdfast(environ, "agents", "start", "Clerk", "x", "--needs", '{"gpu": 1}')
+    assert (needs.returncode, "--needs: Object contains unknown field `gpu`" in needs.stderr) == (2, True)
+    assert holdfast(environ, "hosts", "list").stdout == "no host is alive\n"
     wrong = holdfast(environ, "host", "--app", "nothing.py:app")
     assert (wrong.returncode, "nothing.py" in wrong.stderr) == (1, True)
     open_wide = holdfast(environ | {"HOLDFAST_HOSTS_LISTEN": "0.0.0.0"}, "host")

@@ -19,7 +19,7 @@ from valkeyprocess import free_port
 from holdfast.config import HostSettings
 from holdfast.errors import InputError, NoHost, ProcessFailed
 from holdfast.hosts.agent import Needs, Status
-from holdfast.hosts.calls import CallFailed
+from holdfast.hosts.calls import CallFailed, Trouble
 from holdfast.hosts.engine import Engine
 from holdfast.hosts.placement import Host
 from holdfast.hosts.proto import agent_host_pb2 as wire
@@ -98,6 +98,7 @@ async def test_the_calls_of_the_document(redis_settings):
         ({"agent_spec": b"[1]"}, "INVALID_ARGUMENT", "agent_spec must be a JSON object, not list"),
         ({"agent_spec": b'{"id": 7}'}, "INVALID_ARGUMENT", "agent_spec: Expected `str`"),
         ({"agent_spec": b"{}"}, "INVALID_ARGUMENT", "is no id of an agent"),
+        ({"agent_id": "a b"}, "INVALID_ARGUMENT", "is no id of an agent"),
         ({"guild_spec": b"{"}, "INVALID_ARGUMENT", "guild_spec is not JSON"),
         ({"needs": b'{"gpu": 1}'}, "INVALID_ARGUMENT", "needs: "),
         ({"entry": "os:system"}, "INVALID_ARGUMENT", "this host has no entry 'os:system' (it has: plain)"),
@@ -193,15 +194,13 @@ async def test_a_host_that_gives_an_agent_back_does_not_end_the_search(redis, re
         async def hosts(self):
             return [Host(name=name, address=f"{name}:1") for name in "ab"]
 
-        async def create(self, address, request):
+        async def create(self, address, agent, fence):
             name = address[0]
-            grant = await registry.grant(name, address, "x", seen=request.fence)
+            grant = await registry.grant(name, address, "x", seen=fence)
             asked.append((name, grant.word))
             if len(asked) == 1:
                 await registry.release(name, "x", grant.fence, "moving")
-                raise CallFailed(
-                    address, aio.AioRpcError(grpc.StatusCode.RESOURCE_EXHAUSTED, None, None, "full")
-                )
+                raise CallFailed(address, Trouble.NEXT, "full")
             await registry.started(name, address, "x", grant.fence, 1)
 
     fake = Fake()
@@ -274,7 +273,7 @@ async def test_an_agent_moves_when_it_is_told(redis_settings):
 
 
 async def test_a_host_that_does_not_answer_is_passed_over(redis_settings):
-    async with cluster_of(redis_settings, "a", "b", grpc_timeout_seconds=5.0) as cluster:
+    async with cluster_of(redis_settings, "a", "b", grpc_timeout_seconds=5.0, ready_seconds=1.0) as cluster:
         cluster.children["a"].freeze()
         for n in range(2):  # one of the two is offered to the frozen host first
             placed = await cluster.engine.run(agent(f"r{n}"))
@@ -308,3 +307,19 @@ async def test_callers_show_the_token(redis_settings):
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
             probe = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
             assert probe.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_stop_goes_on_when_its_caller_is_gone(redis_settings):
+    """Fails if it ends with the call: the agent stays known as stopping, and can never be started again."""
+    async with (
+        cluster_of(redis_settings, "a") as cluster,
+        aio.insecure_channel(cluster.children["a"].address) as channel,
+    ):
+        placed = await cluster.engine.run(agent())
+        os.kill(placed.pid, signal.SIGSTOP)
+        with pytest.raises(aio.AioRpcError) as caught:
+            await AgentHostServiceStub(channel).StopAgent(wire.StopAgentRequest(agent_id="x"), timeout=0.3)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        os.kill(placed.pid, signal.SIGCONT)
+        again = await cluster.engine.run(agent())
+        assert (again.status, again.pid != placed.pid) == (Status.RUNNING, True)

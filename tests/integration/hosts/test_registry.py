@@ -102,7 +102,8 @@ async def test_a_dead_hosts_agent_is_taken_by_one_and_its_copy_is_refused(regist
     assert await registry.reclaim() == []
     await leases_end(registry)
     (homeless,) = await registry.reclaim()
-    assert (homeless.agent_id, homeless.host) == ("x", "a")
+    assert (homeless.agent_id, homeless.host, homeless.fence) == ("x", "a", old + 1)
+    assert await registry.on_host("a") == []
     assert await registry.reclaim() == [], "each goes to one caller"
     new = await run(registry, B)
     assert new > old
@@ -199,6 +200,98 @@ async def test_one_that_moves_is_for_the_next_host(registry):
     await registry.release("a", "x", fence, "moving")
     assert await run(registry, B) == fence + 1
     assert await registry.location("x") == B[1]
+
+
+async def test_one_that_moves_waits_for_whoever_moves_it(registry):
+    """Its mover has the time of one placing; if it dies meanwhile, others look."""
+    await registry.want(agent())
+    await registry.release("a", "x", await run(registry, A), "moving")
+    assert await registry.reclaim() == []
+    await leases_end(registry)
+    assert [each.agent_id for each in await registry.reclaim()] == ["x"]
+
+
+async def test_another_process_of_the_same_name_is_another_host(registry):
+    """Fails if a name is all that counts: the second one would start a second copy under the same fence."""
+    wanted = await registry.want(agent())
+    await run(registry, A)
+    twin = await registry.grant("a", "10.0.0.9:50051", "x", seen=wanted.fence)
+    assert (twin.word, twin.given, twin.address) == ("held", False, A[1])
+    assert (await registry.grant(*A, "x", seen=wanted.fence)).word == "mine"
+
+
+async def test_a_late_call_is_not_the_one_that_its_host_has_served(registry):
+    """A call of the first placing, to the host that has the agent by now again: it is not a repetition."""
+    wanted = await registry.want(agent())
+    await registry.release("a", "x", await run(registry, A), "moving")
+    await run(registry, A)
+    assert (await registry.grant(*A, "x", seen=wanted.fence)).word == "held"
+
+
+async def test_an_agent_is_on_one_host_even_if_nobody_took_it_from_the_old_one(registry):
+    await registry.want(agent())
+    await run(registry, A)
+    await leases_end(registry)
+    await run(registry, B)
+    assert (await registry.on_host("a"), await registry.on_host("b")) == ([], ["x"])
+
+
+async def test_what_is_wanted_again_is_kept_for_ever(registry, redis):
+    await registry.want(agent())
+    await registry.unwant("x")
+    assert await redis.pttl(registry.keys.record_prefix + "x") > 0
+    await registry.want(agent())
+    assert await redis.pttl(registry.keys.record_prefix + "x") == -1
+
+
+async def test_what_is_being_stopped_can_be_wanted_again_when_it_has_ended(registry):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    await registry.unwant("x")
+    again = await registry.want(agent())
+    assert (again.new, again.status) == (False, Status.STOPPING)
+    assert (await registry.grant(*B, "x")).word == "unwanted"
+    await registry.release("a", "x", fence, "stopped")
+    assert (await registry.want(agent())).new
+    assert (await registry.grant(*B, "x")).fence == fence + 1
+
+
+async def test_what_was_being_stopped_by_a_dead_host_can_be_wanted_again(registry):
+    await registry.want(agent())
+    await run(registry, A)
+    await registry.unwant("x")
+    await leases_end(registry)
+    assert (await registry.want(agent())).new
+
+
+async def test_a_redis_that_went_back_in_time_is_told_again(registry):
+    """Fences only rise: a host whose fence is higher than the record's knows better than Redis."""
+    await registry.want(agent())
+    fence = await run(registry, A)
+    await registry.redis.hset(registry.keys.record_prefix + "x", "fence", fence - 1)
+    assert await registry.renew(*A, [("x", fence)]) == ["forgotten"]
+
+
+async def test_a_new_life_begins_without_the_old_ones_restarts(registry):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    await registry.release("a", "x", fence, "restarting", "exit 1")
+    await registry.release("a", "x", fence, "crashed", "exit 1")
+    await registry.want(agent())
+    placed = await registry.get("x")
+    assert (placed.restarts, placed.error, placed.pid) == (0, "", 0)
+
+
+async def test_only_its_host_can_say_that_an_agent_ended(registry):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    for host, seen in (("b", fence), ("a", fence - 1), ("a", fence + 1)):
+        assert not await registry.release(host, "x", seen, "stopped")
+        assert await registry.started(host, A[1], "x", seen, 9) == "lost"
+    assert await registry.renew(*B, [("x", fence)]) == ["lost"]
+    assert await registry.renew(*A, [("x", fence - 1)]) == ["lost"]
+    assert (await registry.get("x")).pid == 123
+    assert await registry.location("x") == A[1]
 
 
 # -- whatever happens, in whatever order

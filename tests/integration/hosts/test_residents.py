@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hosting import cluster_of
 
-from holdfast.errors import InputError, NotFound, ProcessFailed, RunFailed
-from holdfast.services.mailbox import mailbox_of
+from holdfast.errors import InputError, NoHost, NotFound, ProcessFailed, RunFailed
+from holdfast.hosts.mailbox import copy_of, mailbox_of, reader_name
 from holdfast.services.residents import Residents
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
@@ -51,6 +51,34 @@ async def test_what_it_remembers_outlives_its_process_and_its_host(cluster, resi
     assert (await cluster.where("clerk")).host != placed.host
 
 
+async def test_what_a_dead_copy_had_begun_goes_on_at_once_in_the_next(redis, redis_settings, tmp_path):
+    async with cluster_of(redis_settings) as cluster:
+        await cluster.start("a", app=APP, HOLDFAST_LEASE_TTL_SECONDS="600")
+        async with Residents(cluster.settings) as residents:
+            await residents.start("Clerk", "clerk")
+            # Its lease is good for ten minutes more, and nobody waits for that.
+            answer = await residents.ask("clerk", {"dies_once": str(tmp_path / "once"), "name": "Ada"}, 60)
+            assert answer["said"] == "hello Ada"
+
+
+async def test_an_app_that_starts_threads_runs_when_it_is_not_preloaded(redis, redis_settings, tmp_path):
+    source = Path(APP.removesuffix(":app")).read_text()
+    threaded = tmp_path / "threaded.py"
+    threaded.write_text(
+        f"{source}\nimport threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    async with cluster_of(redis_settings, ready_seconds=30.0) as cluster:
+        await cluster.start("a", app=f"{threaded}:app")
+        async with Residents(cluster.settings) as residents:
+            with pytest.raises(NoHost, match=r"starts a thread .* hosts.preload_app"):
+                await residents.start("Clerk", "clerk")
+        await cluster.start("b", app=f"{threaded}:app", HOLDFAST_HOSTS_PRELOAD_APP="false")
+        cluster.children["a"].kill()
+        async with Residents(cluster.settings) as residents:
+            await residents.start("Clerk", "clerk")
+            assert (await residents.ask("clerk", {"name": "Ada"}))["said"] == "hello Ada"
+
+
 async def test_messages_are_received_one_after_the_other_and_the_last_one_last(residents):
     await residents.start("Clerk", "clerk")
     await residents.stop("clerk")
@@ -70,7 +98,7 @@ async def test_a_message_that_can_not_be_received_is_told_and_the_next_one_goes_
 
 
 async def test_what_is_wrong_with_a_resident_is_said(residents):
-    with pytest.raises(ProcessFailed, match="has no resident 'Clark'; its residents: Clerk, sick"):
+    with pytest.raises(ProcessFailed, match="has no resident 'Clark'; its residents: Clerk, Mute, sick"):
         await residents.start("Clark", "x")
     with pytest.raises(InputError, match="must be JSON"):
         await residents.start("Clerk", "x", object())
@@ -79,8 +107,9 @@ async def test_what_is_wrong_with_a_resident_is_said(residents):
     assert await residents.list() == []
 
 
-async def test_one_that_is_not_well_is_started_again(cluster, residents):
-    placed = await residents.start("sick", "s")
+@pytest.mark.parametrize("resident", ["sick", "Mute"])
+async def test_one_that_is_not_well_is_started_again(cluster, residents, resident):
+    placed = await residents.start(resident, "s")
     async with asyncio.timeout(60):
         while (again := await cluster.where("s")).pid == placed.pid:
             await asyncio.sleep(0.02)
@@ -98,3 +127,12 @@ async def test_one_that_is_not_well_is_started_again(cluster, residents):
 )
 def test_every_id_has_a_mailbox_of_its_own(agent_id, name):
     assert mailbox_of(agent_id) == name
+
+
+@pytest.mark.parametrize("agent_id", ["clerk", "o/g/a", "a:1:2", "ä" * 512, "x"])
+def test_a_copy_is_known_by_the_name_of_its_reader(agent_id):
+    name = reader_name(agent_id, 7, 4711)
+    assert copy_of(agent_id, name) == (7, 4711)
+    assert len(name) <= 200
+    for other in ("", "x", "mailbox:x:7", f"{name}0:1", f"x{name}", f"{name}:", "mailbox:other:7:4711"):
+        assert copy_of(agent_id, other) is None

@@ -161,6 +161,7 @@ def confesses(payload, control):
         random=random.random(),
         nice=os.nice(0),
         argv=sys.argv,
+        prepared=sys.modules["processpreload"].prepared,
         modules=[name for name in ("redis", "grpc", "processpreload") if name in sys.modules],
     )
     control.stop.wait()

@@ -12,6 +12,17 @@ def start_thread(*_: object) -> None:
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
 
+prepared: list[str] = []
+
+
+def prepare(what: str) -> None:
+    prepared.append(what)
+    if what == "thread":
+        start_thread()
+    if what == "fail":
+        raise RuntimeError("this can't be prepared")
+
+
 match os.environ.get("HOLDFAST_TEST_PRELOAD"):
     case "thread":
         start_thread()

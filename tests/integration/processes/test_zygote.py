@@ -191,6 +191,19 @@ def test_a_preload_that_fails_says_why_and_is_tried_again_when_asked(
     assert processes.spawn("a", "willing").result(PATIENCE).is_alive
 
 
+def test_what_is_prepared_is_there_in_every_child_and_what_can_not_be_says_why(
+    make: Callable[..., Processes],
+):
+    processes = make(prepare=(("processpreload:prepare", "one"), ("processpreload:prepare", "two")))
+    for name in ("a", "b"):
+        assert processes.spawn(name, "confesses").result(PATIENCE).info["prepared"] == ["one", "two"]
+    with pytest.raises(ProcessError, match="RuntimeError: this can't be prepared"):
+        make(prepare=(("processpreload:prepare", "fail"),)).spawn("a", "willing").result(PATIENCE)
+    with pytest.raises(ProcessError, match="preparing processpreload:prepare started a thread") as raised:
+        make(prepare=(("processpreload:prepare", "thread"),)).spawn("a", "willing").result(PATIENCE)
+    assert "preparing thread" not in str(raised.value), "what it is given may hold passwords"
+
+
 def test_agents_whose_zygote_can_not_begin_again_are_crashed(
     make: Callable[..., Processes], preloading: Callable[[str], None]
 ):

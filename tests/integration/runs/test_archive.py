@@ -7,8 +7,9 @@ from byhand import Hand, bury, expiry_without_retention, next_ms, submit
 from system import System
 
 from holdfast.errors import StoreUnavailable
-from holdfast.runs.archive import Archive
+from holdfast.runs.archive import Archive, Filed
 from holdfast.runs.run import Status
+from holdfast.runs.settle import Settlement
 from holdfast.store.door import StoreDoor
 from holdfast.telemetry.metrics import Metrics
 
@@ -118,6 +119,32 @@ async def test_two_that_archive_at_once_lose_no_run(system, store, hand, monkeyp
     await Archive(system.queue, Door(), Metrics()).run_once()
     assert met == [["r0", "r1"], ["r2", "r3"]]
     assert [(await opened.archived(f"r{number}")).status for number in range(4)] == ["succeeded"] * 4
+
+
+async def test_those_that_ended_together_are_archived_together(system, store, hand, monkeypatch):
+    """One note names them all. Fails if it is taken for one run, or if the page is taken off for one batch of it."""
+    monkeypatch.setattr("holdfast.runs.archive._BATCH", 3)
+    redis, keys = system.queue.redis, system.queue.keys
+    names = [f"r{number}" for number in range(10)]
+    for name in names:
+        await submit(system.queue, name)
+    for count in (4, 1, 5):
+        runs = await hand.claim(count)
+        ends = [
+            Settlement(hand.lease(run), Status.FAILED, "error", b'{"kind":"server"}', reason="server")
+            if run.run_id == "r6"
+            else Settlement(hand.lease(run), Status.SUCCEEDED, "result", b"1", b"")
+            for run in runs
+        ]
+        await hand._settler._settle(ends)
+    assert await redis.llen(keys.unarchived) == 3
+    archive = Archive(system.queue, store, Metrics())
+    assert (await archive.run_once(dry_run=True)).archived == 10
+    assert await archive.run_once() == Filed(10)
+    assert await redis.llen(keys.unarchived) == 0
+    archived = [await (await store.get()).archived(name) for name in names]
+    assert [run.status for run in archived if run.id != "r6"] == ["succeeded"] * 9
+    assert archived[6].status == "failed"
 
 
 async def test_a_run_that_ended_twice_does_not_let_the_others_leave(system, hand):

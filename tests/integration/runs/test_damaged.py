@@ -53,7 +53,7 @@ async def test_the_others_of_a_batch_are_settled_whole(queue, hand):
     assert await hand._settler._settle(batch) == [Verdict.SETTLED, Verdict.STALE, Verdict.SETTLED]
     assert await queue.redis.xlen(queue.keys.stream) == 1
     unarchived = await queue.redis.lrange(queue.keys.unarchived, 0, -1)
-    assert [one.split()[1] for one in unarchived] == [b"a", b"c"]
+    assert [note.split()[1:] for note in unarchived] == [[b"a", b"c"]]
     assert await noted_ends(queue.redis, queue.keys.ended) == {"a", "c"}
 
 

@@ -132,7 +132,18 @@ REFUSED = [
     ("no attempts", "a", lambda: None, {"max_attempts": 0}, "at least 1"),
     ("attempts as text", "a", lambda: None, {"max_attempts": "3"}, "max_attempts is '3': a whole number"),
     ("sync on the loop", "a", lambda: None, {"isolation": "loop"}, "is sync: its isolation is 'thread'"),
-    ("unknown isolation", "a", lambda: None, {"isolation": "moon"}, "not 'moon'"),
+    ("unknown isolation", "a", lambda: None, {"isolation": "moon"}, "'thread' or 'process', not 'moon'"),
+    (
+        "memory of a thread",
+        "a",
+        lambda: None,
+        {"memory_mb": 9},
+        "memory_mb limits a process: write isolation",
+    ),
+    ("nice on the loop", "a", lambda: None, {"nice": 5}, "nice limits a process"),
+    ("no memory", "a", lambda: None, {"isolation": "process", "memory_mb": 0}, "memory_mb is 0"),
+    ("not nice", "a", lambda: None, {"isolation": "process", "nice": -1}, "nice is -1.*from 0 to 19"),
+    ("too nice", "a", lambda: None, {"isolation": "process", "nice": 20}, "nice is 20"),
     ("reference without name", "a", "json", {}, "json:name"),
     ("reference to nothing", "a", "json:dmups", {}, "did you mean 'dumps'"),
 ]
@@ -222,6 +233,9 @@ def test_what_is_wrong_with_a_schedule_is_said_in_the_words_of_its_declaration(a
         declare(app)
 
 
+async def async_process_agent() -> None: ...
+
+
 def test_an_option_that_an_agent_does_not_have_is_named(app):
     with pytest.raises(AppError, match="no option 'timeuot': did you mean 'timeout'"):
         misspelt(app)
@@ -229,9 +243,15 @@ def test_an_option_that_an_agent_does_not_have_is_named(app):
 
 def test_the_options_of_an_agent_are_those_of_register(app):
     options: Any = {"zzz": 1}
-    known = "name, timeout, max_attempts, isolation, description, concurrency"
+    known = "name, timeout, max_attempts, isolation, description, concurrency, memory_mb, nice"
     with pytest.raises(AppError, match=f"no option 'zzz': there are {known}"):
         app.agent(**options)(lambda: None)
+
+
+@pytest.mark.parametrize("call", [lambda: None, async_process_agent], ids=["sync", "async"])
+def test_any_agent_can_have_processes_of_its_own(app, call):
+    spec = app.register("a", call, isolation="process", memory_mb=64, nice=0)
+    assert (spec.isolation, spec.memory_mb, spec.nice) == ("process", 64, 0)
 
 
 def test_an_async_agent_in_a_thread_is_refused(app):

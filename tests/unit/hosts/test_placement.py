@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from holdfast.errors import InputError
+from holdfast.errors import ConfigError, InputError
 from holdfast.hosts.agent import Needs, plain, qualified
-from holdfast.hosts.placement import Host, fits, order, why_not
+from holdfast.hosts.placement import Host, fits, order, strategy_named, why_not
 
 
 def host(name: str, **fields) -> Host:
@@ -88,3 +90,20 @@ def test_an_id_is_unique_among_guilds(parts, expected):
 def test_what_can_be_no_id_is_refused(bad):
     with pytest.raises(InputError, match="is no id of an agent"):
         qualified(bad)
+
+
+def fullest_first(hosts, needs, turn):
+    """A strategy of somebody else."""
+    return sorted((each for each in hosts if each.name != "never"), key=lambda each: -each.agents)
+
+
+def test_a_function_of_yours_chooses_among_those_that_fit():
+    hosts = [host("a", agents=1), host("b", agents=5), host("never"), host("full", agents=9, capacity=9)]
+    assert names(fullest_first, hosts) == ["b", "a"]
+    assert strategy_named("os.path:join") is os.path.join
+
+
+@pytest.mark.parametrize("name", ["os.path:nothing", "no.such.module:f", "nonsense"])
+def test_a_strategy_that_is_not_there_is_said(name):
+    with pytest.raises(ConfigError, match=f"hosts.placement = '{name}' is none of round-robin, least-loaded"):
+        strategy_named(name)

@@ -10,10 +10,12 @@ from prometheus_client import Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.telemetry.declaring import SECONDS
-from holdfast.telemetry.metrics import MAX_UNDECLARED_AGENTS, Metrics, metrics_table
+from holdfast.telemetry.metrics import MAX_GUILDS, MAX_UNDECLARED_AGENTS, Metrics, metrics_table
 from holdfast.telemetry.tally import Tallies
 
 ALLOWED_LABELS = {"queue", "agent", "status", "reason", "kind", "sink"}
+# Bounded otherwise: by what a host holds now, or by how many guilds get a name of their own.
+OF_HOSTS = {"guild_id", "agent_id"}
 
 
 def sample(metrics, name, **labels):
@@ -86,7 +88,8 @@ def test_every_metric_has_our_name_a_sentence_and_bounded_labels():
     for metric in Metrics().declared:
         assert re.fullmatch(r"holdfast_[a-z_]+", metric.name)
         assert metric.text.endswith(".")
-        assert set(metric.labels) <= ALLOWED_LABELS
+        allowed = ALLOWED_LABELS | (OF_HOSTS if metric.name.startswith("holdfast_host_") else set())
+        assert set(metric.labels) <= allowed
 
 
 def test_every_metric_attribute_was_declared_once():
@@ -145,3 +148,20 @@ def test_a_tally_counts_as_prometheus_own_histogram_does(values):
     if values:
         assert mine.keys() == reference.keys()
         assert all(math.isclose(mine[key], reference[key]) for key in mine)
+
+
+def test_what_is_gone_has_no_series_any_more():
+    metrics = Metrics()
+    metrics.host_agent_memory_bytes.show({("a", "g"): 1.0, ("b", "g"): 2.0})
+    assert sample(metrics, "holdfast_host_agent_memory_bytes", agent_id="b", guild_id="g") == 2
+    metrics.host_agent_memory_bytes.show({("a", "g"): 3.0})
+    assert sample(metrics, "holdfast_host_agent_memory_bytes", agent_id="a", guild_id="g") == 3
+    assert sample(metrics, "holdfast_host_agent_memory_bytes", agent_id="b", guild_id="g") is None
+
+
+def test_only_the_first_guilds_have_counters_of_their_own():
+    metrics = Metrics()
+    labels = {metrics.guild_label(f"guild-{n}") for n in range(MAX_GUILDS * 2)}
+    assert len(labels) == MAX_GUILDS + 1
+    assert metrics.guild_label("guild-0") == "guild-0"
+    assert metrics.guild_label("one more") == "other"

@@ -15,9 +15,12 @@ from holdfast.errors import (
     Conflict,
     EventsExpired,
     HoldfastError,
+    HostUnavailable,
     InputError,
+    NoHost,
     NotFound,
     PayloadTooLarge,
+    ProcessFailed,
     QueueFull,
     QueuePaused,
     RedisUnavailable,
@@ -39,6 +42,8 @@ _REFUSED: Final[Mapping[str, type[Refused]]] = {
     "queue-full": QueueFull,
     "queue-paused": QueuePaused,
     "redis-unavailable": RedisUnavailable,
+    "no-host": NoHost,
+    "host-unavailable": HostUnavailable,
     "unavailable": Refused,
 }
 _WRONG: Final[Mapping[str, type[HoldfastError]]] = {
@@ -48,6 +53,8 @@ _WRONG: Final[Mapping[str, type[HoldfastError]]] = {
     "not-found": NotFound,
     "events-expired": EventsExpired,
     "conflict": Conflict,
+    "agent-failed": ProcessFailed,
+    "not-installed": ConfigError,
 }
 
 

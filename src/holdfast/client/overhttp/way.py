@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
+    from holdfast.client.overhttp.agents import HttpAgents
     from holdfast.client.overhttp.schedules import HttpSchedules
     from holdfast.config import ClientSettings
     from holdfast.events.event import Event
@@ -146,3 +147,9 @@ class HttpWay:
         from holdfast.client.overhttp.schedules import HttpSchedules  # noqa: PLC0415 - most clients need none
 
         return HttpSchedules(self._calls)
+
+    def agents(self) -> HttpAgents:
+        """The long-lived agents that the API shows to this key."""
+        from holdfast.client.overhttp.agents import HttpAgents  # noqa: PLC0415 - most clients need none
+
+        return HttpAgents(self._calls)

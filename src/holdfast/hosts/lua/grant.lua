@@ -10,7 +10,8 @@ local have = redis.call('HMGET', record, 'wanted', 'owner', 'fence', 'address')
 if not have[3] then return { 'unknown', '0', '' } end
 if have[1] ~= '1' then return { 'unwanted', have[3], '' } end
 local owner, fence = have[2] or '', tonumber(have[3])
-local again = owner == host and (seen == '' or fence == tonumber(seen) + 1)
+-- The address too: another process of the same name is another host.
+local again = owner == host and have[4] == address and (seen == '' or fence == tonumber(seen) + 1)
 local live = owner ~= '' and tonumber(redis.call('ZSCORE', leases, id) or 0) > now
 if again and live then
   redis.call('ZADD', leases, now + ttl, id)

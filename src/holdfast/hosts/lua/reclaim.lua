@@ -1,21 +1,24 @@
 -- Take agents from hosts that stopped renewing, and from those who did not find a host for them in time. Each goes to one caller,
 -- who has the time of one placing to find a host for it; the fence rises, so that the old host's copy is refused when it wakes up.
+-- One that is bound to its host ends with it, and so does one that was to be stopped.
 -- KEYS  as in agents
--- ARGV  1 at most, 2 ms for placing each, 3 ms for which the record of one that was to be stopped stays
+-- ARGV  1 at most, 2 ms for placing each, 3 ms for which the record of one that ends stays, 4 'bound' to look at those only
 -- returns per agent to be placed: id, fence, the host it was on
 -- @include agents
 local most, placing, keep = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local now, homeless = now_ms(), {}
+local now, homeless, bound_only = now_ms(), {}, ARGV[4] == 'bound'
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, most)) do
   local record = record_prefix .. id
-  local have = redis.call('HMGET', record, 'owner', 'fence', 'wanted')
-  local owner = have[1] or ''
+  local have = redis.call('HMGET', record, 'owner', 'fence', 'wanted', 'bound')
+  local owner, bound = have[1] or '', have[4] == '1'
   if not have[2] then
     redis.call('ZREM', leases, id)
     redis.call('ZREM', index, id)
     leave_host(id)
-  elseif have[3] ~= '1' then
+  elseif bound_only and not bound then
+    -- a host's: its hosts look after it
+  elseif bound or have[3] ~= '1' then
     leave_host(id, owner)
     forget(id, 'stopped', keep)
   else

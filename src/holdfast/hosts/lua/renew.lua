@@ -9,7 +9,8 @@ local now, words = now_ms(), {}
 for i = 4, #ARGV, 2 do
   local id, word = ARGV[i], 'lost'
   local have = redis.call('HMGET', record_prefix .. id, 'owner', 'fence', 'wanted', 'status')
-  if not have[2] then
+  -- Fences only rise: one that is lower than the host's is from before Redis lost its last writes.
+  if not have[2] or tonumber(have[2]) < tonumber(ARGV[i + 1]) then
     word = 'forgotten'
   elseif have[1] == host and have[2] == ARGV[i + 1] then
     word = have[3] == '1' and 'kept' or 'unwanted'

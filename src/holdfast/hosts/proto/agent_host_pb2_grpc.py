@@ -71,6 +71,7 @@ class AgentHostServiceServicer:
         RESOURCE_EXHAUSTED: the host is full or leaves, ask the next one. INVALID_ARGUMENT: no host will take this.
         ALREADY_EXISTS: it lives on another host. FAILED_PRECONDITION: it was placed anew, or is not wanted any more.
         INTERNAL: it could not be started; the message has the last lines of its traceback.
+        UNAVAILABLE: Redis does not answer the host, or it can start no process: ask again or the next one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

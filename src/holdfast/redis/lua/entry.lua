@@ -1,3 +1,4 @@
+-- @include attempt
 -- @include feed
 -- Stream entries as leased work: which record an entry stands for, and how it goes back to be served first.
 
@@ -84,7 +85,7 @@ local function return_entry(lane, group, entry, returned, run_prefix, event, con
   redis.call('HSET', record, 'lane', returned, 'entry', moved)
   if have[1] == 'running' then
     local fence = (tonumber(have[4]) or 0) + 1
-    local attempt = math.max((tonumber(have[5]) or 0) - attempt_back, 0)
+    local attempt = math.max(attempt_of(have[4], have[5]) - attempt_back, 0)
     redis.call('HSET', record, 'status', 'queued', 'owner', '', 'fence', fence, 'attempt', attempt)
     append_event(record, event, '{"owner":' .. cjson.encode(consumer) .. ',"fence":' .. fence .. '}')
   end

@@ -9,8 +9,9 @@
 --       8 limits: JSON of { agents = { name: n }, tenant = n, key = n } or '',
 --       then per entry that a blocking read has already delivered to us: lane number, entry id
 -- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, { runs of a thread to undo first: id, then
---         what to undo and when each was submitted, separated by blanks }, per run: id, fence, attempt, entry id, agent, message,
---         submitted_at, lane number (0 if it has what few runs have: then its end has more to look up) }
+--         what to undo and when each was submitted, separated by blanks }, and for those in a row that begin alike: { lane number
+--         (0 if they have what few runs have: then their end has more to look up), fence, attempt,
+--         and per run: id, entry id, agent, message, submitted_at } }
 -- @include clock
 -- @include entry
 -- @include limits
@@ -59,9 +60,10 @@ local function adopt(record, id, lane, entry, agent, message, written)
   local own = said(written)
   local tenant = own.tenant or ''
   local thread = (own.thread or '') ~= '' and scoped(tenant, own.thread) or ''
-  redis.call('HSET', record, 'status', 'queued', 'agent', agent, 'thread', thread, 'lane', lane, 'entry', entry,
-    'submitted_at', submitted, 'message', message)
+  redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry, 'submitted_at', submitted, 'agent', agent,
+    'message', message)
   redis.call('ZADD', index, submitted, id)
+  if thread ~= '' then redis.call('HSET', record, 'thread', thread) end
   if tenant ~= '' then redis.call('HSET', record, 'tenant', tenant) end
   local leaves = outside or own.calls
   if leaves then redis.call('HSET', record, 'outbox', outbox) end
@@ -186,6 +188,18 @@ local function parts_of(fields, entry)
   return given_id(named, entry), named['agent_id'] or default_agent, named['message_data'], named
 end
 
+-- What is the same for those in a row is said once.
+local alike, last = { -1 }, 0
+local function answer(number, fence, attempt, id, entry, agent, message, submitted_at)
+  if alike[1] ~= number or alike[2] ~= fence or alike[3] ~= attempt then
+    alike, last = { number, fence, attempt }, 3
+    claimed[#claimed + 1] = alike
+  end
+  alike[last + 1], alike[last + 2], alike[last + 3], alike[last + 4] = id, entry, agent, message
+  last = last + 5
+  alike[last] = submitted_at
+end
+
 local function claim(number, lane, entry, fields)
   local id, agent, written, named = parts_of(fields, entry)
   local message = written or cjson.encode(named)
@@ -216,15 +230,14 @@ local function claim(number, lane, entry, fields)
   -- Only one that was begun before has an attempt to be counted on from.
   local fence, attempt = 1, 1
   if have[4] then
-    fence, attempt = (tonumber(have[4]) or 0) + 1, (tonumber(redis.call('HGET', record, 'attempt') or nil) or 0) + 1
+    fence, attempt = (tonumber(have[4]) or 0) + 1, attempt_of(have[4], redis.call('HGET', record, 'attempt')) + 1
+    redis.call('HSET', record, 'attempt', digits(attempt))
   end
   local fence_text, attempt_text = digits(fence), digits(attempt)
-  redis.call('HSET', record, 'status', 'running', 'fence', fence_text, 'attempt', attempt_text, 'owner', owner, 'started_at', now)
+  redis.call('HSET', record, 'status', 'running', 'fence', fence_text, 'owner', owner, 'started_at', now)
   append_event(record, 'started', '{"attempt":' .. attempt_text .. ',"fence":' .. fence_text .. by_owner, bonds.outbox)
   take_debts(record, id, bonds.thread)
-  local n = #claimed
-  claimed[n + 1], claimed[n + 2], claimed[n + 3], claimed[n + 4] = id, fence, attempt, entry
-  claimed[n + 5], claimed[n + 6], claimed[n + 7], claimed[n + 8] = agent, message, have[5] or '0', bound and 0 or number
+  answer(bound and 0 or number, fence, attempt, id, entry, agent, message, have[5] or '0')
   room = room - 1
 end
 

@@ -4,6 +4,7 @@
 --       9 unarchived (list)
 -- ARGV  1 at most, 2 retention ms, 3 control channel
 -- returns { moved, ms until the next is due or -1 }
+-- @include attempt
 -- @include clock
 -- @include pushing
 -- @include record
@@ -27,13 +28,13 @@ end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, limit)) do
   local record = run_prefix .. id
-  local have = read_fields(record, 'status', 'lane', 'agent', 'message', 'attempt', 'thread', 'multitask')
+  local have = read_fields(record, 'status', 'lane', 'agent', 'message', 'attempt', 'thread', 'multitask', 'fence')
   -- It leaves the set first: one of the same batch that interrupts may stop it.
   redis.call('ZREM', delayed, id)
   if have[1] == 'delayed' then
     moved = moved + 1
     if not pushes_in(record, id, have[6], have[7]) then
-      local lane = (tonumber(have[5]) or 0) > 0 and returned or have[2]
+      local lane = attempt_of(have[8], have[5]) > 0 and returned or have[2]
       local entry = queue_entry(lane, id, have[3], have[4], stamp)
       redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry)
       append_event(record, 'queued', '{}')

@@ -44,6 +44,7 @@ local function queue_again(id, record, run)
   drop(run.lane, run.entry)
   local entry = queue_entry(returned, id, run.agent, run.message, stamp_of(now))
   redis.call('HSET', record, 'lane', returned, 'entry', entry, 'fence', fence, 'owner', '', 'parked', '')
+  if fence == 1 then redis.call('HSET', record, 'attempt', 0) end -- a fence alone would say that it has begun
   redis.call('SREM', limits:sub(1, -7) .. 'waiters', id)
   told(record, run.status, fence)
 end

@@ -4,26 +4,29 @@
 -- ARGV  1 group, 2 owner, 3 deletes ('1' if acked entries are deleted), 4 retention ms,
 --       then, for those in a row that end alike: how many, status (succeeded | failed | timed_out | cancelled | delayed |
 --       interrupted), value field (result | error | interrupt), delay ms (delayed), reason (failed, timed_out) or which interrupt
---       of the run it is (interrupted), lane number ('0': look it up, with what few runs have),
---       and per run: id, fence, entry id, value (JSON), event data (JSON)
+--       of the run it is (interrupted), lane number ('0': look it up, with what few runs have), fence, '1' if event data follow
+--       each value ('0': they are the value by its field's name), and per run: id, entry id, value (JSON), event data (JSON)
 -- returns, of those that were not simply settled: their number in the batch, then cancelled (instead of delayed or interrupted) |
 --   already (this fence settled before: a reply was lost) | stale | damaged (a key of the run is not what it should be)
+-- @include attempt
 -- @include clock
+-- @include hearing
 -- @include limits
 -- @include record
 local redis, ARGV = redis, ARGV -- a global is looked up by its name at every use
 local returned, delayed, deadletter, run_prefix, ended = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local limits, unarchived = KEYS[9], KEYS[10]
 local group, owner, deletes, retention = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
-local HEAD, STRIDE = 5, 5
+local HEAD, MANY = 7, 100
 local EVENTS = { delayed = 'retrying' }
 local PAUSES = { delayed = true, interrupted = true }
 
 local now = now_ms()
+local heard = #ARGV > MANY and records_heard(MANY)
 local finished_at, leaves_at = string.format('%d', now), string.format('%d', now + retention)
 
--- Entries are acked and deleted together at the end, one call for each lane; and all ended runs are noted in one. Those that
--- succeeded leave together too, by one note: `finished_at id id …`.
+-- Entries are acked and deleted together at the end, one call for each lane; and all ended runs are noted in one, for the archive
+-- by one note: `finished_at id id …`. Those that succeeded leave together too, by such a note.
 local acked, deleted, leaving, together, unfiled = {}, {}, {}, {}, {}
 
 local function put(lists, lane, entry)
@@ -44,13 +47,14 @@ end
 local function bury(record, id, status, error, reason)
   local have = redis.call('HMGET', record, 'agent', 'attempt', 'message', 'fence', 'thread')
   local entry = redis.call('XADD', deadletter, '*', 'run_id', id, 'agent_id', have[1] or '', 'status', status,
-    'reason', reason, 'attempts', have[2] or 0, 'error', error, 'message_data', have[3] or '', 'fence', have[4],
+    'reason', reason, 'attempts', attempt_of(have[4], have[2]), 'error', error, 'message_data', have[3] or '', 'fence', have[4],
     'thread', have[5] or '')
   redis.call('HSET', record, 'dead', entry)
 end
 
-local function settle(at, status, field, extra, lane)
-  local id, fence, entry, value, data = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+local function settle(at, status, field, extra, lane, fence, told)
+  local id, entry, value = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local data = told and ARGV[at + 3] or '{"' .. field .. '":' .. value .. '}'
   local record = run_prefix .. id
   local have = read_fields(record, 'owner', 'fence')
   if have[2] ~= fence then return 'stale' end
@@ -79,7 +83,7 @@ local function settle(at, status, field, extra, lane)
     return 'settled'
   end
 
-  publish_event(record, event, status, data)
+  if not heard or heard[record] then publish_event(record, event, status, data) end
   redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'finished_at', finished_at)
   if status == 'failed' or status == 'timed_out' then
     bury(record, id, status, value, extra)
@@ -91,7 +95,7 @@ local function settle(at, status, field, extra, lane)
     leaving[#leaving + 1] = leaves_at
     leaving[#leaving + 1] = id
   end
-  unfiled[#unfiled + 1] = finished_at .. ' ' .. id
+  unfiled[#unfiled + 1] = id
   return reason and 'cancelled' or 'settled'
 end
 
@@ -107,11 +111,12 @@ end
 local words, number, at = {}, 0, 5
 while ARGV[at] do
   local status, field, extra, lane = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], KEYS[tonumber(ARGV[at + 4])]
-  local first = at + HEAD
-  at = first + ARGV[at] * STRIDE
-  for run = first, at - 1, STRIDE do
+  local fence, told = ARGV[at + 5], ARGV[at + 6] == '1'
+  local first, stride = at + HEAD, told and 4 or 3
+  at = first + ARGV[at] * stride
+  for run = first, at - 1, stride do
     -- One whose keys somebody has damaged keeps its entry, and the others of the batch their end.
-    local fine, word = pcall(settle, run, status, field, extra, lane)
+    local fine, word = pcall(settle, run, status, field, extra, lane, fence, told)
     number = number + 1
     local refusal = not fine and refusal_of(word)
     if refusal then return refusal end
@@ -129,6 +134,6 @@ if together[1] then
 end
 if leaving[1] then
   redis.call('ZADD', ended, unpack(leaving))
-  redis.call('RPUSH', unarchived, unpack(unfiled))
+  redis.call('RPUSH', unarchived, finished_at .. ' ' .. table.concat(unfiled, ' '))
 end
 return words

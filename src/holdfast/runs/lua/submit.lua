@@ -49,23 +49,20 @@ local function accept(at)
   if holder then return { 'busy', id, holder } end
   if outside then redis.call('HSET', record, 'outbox', outbox) end
   if outside or threaded or tenant ~= '' or concurrency_key ~= '' then redis.call('HSET', record, 'bound', '1') end
+  if threaded then redis.call('HSET', record, 'thread', thread) end
   if tenant ~= '' then redis.call('HSET', record, 'tenant', tenant) end
   if concurrency_key ~= '' then redis.call('HSET', record, 'key', concurrency_key) end
   local waits = threaded and delay == 0 and not take_permit(limits, 'thread:' .. thread, 1, record, id, now)
   if delay > 0 then
     word = 'delayed'
     redis.call('ZADD', delayed, now + delay, id)
+    redis.call('HSET', record, 'due_at', now + delay)
     if threaded and PUSHY[multitask] then redis.call('HSET', record, 'multitask', multitask) end
-    redis.call('HSET', record, 'status', word, 'agent', agent, 'thread', thread, 'lane', lane, 'entry', '',
-      'submitted_at', now, 'due_at', now + delay, 'message', message)
-  elseif waits then
-    redis.call('HSET', record, 'status', word, 'agent', agent, 'thread', thread, 'lane', lane, 'entry', '',
-      'submitted_at', now, 'message', message)
-  else
+  elseif not waits then
     entry = queue_entry(lane, id, agent, message, stamp)
-    redis.call('HSET', record, 'status', word, 'agent', agent, 'thread', thread, 'lane', lane, 'entry', entry,
-      'submitted_at', now, 'message', message)
   end
+  -- What a claim looks up comes first: a small hash is searched from its start.
+  redis.call('HSET', record, 'status', word, 'lane', lane, 'entry', entry, 'submitted_at', now, 'agent', agent, 'message', message)
   redis.call('ZADD', index, now, id)
   if key ~= '' then redis.call('SET', idempotency_prefix .. key, id, 'PX', idempotency_ttl) end
   append_event(record, 'submitted', '{}')

@@ -1,0 +1,147 @@
+"""What goes in and out of ``/agents`` and ``/hosts``, as msgspec reads and writes it and OpenAPI tells."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.api.shapes import NAMED, ErrorView, Tenant
+
+_UNBROKEN: Final = {"must": "be printable characters without blanks"}
+AgentId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^\S+$", extra=_UNBROKEN)]
+Resident: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$", extra=NAMED)
+]
+Label: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=63,
+        pattern="^[A-Za-z0-9][A-Za-z0-9._=/-]*$",
+        extra={"must": "be letters, digits and . _ = / -, beginning with a letter or a digit"},
+    ),
+]
+Labels: TypeAlias = Annotated[tuple[Label, ...], Meta(max_length=100)]
+
+
+class NeedsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an agent asks of its host."""
+
+    cpu: Annotated[float, Meta(ge=0, le=100_000, description="Cores.")] = 0.0
+    memory_mb: Annotated[float, Meta(ge=0, le=100_000_000)] = 0.0
+    near: Annotated[Labels, Meta(description="Labels that its host must have.")] = ()
+    apart: Annotated[Labels, Meta(description="Labels of agents that its host must not hold yet.")] = ()
+    labels: Annotated[Labels, Meta(description="Its own labels.")] = ()
+
+
+class AgentRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Have a resident live."""
+
+    id: Annotated[AgentId, Meta(description="Its id; the same one again is the same agent.")]
+    resident: Annotated[Resident, Meta(description="Its name in the app of the hosts.")]
+    input: Annotated[Any, Meta(description="What its class is made with; null makes it without.")] = None
+    needs: NeedsRequest = NeedsRequest()
+    tenant: Annotated[Tenant | None, Meta(description="Forced to the key's own, if the key has one.")] = None
+
+
+class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that should live, and where it is; its host's address is told to operators only."""
+
+    id: str
+    name: str
+    """For a resident, which one it is."""
+    entry: str
+    tenant: str
+    guild_id: str
+    status: str
+    host: str
+    address: str
+    pid: int
+    fence: int
+    restarts: int
+    error: str
+    """Why it last ended or did not start."""
+    created_at: float
+    started_at: float
+
+
+class MailboxView(msgspec.Struct, frozen=True):
+    """How many messages wait, are being received, are tried again later, or were given up."""
+
+    queue: str
+    waiting: int
+    receiving: int
+    delayed: int
+    dead: int
+
+
+class AgentView(AgentRow, frozen=True, kw_only=True):
+    """Everything known of an agent; only a resident has an input and a mailbox."""
+
+    needs: NeedsRequest
+    input: Any = None
+    mailbox: MailboxView | None = None
+
+
+class AgentList(msgspec.Struct, frozen=True):
+    """A page of agents, oldest first; without a cursor that was all."""
+
+    agents: list[AgentRow]
+    cursor: str = ""
+
+
+class MessageRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message for a resident."""
+
+    message: Annotated[Any, Meta(description="What its receive() is given.")] = None
+    timeout_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message, which is a run of the mailbox: its result is the reply."""
+
+    agent_id: str
+    run_id: str
+    queue: str
+    status: str
+    result: Any = msgspec.UNSET
+    error: ErrorView | None = None
+
+
+class MoveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where an agent should go; without a host, to whichever is best."""
+
+    host: Annotated[str, Meta(max_length=200, pattern="^[!-~]*$", extra=_UNBROKEN)] = ""
+
+
+class HostView(msgspec.Struct, frozen=True, kw_only=True):
+    """A live host, as it last described itself."""
+
+    name: str
+    address: str
+    state: str
+    agents: int
+    capacity: int
+    density: float
+    cpu: float
+    """Cores that nobody has asked for."""
+    memory_mb: float
+    """Memory that nobody has asked for."""
+    labels: list[str]
+    pid: int
+    since: float
+
+
+class HostDetail(HostView, frozen=True, kw_only=True):
+    """A host and the ids of the agents that run there."""
+
+    agent_ids: list[str]
+
+
+class HostList(msgspec.Struct, frozen=True):
+    """Every live host, by name."""
+
+    hosts: list[HostView]

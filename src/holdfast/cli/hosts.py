@@ -1,0 +1,64 @@
+"""``holdfast hosts``: the processes that hold long-lived agents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.cli import options, output
+from holdfast.cli.agents import with_agents
+from holdfast.cli.output import Column
+from holdfast.cli.root import COMMANDS
+from holdfast.cli.wording import ago
+
+if TYPE_CHECKING:
+    import typer
+
+    from holdfast.client.agents import HostInfo
+
+hosts = options.group(COMMANDS["hosts"])
+
+_COLUMNS = (
+    Column("NAME", free=True),
+    Column("STATE"),
+    Column("AGENTS", number=True),
+    Column("ADDRESS", free=True),
+    Column("CPU", number=True),
+    Column("MEMORY", number=True),
+    Column("LABELS", free=True),
+    Column("PID", number=True),
+    Column("SINCE"),
+)
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(hosts, name="hosts")
+
+
+@hosts.command("list")
+def list_hosts(json: options.Json = False, config: options.Config = None) -> None:
+    """List every live host, how full it is, and what nobody has asked for of its cores and memory."""
+    found = with_agents(options.read_settings(config), lambda agents: agents.hosts())
+    if json:
+        output.document(found)
+    else:
+        output.table(_COLUMNS, [_row(host) for host in found], empty="no host is alive")
+
+
+# Typer makes a command of a group that has only one unless the group is told to stay one.
+@hosts.callback()
+def _group() -> None: ...
+
+
+def _row(host: HostInfo) -> tuple[str, ...]:
+    return (
+        host.name,
+        host.state,
+        f"{host.agents}/{host.capacity}",
+        host.address,
+        f"{host.cpu:g}",
+        f"{host.memory_mb:.0f} MB",
+        ",".join(host.labels),
+        str(host.pid or ""),
+        ago(host.since),
+    )

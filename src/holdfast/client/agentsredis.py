@@ -1,0 +1,159 @@
+"""Agents over Redis: what starts, stops or moves one also calls its host, which needs gRPC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.client.agents import AgentInfo, HostInfo, Sent
+from holdfast.client.mail import letter
+from holdfast.errors import ConfigError
+from holdfast.hosts.directory import hosts_among
+from holdfast.hosts.engines import members_of, open_cluster, registry_of
+from holdfast.hosts.mailbox import mailbox_of
+from holdfast.hosts.residents import missing, require_movable, require_resident, require_same, resident_agent
+from holdfast.redis.edge import answering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AsyncExitStack
+
+    from holdfast.client.agents import Wanted
+    from holdfast.client.line import Line
+    from holdfast.config import Settings
+    from holdfast.hosts.agent import Needs, Placed
+    from holdfast.hosts.engine import Engine
+    from holdfast.redis.client import Redis
+
+_PAGE = 200
+
+
+class RedisAgents:
+    """The agents of one registry."""
+
+    def __init__(
+        self, redis: Redis, settings: Settings, line: Callable[[str], Line], stack: AsyncExitStack
+    ) -> None:
+        self._redis = redis
+        self._settings = settings
+        self._url = settings.redis.url
+        self._line = line
+        self._stack = stack
+        self._registry = registry_of(settings, redis)
+        self._opened: Engine | None = None
+
+    async def list(self, wanted: Wanted, limit: int) -> list[AgentInfo]:
+        """Read up to ``limit`` agents, oldest first."""
+        found: list[AgentInfo] = []
+        since, after = 0, ""
+        with answering(self._url):
+            while len(found) < limit:
+                page = await self._registry.page(since, after, _PAGE)
+                found += [info_of(placed) for placed in page if _fits(placed, wanted)]
+                if len(page) < _PAGE:
+                    break
+                since, after = round(page[-1].created_at * 1000), page[-1].agent.agent_id
+        return found[:limit]
+
+    async def get(self, agent_id: str) -> AgentInfo:
+        """Read one."""
+        return info_of(await self._find(agent_id))
+
+    async def start(self, agent_id: str, resident: str, made_with: Any, needs: Needs) -> AgentInfo:
+        """Have a resident live."""
+        agent = resident_agent(agent_id, resident, made_with, needs=needs)
+        with answering(self._url):
+            placed = await self._engine().run(agent)
+        require_same(placed, agent, agent_id)
+        return info_of(placed)
+
+    async def stop(self, agent_id: str) -> AgentInfo:
+        """Have one live no more."""
+        placed, engine = await self._find(agent_id), self._engine()
+        with answering(self._url):
+            if not await engine.stop(agent_id):
+                raise missing(agent_id)
+        return info_of(placed)
+
+    async def move(self, agent_id: str, to: str) -> AgentInfo:
+        """Have one live elsewhere."""
+        placed, engine = await self._find(agent_id), self._engine()
+        with answering(self._url):
+            await require_movable(engine, placed, to)
+            return info_of(await engine.move(agent_id, to=to))
+
+    async def send(self, agent_id: str, message: Any, key: str) -> Sent:
+        """Put a message into a mailbox."""
+        placed = await self._find(agent_id)
+        require_resident(placed, agent_id)
+        line = self._line(mailbox_of(agent_id))
+        ticket = await line.submit(letter(placed.agent, message, idempotency_key=key))
+        return Sent(ticket.run_id, line.name, ticket.fresh)
+
+    async def hosts(self) -> list[HostInfo]:
+        """Read every live host."""
+        with answering(self._url):
+            members = await members_of(self._settings).all(self._redis)
+        return [_host(member.fields, host) for member, host in hosts_among(members)]
+
+    async def _find(self, agent_id: str) -> Placed:
+        with answering(self._url):
+            placed = await self._registry.get(agent_id)
+        if placed is None or not (placed.wanted or placed.host):
+            raise missing(agent_id)
+        return placed
+
+    def _engine(self) -> Engine:
+        if self._opened is None:
+            try:
+                self._opened = open_cluster(self._settings, self._redis)
+            except ModuleNotFoundError as exc:
+                raise ConfigError(
+                    f"to start, stop or move agents needs {exc.name}, which is not installed: "
+                    "install holdfast[hosts]"
+                ) from exc
+            self._stack.push_async_callback(self._opened.close)
+        return self._opened
+
+
+def info_of(placed: Placed) -> AgentInfo:
+    """An agent as a client sees it."""
+    agent = placed.agent
+    return AgentInfo(
+        id=agent.agent_id,
+        name=agent.name,
+        entry=agent.entry,
+        tenant=agent.organization_id,
+        guild_id=agent.guild_id,
+        status=placed.status.value,
+        host=placed.host,
+        address=placed.address,
+        pid=placed.pid,
+        fence=placed.fence,
+        restarts=placed.restarts,
+        error=placed.error,
+        created_at=placed.created_at,
+        started_at=placed.started_at,
+    )
+
+
+def _fits(placed: Placed, wanted: Wanted) -> bool:
+    has = {"status": placed.status.value, "host": placed.host, "name": placed.agent.name}
+    return all(value in {"", has[field]} for field, value in msgspec.structs.asdict(wanted).items())
+
+
+def _host(fields: dict[str, str], host: Any) -> HostInfo:
+    return HostInfo(
+        name=host.name,
+        address=host.address,
+        state="draining" if host.draining else "ready",
+        agents=host.agents,
+        capacity=host.capacity,
+        density=round(host.density, 4),
+        cpu=host.cpu,
+        memory_mb=host.memory_mb,
+        labels=list(host.labels),
+        pid=int(fields.get("pid") or 0),
+        since=float(fields.get("since") or 0),
+    )

@@ -1,0 +1,97 @@
+"""The engine that the settings name: one for the hosts of a cluster, or one that is its own only host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import ConfigError
+from holdfast.hosts.directory import open_directory
+from holdfast.hosts.engine import Engine
+from holdfast.hosts.registry import Registry
+from holdfast.hosts.rustic import offer as rustic
+from holdfast.processes.options import ProcessOptions
+from holdfast.processes.restarts import RestartPolicy
+from holdfast.redis.keys import HostKeys
+from holdfast.redis.members import Members
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.config import HostSettings, Settings
+    from holdfast.redis.client import Redis
+    from holdfast.telemetry.metrics import Metrics
+
+PLAIN: Final[Mapping[str, str]] = {"plain": "holdfast.processes.plain:run"}
+
+
+def open_engine(
+    settings: Settings,
+    redis: Redis,
+    *,
+    options: ProcessOptions | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Engine:
+    """The engine that the settings name; the caller closes it, and the connection after it.
+
+    A local one (``hosts.engine``) runs its agents by ``options``, and tells them ``labels``; without options
+    it has the plain entry only. For one of the cluster, its hosts know.
+    """
+    if settings.hosts.engine == "local":
+        from holdfast.hosts.local import LocalEngine  # noqa: PLC0415  a cluster's needs no processes
+
+        options = options or options_of(settings.hosts)
+        return LocalEngine(registry_of(settings, redis), settings.hosts, options, labels)
+    try:
+        return open_cluster(settings, redis)
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"agents on hosts need {exc.name}, which is not installed: install holdfast[hosts], or have them "
+            "in this program (hosts.engine = local)"
+        ) from exc
+
+
+def open_cluster(settings: Settings, redis: Redis) -> Engine:
+    """An engine for the hosts of the cluster."""
+    from holdfast.hosts.remote import RemoteCalls  # noqa: PLC0415  gRPC is an extra
+
+    calls = RemoteCalls(settings.hosts)
+    directory = open_directory(settings.hosts, calls, members_of(settings), redis)
+    return Engine(registry_of(settings, redis), directory, calls, settings.hosts)
+
+
+def options_of(
+    hosts: HostSettings,
+    entries: Mapping[str, str] = PLAIN,
+    *,
+    preload: tuple[str, ...] = (),
+    prepare: tuple[tuple[str, str], ...] = (),
+) -> ProcessOptions:
+    """How the settings have agents run; those of Rustic AI too, where it is installed."""
+    if rustic.is_offered(hosts):
+        entries, preload = {**entries, rustic.ENTRY: rustic.PATH}, preload + rustic.preload()
+        prepare = (*prepare, rustic.PREPARE)
+    return ProcessOptions(
+        entries=entries,
+        class_prefixes=hosts.allowed,
+        preload=preload + hosts.preload,
+        prepare=prepare,
+        max_processes=hosts.max_processes,
+        restarts=RestartPolicy(max_restarts=hosts.max_restarts, window_seconds=hosts.restart_window_seconds),
+        ready_timeout_seconds=hosts.ready_seconds,
+        stop_timeout_seconds=hosts.stop_seconds,
+    )
+
+
+def registry_of(settings: Settings, redis: Redis, metrics: Metrics | None = None) -> Registry:
+    """The registry that the settings name."""
+    hosts = settings.hosts
+    keys = HostKeys.of(prefix=settings.redis.key_prefix, hash_tag=hosts.hash_tag)
+    return Registry(
+        keys, redis, ttl_seconds=hosts.ttl_seconds, placing_seconds=hosts.placing_seconds, metrics=metrics
+    )
+
+
+def members_of(settings: Settings) -> Members:
+    """The heartbeats of hosts; they must not outlive the leases on their agents."""
+    beat = min(settings.worker.heartbeat_seconds, settings.hosts.ttl_seconds / 3)
+    return Members(prefix=settings.redis.key_prefix, heartbeat_seconds=beat)

@@ -1,0 +1,72 @@
+"""What a host tells Prometheus of its agents: how many, what they use, and what they count themselves.
+
+A series of one agent ends with it: such gauges are replaced as a whole. What agents report is added to
+counters whose labels a host knows, whatever the report says.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.hosts.host import Host
+    from holdfast.hosts.placement import Host as Seen
+    from holdfast.telemetry.metrics import Metrics
+
+MESSAGES: Final = "messages"
+"""A report of what was done since the last one: ``finished`` (status to count), ``retried``, ``seconds``."""
+_CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
+_STATUSES: Final = ("succeeded", "failed", "timed_out", "cancelled", "interrupted")
+
+
+def measure(host: Host, seen: Seen) -> None:
+    """Show what a host holds now."""
+    metrics = host.metrics
+    metrics.host_agents.set(seen.agents)
+    metrics.host_capacity.set(seen.capacity)
+    metrics.host_density.set(seen.density)
+    metrics.host_cpus.set(len(os.sched_getaffinity(0)))
+    metrics.host_memory_limit_bytes.set(_memory_limit())
+    agents = {copy.agent.agent_id: (copy.agent.guild_id, process.status) for copy, process in host.all()}
+    metrics.host_guild_agents.show(collections.Counter(map(tuple, agents.values())))
+    usage = host.processes.usage()
+    metrics.host_memory_bytes.set(sum(each.memory_bytes for each in usage.values()))
+    metrics.host_cpu_seconds.set(sum(each.cpu_seconds for each in usage.values()))
+    if host.settings.agent_metrics:
+        each = {(name, agents[name][0]): used for name, used in usage.items() if name in agents}
+        metrics.host_agent_memory_bytes.show({key: used.memory_bytes for key, used in each.items()})
+        metrics.host_agent_cpu_seconds.show({key: used.cpu_seconds for key, used in each.items()})
+
+
+def _memory_limit() -> int:
+    """The machine's memory, or what its container is given of it."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(machine, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # no container, or one that is given "max"
+        return machine
+
+
+def count_messages(metrics: Metrics, name: str, said: Mapping[str, Any]) -> None:
+    """Add what an agent reports of itself; what can't be counted is not."""
+    agent = metrics.agent_label(name)
+    finished = said.get("finished")
+    counts = cast("dict[Any, Any]", finished) if isinstance(finished, dict) else {}
+    for status in _STATUSES:
+        if count := _count(counts.get(status)):
+            metrics.host_messages.labels(agent, status).inc(count)
+    if retried := _count(said.get("retried")):
+        metrics.host_message_retries.labels(agent).inc(retried)
+    if seconds := _count(said.get("seconds")):
+        metrics.host_message_seconds.labels(agent).inc(seconds)
+
+
+def _count(value: Any) -> float:
+    usable = isinstance(value, int | float) and math.isfinite(value) and value > 0
+    return float(value) if usable else 0.0

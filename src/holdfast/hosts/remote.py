@@ -1,0 +1,121 @@
+"""Calls to hosts over gRPC: one channel each, with the credentials of the settings."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from grpc import aio
+
+from holdfast.hosts.calls import LOCAL, CallFailed, Trouble
+from holdfast.hosts.proto import agent_host_pb2 as wire
+from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
+from holdfast.hosts.requests import create_fields
+from holdfast.hosts.security import call_metadata, open_channel, tls_stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.config import HostSettings
+    from holdfast.hosts.agent import Agent
+
+TROUBLES: Final = {
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Trouble.NEXT,
+    grpc.StatusCode.UNAVAILABLE: Trouble.NEXT,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Trouble.NEXT,
+    grpc.StatusCode.CANCELLED: Trouble.NEXT,
+    grpc.StatusCode.ALREADY_EXISTS: Trouble.HELD,
+    grpc.StatusCode.FAILED_PRECONDITION: Trouble.STALE,
+    grpc.StatusCode.NOT_FOUND: Trouble.HERE,
+    grpc.StatusCode.INTERNAL: Trouble.FAILED,
+}
+
+
+class RemoteCalls:
+    """The channels to all hosts that were called, until closed; belongs to one event loop."""
+
+    def __init__(self, settings: HostSettings) -> None:
+        self._settings = settings
+        self._metadata = call_metadata(settings)
+        self._channels: dict[str, aio.Channel] = {}
+        self._stamp = tls_stamp(settings)
+
+    async def close(self) -> None:
+        """Close all channels."""
+        channels, self._channels = self._channels, {}
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+
+    async def create(self, address: str, agent: Agent, fence: int) -> None:
+        """Ask a host to start an agent; only its own answer says that it did not."""
+        request = wire.CreateAgentRequest(**create_fields(agent), fence=fence)
+        wait = self._settings.create_seconds
+        await self._call(address, lambda stub: stub.CreateAgent, request, retries=0, timeout_seconds=wait)
+
+    async def stop(
+        self, address: str, agent_id: str, *, timeout_seconds: float | None = None, moving: bool = False
+    ) -> None:
+        """Ask a host to stop an agent, which may take as long as the agent may take."""
+        timeout = 0 if timeout_seconds is None else max(1, round(timeout_seconds))
+        request = wire.StopAgentRequest(agent_id=agent_id, timeout=timeout, moving=moving)
+        may_take = self._settings.stop_seconds if timeout_seconds is None else timeout_seconds
+        wait = may_take + self._settings.grpc_timeout_seconds
+        await self._call(address, lambda stub: stub.StopAgent, request, timeout_seconds=wait)
+
+    async def info(self, address: str, request: wire.GetAgentInfoRequest) -> wire.AgentInfo:
+        """Ask a host for one agent."""
+        return await self._call(address, lambda stub: stub.GetAgentInfo, request)
+
+    async def list(self, address: str, request: wire.ListAgentsRequest) -> wire.ListAgentsResponse:
+        """Ask a host for its agents."""
+        return await self._call(address, lambda stub: stub.ListAgents, request)
+
+    async def health(self, address: str, *, timeout_seconds: float | None = None) -> wire.HealthResponse:
+        """Ask a host how it is."""
+        request = wire.HealthRequest()
+        return await self._call(
+            address, lambda stub: stub.Health, request, retries=0, timeout_seconds=timeout_seconds
+        )
+
+    async def _call(
+        self,
+        address: str,
+        method: Callable[[Any], Any],
+        request: Any,
+        *,
+        retries: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        left = self._settings.grpc_max_retries if retries is None else retries
+        wait = self._settings.grpc_timeout_seconds if timeout_seconds is None else timeout_seconds
+        pause = 0.05
+        if address.startswith(LOCAL):
+            raise CallFailed(address, Trouble.NEXT, "it is inside another program (hosts.engine is local)")
+        while True:
+            try:
+                call = method(AgentHostServiceStub(self._channel(address)))
+                return await call(request, timeout=wait, metadata=self._metadata)
+            except aio.AioRpcError as exc:
+                # Only what was not even received is tried again here: the rest is for the caller to judge.
+                if exc.code() is not grpc.StatusCode.UNAVAILABLE or left <= 0:
+                    raise failed(address, exc) from exc
+            left -= 1
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    def _channel(self, address: str) -> aio.Channel:
+        stamp = tls_stamp(self._settings)
+        if stamp != self._stamp:
+            # New certificates: the old channels end when nobody uses them any more.
+            self._stamp, self._channels = stamp, {}
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address, self._settings)
+        return channel
+
+
+def failed(address: str, error: aio.AioRpcError) -> CallFailed:
+    """What an error of gRPC means for whoever called."""
+    code = error.code()
+    trouble = TROUBLES.get(code, Trouble.INVALID)
+    return CallFailed(address, trouble, error.details() or code.name, code.name)

@@ -1,0 +1,99 @@
+"""A resident as an agent of the hosts: how it is asked for, and what it was asked for with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.errors import Conflict, InputError, NotFound
+from holdfast.hosts.agent import Agent, Needs, checked
+
+if TYPE_CHECKING:
+    from holdfast.hosts.agent import Placed
+    from holdfast.hosts.engine import Engine
+
+ENTRY: Final = "resident"
+
+
+class _Spec(msgspec.Struct):
+    resident: str = ""
+    input: Any = None
+
+
+class _Payload(msgspec.Struct):
+    agent_spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+_payload = msgspec.json.Decoder(_Payload)
+
+
+def resident_agent(
+    agent_id: str,
+    resident: str,
+    input: Any = None,  # noqa: A002 - it is called so everywhere else
+    *,
+    needs: Needs | None = None,
+    tenant: str = "",
+) -> Agent:
+    """The agent that is a resident of that name; a tenant's belongs to the organization of that name."""
+    spec = {"id": checked(agent_id), "name": resident, "resident": resident, "input": input}
+    try:
+        payload = msgspec.json.encode({"agent_spec": spec})
+    except (TypeError, ValueError) as exc:
+        raise InputError(f"the input of a resident must be JSON: {exc}") from exc
+    return Agent(
+        agent_id=agent_id,
+        entry=ENTRY,
+        payload=payload,
+        name=resident,
+        organization_id=tenant,
+        needs=needs or Needs(),
+    )
+
+
+def input_of(agent: Agent) -> Any:
+    """What a resident's class was made with; None of an agent that is none, or whose record can't be read."""
+    if agent.entry != ENTRY:
+        return None
+    try:
+        return _payload.decode(agent.payload).agent_spec.input
+    except msgspec.DecodeError:
+        return None
+
+
+def lives(placed: Placed | None) -> bool:
+    """Whether an agent should run, and was not given up."""
+    return placed is not None and placed.wanted and placed.status != "crashed"
+
+
+def require_same(placed: Placed, wanted: Agent, shown: str) -> None:
+    """Raise Conflict if what lives under an id is not what was asked for."""
+    there = placed.agent
+    same = (there.entry, there.name, there.needs) == (wanted.entry, wanted.name, wanted.needs)
+    if not same or there.organization_id != wanted.organization_id or input_of(there) != input_of(wanted):
+        raise Conflict(
+            f"the id {shown!r} is taken by a {there.name or there.entry!r} that was made otherwise: "
+            "stop that one first, or choose another id"
+        )
+
+
+def require_resident(placed: Placed, shown: str) -> None:
+    """Raise Conflict unless an agent can be sent messages."""
+    if placed.agent.entry != ENTRY:
+        raise Conflict(f"the agent {shown!r} is no resident, so it has no mailbox here")
+    if not placed.wanted:
+        raise Conflict(f"the agent {shown!r} is being stopped")
+
+
+async def require_movable(engine: Engine, placed: Placed, to: str) -> None:
+    """Raise, while nothing has been stopped yet, if an agent can't go where it should."""
+    if placed.agent.bound:
+        raise Conflict(f"the agent {placed.agent.agent_id!r} belongs to the program that started it")
+    if to and to not in {host.name for host in await engine.hosts()}:
+        raise NotFound(f"there is no live host {to[:200]!r}: `holdfast hosts list` or GET /hosts shows them")
+
+
+def missing(shown: str) -> NotFound:
+    """The error for an agent that there is not."""
+    return NotFound(f"there is no agent {shown[:200]!r}: `holdfast agents list` or GET /agents shows them")

@@ -1,0 +1,21 @@
+"""Rustic AI's agents on our hosts: the engine for its guilds, and the entry that its agents run in.
+
+Nothing of Rustic AI is imported before its engine is asked for: a host need not have it installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.hosts.rustic.engine import K8sExecutionEngine
+
+__all__ = ["K8sExecutionEngine"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "K8sExecutionEngine":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from holdfast.hosts.rustic.engine import K8sExecutionEngine  # noqa: PLC0415 - a host may be without it
+
+    return K8sExecutionEngine

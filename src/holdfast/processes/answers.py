@@ -1,0 +1,78 @@
+"""How an attempt in its own process ended, on its way to the worker: in parts, since results may be large."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from holdfast.agents.failures import Failure
+from holdfast.agents.outcome import Cancelled, Failed, Interrupted, Lost, Succeeded, Yielded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.agents.outcome import Outcome
+
+REPORT: Final = "outcome"
+_PART_BYTES: Final = 180_000
+"""In base64 it fits into one message."""
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An outcome as JSON, and how many events were written on the way to it."""
+
+    kind: str
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    failure: Failure | None = None
+    text: str = ""
+    index: int = 0
+    events: int = 0
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the worker settles."""
+        match self.kind:
+            case "succeeded":
+                return Succeeded(self.value)
+            case "interrupted":
+                return Interrupted(self.index, bytes(self.value))
+            case "yielded":
+                return Yielded(self.text)
+            case "cancelled":
+                return Cancelled(self.text)
+            case "failed" if self.failure is not None:
+                return Failed(self.failure)
+            case _:
+                return Lost()
+
+
+def answer(outcome: Outcome, events: int) -> Answer:
+    """Write an outcome down; the result of one that succeeded is JSON already."""
+    match outcome:
+        case Succeeded(result):
+            return Answer("succeeded", cast("msgspec.Raw", result), events=events)
+        case Interrupted(index, value):
+            return Answer("interrupted", msgspec.Raw(value), index=index, events=events)
+        case Yielded(reason):
+            return Answer("yielded", text=reason, events=events)
+        case Cancelled(reason):
+            return Answer("cancelled", text=reason, events=events)
+        case Failed(failure):
+            return Answer("failed", failure=failure, events=events)
+        case _:
+            return Answer("lost", events=events)
+
+
+def parts(answer: Answer) -> Iterator[tuple[str, bool]]:
+    """Cut an answer into pieces that a message can carry, each with whether it is the last."""
+    data = msgspec.json.encode(answer)
+    for start in range(0, len(data), _PART_BYTES):
+        end = start + _PART_BYTES
+        yield base64.b64encode(data[start:end]).decode("ascii"), end >= len(data)
+
+
+def joined(pieces: Sequence[str]) -> Answer:
+    """Put an answer together again."""
+    return msgspec.json.decode(b"".join(map(base64.b64decode, pieces)), type=Answer)

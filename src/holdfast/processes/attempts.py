@@ -1,0 +1,270 @@
+"""Attempts in processes of their own: a worker's side of ``isolation="process"``.
+
+The worker has the lease, the deadline, the retries and the settlement, as for every other run. The body that
+it runs under them is ``Attempts.run``: it has a child forked that calls the agent, and ends as that one ends.
+The child has its own connections and writes under the same fence. ::
+
+    worker   spawn … draining, stop ──grace──> kill      (a lost lease: kill at once)
+    child         └──> ready ──> the agent ──> outcome, in parts ──> exit
+
+- Nothing is settled before the process is gone, with all that it has started: no body outlives its run.
+- A child lives only while the zygote hears that the lease is kept. If the worker is frozen, the zygote ends
+  the child before the run can begin elsewhere; if the worker dies, its zygote and the children go with it.
+  That word comes from a thread of its own: what blocks the worker's loop costs no child its life.
+- A child that ends without an outcome is a failed attempt, of the class ``crashed``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import signal
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.agents.failures import Failure, FailureClass
+from holdfast.agents.outcome import Decided, Failed, StopReason, Succeeded
+from holdfast.errors import AppError, LeaseLost
+from holdfast.processes import answers
+from holdfast.processes.info import EventKind
+from holdfast.processes.limits import Limits
+from holdfast.telemetry.logs import get_logger
+from holdfast.telemetry.traces import inject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+
+    from holdfast.agents.context import Context, Signals
+    from holdfast.agents.spec import AgentSpec
+    from holdfast.processes.info import AgentProcessInfo, ProcessEvent
+    from holdfast.processes.processes import Processes
+    from holdfast.telemetry.metrics import Metrics
+
+ENTRY: Final = "attempt"
+_HAND_BACK_SECONDS: Final = 1.5
+"""A worker that leaves has little patience: what is not gone by then it leaves behind."""
+_EXIT_SECONDS: Final = 2.0
+"""How long a child may tidy up after its agent has ended."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One attempt, as its process is told of it; ``trusted`` says until when the run is surely ours.
+
+    ``queue`` is what it is counted under.
+    """
+
+    id: str
+    queue: str
+    task: Mapping[str, Any]
+    grace_seconds: float
+    trusted: Callable[[], float]
+    agent: str = ""
+    limits: Limits = dataclasses.field(default_factory=Limits)
+
+
+def isolated(spec: AgentSpec, attempts: Attempts | None, errand: Errand) -> AgentSpec:
+    """The same agent, called in a process of this attempt's own."""
+    if attempts is None:
+        raise AppError(f"agent {spec.name!r} has isolation='process', and there are no processes here")
+    limits = Limits(memory_bytes=spec.memory_mb and spec.memory_mb << 20, nice=spec.nice)
+    call = partial(attempts.run, dataclasses.replace(errand, agent=spec.name, limits=limits))
+    return dataclasses.replace(spec, call=call, is_async=True, wants_context=True, wants_input=True)
+
+
+class _Child:
+    """What the worker knows of one process; others' threads tell it, the loop's thread hears."""
+
+    def __init__(self, errand: Errand, loop: asyncio.AbstractEventLoop) -> None:
+        self.errand = errand
+        self.parts: list[str] = []
+        self.answered: asyncio.Future[None] = loop.create_future()
+        self.gone: asyncio.Future[AgentProcessInfo | BaseException] = loop.create_future()
+        self.killed = ""
+        self._loop = loop
+
+    def tell(self, future: asyncio.Future[Any], value: Any) -> None:
+        """Have a future done on its loop, unless that is gone or somebody was quicker."""
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(value)
+
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(done)
+
+    def created(self, creation: Future[AgentProcessInfo]) -> None:
+        """Hear that it could not be begun; that it was, is told by events."""
+        if error := creation.exception():
+            self.tell(self.gone, error)
+
+
+class Attempts:
+    """Runs attempts in children of one zygote; ``slack_seconds`` after the trust a child ends for certain."""
+
+    def __init__(self, processes: Processes, metrics: Metrics, *, slack_seconds: float) -> None:
+        self._processes = processes
+        self._metrics = metrics
+        self._slack = slack_seconds
+        self._children: dict[str, _Child] = {}
+        processes.subscribe(self._hear)
+
+    async def run(self, errand: Errand, ctx: Context, payload: Any) -> Any:
+        """Have a process call the agent, and end as it does; called in the agent's place."""
+        child = self._children[errand.id] = _Child(errand, asyncio.get_running_loop())
+        try:
+            self._start(child, ctx, payload)
+            await self._attend(child, ctx.signals)
+        except asyncio.CancelledError:
+            await self._end(child, ctx.signals)
+            raise
+        finally:
+            del self._children[errand.id]
+        return self._result(child)
+
+    def _start(self, child: _Child, ctx: Context, payload: Any) -> None:
+        errand = child.errand
+        info = msgspec.structs.replace(ctx.info, trace=inject() or ctx.info.trace)
+        task = {"info": msgspec.to_builtins(info), "input": payload, "draining": ctx.draining, **errand.task}
+        created = self._processes.spawn(
+            errand.id,
+            ENTRY,
+            task,
+            fence=info.fence,
+            limits=errand.limits,
+            labels={"run_id": info.run_id},
+            until=lambda: errand.trusted() + self._slack,
+        )
+        created.add_done_callback(child.created)
+
+    async def _attend(self, child: _Child, signals: Signals) -> None:
+        """Wait until the agent has ended and its process is gone; pass on that the worker wants to leave."""
+        draining = asyncio.ensure_future(signals.draining.wait())
+        first: Any = partial(asyncio.wait, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await first({child.gone, child.answered, draining})
+            if draining.done():
+                self._processes.tell(child.errand.id, draining=True)
+                await first({child.gone, child.answered})
+        finally:
+            draining.cancel()
+        if not await _gone_within(child, _EXIT_SECONDS):
+            self._kill(child, "lingering")
+            await _gone_within(child, None)
+
+    # -- ending one
+
+    async def _end(self, child: _Child, signals: Signals) -> None:
+        """Return when the process is gone, however often somebody wants that to be quicker."""
+        ending = asyncio.ensure_future(self._stop(child, signals))
+        while not ending.done():
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError:
+                self._kill(child, "lost")
+
+    async def _stop(self, child: _Child, signals: Signals) -> None:
+        reason, grace = _manners(signals, child.errand.grace_seconds)
+        if grace:
+            how = StopReason.DRAIN if signals.stop is StopReason.DRAIN else StopReason.CANCEL
+            self._processes.tell(child.errand.id, stop=how.value, text=reason)
+        if not await _gone_within(child, grace):
+            self._kill(child, reason)
+            await _gone_within(child, None)
+
+    def _kill(self, child: _Child, reason: str) -> None:
+        if child.killed:
+            return
+        child.killed, errand = reason, child.errand
+        _log.warning(
+            "the process of an attempt is killed", process=errand.id, agent=errand.agent, reason=reason
+        )
+        agent = self._metrics.agent_label(errand.agent)
+        self._metrics.processes_killed.labels(errand.queue, agent, reason).inc()
+        self._processes.kill(errand.id)
+
+    # -- on the supervisor's thread
+
+    def _hear(self, event: ProcessEvent) -> None:
+        child = self._children.get(event.process.agent_id)
+        if event.kind is EventKind.EXITED and event.process.status.ended:
+            self._processes.forget(event.process.agent_id)
+        if child is None:
+            return
+        if event.kind is EventKind.EXITED:
+            child.tell(child.gone, event.process)
+        elif event.report == answers.REPORT:
+            child.parts.append(event.data["part"])
+            if event.data["last"]:
+                child.tell(child.answered, None)
+
+    # -- what came of it
+
+    def _result(self, child: _Child) -> Any:
+        if not child.answered.done():
+            raise self._died(child)
+        answer = answers.joined(child.parts)
+        if answer.events:
+            self._metrics.events_appended.labels(child.errand.queue).inc(answer.events)
+        outcome = answer.outcome
+        if isinstance(outcome, Succeeded):
+            return outcome.result
+        raise Decided(outcome)
+
+    def _died(self, child: _Child) -> BaseException:
+        gone, errand = child.gone.result(), child.errand
+        if isinstance(gone, BaseException):
+            return Decided(Failed(_not_begun(gone)))
+        if gone.exit_code == -signal.SIGKILL and time.monotonic() >= errand.trusted():
+            return LeaseLost(f"{errand.id}: its process was ended, as nobody said that its lease is kept")
+        self._metrics.processes_crashed.labels(errand.queue, self._metrics.agent_label(errand.agent)).inc()
+        said = gone.last_error.partition("\n")[2]
+        return Decided(Failed(Failure.because(FailureClass.CRASHED, death(gone, errand.limits), said)))
+
+
+def death(gone: AgentProcessInfo, limits: Limits) -> str:
+    """Say how the process of an attempt ended before its agent had."""
+    code, most = gone.exit_code, gone.max_rss_bytes >> 20
+    if code is None:
+        return f"the process of this attempt was lost: {gone.last_error}"
+    if code >= 0:
+        return f"the process of this attempt exited with code {code} before its agent had ended"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "without a name"
+    said = f"the process of this attempt was ended by signal {-code} ({name}); it had {most} MiB at most"
+    if limits.memory_bytes is not None:
+        said += f", and memory_mb is {limits.memory_bytes >> 20}"
+    if code == -signal.SIGKILL:
+        said += "; this worker did not send it, but the kernel does so when memory is short"
+    return said
+
+
+def _not_begun(error: BaseException) -> Failure:
+    trace = str(getattr(error, "traceback", ""))
+    first, last = str(error).partition("\n")[0], trace.rstrip().rpartition("\n")[2]
+    said = f"the process of this attempt could not begin: {first}" + (f": {last}" if last else "")
+    return Failure.because(FailureClass.CRASHED, said, trace)
+
+
+def _manners(signals: Signals, grace_seconds: float) -> tuple[str, float]:
+    """Say why an agent is stopped, and how long it may take to end by itself."""
+    if signals.lost:
+        return "lost", 0.0
+    if signals.stop is StopReason.DRAIN:
+        return "handed_back", min(grace_seconds, _HAND_BACK_SECONDS)
+    return ("timed_out" if signals.stop is None else "cancelled"), grace_seconds
+
+
+async def _gone_within(child: _Child, seconds: float | None) -> bool:
+    await asyncio.wait({child.gone}, timeout=seconds)
+    return child.gone.done()

@@ -1,0 +1,160 @@
+"""A cgroup (v2) for each agent with limits, where the host's own is delegated: what it forks counts too.
+
+::
+
+    <the host's own>        whoever is in it moves one down: with limited children it may hold nobody
+      ├── host              the host, its zygote, and agents without limits
+      └── agent-<n>         one agent: memory.max, pids.max
+
+Where that is not allowed, limits are those of each process (``limits.py``), and the log says why, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from holdfast.processes.limits import Limits
+
+_MOUNT: Final = Path("/sys/fs/cgroup")
+_MEMBERSHIP: Final = Path("/proc/self/cgroup")
+_CONTROLLERS: Final = ("memory", "pids")
+_PASSES: Final = 10
+"""How often to move whoever has come meanwhile."""
+
+_log = get_logger(__name__)
+
+
+class _NotHere(Exception):
+    """Why cgroups can't be used."""
+
+
+class Cgroups:
+    """The cgroups of one host's agents; used on one thread. Nothing is touched before the first limit."""
+
+    def __init__(self, mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> None:
+        self._mount, self._membership = mount, membership
+        self._root: Path | None = None
+        self._asked = False
+        self._numbers = itertools.count(1)
+        self._left: list[Path] = []
+
+    def make(self, limits: Limits) -> str | None:
+        """A new cgroup with these limits; None if there is nothing to limit, or no cgroup can be had."""
+        if limits.memory_bytes is None and limits.processes is None:
+            return None
+        root = self._own()
+        if root is None:
+            return None
+        self._sweep()
+        made = root / f"agent-{os.getpid()}-{next(self._numbers)}"
+        try:
+            made.mkdir()
+            _limit(made, limits)
+        except OSError as error:
+            _log.warning("a cgroup could not be made", path=str(made), error=str(error))
+            self._left.append(made)
+            return None
+        return str(made)
+
+    def end(self, path: str) -> bool:
+        """Remove the cgroup of an agent that has ended; return whether the kernel ended it for its memory."""
+        cgroup, killed = Path(path), False
+        with contextlib.suppress(OSError, ValueError):
+            counts = dict(line.split() for line in (cgroup / "memory.events").read_text().splitlines())
+            killed = int(counts.get("oom_kill", 0)) > 0
+        self._left.append(cgroup)
+        self._sweep()
+        return killed
+
+    def _sweep(self) -> None:
+        """Remove what is empty by now: a dying process stays in its cgroup for a moment."""
+        for cgroup in self._left[:]:
+            with contextlib.suppress(OSError):
+                cgroup.rmdir()
+            if not cgroup.exists():
+                self._left.remove(cgroup)
+
+    def _own(self) -> Path | None:
+        """The cgroup to make others in, arranged for it when it is first asked for."""
+        if not self._asked:
+            self._asked = True
+            try:
+                self._root = _arranged(self._mount, self._membership)
+            except (_NotHere, OSError) as why:
+                _log.info("agents get no cgroups: each process has its own limit", why=str(why))
+        return self._root
+
+
+def _arranged(mount: Path, membership: Path) -> Path:
+    name = _own_name(membership)
+    own = mount / name.lstrip("/")
+    _check(mount, own, name)
+    host = own / "host"
+    host.mkdir(exist_ok=True)
+    for _ in range(_PASSES):
+        here = (own / "cgroup.procs").read_text().split()
+        if not here:
+            break
+        for pid in here:
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                (host / "cgroup.procs").write_text(pid)
+    else:
+        raise _NotHere(f"there are always processes in {own}")
+    offered = (own / "cgroup.controllers").read_text().split()
+    wanted = " ".join(f"+{each}" for each in _CONTROLLERS if each in offered)
+    (own / "cgroup.subtree_control").write_text(wanted)
+    for old in own.glob("agent-*"):
+        with contextlib.suppress(OSError):  # of a host that died, or of another one that lives
+            old.rmdir()
+    return own
+
+
+def _own_name(membership: Path) -> str:
+    for line in membership.read_text().splitlines():
+        if line.startswith("0::/"):
+            return line.removeprefix("0::")
+    raise _NotHere("this process is in no cgroup of version 2")
+
+
+def _check(mount: Path, own: Path, name: str) -> None:
+    """Raise unless the host's cgroup is there for it to divide: being able to write is not enough."""
+    if not (mount / "cgroup.controllers").exists():
+        raise _NotHere(f"{mount} is not of version 2")
+    if ".." in own.parts or not own.is_dir():
+        raise _NotHere(f"{name} can't be seen from here")
+    if not (own / "cgroup.type").exists():
+        raise _NotHere(f"{name} is the machine's, not this host's")
+    if "memory" not in (own / "cgroup.controllers").read_text().split():
+        raise _NotHere(f"{name} has no memory controller")
+    # The root of a container's own view is the container's; elsewhere systemd says so (Delegate=yes).
+    if name != "/" and not _is_delegated(own):
+        raise _NotHere(f"{name} is not delegated to this host (systemd: Delegate=yes)")
+    for path in (own, own / "cgroup.procs", own / "cgroup.subtree_control"):
+        if not os.access(path, os.W_OK):
+            raise _NotHere(f"{path} can't be written")
+
+
+def _is_delegated(own: Path) -> bool:
+    for attribute in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(own, attribute) == b"1":
+                return True
+    return False
+
+
+def _limit(cgroup: Path, limits: Limits) -> None:
+    if limits.memory_bytes is not None:
+        (cgroup / "memory.max").write_text(str(limits.memory_bytes))
+        # What does not fit is not swapped instead, and an agent dies as a whole.
+        for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
+            if (cgroup / name).exists():
+                (cgroup / name).write_text(value)
+    if limits.processes is not None and (cgroup / "pids.max").exists():
+        (cgroup / "pids.max").write_text(str(limits.processes))

@@ -1,0 +1,218 @@
+"""An attempt's process: the entry that a worker's zygote forks for an agent with ``isolation="process"``.
+
+The same invocation as in the worker, with connections of its own and under the worker's fence. It decides
+nothing: deadline and lease are the worker's, which stops or kills it. See ``processes/attempts.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import faulthandler
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.agents.context import Context, RunInfo, Signals
+from holdfast.agents.failures import Failure
+from holdfast.agents.invoke import Invocation
+from holdfast.agents.loader import load_app
+from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
+from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
+from holdfast.config import Settings
+from holdfast.processes import answers, limits
+from holdfast.runs.claim import Claimed
+from holdfast.runs.emit import Emitter
+from holdfast.runs.perform import written_result
+from holdfast.services.connections import Connections
+from holdfast.services.process import loop_factory
+from holdfast.telemetry import logs
+from holdfast.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from holdfast.agents.app import App
+    from holdfast.agents.memory import Memory
+    from holdfast.agents.spec import AgentSpec
+    from holdfast.processes.control import Control
+
+_log = logs.get_logger(__name__)
+_FLUSH_SECONDS = 1.0
+_ENDED_BY_SIGTERM = 128 + signal.SIGTERM
+_EXAMPLE = {"run_id": "", "agent_id": "", "thread_id": "", "attempt": 1, "fence": 1} | {
+    "deadline": "2000-01-01T00:00:00Z"
+}
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What all attempts of a worker share; without ``ahead`` each of them loads the app itself."""
+
+    app: str
+    settings: Settings
+    ahead: bool = True
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One attempt, as the worker tells it."""
+
+    info: RunInfo
+    queue: str
+    kept_as: str
+    owner: str
+    tenant: str = ""
+    input: Any = None
+    draining: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    told: Surroundings
+    app: App | None
+    metrics: Metrics
+
+
+_known: list[_Known] = []
+
+
+def prepare(document: str) -> None:
+    """In the zygote: load what all attempts share."""
+    told = msgspec.json.decode(document, type=Surroundings)
+    app = load_app(told.app) if told.ahead else None
+    _known.append(_Known(told, app, Metrics(app.agents if app else None)))
+    # What is made once when it is first used had better be made here than in every child again.
+    loop_factory(told.settings)
+    msgspec.convert({"info": _EXAMPLE, "queue": "", "kept_as": "", "owner": ""}, Task)
+    msgspec.json.decode(msgspec.json.encode(answers.answer(Lost(), 0)), type=answers.Answer)
+
+
+def probe(_: Any, control: Control) -> None:
+    """Show that the zygote can fork."""
+    control.ready()
+
+
+def run(payload: dict[str, Any], control: Control) -> None:
+    """Call an agent once, and report how it ended."""
+    known = _known[0]
+    settings = known.told.settings
+    faulthandler.enable()  # a crash in C names the line of Python that led to it
+    logs.configure(msgspec.structs.replace(settings.log, format="json"))
+    task = msgspec.convert(payload, Task)
+    spec = (known.app or load_app(known.told.app)).get(task.info.agent_id)
+    with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+        runner.run(_Attempt(settings, known.metrics, spec, task, control).perform())
+
+
+class _Attempt:
+    def __init__(
+        self, settings: Settings, metrics: Metrics, spec: AgentSpec, task: Task, control: Control
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._spec = spec
+        self._task = task
+        self._control = control
+        self._signals = Signals()
+        self._events = 0
+        self._told_to_end = False
+
+    async def perform(self) -> None:
+        """Run the agent, and report how it ended."""
+        task, info = self._task, self._task.info
+        async with Connections(self._settings) as connections:
+            memory, store = partial(self._memory, connections), connections.store
+            if not task.queue:  # a schedule's turn has no feed, and nobody reads its result
+                ctx = Context(info, _logged, self._signals, memory=memory, store=store)
+                self._report(await self._invoked(ctx))
+                return
+            queue = connections.queue(self._settings.queue_named(task.queue))
+            emitter = Emitter(queue, task.owner, self._metrics)
+            append = emitter.for_run(Claimed(info.run_id, info.fence, info.attempt, 0, info.agent_id, b""))
+
+            async def emit(kind: str, data: Any) -> None:
+                await append(kind, data)
+                self._events += 1
+
+            answer = partial(queue.answer, info.run_id)
+            ctx = Context(info, emit, self._signals, memory=memory, answers=answer, store=store)
+            outcome = await self._invoked(ctx)
+            with contextlib.suppress(TimeoutError):  # what nobody waited for
+                async with asyncio.timeout(_FLUSH_SECONDS):
+                    await emitter.aclose()
+            self._report(outcome, queue.settings.max_payload_bytes)
+
+    def _memory(self, connections: Connections) -> Memory:
+        task, info = self._task, self._task.info
+        return connections.store.memory(
+            run_id=task.kept_as,
+            thread_id=info.thread_id,
+            fence=info.fence,
+            owner=task.owner,
+            queue=task.queue,
+            tenant=task.tenant,
+        )
+
+    async def _invoked(self, ctx: Context) -> Outcome:
+        loop = asyncio.get_running_loop()
+        executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="holdfast-agent")
+        timeout = float(LONGEST_TIMEOUT_SECONDS)  # the worker's is the one that counts
+        invocation = Invocation(self._spec, ctx, self._task.input, timeout, executor)
+        if self._task.draining:
+            self._signals.draining.set()
+        self._control.hear(partial(self._hear, loop, invocation))
+        self._control.ready()
+        ending = asyncio.create_task(self._end_when_told(invocation))
+        outcome = await invocation.run()
+        if invocation.lingering is not None:
+            # A thread that was asked to stop may still tidy up; the worker decides for how long.
+            ended = asyncio.Event()
+            invocation.when_it_ends(ended.set)
+            await ended.wait()
+        ending.cancel()
+        if self._told_to_end:
+            raise SystemExit(_ENDED_BY_SIGTERM)
+        return outcome
+
+    async def _end_when_told(self, invocation: Invocation) -> None:
+        """SIGTERM from somebody else, or the worker's end: no answer is wanted then."""
+        await self._control.stopped()
+        self._told_to_end = True
+        invocation.stop(StopReason.DRAIN, "its process was told to end")
+
+    # -- on the control's thread
+
+    def _hear(self, loop: asyncio.AbstractEventLoop, invocation: Invocation, told: dict[str, Any]) -> None:
+        if "stop" in told:
+            call: Any = partial(invocation.stop, StopReason(told["stop"]), told["text"])
+        else:
+            call = self._signals.draining.set
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(call)
+
+    # -- reporting
+
+    def _report(self, outcome: Outcome, max_bytes: int | None = None) -> None:
+        if self._spec.memory_mb is not None:
+            limits.lift_memory()
+            outcome = _worded(outcome, self._spec.memory_mb)
+        if isinstance(outcome, Succeeded):
+            written = (
+                b"null" if max_bytes is None else written_result(self._spec.name, outcome.result, max_bytes)
+            )
+            outcome = Failed(written) if isinstance(written, Failure) else Succeeded(msgspec.Raw(written))
+        for part, last in answers.parts(answers.answer(outcome, self._events)):
+            self._control.report(answers.REPORT, part=part, last=last)
+
+
+async def _logged(event_type: str, data: Any) -> None:
+    _log.debug("event", type=event_type, data=data)
+
+
+def _worded(outcome: Outcome, memory_mb: int) -> Outcome:
+    """Name the limit that an agent without memory has run into."""
+    if not isinstance(outcome, Failed) or not outcome.failure.message.startswith(MemoryError.__name__):
+        return outcome
+    said = f"{outcome.failure.message} (the agent's memory_mb is {memory_mb})"
+    return Failed(dataclasses.replace(outcome.failure, message=said))

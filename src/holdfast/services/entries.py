@@ -1,0 +1,47 @@
+"""What the processes of agents may run, wherever their host is: in a process of its own, or in a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.hosts.engines import PLAIN, open_engine, options_of
+from holdfast.hosts.rustic import offer as rustic
+from holdfast.services.resident import APP
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.config import HostSettings, Settings
+    from holdfast.hosts.engine import Engine
+    from holdfast.processes.options import ProcessOptions
+    from holdfast.redis.client import Redis
+
+ENTRIES: Final[Mapping[str, str]] = {**PLAIN, "resident": "holdfast.services.resident:run"}
+
+
+def default_entry(hosts: HostSettings) -> str:
+    """The entry for callers who name none: where Rustic AI is, they send its specs."""
+    return rustic.ENTRY if rustic.is_offered(hosts) else "plain"
+
+
+def process_options(settings: Settings, app: str = "", *, told: bool = False) -> ProcessOptions:
+    """How a host runs its agents; without an app it has no residents.
+
+    Residents read the settings where the host read them, unless they are ``told``.
+    """
+    if not app:
+        return options_of(settings.hosts)
+    prepare = (("holdfast.services.resident:prepare", app),) if settings.hosts.preload_app else ()
+    if told:
+        document = msgspec.json.encode(settings).decode()
+        prepare = (("holdfast.services.resident:configure", document), *prepare)
+    return options_of(settings.hosts, ENTRIES, preload=("holdfast.services.resident",), prepare=prepare)
+
+
+def engine_of(settings: Settings, redis: Redis, app: str = "") -> Engine:
+    """The engine that the settings name; a local one runs the residents of ``app``. The caller closes it."""
+    # A program's settings need not be in its environment: its agents are told them.
+    options = process_options(settings, app, told=True)
+    return open_engine(settings, redis, options=options, labels={APP: app} if app else {})

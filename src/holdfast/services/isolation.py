@@ -1,0 +1,94 @@
+"""Processes for those agents of an app that ask for them: started before the first run, gone after it all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.agents.loader import reference_of
+from holdfast.errors import AppError, ProcessError
+from holdfast.processes.attempts import ENTRY, Attempts
+from holdfast.processes.options import ProcessOptions
+from holdfast.processes.processes import Processes
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from holdfast.agents.app import App
+    from holdfast.config import Settings
+    from holdfast.telemetry.metrics import Metrics
+
+_CHILD: Final = "holdfast.services.attempt"  # by name: only children need what it imports
+_PROBE: Final = "probe"
+_SPARE: Final = 4
+
+_log = get_logger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def isolation(
+    settings: Settings, app: App, metrics: Metrics, slots: int
+) -> AsyncGenerator[Attempts | None]:
+    """Where attempts of an app's isolated agents run; None if it has no such agent."""
+    isolated = [name for name, spec in app.agents.items() if spec.isolation == "process"]
+    if not isolated:
+        yield None
+        return
+    reference = reference_of(app)
+    if not reference:
+        raise AppError(
+            f"agent {isolated[0]!r} has isolation='process', but no other process can find its app "
+            f"{app.name!r}: make the App a variable of a module or file, and its agents too"
+        )
+    processes = await _started(settings, reference, slots)
+    lease = settings.lease
+    try:
+        yield Attempts(
+            processes,
+            metrics,
+            slack_seconds=(lease.ttl_seconds - lease.trust_seconds) / 2,
+        )
+    finally:
+        await asyncio.to_thread(processes.shutdown, 0)
+
+
+async def _started(settings: Settings, reference: str, slots: int) -> Processes:
+    """Processes that were seen to work, with the app loaded ahead in their zygote if it lets itself be."""
+    try:
+        return await _tried(settings, reference, slots, ahead=True)
+    except ProcessError as exc:
+        _log.warning(
+            "the app can't be loaded ahead of its attempts: each will load it for itself, and begin later",
+            app=reference,
+            error=str(exc),
+        )
+        return await _tried(settings, reference, slots, ahead=False)
+
+
+async def _tried(settings: Settings, reference: str, slots: int, *, ahead: bool) -> Processes:
+    surroundings = {"app": reference, "settings": settings, "ahead": ahead}
+    processes = Processes(
+        ProcessOptions(
+            entries={ENTRY: f"{_CHILD}:run", _PROBE: f"{_CHILD}:probe"},
+            preload=(_CHILD,),
+            prepare=((f"{_CHILD}:prepare", msgspec.json.encode(surroundings).decode()),),
+            max_processes=slots + _SPARE,
+            ready_timeout_seconds=120.0,
+            output_lines_per_second=2000,
+            output_bytes_per_second=8 * 1024 * 1024,
+            output_tail_lines=30,
+            control_bytes_per_second=64 * 1024 * 1024,
+            once=True,
+            keep_seconds=settings.lease.renew_every_seconds / 2,
+        )
+    )
+    try:
+        await processes.create(_PROBE, _PROBE)
+    except BaseException:
+        await asyncio.to_thread(processes.shutdown, 0)
+        raise
+    return processes

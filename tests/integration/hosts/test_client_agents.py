@@ -1,0 +1,139 @@
+"""``client.agents``, over Redis and over HTTP: the same agents, words and errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from apiserver import RunningApi
+from hosting import Cluster, agent, cluster_of
+
+from holdfast import Client, InputError, NotFound, RunFailed, SyncClient
+from holdfast.config import ApiSettings, ClientSettings, DatabaseSettings, RedisSettings, Settings
+from holdfast.errors import Conflict, NoHost, ProcessFailed, Refused
+from holdfast.hosts.agent import Needs
+from holdfast.services.api import ApiProcess
+
+APP = str(Path(__file__).with_name("residents.py")) + ":app"
+
+
+@pytest.fixture
+async def cluster(redis, redis_settings) -> AsyncIterator[Cluster]:
+    async with cluster_of(redis_settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["redis", "http"])
+async def given(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> AsyncIterator[Any]:
+    """What a client is given to reach the system."""
+    database = DatabaseSettings(path=str(tmp_path / "state.sqlite"))
+    settings = msgspec.structs.replace(cluster.settings, database=database)
+    if request.param == "redis":
+        yield {"settings": settings}
+        return
+    serving = ApiSettings(port=0, linger_seconds=0.0, janitor=False, relay=False)
+    api = await RunningApi(ApiProcess(msgspec.structs.replace(settings, api=serving))).ready()
+    no_redis = Settings(redis=RedisSettings(url="redis://127.0.0.1:1"), client=ClientSettings(max_retries=0))
+    yield {"api_url": api.url, "settings": no_redis}
+    await api.close()
+
+
+async def hosts(cluster: Cluster, tmp_path: Path, *names: str) -> None:
+    database = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite"), "MAX_ATTEMPTS": "1"}
+    await cluster.start(*names, app=APP, **database)
+
+
+async def test_a_resident_from_its_start_to_its_end(cluster, given, tmp_path):
+    await hosts(cluster, tmp_path, "a", "b")
+    async with Client(**given) as client:
+        agents = client.agents
+        made = await agents.start("Clerk", "front/clerk", "good day", needs=Needs(labels=("clerk",)))
+        assert (made.id, made.name, made.status, made.entry) == (
+            "front/clerk",
+            "Clerk",
+            "running",
+            "resident",
+        )
+        again = await agents.start("Clerk", "front/clerk", "good day", needs=Needs(labels=("clerk",)))
+        assert again.pid == made.pid
+        with pytest.raises(Conflict, match="is taken"):
+            await agents.start("Clerk", "front/clerk", "else")
+        assert (await agents.ask("front/clerk", {"name": "Ada"}, 60))["said"] == "good day Ada"
+        first = await agents.send("front/clerk", {"name": "Bob"}, idempotency_key="once")
+        second = await agents.send("front/clerk", {"name": "Bob"}, idempotency_key="once")
+        assert (await first.result(60), first.run_id) == (await second.result(60), second.run_id)
+        assert first.queue == "mailbox:front.2Fclerk"
+        with pytest.raises(RunFailed, match="no such form"):
+            await agents.ask("front/clerk", {"fails": True}, 60)
+        target = "a" if made.host == "b" else "b"
+        assert (await agents.move("front/clerk", to=target)).host == target
+        with pytest.raises(NotFound, match="there is no live host 'nowhere'"):
+            await agents.move("front/clerk", to="nowhere")
+        assert (await agents.get("front/clerk")).host == target
+        assert (await agents.stop("front/clerk")).host == target
+        for call in (
+            agents.get("front/clerk"),
+            agents.stop("front/clerk"),
+            agents.move("front/clerk"),
+            agents.send("front/clerk", 1),
+        ):
+            with pytest.raises(NotFound, match="there is no agent 'front/clerk'"):
+                await call
+
+
+async def test_agents_and_hosts_are_listed(cluster, given, tmp_path):
+    await hosts(cluster, tmp_path, "a")
+    await asyncio.gather(*(cluster.engine.run(agent(f"idle-{n}")) for n in range(5)))
+    async with Client(**given) as client:
+        await client.agents.start("Clerk", "clerk")
+        found = await client.agents.list()
+        assert (len(found), found[-1].id) == (6, "clerk")
+        assert [one.id for one in await client.agents.list(limit=2)] == [one.id for one in found[:2]]
+        assert [one.id for one in await client.agents.list(name="Clerk", host="a")] == ["clerk"]
+        assert await client.agents.list(status="crashed") == []
+        with pytest.raises(InputError, match=r"placing, starting, running, stopping, crashed.*'bogus'"):
+            await client.agents.list(status="bogus")
+        (host,) = await client.agents.hosts()
+        assert (host.name, host.state, host.capacity) == ("a", "ready", 100)
+        with pytest.raises(Conflict, match="no resident"):
+            await client.agents.send("idle-0", 1)
+
+
+async def test_what_can_not_be_done_is_said(cluster, given, tmp_path):
+    async with Client(**given) as client:
+        with pytest.raises(NoHost, match="there is no live host"):
+            await client.agents.start("Clerk", "clerk")
+        assert await client.agents.hosts() == []
+        with pytest.raises(InputError, match="is no id of an agent"):
+            await client.agents.get("a b")
+        with pytest.raises(InputError, match="JSON"):
+            await client.agents.start("Clerk", "clerk", object())
+        await hosts(cluster, tmp_path, "a")
+        with pytest.raises(ProcessFailed, match="has no resident 'Clark'"):
+            await client.agents.start("Clark", "clerk")
+
+
+def test_scripts_have_the_same_words(redis, redis_settings):
+    with SyncClient(settings=Settings(redis=redis_settings)) as client:
+        assert client.agents.list() == []
+        assert client.agents.hosts() == []
+        for call in (client.agents.get, client.agents.stop, client.agents.move):
+            with pytest.raises(NotFound, match="there is no agent 'x'"):
+                call("x")
+        for call in (client.agents.send, client.agents.ask):
+            with pytest.raises(NotFound):
+                call("x", 1)
+        with pytest.raises(NoHost):
+            client.agents.start("Clerk", "x")
+
+
+async def test_redis_away_is_said():
+    away = Settings(redis=RedisSettings(url="redis://127.0.0.1:1"))
+    async with Client(settings=away) as client:
+        for call in (client.agents.list(), client.agents.hosts(), client.agents.send("x", 1)):
+            with pytest.raises(Refused, match="does not answer"):
+                await call

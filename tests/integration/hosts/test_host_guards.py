@@ -1,0 +1,390 @@
+"""One host in this process, on a real Redis with real agents: what must not happen when things happen together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from hostfaults import troubled
+from hosting import agent
+from system import until
+
+from holdfast.config import HostSettings
+from holdfast.errors import Conflict, InputError, ProcessesFull
+from holdfast.hosts.agent import Needs, Status
+from holdfast.hosts.engine import Engine
+from holdfast.hosts.host import Host
+from holdfast.hosts.registry import Registry
+from holdfast.hosts.rescue import Rescue
+from holdfast.processes.info import EventKind, ProcessEvent
+from holdfast.processes.info import Status as ProcessStatus
+from holdfast.processes.options import ProcessOptions
+from holdfast.processes.processes import Processes
+from holdfast.processes.restarts import RestartPolicy
+from holdfast.redis.client import connect
+from holdfast.redis.keys import HostKeys
+from holdfast.telemetry.metrics import Metrics
+
+TESTS = str(Path(__file__).parents[2])
+TTL = 1.0
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """One zygote for all tests here."""
+    options = ProcessOptions(
+        entries={"plain": "holdfast.processes.plain:run"},
+        class_prefixes=("hosting", "hostfaults"),
+        path=(TESTS, *sys.path),
+        restarts=RestartPolicy(max_restarts=3),
+        stop_timeout_seconds=5.0,
+    )
+    with Processes(options) as processes:
+        yield processes
+
+
+@pytest.fixture
+async def host(redis, proxied_settings, processes):
+    """It reaches Redis by the proxy; nothing of it is left for the next test."""
+    client = connect(proxied_settings)
+    registry = Registry(HostKeys.of(), client, ttl_seconds=TTL, placing_seconds=10)
+    host = Host("a", "127.0.0.1:1", registry, processes, HostSettings(max_processes=3), Metrics())
+    yield host
+    for agent_id in tuple(processes.all()):
+        await asyncio.wrap_future(processes.kill(agent_id))
+        await asyncio.wrap_future(processes.forget(agent_id))
+    await client.aclose()
+
+
+@pytest.fixture
+def registry(redis) -> Registry:
+    """The table, seen by somebody whose connection is well."""
+    return Registry(HostKeys.of(), redis, ttl_seconds=TTL, placing_seconds=10)
+
+
+@contextlib.asynccontextmanager
+async def going(*work):
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            assert task.cancelled() or task.exception() is None, task.exception()
+
+
+async def reaches(registry: Registry, status: Status, agent_id: str = "x") -> None:
+    async with asyncio.timeout(30):
+        while (await registry.get(agent_id)).status is not status:
+            await asyncio.sleep(0.01)
+
+
+async def placed(registry: Registry, host: Host, what=None) -> int:
+    """Have an agent run there; returns its process."""
+    wanted = await registry.want(what or agent())
+    process, _ = await host.create(what or agent(), seen=wanted.fence)
+    return process.pid
+
+
+# -- one thing at a time
+
+
+async def test_whoever_waits_for_its_turn_gets_it_before_those_who_come_later(host):
+    """Fails if a lock is thrown away while somebody has been woken up for it."""
+    inside: list[str] = []
+
+    async def visit(name: str) -> None:
+        async with host._turn("x"):
+            inside.append(name)
+            assert len(inside) == 1
+            for _ in range(3):
+                await asyncio.sleep(0)
+            inside.remove(name)
+
+    async def late() -> None:
+        await first
+        await visit("third")
+
+    first = asyncio.create_task(visit("first"))
+    await asyncio.gather(first, asyncio.create_task(visit("second")), asyncio.create_task(late()))
+    assert len(host._turns) == 0, "nothing is kept of agents that are gone"
+
+
+async def test_a_turn_that_fails_leaves_nothing_behind(host):
+    for n in range(5):
+        with pytest.raises(Conflict):
+            await host.create(agent(f"r{n}"), seen=7)
+    assert len(host._turns) == 0
+
+
+async def test_two_calls_at_once_start_one_agent(host, registry):
+    wanted = await registry.want(agent())
+    first, second = await asyncio.gather(*(host.create(agent(), seen=wanted.fence) for _ in range(2)))
+    assert first == second
+
+
+async def test_a_call_repeated_while_the_agent_is_restarted_waits_for_it(host, registry):
+    """Fails if whatever has a place here is said to run: there was no process."""
+    async with going(host.watch()):
+        wanted = await registry.want(agent())
+        process, fence = await host.create(agent(), seen=wanted.fence)
+        os.kill(process.pid, signal.SIGKILL)
+        await until(lambda: host.processes.get("x").status is not ProcessStatus.RUNNING)
+        again, same = await host.create(agent(), seen=wanted.fence)
+        assert (again.status, same) == (ProcessStatus.RUNNING, fence)
+        assert again.pid not in {0, process.pid}
+
+
+async def test_a_full_host_gives_back_nothing_because_it_takes_nothing(host, registry):
+    for n in range(3):
+        await placed(registry, host, agent(f"r{n}"))
+    wanted = await registry.want(agent())
+    with pytest.raises(ProcessesFull):
+        await host.create(agent(), seen=wanted.fence)
+    assert (await registry.get("x")).fence == wanted.fence
+
+
+# -- stopping
+
+
+async def test_nobody_has_an_agent_before_it_has_ended_here(host, registry):
+    """Fails if it is released first: another host would start it while it runs here."""
+    await placed(registry, host, troubled("x", "deaf"))
+    async with going(host.renew()):
+        stopping = asyncio.create_task(host.stop("x", timeout_seconds=TTL * 2, moving=True))
+        while not stopping.done():
+            grant = await registry.grant("b", "127.0.0.1:2", "x")
+            alive = host.processes.get("x")
+            assert not (grant.given and alive is not None and alive.is_alive)
+            assert await registry.reclaim() == [], "its lease is renewed until then"
+            await asyncio.sleep(0.05)
+        await stopping
+    assert (await registry.get("x")).status in {Status.PLACING, Status.STARTING}
+
+
+async def test_one_that_is_stopped_here_is_wanted_by_nobody(host, registry):
+    await placed(registry, host)
+    await host.stop("x")
+    known = await registry.get("x")
+    assert (known.status, known.wanted) == (Status.STOPPED, False)
+
+
+async def test_a_slow_end_holds_up_no_renewal(host, registry, redis):
+    """Fails if lost copies are ended one after the other before the next renewal."""
+    await placed(registry, host, troubled("deaf", "deaf"))
+    await placed(registry, host)
+    await redis.hset(registry.keys.record_prefix + "deaf", mapping={"owner": "b", "fence": 9})
+    async with going(host.renew()):
+        await until(lambda: host.copies["deaf"].stopping)
+        seen = set()
+        while "deaf" in host.copies:
+            seen.add(await redis.zscore(registry.keys.leases, "x"))
+            await asyncio.sleep(0.05)
+        assert len(seen) > 3
+        assert await registry.location("x")
+
+
+# -- leaving
+
+
+async def test_a_host_that_leaves_takes_nothing_more(host, registry):
+    wanted = await registry.want(agent())
+    host.draining = True
+    with pytest.raises(ProcessesFull, match="leaves"):
+        await host.create(agent(), seen=wanted.fence)
+    assert (await registry.get("x")).fence == wanted.fence
+
+
+async def test_what_is_granted_to_a_host_that_begins_to_leave_is_given_back(host, registry, fault_proxy):
+    """Fails if it is started: whoever moves this host's agents has looked already, and nobody moves it."""
+    wanted = await registry.want(agent())
+    await host.registry.grant("a", "127.0.0.1:1", "another")  # the connection is there, and the script
+    fault_proxy.stall("replies")
+    creating = asyncio.create_task(host.create(agent(), seen=wanted.fence))
+    await reaches(registry, Status.STARTING)
+    host.draining = True
+    fault_proxy.heal()
+    with pytest.raises(ProcessesFull, match="leaves"):
+        await creating
+    assert host.copies == {}
+    assert (await registry.get("x")).status is Status.PLACING
+
+
+# -- what the registry hears
+
+
+async def test_an_agent_that_started_while_redis_was_away_is_found_afterwards(host, registry, fault_proxy):
+    """Fails if nobody says it again: the agent ran, and was 'starting' for ever."""
+    wanted = await registry.want(troubled("x", "wait", seconds=0.5))
+    async with going(host.watch(), host.renew()):
+        creating = asyncio.create_task(host.create(troubled("x", "wait", seconds=0.5), seen=wanted.fence))
+        await reaches(registry, Status.STARTING)
+        fault_proxy.refuse()
+        with pytest.raises(Exception):  # noqa: B017 - whatever the client says of it
+            await creating
+        assert await registry.location("x") is None
+        fault_proxy.heal()
+        await reaches(registry, Status.RUNNING)
+        assert (await registry.get("x")).pid == host.processes.get("x").pid
+
+
+async def test_a_restart_while_redis_was_away_is_told_afterwards(host, registry, fault_proxy):
+    async with going(host.watch(), host.renew()):
+        first = await placed(registry, host)
+        fault_proxy.refuse()
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: host.processes.get("x").pid not in {0, first})
+        await until(lambda: host.processes.get("x").status is ProcessStatus.RUNNING)
+        await until(host._news.empty)
+        fault_proxy.heal()
+        async with asyncio.timeout(30):
+            while (await registry.get("x")).pid == first:
+                await asyncio.sleep(0.02)
+
+
+async def test_the_news_of_an_old_crash_does_not_end_the_agent_that_runs_now(host, registry):
+    """Fails if the word of an old process counts: the new one would run with nobody knowing."""
+    await placed(registry, host)
+    process = host.processes.get("x")
+    crashed = replace(process, status=ProcessStatus.CRASHED, pid=0)
+    await host._happened(ProcessEvent(EventKind.EXITED, crashed, "", {}))
+    assert "x" in host.copies
+    assert (await registry.get("x")).status is Status.RUNNING
+
+
+async def test_the_news_of_an_older_fence_is_nobodys(host, registry):
+    pid = await placed(registry, host)
+    older = replace(host.processes.get("x"), fence=0, restarts=1, pid=99)
+    await host._happened(ProcessEvent(EventKind.READY, older, "", {}))
+    assert (await registry.get("x")).pid == pid
+
+
+async def test_a_copy_that_another_host_told_an_empty_redis_of_first_is_ended(host, registry, redis):
+    """Fails if whoever is refused goes on, and if it ends its host instead."""
+    await placed(registry, host)
+    await host.stop("x", moving=True)
+    known = await registry.get("x")
+    await host.create(agent(), seen=known.fence)  # under a higher fence than the other host will have
+    await redis.flushall()
+    await registry.want(agent())
+    await registry.grant("b", "127.0.0.1:2", "x")
+    async with going(host.renew()):
+        await until(lambda: host.copies == {})
+    assert host.processes.get("x") is None
+    assert (await registry.get("x")).host == "b"
+
+
+async def test_an_empty_redis_is_told_under_the_same_fence(host, registry, redis):
+    pid = await placed(registry, host)
+    await redis.flushall()
+    async with going(host.renew()):
+        async with asyncio.timeout(30):
+            while await registry.location("x") is None:
+                await asyncio.sleep(0.01)
+    known = await registry.get("x")
+    assert (known.fence, known.pid, known.status) == (1, pid, Status.RUNNING)
+
+
+async def test_an_agent_stopped_while_it_starts_does_not_stay(host, registry):
+    wanted = await registry.want(troubled("x", "wait", seconds=0.5))
+    creating = asyncio.create_task(host.create(troubled("x", "wait", seconds=0.5), seen=wanted.fence))
+    await reaches(registry, Status.STARTING)
+    await registry.unwant("x")
+    with pytest.raises(Conflict, match="was stopped meanwhile"):
+        await creating
+    assert host.processes.get("x") is None
+    assert (await registry.get("x")).status is Status.STOPPED
+
+
+async def test_a_direct_caller_is_told_that_the_agent_is_just_being_stopped(host, registry):
+    await registry.want(agent())
+    await registry.grant("b", "127.0.0.1:2", "x")
+    await registry.unwant("x")
+    with pytest.raises(Conflict, match="is being stopped: ask again"):
+        await host.create(agent())
+
+
+async def test_documents_that_are_nested_too_deeply_are_refused(host, registry):
+    nested = b'{"agent_spec": ' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}"
+    deep = msgspec.structs.replace(agent(), payload=nested)
+    wanted = await registry.want(deep)
+    with pytest.raises(InputError, match="nested too deeply"):
+        await host.create(deep, seen=wanted.fence)
+
+
+# -- rescue
+
+
+class Nobody:
+    """An engine that is asked to place agents, and notes it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def place(self, agent, fence, *, avoid=""):
+        self.asked.append(agent.agent_id)
+
+
+async def homeless(registry: Registry) -> None:
+    """An agent whose host is gone."""
+    await registry.want(agent("lost"))
+    await registry.grant("b", "127.0.0.1:2", "lost")
+    await registry.redis.zadd(registry.keys.leases, {"lost": 1})
+
+
+async def test_after_trouble_with_redis_nobody_is_declared_dead_too_early(host, registry, fault_proxy):
+    engine = Nobody()
+    await homeless(registry)
+    fault_proxy.refuse()
+    async with going(Rescue(host.registry, engine, host).run()):
+        await asyncio.sleep(TTL)  # so long was Redis away
+        fault_proxy.heal()
+        loop, healed = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        await until(lambda: engine.asked)
+        # The last look may have been just before: looks are a twelfth of the ttl apart.
+        assert loop.time() - healed > TTL / 2 - TTL / 6
+
+
+async def test_a_host_that_stood_still_lets_the_others_speak_first(host, registry):
+    engine: Engine = Nobody()
+    await homeless(registry)
+    host._calm_since -= 100
+    rescue = Rescue(host.registry, engine, host)
+    assert await rescue._is_calm()
+    looking = asyncio.create_task(rescue._is_calm())
+    await asyncio.sleep(0)
+    time.sleep(TTL)  # as if the machine slept
+    assert not await looking
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 64), (32, 32), (4096, 64)])
+async def test_an_agent_may_ask_for_less_memory_than_the_host_allows_and_not_for_more(host, asked, given):
+    host.settings = msgspec.structs.replace(host.settings, memory_mb=64)
+    limits = []
+    host.processes = NotedLimits(host.processes, limits)
+    await host.create(agent("x", needs=Needs(memory_mb=asked)))
+    assert limits == [given * 2**20]
+
+
+class NotedLimits:
+    """Processes that note what each agent may use, and give it no limit: this is about the number alone."""
+
+    def __init__(self, processes, limits):
+        self._processes, self._limits = processes, limits
+
+    def __getattr__(self, name):
+        return getattr(self._processes, name)
+
+    async def create(self, *args, limits, **options):
+        self._limits.append(limits.memory_bytes)
+        return await self._processes.create(*args, **options)

@@ -1,0 +1,303 @@
+"""Hosts, zygotes and Redis go away and come back: nothing runs twice, nothing is lost, nothing is disturbed for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+
+import grpc
+import pytest
+from grpc import aio
+from hostfaults import Hosts, hosts_of, written
+from hosting import agent
+from system import until
+
+from holdfast.config import RedisSettings
+from holdfast.hosts.agent import Status
+from holdfast.hosts.proto import agent_host_pb2 as wire
+from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
+from holdfast.redis.client import TROUBLE
+from holdfast.services.residents import Residents
+
+
+@pytest.fixture(autouse=True)
+def _empty(redis):
+    """Every test has an empty Redis."""
+
+
+async def running(cluster: Hosts, ids: list[str]) -> dict[str, tuple[int, int, str]]:
+    """Process, fence and host of each agent, all of which run exactly once."""
+    found = {}
+    for agent_id in ids:
+        placed = await cluster.where(agent_id)
+        assert cluster.copies(agent_id) == [placed.pid]
+        found[agent_id] = (placed.pid, placed.fence, placed.host)
+    return found
+
+
+async def renewed(cluster: Hosts, ids: list[str], times: int = 2) -> None:
+    """Wait until all leases were renewed that often: what would be corrected has been."""
+    for _ in range(times):
+        before = dict(await cluster.redis.zrange(cluster.engine.registry.keys.leases, 0, -1, withscores=True))
+        async with asyncio.timeout(60):
+            while True:
+                now = dict(
+                    await cluster.redis.zrange(cluster.engine.registry.keys.leases, 0, -1, withscores=True)
+                )
+                if all(now.get(each.encode(), 0) > before.get(each.encode(), 0) for each in ids):
+                    break
+                await asyncio.sleep(0.05)
+
+
+# -- Redis
+
+
+@pytest.fixture
+def own_redis(restartable_valkey) -> RedisSettings:
+    return RedisSettings(
+        url=restartable_valkey.tcp_url, socket_timeout_seconds=1.0, connect_timeout_seconds=1.0
+    )
+
+
+@pytest.mark.parametrize("ttls", [0.7, 1.7], ids=["two heartbeats", "longer than the ttl"])
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_agents_do_not_notice_that_redis_was_away(restartable_valkey, own_redis, how, ttls):
+    """Fails if a host rescues before all others had the time to renew."""
+    ids = [f"r{n}" for n in range(4)]
+    async with hosts_of(own_redis, "a", "b", ttl_seconds=3.0) as cluster:
+        for each in ids:
+            await cluster.engine.run(agent(each))
+        before = await running(cluster, ids)
+        if how == "killed":
+            restartable_valkey.kill()
+        else:
+            restartable_valkey.freeze()
+        await asyncio.sleep(3.0 * ttls)  # this is the outage
+        if how == "killed":
+            restartable_valkey.start()
+        else:
+            restartable_valkey.thaw()
+        await renewed(cluster, ids, 3)
+        assert await running(cluster, ids) == before
+
+
+async def test_a_host_without_redis_is_not_the_one_to_ask(restartable_valkey, own_redis):
+    """Fails if its callers are told that their request is wrong."""
+    async with (
+        hosts_of(own_redis, "a") as cluster,
+        aio.insecure_channel(cluster.children["a"].address) as channel,
+    ):
+        restartable_valkey.kill()
+        stub, spec = AgentHostServiceStub(channel), b'{"id": "x", "class_name": "hosting.Idle"}'
+        with pytest.raises(aio.AioRpcError) as caught:
+            await stub.CreateAgent(wire.CreateAgentRequest(agent_spec=spec, fence=0))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "Redis does not answer this host" in caught.value.details()
+        assert (await stub.Health(wire.HealthRequest())).healthy
+        restartable_valkey.start()
+        assert (await cluster.engine.run(agent())).host == "a"
+
+
+async def test_a_redis_that_lost_everything_is_told_again(redis, redis_settings):
+    ids = [f"r{n}" for n in range(4)]
+    async with hosts_of(redis_settings, "a", "b", ttl_seconds=1.5) as cluster:
+        for each in ids:
+            await cluster.engine.run(agent(each))
+        before = await running(cluster, ids)
+        await redis.flushall()
+        assert await running(cluster, ids) == before
+        for each in ids:
+            assert await cluster.engine.location(each) == cluster.children[before[each][2]].address
+        # Its host still hears of what happens to it.
+        os.kill(before["r0"][0], signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while (await cluster.where("r0")).pid == before["r0"][0]:
+                await asyncio.sleep(0.02)
+        assert await cluster.engine.stop("r1")
+        await until(lambda: not cluster.copies("r1"))
+
+
+async def test_when_two_hosts_tell_an_empty_redis_of_the_same_agent_one_of_them_has_it(redis, redis_settings):
+    """Fails if the refusal of the one that comes second ends its host."""
+    async with hosts_of(redis_settings, "a", "b", ttl_seconds=1.5) as cluster:
+        placed = await cluster.engine.run(agent())
+        (other,) = {"a", "b"} - {placed.host}
+        cluster.children[placed.host].freeze()
+        await cluster.where("x", not_on=placed.host)
+        cluster.children[other].freeze()
+        await redis.flushall()
+        for name in (other, placed.host):
+            cluster.children[name].thaw()
+        await until(lambda: len(cluster.copies("x")) == 1)
+        await renewed(cluster, ["x"])
+        await running(cluster, ["x"])
+        assert all(child.process.poll() is None for child in cluster.children.values())
+
+
+@contextlib.asynccontextmanager
+async def redis_goes_back_to(redis):
+    """What is inside is lost: a replica takes over that did not hear of it."""
+    before = {key: await redis.dump(key) for key in await redis.keys("*")}
+    yield
+    async with redis.pipeline(transaction=True) as pipe:
+        pipe.flushall()
+        for key, value in before.items():
+            pipe.restore(key, 0, value)
+        await pipe.execute()
+
+
+async def test_an_agent_that_redis_forgot_to_have_been_placed_runs_on(redis, redis_settings):
+    async with hosts_of(redis_settings, "a", ttl_seconds=1.5) as cluster:
+        await cluster.engine.run(agent())
+        assert await cluster.engine.stop("x")
+        async with redis_goes_back_to(redis):
+            again = await cluster.engine.run(agent())
+        assert (await cluster.engine.registry.get("x")).status is Status.STOPPED
+        assert (await cluster.where("x")).pid == again.pid
+        await renewed(cluster, ["x"])
+        assert (await running(cluster, ["x"]))["x"] == (again.pid, again.fence, "a")
+
+
+async def test_an_agent_that_redis_forgot_to_have_moved_runs_once(redis, redis_settings):
+    async with hosts_of(redis_settings, "a", "b", ttl_seconds=1.5) as cluster:
+        await cluster.engine.run(agent())
+        async with redis_goes_back_to(redis):
+            await cluster.engine.move("x")
+        await until(lambda: not cluster.copies("x"))  # its new host is told that it is another's
+        await cluster.where("x")
+        await until(lambda: len(cluster.copies("x")) == 1)
+        await renewed(cluster, ["x"])
+        await running(cluster, ["x"])
+
+
+async def test_a_record_that_can_not_be_read_ends_no_host(redis, redis_settings):
+    async with hosts_of(redis_settings, "a", ttl_seconds=1.5, placing_seconds=0.3) as cluster:
+        keys = cluster.engine.registry.keys
+        await cluster.engine.registry.want(agent("odd"))
+        await redis.hset(keys.record_prefix + "odd", "needs", "nonsense")
+        await until(lambda: "an agent's record can't be read" in cluster.children["a"].logged(), 30)
+        assert (await cluster.engine.run(agent())).host == "a"
+
+
+# -- hosts
+
+
+async def test_a_host_that_slept_alone_has_its_agents_as_before(redis_settings):
+    """Fails if it looks for agents without a host before it has renewed its own."""
+    async with hosts_of(redis_settings, "a", ttl_seconds=1.5) as cluster:
+        for each in ("x", "y"):
+            await cluster.engine.run(agent(each))
+        before = await running(cluster, ["x", "y"])
+        cluster.children["a"].freeze()
+        async with asyncio.timeout(30):
+            while await cluster.engine.location("x") or await cluster.engine.location("y"):
+                await asyncio.sleep(0.05)
+        cluster.children["a"].thaw()
+        await renewed(cluster, ["x", "y"])
+        assert await running(cluster, ["x", "y"]) == before
+
+
+async def test_a_zygote_that_is_killed_comes_back_with_its_agents(redis_settings):
+    async with hosts_of(redis_settings, "a", "b") as cluster:
+        ids = [f"r{n}" for n in range(4)]
+        for each in ids:
+            await cluster.engine.run(agent(each))
+        before = await running(cluster, ids)
+        os.kill(cluster.zygote("a"), signal.SIGKILL)
+        async with asyncio.timeout(60):
+            for each, (pid, fence, host) in before.items():
+                while True:
+                    placed = await cluster.where(each)
+                    if host != "a" or placed.pid != pid:
+                        break
+                    await asyncio.sleep(0.02)
+                assert (placed.host, placed.fence) == (host, fence)
+                assert host == "a" or placed.pid == pid
+        await running(cluster, ids)
+
+
+async def test_a_host_that_is_the_only_one_leaves_its_agents_to_the_next(redis_settings):
+    async with hosts_of(redis_settings, "a", placing_seconds=1.0) as cluster:
+        await cluster.engine.run(agent())
+        cluster.children["a"].terminate()
+        assert await cluster.children["a"].exited(60) == 0
+        assert "an agent waits for a host" in cluster.children["a"].logged()
+        placed = await cluster.engine.registry.get("x")
+        assert (placed.status, placed.wanted, placed.host) == (Status.PLACING, True, "")
+        assert cluster.processes() == []
+        await cluster.start("b")
+        assert (await cluster.where("x", seconds=60)).host == "b"
+        await running(cluster, ["x"])
+
+
+# -- residents
+
+
+@pytest.fixture
+async def scribes(redis, redis_settings, tmp_path):
+    environ = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite")}
+    async with (
+        hosts_of(redis_settings, "a", "b", environ=environ, ttl_seconds=2.0, health_seconds=0.0) as cluster,
+        Residents(cluster.settings) as residents,
+    ):
+        yield cluster, residents
+
+
+async def send(residents: Residents, numbers: range, seconds: float = 0.02) -> None:
+    for n in numbers:
+        await residents.send("scribe", {"n": n, "seconds": seconds})
+
+
+async def test_messages_outlive_the_leaving_of_a_host_in_their_order(scribes, tmp_path):
+    cluster, residents = scribes
+    ledger = tmp_path / "ledger"
+    placed = await residents.start("Scribe", "scribe", str(ledger))
+    await send(residents, range(20))
+    await until(lambda: len(written(ledger)) >= 3, 60)
+    cluster.children[placed.host].terminate()
+    await send(residents, range(20, 40))
+    assert await cluster.children[placed.host].exited(60) == 0
+    await until(lambda: len(set(written(ledger))) == 40, 90)
+    done = written(ledger)
+    assert done == sorted(done), "in the order they were sent"
+    assert len(done) == 40, "a host that leaves lets a message be finished"
+    assert (await cluster.where("scribe")).host != placed.host
+
+
+async def test_a_resident_whose_host_slept_receives_nothing_twice(scribes, tmp_path):
+    """Its process goes on while its host sleeps, and another host starts it too: one message is received once."""
+    cluster, residents = scribes
+    ledger = tmp_path / "ledger"
+    placed = await residents.start("Scribe", "scribe", str(ledger))
+    await send(residents, range(10))
+    cluster.children[placed.host].freeze()
+    moved = await cluster.where("scribe", not_on=placed.host, seconds=60)
+    await send(residents, range(10, 40))
+    cluster.children[placed.host].thaw()
+    await send(residents, range(40, 60))
+    await until(lambda: cluster.copies("scribe") == [moved.pid], 60)
+    await until(lambda: len(set(written(ledger))) == 60, 90)
+    assert written(ledger) == list(range(60))
+    assert written(ledger, "begin") == list(range(60))
+
+
+async def test_a_resident_outlives_an_outage_of_redis(restartable_valkey, own_redis, tmp_path):
+    ledger = tmp_path / "ledger"
+    environ = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite")}
+    async with (
+        hosts_of(own_redis, "a", "b", environ=environ, ttl_seconds=3.0, health_seconds=0.0) as cluster,
+        Residents(cluster.settings) as residents,
+    ):
+        before = await residents.start("Scribe", "scribe", str(ledger))
+        await send(residents, range(10), 0.1)
+        restartable_valkey.restart()
+        async with asyncio.timeout(60):
+            sent = 10
+            while sent < 20:
+                with contextlib.suppress(*TROUBLE):
+                    await residents.send("scribe", {"n": sent})
+                    sent += 1
+        await until(lambda: set(written(ledger)) == set(range(20)), 90)
+        assert (await cluster.where("scribe")).pid == before.pid

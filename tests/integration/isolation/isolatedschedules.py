@@ -1,0 +1,28 @@
+"""Schedules whose agents run in processes of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast import App, Context
+
+app = App("scheduled")
+LEDGER = Path(os.environ.get("ISOLATED_LEDGER", "/dev/null"))
+
+
+@app.schedule(every=3600, input={"x": 1})
+@app.agent(isolation="process")
+async def notes(ctx: Context, given: dict) -> object:
+    await ctx.emit("not kept", given)
+    turns = await ctx.step("turn", lambda: 5)
+    LEDGER.write_text(f"{os.getpid()} {ctx.attempt} {given['x']} {turns}")
+    return object()  # nobody reads what a turn returns
+
+
+@app.schedule(every=3600, timeout=0.5)
+@app.agent(isolation="process")
+async def spins() -> None:
+    LEDGER.with_suffix(".spins").write_text(str(os.getpid()))
+    while True:
+        pass

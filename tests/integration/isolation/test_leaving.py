@@ -1,0 +1,120 @@
+"""Workers that leave, die, freeze or are blocked: no body of theirs goes on where it must not."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+from isolating import AGENTS, Isolation, gone
+from processhand import children_of
+from system import WorkerChild
+
+from holdfast.processes import kernel
+from holdfast.runs.run import Status
+
+
+@pytest.fixture
+async def quick(redis, redis_settings):
+    async with Isolation(redis_settings, slots=4, max_attempts=3, drain=0.2, ttl=3.0) as system:
+        yield system
+
+
+@pytest.fixture
+def start(quick):
+    """Workers in processes of their own."""
+    workers: list[WorkerChild] = []
+
+    async def begin(name: str, **environ: str) -> WorkerChild:
+        worker = WorkerChild(quick.settings, f"{AGENTS}:isolated", name, **environ)
+        workers.append(worker)
+        async with asyncio.timeout(60):
+            while not await quick.queue.redis.exists(f"member:worker:{name}"):
+                assert worker.process.poll() is None, worker.logged()
+                await asyncio.sleep(0.02)
+        return worker
+
+    yield begin
+    for worker in workers:
+        print(worker.close())
+
+
+async def test_sigterm_lets_a_willing_agent_end_and_takes_the_zygote_along(quick, start):
+    worker = await start("willing", HOLDFAST_DRAIN_SECONDS="20")
+    zygotes = [int(pid) for pid in children_of(worker.process.pid)]
+    run_id = await quick.submit("leaves_early")
+    await quick.told(run_id)
+    worker.terminate()
+    assert await worker.exited() == 0
+    run = await quick.ended(run_id)
+    assert (run.status, run.result, run.attempt) == (Status.SUCCEEDED, "left early", 1)
+    await gone(*zygotes)
+
+
+async def test_sigterm_ends_an_unwilling_agent_and_hands_its_run_back(quick, start, end_at_last):
+    worker = await start("unwilling")
+    run_id = await quick.submit("spins")
+    pid = await quick.told(run_id)
+    end_at_last(pid)
+    worker.terminate()
+    assert await worker.exited() == 0
+    assert kernel.start_time(pid) is None
+    run = await quick.queue.get(run_id)
+    assert (run.status, run.attempt) == (Status.QUEUED, 0)
+
+
+async def test_a_killed_worker_takes_its_attempts_along_and_another_finishes_them_once(
+    quick, start, isolated, end_at_last
+):
+    worker = await start("victim")
+    run_id = await quick.submit("once_elsewhere")
+    pid = await quick.told(run_id)
+    zygotes = [int(each) for each in children_of(worker.process.pid)]
+    end_at_last(pid, *zygotes)
+    await quick.worker(isolated, "other")
+    worker.kill()
+    await gone(pid, *zygotes)
+    run = await quick.ended(run_id, 30)
+    assert (run.status, run.result) == (Status.SUCCEEDED, 2)
+    events = await quick.events(run_id)
+    assert (events.count("begun"), events.count("succeeded"), events.count("reclaimed")) == (2, 1, 1)
+
+
+async def test_a_frozen_workers_attempt_is_gone_before_it_begins_elsewhere(
+    quick, start, isolated, end_at_last, tmp_path
+):
+    """Nobody is there to stop it; and it would go on, since it is not the process that was frozen."""
+    ledger = tmp_path / "ledger"
+    worker = await start("frozen")
+    run_id = await quick.submit("marks", str(ledger))
+    pid = await quick.told(run_id)
+    end_at_last(pid)
+    await quick.worker(isolated, "other")
+    worker.freeze()
+    again = await quick.told(run_id, times=2)
+    end_at_last(again)
+    assert kernel.start_time(pid) is None
+    await quick.queue.cancel(run_id)
+    worker.thaw()
+    assert (await quick.ended(run_id, 30)).status is Status.CANCELLED
+    fences = [int(line) for line in ledger.read_text().split()]
+    assert fences == sorted(fences)
+    assert len(set(fences)) == 2
+    worker.process.send_signal(signal.SIGTERM)
+    assert await worker.exited() == 0
+
+
+async def test_an_agent_that_blocks_the_workers_loop_costs_no_process_its_life(quick, start):
+    """The word that the lease is kept does not come from the event loop."""
+    await start("blocked")
+    run_id = await quick.submit("naps", 5.0)
+    await quick.told(run_id)
+    await quick.ended(await quick.submit("blocks", 4.0))
+    run = await quick.ended(run_id)
+    assert (run.status, run.result, run.fence) == (Status.SUCCEEDED, 1, 1)
+
+
+async def test_an_agent_that_stays_in_c_for_longer_than_its_lease_keeps_it(quick, start):
+    await start("patient")
+    run = await quick.ended(await quick.submit("holds_the_lock", 5), 30)
+    assert (run.status, run.result) == (Status.SUCCEEDED, 1)

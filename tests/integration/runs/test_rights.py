@@ -1,0 +1,52 @@
+"""The rights that docs/operate/workers.md gives to Holdfast's user are enough, and ask for nothing that is refused."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from byhand import expiry_without_retention, retention_of
+from redis.asyncio import Redis
+from system import System
+
+from holdfast.agents.app import App
+from holdfast.config import RedisSettings
+from holdfast.runs.run import Status
+
+GUIDE = Path(__file__).parents[3] / "docs" / "operate" / "workers.md"
+
+
+def rights() -> list[str]:
+    """The command of the guide, as it is given there."""
+    (command,) = re.findall(r"redis-cli (ACL SETUSER (?:.*\\\n)*.*)\n", GUIDE.read_text())
+    return shlex.split(command.replace("\\\n", ""))
+
+
+async def test_the_rights_in_the_guide_are_enough(start_valkey):
+    server = start_valkey(append_only=False)
+    root = Redis.from_url(server.tcp_url)
+    await root.execute_command(*rights())
+    app = App("test")
+
+    @app.agent
+    async def echo(value):
+        return value
+
+    url = server.tcp_url.replace("127", "holdfast:secret@127", 1)
+    async with root, System(RedisSettings(url=url)) as system:
+        worker = await system.worker(app)
+        runs = [
+            await system.submit("echo", 1),
+            await system.submit("echo", 2, thread_id="t", delay_seconds=0.01),
+        ]
+        for run_id in runs:
+            assert (await system.ended(run_id)).status is Status.SUCCEEDED
+        await retention_of(system.queue).run_once()
+        await root.delete(system.queue.keys.unarchived)
+        await expiry_without_retention(system.queue).run_once()
+        worker.process.request_stop()
+        await worker.task
+        assert await root.execute_command("ACL", "LOG") == []
+        # Whoever looks at what is left may do more.
+        await root.execute_command("ACL", "SETUSER", "holdfast", "allkeys", "+@all")
