@@ -1,4 +1,4 @@
-"""A support desk: eight small agents, each showing one thing that Holdfast does for it.
+"""A support desk: eight small agents and a resident, each showing one thing that Holdfast does for it.
 
 holdfast dev examples/support_desk.py
 holdfast submit greet '{"name": "Ada"}' --follow
@@ -88,3 +88,17 @@ async def survivor(ctx: Context, task: dict[str, Any]) -> dict[str, Any]:
         done = await ctx.step(f"part-{step}", work, step)
         await ctx.emit("progress", {"step": done, "of": steps})
     return {"steps": steps, "attempt": ctx.attempt, "fence": ctx.fence}
+
+
+@app.resident
+class Clerk:
+    """Stays: it keeps a ledger of its tickets, which outlives its process and its host."""
+
+    async def receive(self, ctx: Context, message: dict[str, Any]) -> list[int]:
+        """Enter a ticket, or show the ledger; a ticket that comes again after a crash is entered once."""
+        ledger: list[int] = await ctx.state.get("ledger") or []
+        ticket = message.get("ticket")
+        if ticket is not None and ticket not in ledger:
+            ledger.append(ticket)
+            await ctx.state.set("ledger", ledger)
+        return ledger

@@ -12,8 +12,15 @@ from rich.console import Console
 
 from holdfast.cli.demo.account import Account, Event, settled_twice
 from holdfast.cli.demo.books import Audit, Record, ScheduledRun
-from holdfast.cli.demo.evidence import answered, delivered, steps_done_once, streamed_once, turns_once
-from holdfast.cli.demo.figures import Asked, Figures, Streamed, Turns
+from holdfast.cli.demo.evidence import (
+    answered,
+    delivered,
+    steps_done_once,
+    streamed_once,
+    tickets_kept,
+    turns_once,
+)
+from holdfast.cli.demo.figures import Asked, Figures, Kept, Streamed, Turns
 from holdfast.cli.demo.program import ACTS, AGENTS
 from holdfast.cli.demo.proof import prove
 from holdfast.cli.demo.receiver import Delivery
@@ -115,7 +122,7 @@ def record(run_id: str, status: str, *events: Event, result: Any = None) -> Reco
         dataclasses.replace(each, run_id=run_id, id=f"{number}-0")
         for number, each in enumerate((event("submitted"), *events), 1)
     ]
-    return Record(run_id, status, fence=1, attempt=1, events=numbered, result=result)
+    return Record(run_id, status, fence=1, events=numbered, result=result)
 
 
 def deliveries(audit: Audit) -> list[Delivery]:
@@ -255,6 +262,22 @@ def test_a_turn_that_is_doubled_or_lost_or_out_of_its_time_is_found(audit: Audit
     assert missing in turns_once(TURNS, audit).missing
 
 
+KEPT = Kept("host-a", ("clerk-1",), 2.5, tickets=3, ledgers={"clerk-1": (1, 2, 3), "clerk-2": (1, 2, 3)})
+
+
+def test_tickets_that_are_all_in_their_ledgers_hold():
+    check = tickets_kept(KEPT)
+    assert check.holds, check
+    assert check.claim.startswith("6 tickets are in the ledgers of 2 residents")
+
+
+@pytest.mark.parametrize("ledger", [(1, 2), (1, 3, 2), (1, 2, 2, 3), ()])
+def test_a_ticket_that_is_lost_or_doubled_or_out_of_its_place_is_found(ledger: tuple[int, ...]):
+    kept = dataclasses.replace(KEPT, ledgers={**KEPT.ledgers, "clerk-2": ledger})
+    assert len(tickets_kept(kept).missing) == 1
+    assert tickets_kept(dataclasses.replace(KEPT, orphans=())).missing
+
+
 def test_what_schedules_asked_for_is_nobodys_alien_event():
     audit = of_turns(turn(1))
     assert delivered([*deliveries(audit), Delivery("run 1", "1-0", "started")], audit).holds
@@ -353,7 +376,7 @@ def stage() -> Stage:
     return stage
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (80, 36), (200, 60)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (80, 36), (80, 42), (200, 60)])
 def test_the_picture_fits_the_terminal(stage: Stage, width: int, height: int):
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as capture:
@@ -363,8 +386,8 @@ def test_the_picture_fits_the_terminal(stage: Stage, width: int, height: int):
     assert max(map(len, lines)) <= width
     for word in (*AGENTS, *ACTS, "cancelled", "✓"):
         assert any(word in line for line in lines), word
-    assert any("api-b" in line for line in lines) == (height > 24)
-    assert sum("run-" in line for line in lines) == {24: 0, 30: 0, 36: 1, 60: 6}[height]
+    assert any("api-b" in line for line in lines) == (height > 30)
+    assert sum("run-" in line for line in lines) == {24: 0, 30: 0, 36: 0, 42: 4, 60: 6}[height]
 
 
 def test_without_a_terminal_an_act_is_one_line(stage: Stage):

@@ -27,7 +27,6 @@ class Record:
     run_id: str
     status: str
     fence: int
-    attempt: int
     events: list[Event]
     result: Any = None
 
@@ -144,7 +143,6 @@ class Books:
             run_id,
             status=fields.get(b"status", b"missing").decode(),
             fence=int(fields.get(b"fence", 0)),
-            attempt=int(fields.get(b"attempt", 0)),
             events=[_event(run_id, entry, values) for entry, values in feed],
             result=msgspec.json.decode(fields.get(b"result") or b"null"),
         )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.demo.account import Event
     from holdfast.cli.demo.books import Audit, Record
-    from holdfast.cli.demo.figures import Asked, Streamed, Turns
+    from holdfast.cli.demo.figures import Asked, Kept, Streamed, Turns
     from holdfast.cli.demo.receiver import Delivery
 
 
@@ -108,6 +108,24 @@ def turns_once(turns: Turns, audit: Audit) -> Check:
         f"{turns.triggered} ran once, by hand"
     )
     return Check(claim, tuple(wrong))
+
+
+def tickets_kept(kept: Kept) -> Check:
+    """Every ticket is in the ledger of its resident, once and in its place, whatever became of its host."""
+    wanted = list(range(1, kept.tickets + 1))
+    wrong = [
+        f"{name} has the tickets {', '.join(map(str, ledger)) or 'none'}"
+        for name, ledger in kept.ledgers.items()
+        if list(ledger) != wanted
+    ]
+    if not kept.orphans:
+        wrong.append(f"{kept.victim} had no residents when it was killed")
+    count = sum(map(len, kept.ledgers.values()))
+    return Check(
+        f"{count} tickets are in the ledgers of {len(kept.ledgers)} residents, each once and in order; "
+        f"{len(kept.orphans)} of them lost their host",
+        tuple(wrong),
+    )
 
 
 def delivered(taken: Sequence[Delivery], audit: Audit) -> Check:

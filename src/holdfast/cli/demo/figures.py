@@ -57,6 +57,19 @@ class Turns:
     resumed_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Residents that lost their host, and what each of them has in its ledger at the end."""
+
+    victim: str
+    orphans: tuple[str, ...]
+    took: float
+    """From kill -9 until all of them lived elsewhere."""
+    tickets: int
+    """How many tickets each was handed, numbered from 1."""
+    ledgers: dict[str, tuple[int, ...]]
+
+
 @dataclass(slots=True)
 class Figures:
     """All of it."""
@@ -70,3 +83,4 @@ class Figures:
     streamed: Streamed | None = None
     outage: Outage | None = None
     turns: Turns | None = None
+    kept: Kept | None = None

@@ -7,6 +7,7 @@ from typing import Final
 WORKERS: Final = ("worker-a", "worker-b", "worker-c")
 REPLICAS: Final = ("api-a", "api-b")
 SCHEDULERS: Final = ("scheduler",)
+HOSTS: Final = ("host-a", "host-b")
 AGENTS: Final = {
     "greet": "quick",
     "research": "slow, tells its progress",
@@ -21,6 +22,7 @@ ACTS: Final = (
     "start",
     "submit",
     "schedule",
+    "reside",
     "cancel",
     "ask",
     "stream",
@@ -29,7 +31,7 @@ ACTS: Final = (
     "SIGTERM",
     "finish",
 )
-START, SUBMIT, SCHEDULE, CANCEL, ASK, STREAM, OUTAGE, KILL, HAND_BACK, FINISH = range(len(ACTS))
+START, SUBMIT, SCHEDULE, RESIDE, CANCEL, ASK, STREAM, OUTAGE, KILL, HAND_BACK, FINISH = range(len(ACTS))
 
 
 def short(run_id: str) -> str:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from holdfast.cli.demo.account import CANCELLED, ENDED, FAILED, SUCCEEDED, TIMED_OUT, settled_twice
 from holdfast.cli.demo.asking import AMOUNT
 from holdfast.cli.demo.check import Check
-from holdfast.cli.demo.evidence import answered, delivered, steps_done_once, streamed_once, turns_once
+from holdfast.cli.demo.evidence import (
+    answered,
+    delivered,
+    steps_done_once,
+    streamed_once,
+    tickets_kept,
+    turns_once,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,6 +59,7 @@ def prove(submitted: Mapping[str, str], figures: Figures, audit: Audit, taken: S
         *([answered(figures.asked, {"paid": AMOUNT}, audit)] if figures.asked else []),
         *([streamed_once(figures.streamed, audit)] if figures.streamed else []),
         *([turns_once(figures.turns, audit)] if figures.turns else []),
+        *([tickets_kept(figures.kept)] if figures.kept else []),
         delivered(taken, audit),
     ]
     return Proof(

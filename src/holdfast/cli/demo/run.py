@@ -11,7 +11,7 @@ from rich.console import Console
 
 from holdfast.cli.demo.books import Books
 from holdfast.cli.demo.http import Http
-from holdfast.cli.demo.program import ACTS, REPLICAS, WORKERS
+from holdfast.cli.demo.program import ACTS, HOSTS, REPLICAS, WORKERS
 from holdfast.cli.demo.proof import prove
 from holdfast.cli.demo.stage import Stage
 from holdfast.cli.demo.story import Story
@@ -94,6 +94,9 @@ class Demo:
         for name in REPLICAS:
             if not system.replicas[name].lives:
                 system.start_replica(name)
+        for name in HOSTS:
+            if not system.hosts[name].lives:
+                system.start_host(name)
         print_invitation(self._console, system)
         await asyncio.Event().wait()
 

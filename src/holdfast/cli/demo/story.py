@@ -15,6 +15,7 @@ from holdfast.cli.demo.program import (
     CANCEL,
     FINISH,
     HAND_BACK,
+    HOSTS,
     KILL,
     REPLICAS,
     SCHEDULERS,
@@ -24,6 +25,7 @@ from holdfast.cli.demo.program import (
     milliseconds,
     short,
 )
+from holdfast.cli.demo.residents import keep_residents
 from holdfast.cli.demo.streaming import stream
 from holdfast.cli.demo.turns import keep_schedules
 
@@ -55,6 +57,7 @@ class Story:
         async with asyncio.TaskGroup() as group:
             day = group.create_task(self._submit_a_day())
             turns = group.create_task(keep_schedules(self._stage, self._http, self._books))
+            kept = group.create_task(keep_residents(self._stage))
             await self._cancel()
             self.figures.asked = await ask(self._stage, self._http)
             self.figures.streamed = await stream(self._stage, self._http)
@@ -64,6 +67,7 @@ class Story:
             await day
             self.figures.outage = await outage
             self.figures.turns = await turns
+            self.figures.kept = await kept
         await self._finish()
 
     async def _start(self) -> None:
@@ -75,14 +79,16 @@ class Story:
             stage.system.start_scheduler(name)
         for name in REPLICAS:
             stage.system.start_replica(name)
+        for name in HOSTS:
+            stage.system.start_host(name)
         await stage.until(
             "the processes to be ready", lambda: all(each.ready for each in stage.system.processes)
         )
         lease = stage.system.settings.lease.ttl_seconds
         stage.end(
             act,
-            f"Valkey, {len(WORKERS)} workers, a scheduler, {len(REPLICAS)} api replicas, an Event API; "
-            f"{lease:g} s leases",
+            f"Valkey, {len(WORKERS)} workers, a scheduler, {len(REPLICAS)} api replicas, {len(HOSTS)} hosts, "
+            f"an Event API; {lease:g} s leases",
         )
 
     async def _submit_a_day(self) -> None:

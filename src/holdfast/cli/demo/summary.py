@@ -48,6 +48,10 @@ def _figures(proof: Proof, figures: Figures, lease_seconds: float) -> dict[str, 
         rows["recovery"] = (
             f"{figures.recovery:.2f} s from kill -9 to running elsewhere (leases last {lease_seconds:g} s)"
         )
+    if figures.kept is not None:
+        rows["residents"] = (
+            f"{figures.kept.took:.2f} s from kill -9 of {figures.kept.victim} to all of its own elsewhere"
+        )
     if figures.hand_back is not None:
         rows["hand-back"] = f"{milliseconds(figures.hand_back)} from handed back to running elsewhere"
     if figures.asked is not None:

@@ -49,6 +49,7 @@ class System:
         self.workers: dict[str, Watched] = {}
         self.replicas: dict[str, Watched] = {}
         self.schedulers: dict[str, Watched] = {}
+        self.hosts: dict[str, Watched] = {}
 
     async def __aenter__(self) -> Self:
         folder = tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True)
@@ -70,7 +71,12 @@ class System:
     @property
     def processes(self) -> list[Watched]:
         """Every process that was started, the dead ones too."""
-        return [*self.workers.values(), *self.schedulers.values(), *self.replicas.values()]
+        return [
+            *self.workers.values(),
+            *self.schedulers.values(),
+            *self.replicas.values(),
+            *self.hosts.values(),
+        ]
 
     def start_worker(self, name: str) -> None:
         """Start a worker process, exactly as an operator would."""
@@ -83,6 +89,10 @@ class System:
     def start_scheduler(self, name: str) -> None:
         """Start a scheduler process."""
         self.schedulers[name] = self._start(name, "scheduler", WORKER_POD_NAME=name)
+
+    def start_host(self, name: str) -> None:
+        """Start a host of residents."""
+        self.hosts[name] = self._start(name, "host", HOLDFAST_HOSTS_NAME=name)
 
     def _start(self, name: str, kind: str, **environ: str) -> Watched:
         command = [sys.executable, "-m", "holdfast", kind, "--app", str(self._app)]
@@ -129,6 +139,7 @@ class System:
             "event_api": {"url": self.receiver.url},
             "relay": {"retry_first_seconds": 0.2, "retry_most_seconds": 1.0, "breaker_seconds": 0.5},
             "api": {"port": 0, "linger_seconds": 0.0, "drain_seconds": 1.0},
+            "hosts": {"grpc_port": 0, "ttl_seconds": LEASE_SECONDS},
             "log": {"format": "json"},
         }
 

@@ -21,7 +21,7 @@ from holdfast.cli.demo.account import (
     TIMED_OUT,
     WAITING,
 )
-from holdfast.cli.demo.program import AGENTS, REPLICAS, SCHEDULERS, WORKERS, short
+from holdfast.cli.demo.program import AGENTS, HOSTS, REPLICAS, SCHEDULERS, WORKERS, short
 from holdfast.cli.demo.receiver import UP
 
 if TYPE_CHECKING:
@@ -116,15 +116,15 @@ def picture(stage: Stage, width: int, height: int) -> RenderableType:
     """Draw everything that fits: first the events go, then the air, then the processes."""
     width = min(width - 2, _WIDEST)
     parts = [_title(stage, width), _agents(stage, width), _acts(stage, width), _processes(stage, width)]
-    processes = len(WORKERS) + len(SCHEDULERS) + len(REPLICAS)
-    lines = 1 + (2 + len(AGENTS)) + len(stage.acts) + (2 + processes)
-    air = len(parts) - 1
-    room = height - 1 - lines - air
-    if (events := min(_MOST_EVENTS, room - 2)) > 0:
+    processes = 2 + len(WORKERS) + len(SCHEDULERS) + len(REPLICAS) + len(HOSTS)
+    room = height - 1 - (1 + (2 + len(AGENTS)) + len(stage.acts) + processes)
+    if (events := min(_MOST_EVENTS, room - len(parts) - 1)) > 0:
         parts.append(_events(stage, width, events))
-    if room < -air:
+        room -= 1 + events
+    if room < 0:
         parts.pop()
-    spaced = [line for part in parts for line in (part, "")][:-1] if room >= 0 or room < -air else parts
+        room += processes
+    spaced = [line for part in parts for line in (part, "")][:-1] if room >= len(parts) - 1 else parts
     return Padding(Group(*spaced), (0, 1), expand=False)
 
 
@@ -196,8 +196,8 @@ def _processes(stage: Stage, width: int) -> RenderableType:
     table.add_column("pid", width=8, justify="right")
     table.add_column("state", width=12)
     table.add_column("", width=width - 36, no_wrap=True, overflow="ellipsis")
-    started = {**system.workers, **system.schedulers, **system.replicas}
-    for name in (*WORKERS, *SCHEDULERS, *REPLICAS):
+    started = {**system.workers, **system.schedulers, **system.replicas, **system.hosts}
+    for name in (*WORKERS, *SCHEDULERS, *REPLICAS, *HOSTS):
         process = started.get(name)
         if process is None:
             table.add_row(Text(name, style="dim"), "", "", "")
