@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from bench import (
     drain,
     emit,
+    hosts,
     http,
     latency,
     leases,
@@ -43,6 +44,7 @@ PARTS = {
     "steps": steps,
     "relay": outside,
     "schedules": schedules,
+    "hosts": hosts,
 }
 
 

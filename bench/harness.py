@@ -153,7 +153,12 @@ async def process(on: Server, kind: str, agents: str, **environ: str) -> AsyncIt
     """A process of ours by the real command line, which has told the others that it is there."""
     name = f"bench-{next(_numbers)}"
     app = f"{HERE / agents}:app"
-    settings = {"REDIS_URL": on.url, "WORKER_POD_NAME": name, "LOG_LEVEL": "WARNING"} | environ
+    settings = {
+        "REDIS_URL": on.url,
+        "WORKER_POD_NAME": name,
+        "HOLDFAST_HOSTS_NAME": name,
+        "LOG_LEVEL": "WARNING",
+    } | environ
     # In an empty directory, so that no holdfast.yaml is found.
     with tempfile.TemporaryDirectory(prefix="hfbench") as cwd:
         async with Child.of("-m", "holdfast", kind, "--app", app, cwd=cwd, **settings) as child:
