@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ConfigError
@@ -75,6 +77,8 @@ def options_of(
         class_prefixes=hosts.allowed,
         preload=preload + hosts.preload,
         prepare=prepare,
+        # A console script does not look in the working directory, where small programs have their modules.
+        path=tuple(dict.fromkeys((*sys.path, str(Path.cwd())))),
         max_processes=hosts.max_processes,
         restarts=RestartPolicy(max_restarts=hosts.max_restarts, window_seconds=hosts.restart_window_seconds),
         ready_timeout_seconds=hosts.ready_seconds,

@@ -83,6 +83,7 @@ class Host:
         self.processes = processes
         self.settings = settings
         self.draining = False
+        self.changed = asyncio.Event()  # what it holds, so that others are told before the next heartbeat
         self.metrics = metrics
         self._labels = dict(labels or {})
         self.copies: dict[str, Copy] = {}
@@ -257,6 +258,7 @@ class Host:
             await self.registry.release(self.name, agent_id, fence, "moving")
             raise ProcessesFull(f"host {self.name} leaves")
         copy = self.copies[agent_id] = Copy(agent, fence, time.time())
+        self.changed.set()
         try:
             process = await self._spawn(agent, fence)
         except ProcessesFull:
@@ -330,6 +332,7 @@ class Host:
         agent_id = copy.agent.agent_id
         if self.copies.get(agent_id) is copy:
             del self.copies[agent_id]
+            self.changed.set()
         await asyncio.wrap_future(self.processes.forget(agent_id))
         self.metrics.host_agents_ended.labels(status).inc()
         await self.registry.release(self.name, agent_id, copy.fence, status, error)
@@ -382,9 +385,7 @@ class Host:
     @contextlib.asynccontextmanager
     async def _turn(self, agent_id: str) -> AsyncGenerator[None]:
         """One thing at a time happens to an agent."""
-        turn = self._turns.get(agent_id)
-        if turn is None:
-            turn = self._turns[agent_id] = asyncio.Lock()
+        turn = self._turns.setdefault(agent_id, asyncio.Lock())
         async with turn:
             yield
 

@@ -49,5 +49,7 @@ def copy_of(agent_id: str, reader: str) -> tuple[int, int] | None:
 
 
 def mailbox_settings(settings: Settings, agent_id: str) -> QueueSettings:
-    """The queue as its only reader sees it."""
-    return msgspec.structs.replace(settings.queue_named(mailbox_of(agent_id)), slots=1, max_pending=0)
+    """The queue as its only reader sees it; a message that kills it is given up before the resident is."""
+    queue = settings.queue_named(mailbox_of(agent_id))
+    attempts = min(queue.max_attempts, max(settings.hosts.max_restarts, 1))
+    return msgspec.structs.replace(queue, slots=1, max_pending=0, max_attempts=attempts)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
 
 _MOVES_AT_ONCE: Final = 8
+_TOGETHER_SECONDS: Final = 0.2
+"""Changes that come in so short a time are told as one."""
 _GOODBYE_SECONDS: Final = 2.0
 _NAME_SECONDS: Final = 1.0
 
@@ -170,7 +172,11 @@ class HostService:
     async def _beat(self) -> None:
         while True:
             measure(self.host, self.host.seen())
-            await asyncio.sleep(self._members.heartbeat_seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._members.heartbeat_seconds):
+                    await asyncio.sleep(_TOGETHER_SECONDS)
+                    await self.host.changed.wait()
+            self.host.changed.clear()
             await self._announce()
 
     async def _announce(self) -> None:

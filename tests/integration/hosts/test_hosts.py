@@ -174,15 +174,32 @@ async def test_agents_go_around_and_a_full_host_is_passed_over(redis_settings):
 
 async def test_a_host_that_turns_out_to_be_full_is_passed_over(redis_settings):
     """Its heartbeat is old. Fails if it is granted the agent before it looks: the next host is asked too late then."""
-    async with cluster_of(
-        redis_settings, "a", "b", max_processes=2, ttl_seconds=90.0, heartbeat=30.0
-    ) as cluster:
-        placed = [await cluster.engine.run(agent(f"r{n}")) for n in range(4)]
+    async with cluster_of(redis_settings, "a", "b", max_processes=2) as cluster:
+        seen = await cluster.engine.hosts()
+
+        class Old:
+            async def hosts(self):
+                return seen
+
+        engine = Engine(cluster.engine.registry, Old(), cluster.engine._calls, cluster.settings.hosts)
+        placed = [await engine.run(agent(f"r{n}")) for n in range(4)]
         assert sorted(each.host for each in placed) == ["a", "a", "b", "b"]
         with pytest.raises(NoHost, match=r"host a is full .*host b is full|host b is full .*host a is full"):
-            await cluster.engine.run(agent("r4"))
-        assert await cluster.engine.stop(placed[1].agent.agent_id)
-        assert (await cluster.engine.run(agent("r5"))).host == placed[1].host
+            await engine.run(agent("r4"))
+        assert await engine.stop(placed[1].agent.agent_id)
+        assert (await engine.run(agent("r5"))).host == placed[1].host
+
+
+async def test_what_a_host_holds_is_seen_before_its_next_heartbeat(redis_settings):
+    async with cluster_of(redis_settings, "a", ttl_seconds=90.0, heartbeat=30.0) as cluster:
+        for count in (1, 0):
+            if count:
+                await cluster.engine.run(agent("x"))
+            else:
+                await cluster.engine.stop("x")
+            async with asyncio.timeout(20):
+                while [host.agents for host in await cluster.engine.hosts()] != [count]:
+                    await asyncio.sleep(0.02)
 
 
 async def test_a_host_that_gives_an_agent_back_does_not_end_the_search(redis, redis_settings):

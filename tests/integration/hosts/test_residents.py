@@ -97,6 +97,17 @@ async def test_a_message_that_can_not_be_received_is_told_and_the_next_one_goes_
     assert (await residents.ask("clerk", {"name": "Ada"}, 60))["said"] == "hello Ada"
 
 
+async def test_a_message_that_kills_is_given_up_before_the_resident_is(redis, redis_settings):
+    async with cluster_of(redis_settings) as cluster:
+        await cluster.start("a", app=APP)
+        async with Residents(cluster.settings) as residents:
+            await residents.start("Clerk", "clerk")
+            with pytest.raises(RunFailed):
+                await residents.ask("clerk", {"dies": True}, 60)
+            assert (await residents.ask("clerk", {"name": "Ada"}, 60))["said"] == "hello Ada"
+            assert (await cluster.where("clerk")).restarts == cluster.settings.hosts.max_restarts
+
+
 async def test_what_is_wrong_with_a_resident_is_said(residents):
     with pytest.raises(ProcessFailed, match="has no resident 'Clark'; its residents: Clerk, Mute, sick"):
         await residents.start("Clark", "x")
