@@ -1,7 +1,7 @@
 """Hosts: how soon a resident is there, what it keeps, and how long it stands still when its host dies.
 
-Bare = a process of the same class by ``multiprocessing`` spawn, in the same rounds; with Ray installed (the
-``bench`` extra) also a fresh actor of it.
+Bare = the same resident by ``multiprocessing`` spawn, ready when it can receive too, in the same rounds; with
+Ray installed (the ``bench`` extra) also a fresh actor of its class.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import multiprocessing
 import random
 import signal
 import statistics
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from bench import harness, residents
+from bench import harness
 from bench.figures import Figure, Goal, median_of, percentile
 from holdfast.config import HostSettings, RedisSettings, Settings
 from holdfast.hosts.agent import Status
@@ -63,11 +62,12 @@ async def _create(office: Residents, name: str) -> float:
 async def _creation(plan: Plan) -> list[Figure]:
     count = plan.pick(30, 3)
     ours, spawned, stops, asks = [], [], [], []
-    async with harness.server() as on, _host(on), _office(on) as office:
+    async with harness.server() as on, _host(on), _spawning(on) as spawning, _office(on) as office:
         await _create(office, "first")  # the zygote imports the app for it
         for number in range(count):
             ours.append(1000 * await _create(office, f"r-{number}"))
-            spawned.append(1000 * await asyncio.to_thread(_spawn))
+            await spawning.go()
+            spawned.append(1000 * float(await spawning.line()))
             began = time.monotonic()
             await office.ask(f"r-{number}", "hello")
             asks.append(1000 * (time.monotonic() - began))
@@ -87,19 +87,9 @@ async def _creation(plan: Plan) -> list[Figure]:
     ]
 
 
-def _spawn() -> float:
-    """Start the same class in a fresh interpreter, wait until it is made, and end it."""
-    context = multiprocessing.get_context("spawn")
-    ready, told = context.Pipe(duplex=False)
-    waits, stop = context.Pipe(duplex=False)
-    process = context.Process(target=residents.spawned, args=(told, waits))
-    began = time.monotonic()
-    process.start()
-    assert ready.recv() == "ready"
-    took = time.monotonic() - began
-    stop.send("stop")
-    process.join()
-    return took
+def _spawning(on: Server) -> contextlib.AbstractAsyncContextManager[Child]:
+    environ = {"REDIS_URL": on.url, "LOG_LEVEL": "WARNING"}
+    return harness.Child.of("-m", "bench.spawning", cwd=harness.HERE.parent, **environ)
 
 
 async def _ray(plan: Plan, ours: list[float]) -> list[Figure]:

@@ -43,6 +43,8 @@ otherwise), with {harness.SLOTS} slots and log level WARNING where it is about s
 - http: bare = an empty FastAPI POST route under uvicorn, asked by the same client over 16 connections.
 - steps: one after the other, each committed. relay: one relay process, a receiver in this one.
 - schedules: bare = the two scripts alone, acquire a batch and complete it, from one process; nothing is run.
+- hosts: residents that import pydantic, through gRPC; bare = the same resident by multiprocessing spawn, or,
+  where the row says so, a fresh Ray actor of its class, ready when its constructor has returned.
 """
 
 
@@ -85,10 +87,19 @@ def _row(figure: Figure) -> tuple[str, ...]:
 
 
 def write_report(parts: Parts, seen: Mapping[str, str]) -> None:
+    """Renew the sections of the parts that were measured; the others stay, each with its own date."""
     told = "\n".join(f"- {name}: {value}" for name, value in seen.items())
-    tables = "\n\n".join(f"## {part}\n\n{table(figures)}" for part, figures in parts.items())
-    text = f"# Speed and memory\n\n{ABOUT}\n{told}\n\n{tables}\n"
-    REPORT.write_text(text)
+    sections = _sections(REPORT.read_text() if REPORT.exists() else "")
+    for part, figures in parts.items():
+        load = seen["machine"].rpartition(", ")[2]
+        sections[part] = f"Measured {seen['date']}, {load}.\n\n{table(figures)}"
+    tables = "\n\n".join(f"## {part}\n\n{section}" for part, section in sections.items())
+    REPORT.write_text(f"# Speed and memory\n\n{ABOUT}\nThe last run:\n\n{told}\n\n{tables}\n")
+
+
+def _sections(text: str) -> dict[str, str]:
+    _, *parts = text.split("\n## ")
+    return {name: body.strip() for name, _, body in (part.partition("\n") for part in parts)}
 
 
 def write_results(path: Path, parts: Parts, seen: Mapping[str, str]) -> None:

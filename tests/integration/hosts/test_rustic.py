@@ -24,13 +24,20 @@ def run(*command: str, stderr: int = subprocess.STDOUT, **options: Any) -> subpr
     )
 
 
+def version_folders() -> Iterator[Path]:
+    """Where pyenv keeps its Pythons; CI may have given us another home, or none."""
+    yield Path(sys.base_prefix).parent  # beside the one that runs this
+    homes = (os.environ.get("HOME", ""), pwd.getpwuid(os.getuid()).pw_dir)
+    roots = (os.environ.get("PYENV_ROOT", ""), *(f"{home}/.pyenv" for home in homes if home))
+    yield from (Path(root) / "versions" for root in roots if root)
+
+
 def candidates(uv: str) -> Iterator[str]:
     """Every place where a Python 3.13 may be."""
     yield sys.executable
     yield shutil.which("python3.13") or ""
-    home = Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
-    versions = Path(os.environ.get("PYENV_ROOT") or home / ".pyenv") / "versions"
-    yield from (str(found / "bin" / "python") for found in sorted(versions.glob("3.13*"), reverse=True))
+    for versions in version_folders():
+        yield from (str(found / "bin" / "python") for found in sorted(versions.glob("3.13*"), reverse=True))
     yield run(uv, "python", "find", "3.13", stderr=subprocess.DEVNULL).stdout.strip()
 
 
