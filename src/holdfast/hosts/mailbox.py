@@ -52,4 +52,4 @@ def mailbox_settings(settings: Settings, agent_id: str) -> QueueSettings:
     """The queue as its only reader sees it; a message that kills it is given up before the resident is."""
     queue = settings.queue_named(mailbox_of(agent_id))
     attempts = min(queue.max_attempts, max(settings.hosts.max_restarts, 1))
-    return msgspec.structs.replace(queue, slots=1, max_pending=0, max_attempts=attempts)
+    return msgspec.structs.replace(queue, slots=1, max_pending=1, max_attempts=attempts)

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from hosting import cluster_of
 
+from holdfast.config import QueueSettings, Settings
 from holdfast.errors import InputError, NoHost, NotFound, ProcessFailed, RunFailed
-from holdfast.hosts.mailbox import copy_of, mailbox_of, reader_name
+from holdfast.hosts.mailbox import copy_of, mailbox_of, mailbox_settings, reader_name
+from holdfast.leases.permits import Permits
 from holdfast.services.residents import Residents
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
@@ -138,6 +140,14 @@ async def test_one_that_is_not_well_is_started_again(cluster, residents, residen
 )
 def test_every_id_has_a_mailbox_of_its_own(agent_id, name):
     assert mailbox_of(agent_id) == name
+
+
+def test_a_mailbox_is_read_one_message_at_a_time_whatever_the_queues_say():
+    """Not by its thread alone: that is free again when a lease is lost, and the call that had it may go on."""
+    for pending in (0, 1, 256):
+        settings = Settings(queue=QueueSettings(slots=50, max_pending=pending))
+        mailbox = mailbox_settings(settings, "clerk")
+        assert Permits(min(mailbox.slots, mailbox.max_pending)).free == 1
 
 
 @pytest.mark.parametrize("agent_id", ["clerk", "o/g/a", "a:1:2", "ä" * 512, "x"])
