@@ -39,6 +39,16 @@ def promise() -> Future[Any]:
     return future
 
 
+def settle(future: Future[Any], error: Exception | None = None) -> None:
+    """Keep a promise, or break it with an error, unless that has happened already."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
 @dataclass(slots=True, eq=False)
 class Agent:
     """The life of one agent, over all its processes."""

@@ -49,9 +49,10 @@ class Processes:
         if options.keep_seconds:
             self._loop.post(self._keep)
 
-    def warm_up(self) -> None:
-        """Start the zygote before the first agent asks for it."""
+    def warm_up(self) -> Future[None]:
+        """Start the zygote before the first agent asks for it; the future says whether it could preload."""
         self._loop.post(self._supervisor.ensure_zygote)
+        return self._supervisor.begun
 
     def spawn(
         self,

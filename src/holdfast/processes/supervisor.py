@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import Conflict, NotAllowed, ProcessError, ProcessesFull, ProcessFailed
 from holdfast.processes import wire
-from holdfast.processes.agent import Agent, how_it_ended
+from holdfast.processes.agent import Agent, how_it_ended, promise, settle
 from holdfast.processes.handle import Handle, Hearing
 from holdfast.processes.info import EventKind, ProcessEvent, Status
 from holdfast.processes.zygotes import ZygoteClient
@@ -37,6 +37,7 @@ class Supervisor:
     def __init__(self, loop: Loop, options: ProcessOptions, publish: Callable[[ProcessEvent], None]) -> None:
         self.agents: dict[str, Agent] = {}
         self.closing = False
+        self.begun = promise()  # kept, or broken if the first zygote lacks what it needs
         self._loop = loop
         self._options = options
         self._publish = publish
@@ -324,6 +325,7 @@ class Supervisor:
 
     def _on_hello(self) -> None:
         self._false_starts = 0
+        settle(self.begun)
         for agent in list(self.agents.values()):
             if agent.status is Status.STARTING and agent.handle is None:
                 self._launch(agent)
@@ -354,6 +356,7 @@ class Supervisor:
 
     def _false_start(self, error: str) -> None:
         self._false_starts += 1
+        settle(self.begun, ProcessError(error))
         give_up = self._false_starts > self._options.zygote_restarts.max_restarts
         waiting = [agent for agent in self.agents.values() if agent.handle is None]
         waiting = [agent for agent in waiting if agent.status is Status.STARTING]

@@ -165,11 +165,13 @@ class Zygote:
         # Only what we have not reaped: its number can't belong to anybody else.
         if pid not in self._agents:
             return {"kind": "gone"}
-        with contextlib.suppress(ProcessLookupError):
-            if request["group"]:
+        if request["group"]:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, request["signal"])
-            else:
-                os.kill(pid, request["signal"])
+                return {"kind": "signalled"}
+            # It is so young that it has no group yet, nor anything else to end.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, request["signal"])
         return {"kind": "signalled"}
 
     def _reap(self) -> None:

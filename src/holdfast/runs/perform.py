@@ -100,26 +100,7 @@ def prepare(
         return Failed(Failure.because(FailureClass.UNKNOWN_AGENT, str(exc)))
     if run.attempt > attempts_of(spec, place.settings):
         return Failed(Failure.because(FailureClass.POISON, _poisonous(run)))
-    info = RunInfo(
-        run_id=run.run_id,
-        agent_id=run.agent,
-        thread_id=envelope.thread_id,
-        attempt=run.attempt,
-        fence=run.fence,
-        deadline=datetime.now(UTC) + timedelta(seconds=timeout),
-        metadata=envelope.metadata,
-        trace=envelope.trace,
-        log_fields=envelope.logger_context,
-    )
-    ctx = Context(
-        info,
-        emit,
-        Signals(place.draining),
-        # Not before it is used: most runs remember nothing, and making it is a part of a small run's cost.
-        memory=partial(memory_of, place, run, envelope),
-        answers=None if place.answer is None else partial(place.answer, run.run_id),
-        store=place.store,
-    )
+    ctx = _context(place, run, envelope, timeout, emit)
     undo = partial(_undo, ctx, run.rollback) if run.rollback else None
     grace: float | None = place.settings.stop_grace_seconds
     if spec.isolation == "process":
@@ -137,13 +118,48 @@ def prepare(
     return Attempt(invocation, undo)
 
 
+def _context(
+    place: Workplace,
+    run: Claimed,
+    envelope: Envelope,
+    timeout: float,
+    emit: Callable[[str, Any], Awaitable[None]],
+) -> Context:
+    info = RunInfo(
+        run_id=run.run_id,
+        agent_id=run.agent,
+        thread_id=envelope.thread_id,
+        attempt=run.attempt,
+        fence=run.fence,
+        deadline=datetime.now(UTC) + timedelta(seconds=timeout),
+        metadata=envelope.metadata,
+        trace=envelope.trace,
+        log_fields=envelope.logger_context,
+    )
+    return Context(
+        info,
+        emit,
+        Signals(place.draining),
+        # Not before it is used: most runs remember nothing, and making it is a part of a small run's cost.
+        memory=partial(memory_of, place, run, envelope),
+        answers=None if place.answer is None else partial(place.answer, run.run_id),
+        store=place.store,
+    )
+
+
 def _errand(place: Workplace, run: Claimed, envelope: Envelope, trusted: Callable[[], float]) -> Errand:
     """The attempt, as its process is told of it."""
     owner, queue = place.owner, place.settings.name
     return Errand(
         id=f"{run.run_id}:{run.fence}",
         queue=queue,
-        task={"queue": queue, "kept_as": run.kept_as, "owner": owner, "tenant": envelope.tenant},
+        task={
+            "queue": queue,
+            "partition": place.settings.partition,
+            "kept_as": run.kept_as,
+            "owner": owner,
+            "tenant": envelope.tenant,
+        },
         grace_seconds=place.settings.stop_grace_seconds,
         trusted=trusted,
     )

@@ -15,7 +15,7 @@ import platform
 import time
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError, NoHost
+from holdfast.errors import HoldfastError, NoHost, ProcessError
 from holdfast.hosts.directory import KIND, describe
 from holdfast.hosts.engines import members_of, open_cluster, registry_of
 from holdfast.hosts.host import Host
@@ -201,10 +201,21 @@ def run_host(settings: Settings, app: str = "") -> int:
     cgroups = Cgroups() if settings.hosts.cgroups else None
     options = dataclasses.replace(process_options(settings, app), cgroups=cgroups)
     with Processes(options) as processes:
-        processes.warm_up()
+        _prepare(processes)
         asyncio.run(_until_signal(settings, processes, app))
         ignore_signals()
     return 0
+
+
+def _prepare(processes: Processes) -> None:
+    """Wait until agents can be started: a host that can start none must not say that it is ready."""
+    try:
+        processes.warm_up().result()
+    except ProcessError as exc:
+        last = str(exc).strip().rpartition("\n")[2]
+        raise ProcessError(
+            f"this host can't import what its agents need (hosts.preload, or the app): {last}"
+        ) from exc
 
 
 async def _until_signal(settings: Settings, processes: Processes, app: str) -> None:

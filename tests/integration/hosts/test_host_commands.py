@@ -43,6 +43,17 @@ def host(redis, environ, tmp_path):
             assert child.wait(60) == 0, log.read_text()
 
 
+def test_a_host_that_can_start_no_agent_is_never_ready(redis, environ):
+    ended = holdfast(environ | {"HOLDFAST_HOSTS_PRELOAD": "no_such_module"}, "host", "--app", APP, "--json")
+    assert ended.returncode == 1
+    assert "host ready" not in ended.stderr
+    *_, last = ended.stderr.splitlines()
+    assert last == (
+        "holdfast: this host can't import what its agents need (hosts.preload, or the app): "
+        "ModuleNotFoundError: No module named 'no_such_module'"
+    )
+
+
 def test_a_resident_from_its_start_to_its_end(host, environ):
     assert holdfast(environ, "agents", "list").stdout == "no agent lives\n"
     started = holdfast(environ, "agents", "start", "Clerk", "clerk-1", '"good day"')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from holdfast.errors import ProcessError, ProcessFailed
 from holdfast.processes.handle import Handle
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
+from holdfast.processes.zygote import Config, Zygote
 
 EndAtLast = Callable[[Iterable[int]], None]
 
@@ -24,6 +26,7 @@ HOST = """
 import json, os, sys, time
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
+from holdfast.processes.zygote import Config, Zygote
 names = ("willing", "stubborn", "family", "forked")
 entries = {name: f"processentries:{name}" for name in names}
 processes = Processes(ProcessOptions(entries=entries, path=(sys.argv[1], *sys.path)))
@@ -225,3 +228,16 @@ def test_a_shutdown_leaves_nobody(make: Callable[..., Processes]):
     processes.shutdown()
     until(lambda: all(is_gone(pid) for pid in pids))
     processes.shutdown()
+
+
+def test_a_child_is_killed_even_before_it_has_a_group_of_its_own():
+    """Fails if only the group is asked: a kill that came right after the fork was lost, and the stop with it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, subprocess.Popen(["sleep", "600"]) as young:
+        zygote = Zygote(theirs, Config({}, (), (), (), ()))
+        zygote._agents.add(young.pid)  # as a fork that has not come to its first step
+        zygote._signal({"pid": young.pid, "signal": signal.SIGKILL, "group": True})
+        try:
+            assert young.wait(PATIENCE) == -signal.SIGKILL
+        finally:
+            young.kill()
