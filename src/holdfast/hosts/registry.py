@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -118,9 +118,12 @@ class Registry:
         word, host, address, fence = await _UNWANT(self.redis, self._keys, [agent_id, _KEEP_MS])
         return Stopping(word.decode(), host.decode(), address.decode(), int(fence))
 
-    async def reclaim(self, limit: int = 100, *, bound_only: bool = False) -> list[Homeless]:
-        """Take agents whose host is gone, each for one caller; those that end with it are forgotten."""
-        args = [limit, self._placing_ms, _KEEP_MS, "bound" if bound_only else ""]
+    async def reclaim(self, limit: int = 100, *, only: Literal["", "bound", "free"] = "") -> list[Homeless]:
+        """Take agents whose host is gone, each for one caller; those that end with it are forgotten.
+
+        ``bound`` looks at those only that end with their host, ``free`` at those only that nobody has.
+        """
+        args = [limit, self._placing_ms, _KEEP_MS, only]
         row: list[bytes] = await _RECLAIM(self.redis, self._keys, args)
         return [
             Homeless(agent_id.decode(), int(fence), host.decode())
@@ -151,6 +154,10 @@ class Registry:
         """Say that a host has an agent no more: stopped, crashed, moving, or restarting (there)."""
         args = [host, agent_id, fence, status, error[-4000:], _KEEP_MS, self._placing_ms]
         return await _RELEASE(self.redis, self._keys, args) == b"released"
+
+    async def unplaced(self, agent_id: str, fence: int) -> None:
+        """Say that there is no host for an agent that moves: whoever comes next may have it at once."""
+        await _RELEASE(self.redis, self._keys, ["", agent_id, fence, "moving", "", _KEEP_MS, 0])
 
     # -- what is where
 

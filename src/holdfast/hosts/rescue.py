@@ -41,8 +41,9 @@ class Rescue:
         """Look again and again until cancelled."""
         while True:
             try:
-                if await self._is_calm():
-                    await self.run_once()
+                calm = await self._is_calm()
+                if calm or not self._bound_only:
+                    await self.run_once(free_only=not calm)
             except TROUBLE as exc:
                 self._host.disturbed()
                 _log.warning("the registry does not answer", error=str(exc))
@@ -59,9 +60,10 @@ class Rescue:
         # Renewals are a third of the ttl apart.
         return self._host.calm_seconds >= ttl / 2
 
-    async def run_once(self) -> int:
-        """Place what has no host now; return how many were taken."""
-        homeless = await self._registry.reclaim(_AT_ONCE, bound_only=self._bound_only)
+    async def run_once(self, *, free_only: bool = False) -> int:
+        """Place what has no host now, or only what nobody has to be declared dead for; return how many."""
+        only: Final = "bound" if self._bound_only else "free" if free_only else ""
+        homeless = await self._registry.reclaim(_AT_ONCE, only=only)
         await asyncio.gather(*(self._place(each) for each in homeless))
         return len(homeless)
 

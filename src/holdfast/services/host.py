@@ -38,6 +38,7 @@ from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
+    from holdfast.hosts.agent import Placed
     from holdfast.redis.client import Redis
 
 _MOVES_AT_ONCE: Final = 8
@@ -130,12 +131,19 @@ class HostService:
             try:
                 await self.host.stop(agent_id, moving=True)
                 placed = await self.host.registry.get(agent_id)
-                if placed is not None and not self._hurry.is_set():
-                    await self._engine.place(placed.agent, placed.fence, avoid=self.host.name)
-            except NoHost as exc:
-                _log.warning("an agent waits for a host", agent_id=agent_id, error=str(exc))
+                if placed is not None:
+                    await self._place_elsewhere(placed)
             except (HoldfastError, *TROUBLE) as exc:
                 _log.warning("an agent could not be moved", agent_id=agent_id, error=str(exc))
+
+    async def _place_elsewhere(self, placed: Placed) -> None:
+        try:
+            if not self._hurry.is_set():
+                await self._engine.place(placed.agent, placed.fence, avoid=self.host.name)
+                return
+        except NoHost as exc:
+            _log.warning("an agent waits for a host", agent_id=placed.agent.agent_id, error=str(exc))
+        await self.host.registry.unplaced(placed.agent.agent_id, placed.fence)
 
     async def _leave(self) -> None:
         with contextlib.suppress(*TROUBLE, TimeoutError):  # its record ends by itself

@@ -354,6 +354,18 @@ async def test_after_trouble_with_redis_nobody_is_declared_dead_too_early(host, 
         assert loop.time() - healed > TTL / 2 - TTL / 6
 
 
+async def test_what_nobody_has_needs_no_calm(host, registry):
+    """Fails if a host waits half a ttl for agents that its predecessor gave up in good order."""
+    engine = Nobody()
+    await registry.want(agent("free"))
+    await registry.unplaced("free", 0)
+    await homeless(registry)
+    host.disturbed()
+    async with going(Rescue(host.registry, engine, host).run()):
+        await until(lambda: engine.asked)
+        assert engine.asked == ["free"]
+
+
 async def test_a_host_that_stood_still_lets_the_others_speak_first(host, registry):
     engine: Engine = Nobody()
     await homeless(registry)

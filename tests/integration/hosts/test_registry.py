@@ -114,6 +114,30 @@ async def test_a_dead_hosts_agent_is_taken_by_one_and_its_copy_is_refused(regist
     assert await redis.smembers("host_agents:a") == set()
 
 
+async def test_what_has_no_host_can_be_had_at_once_and_without_giving_up_a_host(registry):
+    for name in ("x", "y"):
+        await registry.want(agent(name))
+        fence = await run(registry, A, name)
+    assert await registry.release("a", "y", fence, "moving")
+    await registry.unplaced("y", fence + 1)
+    assert await registry.reclaim(only="free") == [], "its mover has time to place it"
+    await registry.unplaced("y", fence)
+    await registry.redis.zadd(registry.keys.leases, {"x": 1})
+    assert [each.agent_id for each in await registry.reclaim(only="free")] == ["y"]
+    assert [each.agent_id for each in await registry.reclaim()] == ["x"]
+
+
+async def test_what_is_placed_meanwhile_is_not_taken_from_its_new_host(registry):
+    await registry.want(agent())
+    fence = await run(registry, A)
+    await registry.release("a", "x", fence, "moving")
+    new = await run(registry, B)
+    await registry.unplaced("x", fence)
+    await registry.unplaced("x", new)
+    assert await registry.reclaim() == []
+    assert await registry.location("x") == B[1]
+
+
 async def test_what_a_caller_did_not_place_in_time_goes_to_the_next(registry):
     """Fails if reclaim takes an agent out of the table: the caller dies, and the agent with it."""
     await registry.want(agent())

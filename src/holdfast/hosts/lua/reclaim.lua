@@ -2,11 +2,12 @@
 -- who has the time of one placing to find a host for it; the fence rises, so that the old host's copy is refused when it wakes up.
 -- One that is bound to its host ends with it, and so does one that was to be stopped.
 -- KEYS  as in agents
--- ARGV  1 at most, 2 ms for placing each, 3 ms for which the record of one that ends stays, 4 'bound' to look at those only
+-- ARGV  1 at most, 2 ms for placing each, 3 ms for which the record of one that ends stays, 4 '' for all, 'bound' for
+--       those only, 'free' for those that are nobody's: no host has to be given up for them
 -- returns per agent to be placed: id, fence, the host it was on
 -- @include agents
 local most, placing, keep = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local now, homeless, bound_only = now_ms(), {}, ARGV[4] == 'bound'
+local now, homeless, only = now_ms(), {}, ARGV[4]
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, most)) do
   local record = record_prefix .. id
@@ -16,8 +17,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0,
     redis.call('ZREM', leases, id)
     redis.call('ZREM', index, id)
     leave_host(id)
-  elseif bound_only and not bound then
-    -- a host's: its hosts look after it
+  elseif only == 'bound' and not bound or only == 'free' and owner ~= '' then
+    -- not now, or not by this caller
   elseif bound or have[3] ~= '1' then
     leave_host(id, owner)
     forget(id, 'stopped', keep)
