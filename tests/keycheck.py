@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from holdfast.redis.client import Redis
-from holdfast.redis.keys import DATA_MODEL
+from holdfast.redis.datamodel import DATA_MODEL
 from holdfast.runs.run import ENDED
 
 _SCHEDULES_TAG = re.compile(r"(?<=\w)\{[^{}]+\}")

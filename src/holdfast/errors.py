@@ -16,6 +16,7 @@
     │   ├── NoHost                  no host can take this agent now
     │   ├── HostUnavailable         the host of this agent can't be reached, or fails to answer
     │   ├── ApiUnavailable          the HTTP API can't be reached, or fails to answer
+    │   ├── KubernetesUnavailable   the Kubernetes API can't be reached, or does not let us
     │   └── StoreUnavailable        the database can't be reached, is locked, full or damaged
     ├── AccessDenied                the HTTP API does not know the key, or the key may not do this
     ├── NotFound                    no such run, queue, dead letter
@@ -105,6 +106,15 @@ class HostUnavailable(Refused):
 
 class ApiUnavailable(Refused):
     """The HTTP API can't be reached, or fails to answer; the message names it and its setting."""
+
+
+class KubernetesUnavailable(Refused):
+    """The Kubernetes API can't be reached, or refuses us; the message says which right is missing."""
+
+    def __init__(self, message: str, *, kind: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.status = status
 
 
 class StoreUnavailable(Refused):

@@ -140,7 +140,8 @@ class Access:
 
 async def in_redis(queue: RunQueue, run: ArchivedRun) -> bool:
     """Whether a run is still there, so that the archive's copy of it is not the only one."""
-    reply = await command(queue.redis, "HMGET", queue.keys.run(run.id), "submitted_at", "tenant")
+    record = (await queue.home(run.id)).keys.run(run.id)
+    reply = await command(queue.redis, "HMGET", record, "submitted_at", "tenant")
     submitted_ms, tenant = ((value or b"").decode(errors="replace") for value in reply)
     # Another run may have the id by now, even one of another tenant: that one hides nothing.
     return (submitted_ms, tenant) == (f"{run.submitted_at * 1000:.0f}", run.tenant)
@@ -148,4 +149,5 @@ async def in_redis(queue: RunQueue, run: ArchivedRun) -> bool:
 
 def _meant(name: str, known: tuple[str, ...]) -> str:
     close = get_close_matches(name[:80], known, n=1)
-    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+    meant = f": did you mean {close[0]!r}? There are" if close else "; there are"
+    return f"{meant} {', '.join(known)}"

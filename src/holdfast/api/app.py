@@ -21,6 +21,7 @@ from holdfast.api import (
     problems,
     queues,
     runs,
+    scaling,
     schedules,
     scheduleverbs,
 )
@@ -66,6 +67,7 @@ def create_app(backend: Backend) -> FastAPI:
         hosts,
         deadletters,
         members,
+        scaling,
         health,
     ):
         app.include_router(module.router)

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from holdfast.api.access import Access, access
 from holdfast.api.auth import OPERATE, READ
 from holdfast.api.openapi import answers
-from holdfast.api.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.api.paths import OfQueue  # noqa: TC001  FastAPI reads it when it runs
 from holdfast.api.replies import reply
 from holdfast.api.shapes import Changed, ErrorView, LetterList, LetterView
 from holdfast.errors import NotFound
 from holdfast.runs.deadletter import DeadLetters
+from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.runs.run import checked_id
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ async def get_letter(request: Request, ref: Ref, queue: OfQueue = "") -> Respons
 async def replay_letter(request: Request, ref: Ref, queue: OfQueue = "") -> Response:
     """Replay a letter; it leaves the dead letters in the same step."""
     line, letter = await _found(access(request, OPERATE), ref, queue)
-    await line.queue.replay(letter.run_id, letter=letter.id)
+    await DeadLetters(line.queue).replay_letter(letter)
     return reply(Changed(letter.run_id, "queued"), 202)
 
 
@@ -140,7 +140,7 @@ async def drop_letter(request: Request, ref: Ref, queue: OfQueue = "") -> Respon
     """Drop a letter; its run can't be replayed by it any more."""
     here = access(request, OPERATE)
     line, letter = await _found(here, ref, queue)
-    await DeadLetters(line.queue).drop(letter.id)
+    await DeadLetters(line.queue).drop_letter(letter)
     return reply(_view(here, line, letter))
 
 

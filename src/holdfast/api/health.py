@@ -21,6 +21,7 @@ from holdfast.redis.command import command
 
 if TYPE_CHECKING:
     from holdfast.api.backend import Backend
+    from holdfast.runs.partition import Partition
     from holdfast.runs.queue import RunQueue
 
 router = APIRouter(tags=["health"])
@@ -85,12 +86,17 @@ async def get_redis_health(request: Request) -> Response:
 
 
 async def _queue_health(queue: RunQueue) -> QueueHealth:
-    group = queue.settings.group
+    present = [await _has_group(partition) for partition in await queue.all_partitions()]
+    return QueueHealth(queue.name, queue.settings.group, all(present))
+
+
+async def _has_group(partition: Partition) -> bool:
+    group = partition.settings.group.encode()
     try:
-        found: list[list[Any]] = await command(queue.redis, "XINFO", "GROUPS", queue.keys.stream)
+        found: list[list[Any]] = await command(partition.redis, "XINFO", "GROUPS", partition.keys.stream)
     except REFUSALS:  # there is no such stream yet
         found = []
-    return QueueHealth(queue.name, group, any(group.encode() in each for each in found))
+    return any(group in each for each in found)
 
 
 @router.get(

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.access import in_redis
-from holdfast.api.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.api.shapes import RunList, RunRow
 from holdfast.config.queues import MAILBOX
+from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.runs.past import run_of
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import msgspec
 from fastapi.openapi.utils import get_openapi
 
 from holdfast.api import agentshapes, problems, scheduleshapes, shapes
+from holdfast.scaling.depth import Need
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -124,7 +125,7 @@ def _complete(operation: dict[str, Any]) -> None:
 def _shapes() -> list[type]:
     modules = (shapes, scheduleshapes, agentshapes)
     found = [value for each in modules for value in vars(each).values() if isinstance(value, type)]
-    return [each for each in (*found, problems.Problem) if issubclass(each, msgspec.Struct)]
+    return [each for each in (*found, Need, problems.Problem) if issubclass(each, msgspec.Struct)]
 
 
 def _ref(shape: type) -> dict[str, str]:

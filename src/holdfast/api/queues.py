@@ -33,6 +33,7 @@ _VIEW: Final[dict[str, Any]] = {
     "dead": 0,
     "oldest_seconds": 0.2,
     "workers": 1,
+    "partitions": 1,
 }
 _CHANGES: Final = {
     **answers(200, QueueView, "The queue as it is now.", {**_VIEW, "mode": "paused", "reason": "upgrade"}),
@@ -124,4 +125,5 @@ async def _view(queue: RunQueue) -> QueueView:
         dead=depth.dead,
         oldest_seconds=depth.oldest_seconds,
         workers=depth.workers,
+        partitions=len(queue.partitions),
     )

@@ -8,11 +8,11 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from holdfast.api.agentshapes import AgentList, AgentRow, AgentView, MailboxView, NeedsRequest
-from holdfast.api.paging import read_cursor, write_cursor
 from holdfast.errors import InputError
 from holdfast.hosts.agent import Needs, checked
 from holdfast.hosts.mailbox import mailbox_of
 from holdfast.hosts.residents import ENTRY, input_of, lives, missing, require_same, resident_agent
+from holdfast.runs.paging import read_cursor, write_cursor
 from holdfast.runs.scope import scoped, unscoped
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import UNSET
 
-from holdfast.api.paging import read_cursor, write_cursor
 from holdfast.api.scheduledruns import submitter
 from holdfast.api.scheduleshapes import ScheduleList, ScheduleRow, ScheduleView
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, Conflict, InputError, NotFound
+from holdfast.runs.paging import read_cursor, write_cursor
 from holdfast.runs.scope import scoped, unscoped
 from holdfast.schedules.backfill import Backfill
 from holdfast.schedules.declaration import declared

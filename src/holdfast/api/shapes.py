@@ -223,6 +223,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     oldest_seconds: float
     workers: int
+    partitions: int = 1
 
 
 class QueueList(msgspec.Struct, frozen=True):

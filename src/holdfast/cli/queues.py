@@ -12,7 +12,9 @@ from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import moment, span
-from holdfast.runs.queue import Depth, Gate, RunQueue
+from holdfast.config.checks import key_slot
+from holdfast.runs.partition import Depth, Gate, partition_depths
+from holdfast.runs.queue import RunQueue, together
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -54,7 +56,16 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     oldest_seconds: float
     workers: int
+    partitions: list[PartitionState]
     settings: Any = None
+
+
+class PartitionState(msgspec.Struct, frozen=True):
+    """One partition as it is now: the key of its stream, its slot in a cluster, and its work."""
+
+    stream: str
+    slot: int
+    depth: Depth
 
 
 @queues.command("list")
@@ -87,7 +98,10 @@ def show_queue(name: QueueName = None, json: options.Json = False, config: optio
 
 
 async def _state(queue: RunQueue) -> QueueState:
-    depth: Depth = await queue.depth()
+    partitions = await queue.all_partitions()
+    depths = await partition_depths(queue.redis, partitions)
+    depth = together(depths)
+    streams = [partition.keys.stream for partition in partitions]
     return QueueState(
         name=queue.name,
         gate=await queue.gate(),
@@ -98,6 +112,10 @@ async def _state(queue: RunQueue) -> QueueState:
         dead=depth.dead,
         oldest_seconds=depth.oldest_seconds,
         workers=depth.workers,
+        partitions=[
+            PartitionState(stream, key_slot(stream), depth)
+            for stream, depth in zip(streams, depths, strict=True)
+        ],
     )
 
 
@@ -124,7 +142,14 @@ def _fields(state: QueueState) -> list[tuple[str, str]]:
         ("attempts", f"{settings.max_attempts} at most"),
         ("max depth", str(settings.max_depth)),
         ("retention", span(settings.retention_seconds)),
+        ("partitions", "\n".join(map(_partition, state.partitions)) if len(state.partitions) > 1 else ""),
     ]
+
+
+def _partition(state: PartitionState) -> str:
+    depth = state.depth
+    held = f"{depth.undelivered} waiting, {depth.pending} pending, {depth.delayed} delayed, {depth.dead} dead"
+    return f"{state.stream} (slot {state.slot}): {held}"
 
 
 @queues.command("pause")

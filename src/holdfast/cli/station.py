@@ -11,10 +11,10 @@ import msgspec
 
 from holdfast.config.names import checked_queue
 from holdfast.errors import NotFound
-from holdfast.events.feed import Feed
 from holdfast.redis.edge import answering
 from holdfast.redis.members import Members
 from holdfast.redis.nearby import nearby
+from holdfast.runs.feeds import Feeds
 from holdfast.runs.past import past_run
 from holdfast.services.connections import Connections
 
@@ -59,7 +59,7 @@ class Station:
         """The queue that holds this run: the one that was named, or whichever does."""
         queues = [await self.queue(name)] if name is not None else self.queues()
         for queue in queues:
-            if await self.redis.exists(queue.keys.run(run_id)):
+            if await queue.has(run_id):
                 return queue
         where = " or ".join(repr(queue.name) for queue in queues)
         raise NotFound(
@@ -78,9 +78,9 @@ class Station:
         """A run that only the archive knows, else ``missing``."""
         return await past_run(self.store, run_id, missing, queue=name or "")
 
-    def feed(self, queue: RunQueue) -> Feed:
+    def feed(self, queue: RunQueue) -> Feeds:
         """The feeds of a queue's runs."""
-        return Feed(queue.keys, self.redis, self.settings.redis)
+        return Feeds(queue, self.settings.redis)
 
     def members(self) -> Members:
         """The live processes."""

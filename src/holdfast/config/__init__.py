@@ -14,6 +14,7 @@ from holdfast.config.processes import (
     JanitorSettings,
     LogSettings,
     MetricsSettings,
+    PodSettings,
     WorkerSettings,
 )
 from holdfast.config.queues import BackoffSettings, LeaseSettings, QueueSettings
@@ -50,6 +51,7 @@ __all__ = [
     "LogSettings",
     "MessagingSettings",
     "MetricsSettings",
+    "PodSettings",
     "QueueSettings",
     "RedisSettings",
     "RelaySettings",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, urlsplit
 
+from holdfast.config.queues import partition_name
 from holdfast.config.redis import REDIS_SCHEMES, RedisSettings
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _COMPANIONS: Final = (
     "unarchived",
     "outbox",
     "undelivered",
+    "partitions",
     "gate",
     "control",
     "cleanup-leader",
@@ -76,6 +78,7 @@ def contradictions(settings: Settings, at: Locate, in_queue: LocateInQueue) -> I
         if urlsplit_or_none(settings.redis.url, "redis+cluster", "rediss+cluster"):
             yield from _same_slot(queue, settings.redis.key_prefix, in_queue)
     yield from _separate_queues(settings, at)
+    yield from _partitions(settings, in_queue)
 
 
 def key_slot(key: str) -> int:
@@ -200,6 +203,12 @@ def _limits(queue: QueueSettings, in_queue: LocateInQueue) -> Iterator[Contradic
             (base.path, cap.path),
             f"{base.said} is more than {cap.said}: lower {base.path} or raise {cap.path}",
         )
+    least, most = (in_queue(queue.name, f"scaling.{name}_workers") for name in ("min", "max"))
+    if queue.scaling.min_workers > queue.scaling.max_workers:
+        yield Contradiction(
+            (least.path, most.path),
+            f"{least.said} is more than {most.said}: lower {least.path} or raise {most.path}",
+        )
 
 
 def _deadletter(queue: QueueSettings, settings: Settings, in_queue: LocateInQueue) -> Iterator[Contradiction]:
@@ -231,6 +240,26 @@ def _separate_queues(settings: Settings, at: Locate) -> Iterator[Contradiction]:
             if _is_key_of(name, other) or _is_key_of(other, name) or _same_companions(name, other):
                 sentence = f"the queues {other} and {name} would share keys in Redis: rename one of them"
                 yield Contradiction(paths, sentence)
+
+
+def _partitions(settings: Settings, in_queue: LocateInQueue) -> Iterator[Contradiction]:
+    """Partitions are queues of their own: each needs a name that is nobody else's, and a slot."""
+    names = settings.queue_names()
+    taken = {companion_prefix(name): name for name in names}
+    clustered = urlsplit_or_none(settings.redis.url, "redis+cluster", "rediss+cluster")
+    for name in names:
+        count, place = settings.queue_named(name).partitions, in_queue(name, "partitions")
+        parts = [partition_name(name, number) for number in range(1, count)]
+        for part in parts:
+            if other := taken.get(companion_prefix(part)):
+                sentence = f"{place.said} needs the name {part}, which the queue {other} has: rename that"
+                yield Contradiction((place.path,), sentence)
+        if parts and clustered and _TAG.search(settings.redis.key_prefix):
+            yield Contradiction(
+                (place.path, "redis.url", "redis.key_prefix"),
+                f"{place.said} has no effect while redis.key_prefix has a hash tag, which puts all of them "
+                "into one cluster slot: take the {} away",
+            )
 
 
 def _same_companions(name: str, other: str) -> bool:

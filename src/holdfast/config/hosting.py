@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -25,6 +25,8 @@ _ANSWER_SECONDS = 5.0
 
 class HostSettings(Section, frozen=True, kw_only=True):
     """The hosts of long-lived agents, and how they are called."""
+
+    section: ClassVar[str] = "hosts"
 
     name: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""The settings of processes: ``worker`` and ``janitor``, and the ``log`` and ``metrics`` of each."""
+"""The settings of processes: ``worker`` and ``janitor``, and the ``pod``, ``log`` and ``metrics`` of each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from holdfast.config.patterns import NAME_ALLOWED, NAME_PATTERN, URL_ALLOWED, UR
 from holdfast.config.section import Section, about
 
 QueueName = Annotated[str, Meta(pattern=NAME_PATTERN)]
+PodLabel = Annotated[
+    str, Meta(pattern=r"\A(?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,62}=[A-Za-z0-9._-]{0,63}\Z")
+]
+_DNS = r"\A(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)?\Z"
+_DNS_ALLOWED = "a name of Kubernetes: lower case letters, digits, . and -"
 
 
 class WorkerSettings(Section, frozen=True, kw_only=True):
@@ -101,6 +106,59 @@ class JanitorSettings(Section, frozen=True, kw_only=True):
         about("How long one janitor's turn lasts.", "STREAM_CLEANUP_LOCK_TTL_SECONDS", ge=1, le=DAY),
     ] = 300.0
     dry_run: Annotated[bool, about("Whether the janitor only says what it would do.", "DRY_RUN")] = False
+    kubernetes: Annotated[
+        bool,
+        about(
+            "Whether the janitor looks at pods, as one more proof that a worker is dead or lives; "
+            "needs get, list, watch and patch of pods in `pod.namespace`."
+        ),
+    ] = False
+    pod_selector: Annotated[
+        tuple[PodLabel, ...],
+        about(
+            "Labels of the pods that are watched; those of the workers must have them all.",
+            allowed="a list, or separated by commas; each is a label like key=value",
+        ),
+    ] = ("app.kubernetes.io/component=worker",)
+    deletion_cost: Annotated[
+        bool,
+        about(
+            "Whether, with `kubernetes`, busy workers' pods are marked to be the last that a scale-in ends."
+        ),
+    ] = True
+    deletion_cost_seconds: Annotated[
+        float, about("How often the janitor looks who is busy.", ge=0.01, le=3600)
+    ] = 5.0
+    deletion_cost_raise_seconds: Annotated[
+        float, about("How long a worker must have held work before its pod costs more.", ge=0, le=DAY)
+    ] = 15.0
+    deletion_cost_lower_seconds: Annotated[
+        float, about("How long it must have held less before its pod costs less again.", ge=0, le=DAY)
+    ] = 60.0
+    deletion_cost_per_second: Annotated[
+        float, about("Pods that are marked in a second at most.", ge=0.1, le=1000)
+    ] = 10.0
+
+
+class PodSettings(Section, frozen=True, kw_only=True):
+    """The pod that this process runs in, by the downward API; all empty outside of Kubernetes."""
+
+    name: Annotated[
+        str, about("Name of its pod.", "POD_NAME", pattern=_DNS, allowed=_DNS_ALLOWED, default="none")
+    ] = ""
+    uid: Annotated[
+        str, about("The pod's uid.", "POD_UID", pattern=_DNS, allowed=_DNS_ALLOWED, default="none")
+    ] = ""
+    namespace: Annotated[
+        str,
+        about(
+            "The pod's namespace; that of the workers' pods for the janitor.",
+            "POD_NAMESPACE",
+            pattern=_DNS,
+            allowed=_DNS_ALLOWED,
+            default="that of the service account",
+        ),
+    ] = ""
 
 
 class LogSettings(Section, frozen=True, kw_only=True):

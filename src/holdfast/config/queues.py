@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final
 
 import msgspec
 
 from holdfast.config.durations import DAY, YEAR
 from holdfast.config.patterns import NAME_ALLOWED, OPTIONAL_NAME
+from holdfast.config.scaling import ScalingSettings
 from holdfast.config.section import Section, about
 
 
@@ -55,12 +57,25 @@ class BackoffSettings(Section, frozen=True, kw_only=True):
 
 MAILBOX: Final = "mailbox:"
 """How the names of residents' mailboxes begin."""
+MOST_PARTITIONS: Final = 64
+_TAG = re.compile(r"\{[^}]+(?=\})")
+
+
+def partition_name(name: str, partition: int) -> str:
+    """The name of a queue's partition: the first is the queue as it was, each other has a slot of its own."""
+    if not partition:
+        return name
+    tag = _TAG.search(name)
+    end = tag.end() if tag else len(name)
+    return f"{name[:end]}.p{partition}{name[end:]}"
 
 
 class QueueSettings(Section, frozen=True, kw_only=True):
     """One queue: its names, its limits and its patience."""
 
     name: str = "agent-queue"
+    partition: int = 0
+    """Which of its partitions these settings are of; what belongs to the whole queue is in the first."""
     group: Annotated[
         str,
         about(
@@ -71,6 +86,14 @@ class QueueSettings(Section, frozen=True, kw_only=True):
             default="the queue's name + -group",
         ),
     ] = ""
+    partitions: Annotated[
+        int,
+        about(
+            "Partitions that the queue is spread over, each in a cluster slot of its own.",
+            ge=1,
+            le=MOST_PARTITIONS,
+        ),
+    ] = 1
     slots: Annotated[
         int, about("Runs that one worker does at once.", "WORKER_POD_MESSAGES_BATCH_SIZE", ge=1, le=100_000)
     ] = 3
@@ -139,6 +162,7 @@ class QueueSettings(Section, frozen=True, kw_only=True):
         str, about("Agent for entries of other producers that name none; empty refuses them.")
     ] = ""
     backoff: BackoffSettings = BackoffSettings()
+    scaling: ScalingSettings = ScalingSettings()
 
     def __post_init__(self) -> None:
         if not self.group:
@@ -148,6 +172,16 @@ class QueueSettings(Section, frozen=True, kw_only=True):
     def private(self) -> bool:
         """Whether it is a resident's mailbox: read and looked after by the resident alone."""
         return self.name.startswith(MAILBOX)
+
+    @property
+    def stream(self) -> str:
+        """The key of the normal lane, without the prefix."""
+        return partition_name(self.name, self.partition)
+
+    def of_partition(self, partition: int) -> QueueSettings:
+        """Return the same for one partition; only the first keeps the dead letters' own name."""
+        deadletter = "" if partition else self.deadletter
+        return msgspec.structs.replace(self, partition=partition, deadletter=deadletter)
 
     def renamed(self, name: str) -> QueueSettings:
         """Return these limits for another queue, with that queue's own group and dead letters."""

@@ -15,10 +15,12 @@ from holdfast.config.processes import (
     JanitorSettings,
     LogSettings,
     MetricsSettings,
+    PodSettings,
     WorkerSettings,
 )
 from holdfast.config.queues import LeaseSettings, QueueSettings
 from holdfast.config.redis import MessagingSettings, RedisSettings, SenderSettings
+from holdfast.config.scaler import ScalerSettings
 from holdfast.config.section import Section
 
 
@@ -33,6 +35,7 @@ class Settings(Section, frozen=True, kw_only=True):
     sender: SenderSettings = SenderSettings()
     worker: WorkerSettings = WorkerSettings()
     janitor: JanitorSettings = JanitorSettings()
+    pod: PodSettings = PodSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     event_api: EventApiSettings = EventApiSettings()
@@ -41,6 +44,7 @@ class Settings(Section, frozen=True, kw_only=True):
     api: ApiSettings = ApiSettings()
     client: ClientSettings = ClientSettings()
     hosts: HostSettings = HostSettings()
+    scaler: ScalerSettings = ScalerSettings()
 
     def queue_names(self) -> tuple[str, ...]:
         """Return every queue's name, the default queue first."""

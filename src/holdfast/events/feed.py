@@ -57,11 +57,18 @@ class Feed:
     allows; the others wait for their turn, which costs them time but no event.
     """
 
-    def __init__(self, keys: QueueKeys, redis: Redis, settings: RedisSettings) -> None:
+    def __init__(
+        self,
+        keys: QueueKeys,
+        redis: Redis,
+        settings: RedisSettings,
+        *,
+        turns: asyncio.Semaphore | None = None,
+    ) -> None:
         self._keys = keys
         self._redis: Any = redis
         self._settings = settings
-        self._turns = asyncio.Semaphore(settings.max_connections)
+        self._turns = turns or asyncio.Semaphore(settings.max_connections)
 
     async def read(self, run_id: str, after: str = "0", limit: int = PAGE) -> list[Event]:
         """Read some events that are there now, after the given one; a run without a feed has none."""

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from holdfast.config import redacted
+from holdfast.config.checks import urlsplit_or_none
 from holdfast.errors import ConfigError
 from holdfast.hosts.directory import open_directory
 from holdfast.hosts.engine import Engine
@@ -56,6 +58,13 @@ def open_cluster(settings: Settings, redis: Redis) -> Engine:
     """An engine for the hosts of the cluster."""
     from holdfast.hosts.remote import RemoteCalls  # noqa: PLC0415  gRPC is an extra
 
+    url = settings.redis.url
+    if urlsplit_or_none(url, "redis+cluster", "rediss+cluster") and not settings.hosts.hash_tag:
+        raise ConfigError(
+            f"hosts.hash_tag is empty, and redis.url = {redacted(url)} is a cluster: a script moves an agent "
+            "between several keys, which must be in one slot. Set hosts.hash_tag, to hosts for example: the "
+            "keys are then agents{hosts}, agent_location{hosts}:<id>, …"
+        )
     calls = RemoteCalls(settings.hosts)
     directory = open_directory(settings.hosts, calls, members_of(settings), redis)
     return Engine(registry_of(settings, redis), directory, calls, settings.hosts)

@@ -178,6 +178,7 @@ class Keeper:
         calls: list[Awaitable[bool]] = []
         for store, holds in self._by_store.items():
             self._metrics.leases_held.labels(store.kind).set(len(holds))
+            self._metrics.leases_lost.labels(store.kind)  # at 0, or the first has no increase to alert on
             batches = [holds[start : start + _BATCH] for start in range(0, len(holds), _BATCH)]
             calls += [self._renew(redis, store, batch) for batch in batches]
         return all(await asyncio.gather(*calls))  # side by side: a store that hangs costs only its own leases

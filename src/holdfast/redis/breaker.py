@@ -60,6 +60,10 @@ class Breaker:
         self._probing = 0
         self._term = 0  # which closed, open or half-open period a call belongs to
 
+    def twin(self) -> Breaker:
+        """Another one with the same settings, for another server of the same Redis."""
+        return Breaker(self._settings, self._clock, is_failure=self._is_failure, name=self._name)
+
     @property
     def state(self) -> State:
         """The state now; asking changes nothing."""

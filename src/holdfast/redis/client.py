@@ -16,7 +16,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     ClusterError,
@@ -36,6 +35,7 @@ from holdfast.redis.connections import (
     MasterConnection,
     MasterPool,
     Pool,
+    Sentinels,
     TcpConnection,
     UnixConnection,
 )
@@ -223,7 +223,7 @@ def _server_pool(node: tuple[str, int], options: dict[str, Any]) -> Pool:
 
 def _master_pool(address: Address, options: dict[str, Any]) -> MasterPool:
     login = {"username": address.sentinel_username, "password": address.sentinel_password}
-    sentinel = Sentinel([])
+    sentinel = Sentinels([])
     sentinel.sentinels = [
         Client.from_pool(_server_pool(node, {**options, **login})) for node in address.nodes
     ]

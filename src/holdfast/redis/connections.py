@@ -11,12 +11,13 @@ or TimeoutError; it is never sent twice.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
 import ssl
 from typing import TYPE_CHECKING, Any
 
 import hiredis
-from redis._parsers import _AsyncHiredisParser
+from redis._parsers import AsyncCommandsParser, _AsyncHiredisParser
 from redis.asyncio import (
     BlockingConnectionPool,
     Connection,
@@ -26,7 +27,7 @@ from redis.asyncio import (
 )
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.sentinel import SentinelManagedConnection
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelManagedConnection
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisClusterException, SlotNotCoveredError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -207,6 +208,26 @@ class Pool(BlockingConnectionPool):
         self._room.release()
 
 
+class Sentinels(Sentinel):
+    """Those who know the master; none of them is ever forgotten."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Ask them, who answered last time first, where the master is."""
+        failed: list[str] = []
+        # redis-py swaps two of its list after an await: of two that ask at once, one swaps away a third.
+        for sentinel in list(self.sentinels):
+            try:
+                masters: Any = await sentinel.sentinel_masters()
+            except (RedisConnectionError, RedisTimeoutError) as exc:
+                failed.append(str(exc))
+                continue
+            state = masters.get(service_name)
+            if state and self.check_master_state(state, service_name):
+                self.sentinels.sort(key=lambda each: each is not sentinel)
+                return state["ip"], state["port"]
+        raise MasterNotFoundError(f"No master found for {service_name!r} {'; '.join(failed)}".rstrip())
+
+
 class MasterPool(SentinelConnectionPool, Pool):
     """Waits for a free connection, as redis-py's own sentinel pool does not, and closes its sentinels."""
 
@@ -216,8 +237,35 @@ class MasterPool(SentinelConnectionPool, Pool):
         await self.sentinel_manager.aclose()
 
 
+class _Commands(AsyncCommandsParser):
+    """What redis-py must know of commands to find their keys: asked for once, of whoever answers."""
+
+    def __init__(self, others: Callable[[], Iterable[Any]]) -> None:
+        super().__init__()
+        self._others = others
+
+    async def initialize(self, node: Any = None) -> None:
+        """Ask a node, and the others if that one is away; redis-py asks one node, and at every change."""
+        if node is not None and self.commands:
+            self.node = node
+            return
+        failed: Exception | None = None
+        for each in (node or self.node, *self._others()):
+            try:
+                await super().initialize(each)
+            except (RedisConnectionError, RedisTimeoutError) as exc:
+                failed = exc
+            else:
+                return
+        assert failed is not None
+        raise failed
+
+
 class Cluster(RedisCluster):
-    """A cluster client that waits for a free connection, and whose errors are those of a single server."""
+    """A cluster client that waits for a free connection, and whose errors are those of a single server.
+
+    One of its servers that hangs or dies costs those who ask it, and nobody else.
+    """
 
     def __init__(
         self, *, room: int, wait_seconds: float, connection_options: Mapping[str, Any], **options: Any
@@ -225,6 +273,8 @@ class Cluster(RedisCluster):
         super().__init__(max_connections=room + _SPARE, **options)
         self._room = asyncio.Semaphore(room)
         self._wait_seconds = wait_seconds
+        self._failed: str | None = None
+        self.commands_parser = _Commands(self.get_nodes)
         # RedisCluster takes no connection class; all later nodes are built from these same options.
         for kept in (self.connection_kwargs, *(node.connection_kwargs for node in self.startup_nodes)):
             kept.update(connection_options)
@@ -235,15 +285,33 @@ class Cluster(RedisCluster):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command on the node that owns its keys."""
         await _take_turn(self._room, self._wait_seconds)
+        working = _executes.set(True)
         try:
             if not self.get_nodes():
                 await self.initialize()  # else redis-py sends the first command to any node
             return await super().execute_command(*args, **options)
+        except (RedisConnectionError, RedisTimeoutError) as exc:
+            self._failed = getattr(exc, "last_failed_node_name", None)
+            raise
         finally:
+            _executes.reset(working)
             self._room.release()
 
+    async def _determine_slot(self, command: str, *args: Any) -> int:
+        if command not in {"XREAD", "XREADGROUP"}:
+            return await super()._determine_slot(command, *args)
+        # redis-py would ask some node at every call where the keys are, and wait for that node.
+        word = next(at for at, each in enumerate(args) if each in ("STREAMS", b"STREAMS"))
+        streams = args[word + 1 :]
+        slots = {self.keyslot(key) for key in streams[: len(streams) // 2]}
+        if len(slots) != 1:
+            raise RedisClusterException(f"{command} - all keys must map to the same key slot")
+        return slots.pop()
+
     async def initialize(self, *args: Any, **options: Any) -> Cluster:
-        """Learn which node owns which slot."""
+        """Learn which node owns which slot; the one that failed last is asked last."""
+        if not args and not options.get("last_failed_node_name"):
+            options["last_failed_node_name"] = self._failed
         try:
             await super().initialize(*args, **options)
         except SlotNotCoveredError:
@@ -256,6 +324,10 @@ class Cluster(RedisCluster):
 
     async def aclose(self) -> None:
         """Close all connections, also those that redis-py forgets once a node has failed."""
+        if _executes.get():
+            # redis-py closes everything to learn the layout anew, whoever else waits for a reply.
+            self._initialize = True
+            return
         await super().aclose()
         await self.nodes_manager.aclose()
         await self.nodes_manager.aclose("startup_nodes")
@@ -274,5 +346,7 @@ async def _take_turn(room: asyncio.Semaphore, seconds: float | None) -> None:
         ) from None
 
 
+_executes = contextvars.ContextVar("_executes", default=False)
+"""Whether we are inside a cluster's command."""
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # its stub knows only one argument
 _SPARE = 8  # connections per node for pipelines and for learning the layout, which take no turn

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.redis.command import command
-from holdfast.redis.keys import member_key, members_key
+from holdfast.redis.keys import member_key, members_key, pod_key
 from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.redis.client import Redis
 
 
 _ANNOUNCE = load(__package__, "announce")
 _LINGER_SECONDS = 60
 """How long the index remembers a process that is gone."""
+_POD_PARTS = 3
+_POD_SECONDS = 86400
+"""How long the pod of a process is remembered: by then the janitor has removed what it left."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -28,6 +33,24 @@ class Member(msgspec.Struct, frozen=True):
     kind: str
     name: str
     fields: dict[str, str]
+
+
+class PodName(msgspec.Struct, frozen=True):
+    """The pod that a process ran in, as it said itself."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def fields(self) -> dict[str, str]:
+        """The fields of its record; none outside of Kubernetes."""
+        return {"namespace": self.namespace, "pod": self.name, "pod_uid": self.uid} if self.name else {}
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> PodName | None:
+        """The pod that a record names, if it names one."""
+        name = fields.get("pod")
+        return cls(fields.get("namespace", ""), name, fields.get("pod_uid", "")) if name else None
 
 
 class Members:
@@ -46,11 +69,22 @@ class Members:
         args = [self._ttl_ms, *(part for pair in fields.items() for part in pair)]
         expiry = (await _ANNOUNCE(redis, [key], args) + self._ttl_ms) / 1000
         await command(redis, "ZADD", self._index, expiry, f"{member.kind}:{member.name}")
+        if pod := PodName.of(member.fields):
+            said = f"{pod.namespace}/{pod.name}/{pod.uid}"
+            key = pod_key(member.kind, member.name, prefix=self._prefix)
+            await command(redis, "SET", key, said, "EX", _POD_SECONDS)
 
     async def leave(self, redis: Redis, kind: str, name: str) -> None:
         """Remove a record at once."""
         await command(redis, "DEL", member_key(kind, name, prefix=self._prefix))
         await command(redis, "ZREM", self._index, f"{kind}:{name}")
+        await command(redis, "DEL", pod_key(kind, name, prefix=self._prefix))
+
+    async def pod(self, redis: Redis, kind: str, name: str) -> PodName | None:
+        """The pod of a process, whether it lives or has died lately; None if it had none."""
+        said: bytes | None = await command(redis, "GET", pod_key(kind, name, prefix=self._prefix))
+        parts = said.decode(errors="replace").split("/") if said else []
+        return PodName(*parts) if len(parts) == _POD_PARTS else None
 
     async def find(self, redis: Redis, kind: str, name: str) -> Member | None:
         """The record of one process, if it has one now."""

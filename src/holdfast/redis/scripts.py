@@ -53,6 +53,22 @@ class Script:
         except NoScriptError:  # nothing was executed, so calling again is safe
             return await self._heal(redis, keys, args, loads)
 
+    async def many(self, redis: Redis, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
+        """Run the script with each of these keys and args, in one round trip; the first error is raised."""
+        if len(calls) == 1:
+            return [await self(redis, *calls[0])]
+        loads = self._loads
+        async with redis.pipeline(transaction=False) as pipeline:
+            for keys, args in calls:
+                pipeline.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+            replies = await pipeline.execute(raise_on_error=False)
+        for index, reply in enumerate(replies):
+            if isinstance(reply, NoScriptError):
+                replies[index] = await self._heal(redis, *calls[index], loads)
+            elif isinstance(reply, Exception):
+                raise reply
+        return replies
+
     async def _heal(self, redis: Redis, keys: Sequence[Any], args: Sequence[Any], loads: int) -> Any:
         await self._load(redis, loads)
         try:

@@ -23,7 +23,7 @@ from holdfast.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
     from holdfast.store.door import StoreDoor
     from holdfast.telemetry.metrics import Metrics
 
@@ -45,7 +45,7 @@ class Filed(msgspec.Struct, frozen=True):
 class Archive:
     """Archives the ended runs of one queue."""
 
-    def __init__(self, queue: RunQueue, store: StoreDoor, metrics: Metrics) -> None:
+    def __init__(self, queue: Partition, store: StoreDoor, metrics: Metrics) -> None:
         self._queue = queue
         self._store = store
         self._archived = metrics.runs_archived.labels(queue.name)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.config import QueueSettings
     from holdfast.redis.client import Redis
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
 
 _CLAIM = load(__package__, "claim")
 _TIDY = load(__package__, "tidy")
@@ -78,7 +78,7 @@ class Claimer:
     """Claims runs of one queue for one owner; ``reader`` is a connection for blocking reads only."""
 
     def __init__(
-        self, queue: RunQueue, owner: str, reader: Redis, agent_limits: Mapping[str, int] | None = None
+        self, queue: Partition, owner: str, reader: Redis, agent_limits: Mapping[str, int] | None = None
     ) -> None:
         keys, settings = queue.keys, queue.settings
         self._queue = queue

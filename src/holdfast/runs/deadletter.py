@@ -13,11 +13,13 @@ import msgspec
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message
+from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.runs.run import RunFault
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from holdfast.runs.partition import Partition
     from holdfast.runs.queue import RunQueue
 
 _DROP = load(__package__, "drop")
@@ -38,6 +40,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     input: Any
     at: float
     tenant: str = ""
+    partition: int = 0
+    """Which partition of its queue it is in: letters of two may have the same id."""
 
 
 class Letters(msgspec.Struct, frozen=True):
@@ -59,8 +63,73 @@ class DeadLetters:
 
     def __init__(self, queue: RunQueue) -> None:
         self._queue = queue
-        self._redis: Any = queue.redis
-        self._stream = queue.keys.deadletter
+
+    async def list(self, *, limit: int = 50, cursor: str = "", agent: str = "", reason: str = "") -> Letters:
+        """Read letters, newest first; ``cursor`` is where the last page ended."""
+        boxes = await self._boxes()
+        if len(boxes) == 1:
+            return await boxes[0].list(limit=limit, cursor=cursor, agent=agent, reason=reason)
+
+        def source(box: _Box) -> Callable[[str, int], Awaitable[Slice[Letter]]]:
+            async def fetch(cursor: str, limit: int) -> Slice[Letter]:
+                page = await box.list(limit=limit, cursor=cursor, agent=agent, reason=reason)
+                return Slice(page.letters, page.cursor)
+
+            return fetch
+
+        sources = {str(number): source(box) for number, box in enumerate(boxes)}
+        places = read_cursor(cursor, tuple(sources))
+        return Letters(await merged(sources, places, limit, lambda letter: letter.at), write_cursor(places))
+
+    async def show(self, ref: str) -> Letter:
+        """Read one letter."""
+        for box in await self._boxes():
+            if (letter := await box.find(ref)) is not None:
+                return letter
+        raise NotFound(
+            f"no dead letter {ref!r} in queue {self._queue.name!r}, neither by its id nor by its run's"
+        )
+
+    async def replay(self, ref: str) -> Letter:
+        """Queue a letter's run again, from its first attempt; return the letter that this answers."""
+        letter = await self.show(ref)
+        await self.replay_letter(letter)
+        return letter
+
+    async def replay_letter(self, letter: Letter) -> None:
+        """Queue the run of a letter that was read before."""
+        await (await self._boxes())[letter.partition].replay(letter)
+
+    async def replay_all(self, *, agent: str = "", reason: str = "") -> Dealt:
+        """Replay every letter there is now; a run that fails again meanwhile is not replayed again."""
+        return _all_of([await box.replay_all(agent, reason) for box in await self._boxes()])
+
+    async def drop(self, ref: str) -> Letter:
+        """Throw a letter away; its run can't be replayed by it any more."""
+        letter = await self.show(ref)
+        await self.drop_letter(letter)
+        return letter
+
+    async def drop_letter(self, letter: Letter) -> None:
+        """Throw away a letter that was read before."""
+        await (await self._boxes())[letter.partition].drop(letter)
+
+    async def drop_all(self, *, agent: str = "", reason: str = "") -> Dealt:
+        """Throw away every letter there is now."""
+        return _all_of([await box.drop_all(agent, reason) for box in await self._boxes()])
+
+    async def _boxes(self) -> Sequence[_Box]:
+        return [_Box(partition) for partition in await self._queue.all_partitions()]
+
+
+class _Box:
+    """The dead letters of one partition."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._queue = partition
+        self._number = partition.settings.partition
+        self._redis: Any = partition.redis
+        self._stream = partition.keys.deadletter
 
     async def list(self, *, limit: int = 50, cursor: str = "", agent: str = "", reason: str = "") -> Letters:
         """Read letters, newest first; ``cursor`` is where the last page ended."""
@@ -73,45 +142,30 @@ class DeadLetters:
             found.append(letter)
         return Letters(found)
 
-    async def show(self, ref: str) -> Letter:
-        """Read one letter."""
+    async def find(self, ref: str) -> Letter | None:
+        """Read one letter, if it is here."""
         letter = await self._by_id(ref) if _LETTER_ID.match(ref) else None
-        letter = letter or await self._of_run(ref)
-        if letter is None:
-            raise NotFound(
-                f"no dead letter {ref!r} in queue {self._queue.name!r}, neither by its id nor by its run's"
-            )
-        return letter
+        return letter or await self._of_run(ref)
 
-    async def replay(self, ref: str) -> Letter:
-        """Queue a letter's run again, from its first attempt; return the letter that this answers."""
-        letter = await self.show(ref)
-        await self._replay(letter)
-        return letter
-
-    async def replay_all(self, *, agent: str = "", reason: str = "") -> Dealt:
-        """Replay every letter there is now; a run that fails again meanwhile is not replayed again."""
-        return await self._deal(self._replay, agent, reason)
-
-    async def drop(self, ref: str) -> Letter:
-        """Throw a letter away; its run can't be replayed by it any more."""
-        letter = await self.show(ref)
-        await self._drop(letter)
-        return letter
-
-    async def drop_all(self, *, agent: str = "", reason: str = "") -> Dealt:
-        """Throw away every letter there is now."""
-        return await self._deal(self._drop, agent, reason)
-
-    # -- one and many
-
-    async def _replay(self, letter: Letter) -> None:
+    async def replay(self, letter: Letter) -> None:
+        """Queue its run again."""
         await self._queue.replay(letter.run_id, letter=letter.id)
 
-    async def _drop(self, letter: Letter) -> None:
+    async def replay_all(self, agent: str, reason: str) -> Dealt:
+        """Queue the runs of all letters again."""
+        return await self._deal(self.replay, agent, reason)
+
+    async def drop(self, letter: Letter) -> None:
+        """Throw it away."""
         keys = [self._stream, self._queue.keys.run(letter.run_id), self._queue.keys.letters]
         if await _DROP(self._redis, keys, [letter.id]) == b"missing":
             raise NotFound(f"dead letter {letter.id} has just been replayed or dropped by somebody else")
+
+    async def drop_all(self, agent: str, reason: str) -> Dealt:
+        """Throw all letters away."""
+        return await self._deal(self.drop, agent, reason)
+
+    # -- one and many
 
     async def _deal(self, deal: Callable[[Letter], Awaitable[None]], agent: str, reason: str) -> Dealt:
         done: list[Letter] = []
@@ -132,7 +186,7 @@ class DeadLetters:
         while True:
             page = await self._redis.xrevrange(self._stream, top, "-", count=_PAGE)
             for entry, fields in page:
-                yield _letter(entry, fields)
+                yield _letter(entry, fields, self._number)
             if len(page) < _PAGE:
                 return
             top = f"({page[-1][0].decode()}"
@@ -144,7 +198,7 @@ class DeadLetters:
         while page:
             page = await self._redis.xrange(self._stream, start, newest[0][0], count=_PAGE)
             for entry, fields in page:
-                yield _letter(entry, fields)
+                yield _letter(entry, fields, self._number)
                 start = f"({entry.decode()}"
 
     async def _by_id(self, letter_id: str) -> Letter | None:
@@ -154,7 +208,10 @@ class DeadLetters:
             if "Invalid stream ID" in str(exc):  # digits, but more than an id can have: perhaps a run's name
                 return None
             raise
-        return _letter(*page[0]) if page else None
+        if not page:
+            return None
+        entry, fields = page[0]
+        return _letter(entry, fields, self._number)
 
     async def _of_run(self, run_id: str) -> Letter | None:
         """By the run's own record; once that has expired, by looking through all letters."""
@@ -167,7 +224,12 @@ class DeadLetters:
         return None
 
 
-def _letter(entry: bytes, fields: dict[bytes, bytes]) -> Letter:
+def _all_of(parts: Sequence[Dealt]) -> Dealt:
+    refused = {ref: why for dealt in parts for ref, why in dealt.refused.items()}
+    return Dealt([letter for dealt in parts for letter in dealt.done], refused)
+
+
+def _letter(entry: bytes, fields: dict[bytes, bytes], partition: int) -> Letter:
     def text(name: bytes) -> str:
         return fields.get(name, b"").decode(errors="replace")
 
@@ -183,6 +245,7 @@ def _letter(entry: bytes, fields: dict[bytes, bytes]) -> Letter:
         input=_input(fields.get(b"message_data", b"")),
         at=int(entry.partition(b"-")[0]) / 1000,
         tenant=_tenant(fields.get(b"message_data", b"")),
+        partition=partition,
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.runs.claim import Claimed
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
     from holdfast.telemetry.metrics import Metrics
 
 _EMIT = load(__package__, "emit")
@@ -43,7 +43,7 @@ _Row = tuple[str, int, int, str, bytes]
 class Emitter:
     """Appends events of one queue's running agents; concurrent ones travel together."""
 
-    def __init__(self, queue: RunQueue, owner: str, metrics: Metrics) -> None:
+    def __init__(self, queue: Partition, owner: str, metrics: Metrics) -> None:
         self._queue = queue
         self._owner = owner
         self._appended = metrics.events_appended.labels(queue.name)

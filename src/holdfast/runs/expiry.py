@@ -14,7 +14,7 @@ from holdfast.redis.scripts import load
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
     from holdfast.telemetry.metrics import Metrics
 
 _EXPIRE = load(__package__, "expire")
@@ -31,7 +31,7 @@ _log = get_logger(__name__)
 class Expiry:
     """Removes the ended runs of one queue in their time; any number of workers may do it."""
 
-    def __init__(self, queue: RunQueue, metrics: Metrics, *, every_seconds: float = EVERY_SECONDS) -> None:
+    def __init__(self, queue: Partition, metrics: Metrics, *, every_seconds: float = EVERY_SECONDS) -> None:
         self._queue = queue
         self._every = every_seconds
         self._keys = [

@@ -10,7 +10,7 @@ from holdfast.redis.scripts import load
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
 
 _PROMOTE = load(__package__, "promote")
 _BATCH = 100
@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 class Promoter:
     """Watches the delayed set of one queue."""
 
-    def __init__(self, queue: RunQueue, *, longest_seconds: float = LONGEST_SECONDS) -> None:
+    def __init__(self, queue: Partition, *, longest_seconds: float = LONGEST_SECONDS) -> None:
         self._queue = queue
         self._longest = longest_seconds
         keys = queue.keys

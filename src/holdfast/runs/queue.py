@@ -1,85 +1,47 @@
-"""A queue of runs, as producers and operators see it: submit, look, cancel, replay, pause.
+"""A queue of runs, as producers and operators see it: one queue, however many partitions it is spread over.
 
-Every change is one script call, and calling it again after a lost reply changes nothing more.
+Where a new run goes is decided by its key and the configured number of partitions. Looked for, served and
+looked after are all partitions that anybody counts on: while the number changes, nothing is missed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+import itertools
+import random
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge
-from holdfast.redis.command import command
-from holdfast.redis.groups import ensure_group
-from holdfast.redis.keys import QueueKeys
+from holdfast.config.queues import MOST_PARTITIONS
+from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.connections import Cluster
 from holdfast.redis.scripts import load
-from holdfast.runs.message import decode_message, decode_value, encode_value
-from holdfast.runs.run import Envelope, Run, RunFault, Status, attempt_of
-from holdfast.runs.scope import shown_limit, unscoped
-from holdfast.runs.submit import Submitter
+from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
+from holdfast.runs.partition import Depth, Gate, Page, Partition, partition_depths
+from holdfast.runs.routing import hint_of, key_of, partition_of
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.config import QueueSettings, SenderSettings
     from holdfast.redis.breaker import Breaker
     from holdfast.redis.client import Redis
-    from holdfast.runs.run import Submission, Ticket
+    from holdfast.redis.keys import QueueKeys
+    from holdfast.runs.run import Run, Status, Submission, Ticket
     from holdfast.telemetry.metrics import Metrics
 
-_CANCEL = load(__package__, "cancel")
-_REPLAY = load(__package__, "replay")
-_DEPTH = load(__package__, "depths")
-_GATE = load(__package__, "gate")
-_RESUME = load(__package__, "resume")
-_ROWS = load(__package__, "rows")
+_PARTITIONS = load(__package__, "partitions")
+COUNT_SECONDS: Final = 5.0
+"""How old what we know of the number of partitions may be; a producer says its own as often."""
+FORGET_SECONDS: Final = 600.0
+"""A number that nobody has said for so long is forgotten, if nothing is left in its partitions."""
+_MODES: Final = ("open", "draining", "paused")
 
-_LIST_PAGE = 200
-_LIST_LOOKS = 10
-_LONGEST_CURSOR = 24
-_ROW = (
-    *(b"status", b"agent", b"thread", b"lane", b"entry", b"attempt", b"fence", b"owner", b"submitted_at"),
-    *(b"started_at", b"finished_at", b"due_at", b"cancel", b"error", b"tenant"),
-    b"parked",
-)
-"""The fields of rows.lua, in its order."""
-
-
-class Gate(msgspec.Struct, frozen=True):
-    """Whether a queue takes runs and gives them out: open, draining (gives only) or paused (neither)."""
-
-    mode: str = "open"
-    reason: str = ""
-    since: float = 0.0
-
-
-class Depth(msgspec.Struct, frozen=True):
-    """How much work a queue holds; ``depth`` = undelivered + pending + due."""
-
-    undelivered: int
-    pending: int
-    delayed: int
-    due: int
-    dead: int
-    oldest_seconds: float
-    workers: int
-
-    @property
-    def depth(self) -> int:
-        """Everything that a worker should be doing now."""
-        return self.undelivered + self.pending + self.due
-
-
-class Page(msgspec.Struct, frozen=True):
-    """Runs, newest first, and where to go on; an empty cursor means that was all."""
-
-    runs: list[Run]
-    cursor: str = ""
+_log = get_logger(__name__)
 
 
 class RunQueue:
-    """One queue on one Redis."""
+    """One queue on one Redis; ``keys`` are those of its first partition, which has the queue's own name."""
 
     def __init__(
         self,
@@ -93,45 +55,153 @@ class RunQueue:
         outside: bool = False,
     ) -> None:
         self.settings = settings
-        # What happens in a mailbox is between a resident and those who write to it.
-        self.outside = outside and not settings.private
-        self.keys = QueueKeys.of(settings.name, prefix=prefix, deadletter=settings.deadletter)
         self.redis = redis
-        self._submitter = Submitter(
-            settings, self.keys, redis, sender=sender, breaker=breaker, metrics=metrics, outside=self.outside
-        )
+        self._count = 1 if settings.private else settings.partitions
+
+        def make(number: int) -> Partition:
+            # The partitions of a cluster are on several servers, and fail each on its own.
+            own = breaker.twin() if breaker and number and isinstance(redis, Cluster) else breaker
+            return Partition(
+                settings.of_partition(number),
+                redis,
+                prefix=prefix,
+                sender=sender,
+                breaker=own,
+                metrics=metrics,
+                outside=outside,
+            )
+
+        self._make = make
+        self.partitions: list[Partition] = [make(number) for number in range(self._count)]
+        """Those that are known; ``look_around`` finds more while others count on more than we do."""
+        self._looked_at = self._said_at = float("-inf")
+        self._turns = itertools.count(random.randrange(self._count))  # noqa: S311
 
     @property
     def name(self) -> str:
         """The queue's name, as it is configured."""
         return self.settings.name
 
+    @property
+    def keys(self) -> QueueKeys:
+        """The keys of the first partition, and of what belongs to the whole queue."""
+        return self.partitions[0].keys
+
+    @property
+    def outside(self) -> bool:
+        """Whether its runs' events go to the outside."""
+        return self.partitions[0].outside
+
     async def ensure(self) -> None:
-        """Create the lanes and their group, from the first entry on, where they are missing."""
-        for lane in self.keys.lanes:
-            await ensure_group(self.redis, lane, self.settings.group)
-
-    async def submit(self, submission: Submission) -> Ticket:
-        """Queue one run; concurrent calls travel together."""
-        return await self._submitter.submit(submission)
-
-    async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:
-        """Queue many runs in as few calls as possible; a refused one stands in the list as its error."""
-        return await self._submitter.submit_many(submissions)
+        """Create the lanes and their groups, from the first entry on, where they are missing."""
+        for partition in self.partitions:
+            await partition.ensure()
 
     async def aclose(self) -> None:
         """Wait until what was submitted has been sent."""
-        await self._submitter.aclose()
+        for partition in self.partitions:
+            await partition.aclose()
+
+    # -- the partitions
+
+    async def all_partitions(self) -> Sequence[Partition]:
+        """Every partition that anybody counts on, as it was a few seconds ago at most."""
+        return (await partitions_of(self.redis, (self,)))[0]
+
+    async def look_around(self, *, say: bool = False) -> Sequence[Partition]:
+        """Ask how many partitions others count on, and ``say`` how many we do; return those that are new."""
+        keys, args = self.question(say=say)
+        return self.learn(await _PARTITIONS(self.redis, keys, args))
+
+    def question(self, *, say: bool = False) -> tuple[Sequence[str], Sequence[int]]:
+        """The keys and arguments by which the script is asked; what is learnt is fresh from now on."""
+        self._looked_at = asyncio.get_running_loop().time()
+        return [self.keys.partitions], [self._count if say else 0, 0, 0]
+
+    def learn(self, known: int) -> Sequence[Partition]:
+        """Take note of how many partitions there are; return those that are new."""
+        known = min(known, MOST_PARTITIONS)  # anybody can write anything there
+        new = [self._make(number) for number in range(len(self.partitions), known)]
+        self.partitions.extend(new)
+        return new
+
+    @property
+    def stale(self) -> bool:
+        """Whether it is time to ask again; a mailbox has one partition for ever."""
+        age = asyncio.get_running_loop().time() - self._looked_at
+        return age > COUNT_SECONDS and not self.settings.private
+
+    async def forget_partitions(self) -> int:
+        """Forget numbers above ours that nobody says any more; return how many partitions there are then.
+
+        Whoever still submits by such a number has said so within the patience, or says it before it does.
+        """
+        surplus = self.partitions[self._count :]
+        blank = await asyncio.gather(*(partition.blank() for partition in surplus))
+        most, patience = self._count if all(blank) else 0, int(FORGET_SECONDS * 1000)
+        known: int = await _PARTITIONS(self.redis, [self.keys.partitions], [0, most, patience])
+        return max(known, self._count)
+
+    async def home(self, run_id: str) -> Partition:
+        """The partition that has a run; one without it if none has."""
+        partitions = await self.all_partitions()
+        if len(partitions) == 1:
+            return partitions[0]
+        likely = (hint_of(run_id), partition_of(f"run:{run_id}", self._count))
+        first = next(number for number in (*likely, 0) if number is not None and number < len(partitions))
+        if await partitions[first].has(run_id):
+            return partitions[first]
+        others = [partition for number, partition in enumerate(partitions) if number != first]
+        found = await asyncio.gather(*(partition.has(run_id) for partition in others))
+        return next(itertools.compress(others, found), partitions[first])
+
+    # -- submitting
+
+    async def submit(self, submission: Submission) -> Ticket:
+        """Queue one run; concurrent calls travel together."""
+        if self._count > 1:
+            await self._say()
+        return await self.partitions[self._goes_to(submission)].submit(submission)
+
+    async def submit_many(self, submissions: Sequence[Submission]) -> Sequence[Ticket | Exception]:
+        """Queue many runs in as few calls as possible; a refused one stands in the list as its error."""
+        if self._count == 1:
+            return await self.partitions[0].submit_many(submissions)
+        await self._say()
+        parts: dict[int, list[int]] = {}
+        for at, submission in enumerate(submissions):
+            parts.setdefault(self._goes_to(submission), []).append(at)
+        sent = await asyncio.gather(
+            *(self.partitions[n].submit_many([submissions[at] for at in ats]) for n, ats in parts.items()),
+            return_exceptions=True,
+        )
+        return _in_order(list(parts.values()), sent, len(submissions))
+
+    def _goes_to(self, submission: Submission) -> int:
+        if self._count == 1:
+            return 0
+        key = key_of(submission)
+        return partition_of(key, self._count) if key else next(self._turns) % self._count
+
+    async def _say(self) -> None:
+        """Say how many partitions we count on, so that workers which count on fewer serve ours too."""
+        now = asyncio.get_running_loop().time()
+        if now - self._said_at > COUNT_SECONDS:
+            self._said_at = now
+            try:
+                await self.look_around(say=True)
+            except DISCONNECTS as exc:  # the others' partitions must not wait for the first one
+                _log.warning("can't say how many partitions we count on", queue=self.name, error=str(exc))
 
     # -- looking
 
     async def get(self, run_id: str) -> Run:
         """Read one run."""
-        fields: dict[bytes, bytes] = await command(self.redis, "HGETALL", self.keys.run(run_id))
-        if b"status" not in fields:
-            kept = f"ended runs are kept {self.settings.retention_seconds:g} s"
-            raise NotFound(f"no run {run_id!r} in queue {self.name!r} ({kept})")
-        return run_from_fields(run_id, self.name, fields)
+        return await (await self.home(run_id)).get(run_id)
+
+    async def has(self, run_id: str) -> bool:
+        """Whether a run is here."""
+        return await (await self.home(run_id)).has(run_id)
 
     async def list(
         self, *, status: Status | None = None, agent: str = "", limit: int = 50, cursor: str = ""
@@ -140,186 +210,111 @@ class RunQueue:
 
         One call looks at a bounded number of runs, so a page may be short, or empty, and yet not the last.
         """
-        top, skip = _read_cursor(cursor)
-        runs: list[Run] = []
-        for _ in range(_LIST_LOOKS):
-            newest_first = (
-                "ZRANGE",
-                self.keys.runs,
-                top,
-                "-inf",
-                "BYSCORE",
-                "REV",
-                "LIMIT",
-                skip,
-                _LIST_PAGE,
-            )
-            found: list[bytes] = await command(self.redis, *newest_first, "WITHSCORES")
-            ids = [raw.decode(errors="replace") for raw in found[::2]]
-            for score, row in zip(found[1::2], await self._rows(ids), strict=True):
-                at = f"{float(score):.0f}"
-                top, skip = at, skip + 1 if at == top else 1
-                if row is not None and status in {None, row.status} and agent in {"", row.agent}:
-                    runs.append(row)
-                if len(runs) == limit:
-                    return Page(runs, f"{top}.{skip}")
-            if len(ids) < _LIST_PAGE:
-                return Page(runs)
-        return Page(runs, f"{top}.{skip}")
+        partitions = await self.all_partitions()
+        if len(partitions) == 1:
+            return await partitions[0].list(status=status, agent=agent, limit=limit, cursor=cursor)
 
-    async def _rows(self, ids: Sequence[str]) -> Sequence[Run | None]:
-        if not ids:
-            return ()
-        rows: list[list[bytes | None]] = await _ROWS(self.redis, [self.keys.run_prefix], ids)
-        fields = [
-            {name: value for name, value in zip(_ROW, row, strict=True) if value is not None} for row in rows
-        ]
-        pairs = zip(ids, fields, strict=True)
-        return [
-            run_from_fields(run_id, self.name, row) if b"status" in row else None for run_id, row in pairs
-        ]
+        def source(partition: Partition) -> Callable[[str, int], Awaitable[Slice[Run]]]:
+            async def fetch(cursor: str, limit: int) -> Slice[Run]:
+                page = await partition.list(status=status, agent=agent, limit=limit, cursor=cursor)
+                return Slice(page.runs, page.cursor)
+
+            return fetch
+
+        sources = {str(number): source(partition) for number, partition in enumerate(partitions)}
+        places = read_cursor(cursor, tuple(sources))
+        return Page(await merged(sources, places, limit, lambda run: run.submitted_at), write_cursor(places))
 
     async def depth(self) -> Depth:
         """How much work there is, in one call."""
-        keys, settings = self.keys, self.settings
-        reply = await _DEPTH(
-            self.redis,
-            [*keys.lanes, keys.delayed, keys.deadletter],
-            [settings.group, int(settings.delete_after_ack)],
-        )
-        undelivered, pending, delayed, due, dead, oldest_ms, workers = reply
-        return Depth(undelivered, pending, delayed, due, dead, oldest_ms / 1000, workers)
+        return (await read_depths(self.redis, (self,), workers=True))[0]
+
+    async def answer(self, run_id: str, index: int) -> bytes | None:
+        """Return the answer that a run was given to its n-th question, as JSON."""
+        return await (await self.home(run_id)).answer(run_id, index)
 
     # -- changing
 
     async def cancel(self, run_id: str, reason: str = "cancelled by request") -> str:
         """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
-        keys = self.keys
-        args = [run_id, reason, int(self.settings.retention_seconds * 1000), keys.control]
-        places = [keys.returned, keys.delayed, keys.ended, keys.limits, keys.run_prefix, keys.unarchived]
-        word = (await _CANCEL(self.redis, places, args)).decode()
-        if word == "missing":
-            raise NotFound(f"no run {run_id!r} in queue {self.name!r}")
-        if word not in {"cancelled", "requested"}:
-            raise Conflict(f"run {run_id} has already ended: {word}")
-        return word
+        return await (await self.home(run_id)).cancel(run_id, reason)
 
     async def replay(self, run_id: str, *, letter: str = "") -> None:
         """Queue a failed, timed out or cancelled run again, from its first attempt."""
-        keys = self.keys
-        places = [
-            keys.stream,
-            keys.deadletter,
-            keys.run(run_id),
-            keys.runs,
-            keys.ended,
-            keys.outbox,
-            keys.letters,
-        ]
-        word = (await _REPLAY(self.redis, places, [run_id, letter, int(self.outside)])).decode()
-        if word == "missing":
-            raise NotFound(f"no run or dead letter {run_id!r} in queue {self.name!r}")
-        if word != "replayed":
-            raise Conflict(
-                f"run {run_id} is {word}: only failed, timed out and cancelled runs can be queued again"
-            )
+        await (await self.home(run_id)).replay(run_id, letter=letter)
 
     async def resume_run(self, run_id: str, answer: Any = None) -> None:
         """Give an interrupted run its answer; it goes on at once."""
-        keys = self.keys
-        value = encode_value(answer, f"the answer to run {run_id}")
-        if len(value) > self.settings.max_payload_bytes:
-            raise PayloadTooLarge(
-                f"the answer to run {run_id} has {len(value)} bytes, more than max_payload_bytes = "
-                f"{self.settings.max_payload_bytes}"
-            )
-        word = (await _RESUME(self.redis, [keys.returned, keys.run(run_id)], [run_id, value])).decode()
-        if word == "missing":
-            raise NotFound(f"no run {run_id!r} in queue {self.name!r}")
-        if word != "resumed":
-            raise Conflict(f"run {run_id} is {word}: only an interrupted run waits for an answer")
-
-    async def answer(self, run_id: str, index: int) -> bytes | None:
-        """Return the answer that a run was given to its n-th question, as JSON."""
-        record, fields = self.keys.run(run_id), (f"resume:{index}", f"envelope:{index}")
-        answer, envelope = await command(self.redis, "HMGET", record, *fields)
-        return encode_value(decode_message(envelope).input, "an answer") if envelope else answer
+        await (await self.home(run_id)).resume_run(run_id, answer)
 
     async def gate(self) -> Gate:
-        """Whether the queue is open, draining or paused."""
-        fields: dict[bytes, bytes] = await command(self.redis, "HGETALL", self.keys.gate)
-        if not fields:
-            return Gate()
-        return Gate(
-            fields.get(b"mode", b"paused").decode(),
-            fields.get(b"reason", b"").decode(),
-            float(fields.get(b"since", 0)) / 1000,
-        )
+        """Whether the queue is open, draining or paused; if partitions differ, the stricter one."""
+        gates = await asyncio.gather(*(each.gate() for each in await self.all_partitions()))
+        return max(gates, key=lambda gate: _MODES.index(gate.mode) if gate.mode in _MODES else len(_MODES))
 
     async def pause(self, reason: str = "") -> None:
         """Take no new runs and start none; what runs goes on."""
-        await self._set_gate("paused", reason)
+        await asyncio.gather(*(each.pause(reason) for each in await self.all_partitions()))
 
     async def drain(self, reason: str = "") -> None:
         """Take no new runs, but work off those that are there."""
-        await self._set_gate("draining", reason)
+        await asyncio.gather(*(each.drain(reason) for each in await self.all_partitions()))
 
     async def resume(self) -> None:
         """Open the queue again."""
-        await self._set_gate("open", "")
-
-    async def _set_gate(self, mode: str, reason: str) -> None:
-        await _GATE(self.redis, [self.keys.gate], [mode, reason, self.keys.control])
+        await asyncio.gather(*(each.resume() for each in await self.all_partitions()))
 
 
-def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> Run:
-    """Build a Run from its hash; what a foreign producer wrote badly shows as no input."""
+async def partitions_of(redis: Redis, queues: Sequence[RunQueue]) -> list[Sequence[Partition]]:
+    """Every partition of each of these queues, as they were a few seconds ago at most."""
+    if asked := [queue for queue in queues if queue.stale]:
+        try:
+            known = await _PARTITIONS.many(redis, [queue.question() for queue in asked])
+        except DISCONNECTS as exc:  # a first partition may be away alone: the others can still be asked
+            _log.info("can't ask for the number of partitions", error=str(exc) or type(exc).__name__)
+        else:
+            for queue, count in zip(asked, known, strict=True):
+                queue.learn(count)
+    return [queue.partitions for queue in queues]
 
-    def text(name: bytes) -> str:
-        return fields.get(name, b"").decode(errors="replace")
 
-    def seconds(name: bytes) -> float:
-        return float(fields.get(name) or 0) / 1000
+async def read_depths(redis: Redis, queues: Sequence[RunQueue], *, workers: bool = False) -> list[Depth]:
+    """Read how much work each of these queues holds, in one round trip (in a cluster: one to each node)."""
+    parts = await partitions_of(redis, queues)
+    every = [partition for each in parts for partition in each]
+    found = iter(await partition_depths(redis, every, workers=workers))
+    return [together(list(itertools.islice(found, len(each)))) for each in parts]
 
-    envelope = _envelope_of(fields.get(b"message", b""))
-    error, tenant = fields.get(b"error"), text(b"tenant") or envelope.tenant
-    return Run(
-        id=run_id,
-        queue=queue,
-        status=Status(text(b"status")),
-        agent=text(b"agent"),
-        thread_id=unscoped(tenant, text(b"thread")) or envelope.thread_id,
-        lane=text(b"lane"),
-        entry=text(b"entry"),
-        attempt=attempt_of(fields),
-        fence=int(fields.get(b"fence") or 0),
-        owner=text(b"owner"),
-        submitted_at=seconds(b"submitted_at"),
-        started_at=seconds(b"started_at"),
-        finished_at=seconds(b"finished_at"),
-        due_at=seconds(b"due_at"),
-        cancel=text(b"cancel"),
-        tenant=tenant,
-        parked=shown_limit(tenant, text(b"parked")),
-        interrupt=decode_value(fields.get(b"interrupt")),
-        input=envelope.input,
-        metadata=envelope.metadata,
-        result=decode_value(fields.get(b"result")),
-        error=msgspec.json.decode(error, type=RunFault) if error else None,
+
+def together(depths: list[Depth]) -> Depth:
+    """The depth of a queue by those of its partitions; a worker serves all of them."""
+    if len(depths) == 1:
+        return depths[0]
+    sums = {
+        name: sum(getattr(depth, name) for depth in depths)
+        for name in ("undelivered", "pending", "delayed", "due", "dead")
+    }
+    return Depth(
+        **sums,
+        oldest_seconds=max(depth.oldest_seconds for depth in depths),
+        workers=max(depth.workers for depth in depths),
+        paused=all(depth.paused for depth in depths),
     )
 
 
-def _envelope_of(message: bytes) -> Envelope:
-    try:
-        return decode_message(message)
-    except InputError:
-        return Envelope(input=None)
-
-
-def _read_cursor(cursor: str) -> tuple[str, int]:
-    if not cursor:
-        return "+inf", 0
-    top, _, skip = cursor.partition(".")
-    if len(cursor) > _LONGEST_CURSOR or not (cursor.isascii() and top.isdigit() and skip.isdigit()):
-        raise InputError(f"cursor {cursor!r} was not given out by a previous page")
-    return top, int(skip)
+def _in_order(
+    places: list[list[int]], sent: Sequence[list[Ticket | Exception] | BaseException], count: int
+) -> list[Ticket | Exception]:
+    """The answers of all partitions in the order of the questions; raises if no partition has answered."""
+    failed = [answer for answer in sent if isinstance(answer, BaseException)]
+    if failed and len(failed) == len(sent):
+        raise failed[0]
+    answers: dict[int, Ticket | Exception] = {}
+    for ats, reply in zip(places, sent, strict=True):
+        if isinstance(reply, Exception):
+            answers.update(dict.fromkeys(ats, reply))
+        elif isinstance(reply, BaseException):
+            raise reply
+        else:
+            answers.update(zip(ats, reply, strict=True))
+    return [answers[at] for at in range(count)]

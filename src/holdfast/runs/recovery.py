@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.leases.streams import StreamLeases
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
     from holdfast.telemetry.metrics import Metrics
 
 _DAMAGED_SECONDS = 5.0
@@ -28,7 +28,7 @@ class Recovery:
     """Reclaims the runs of dead workers of one queue."""
 
     def __init__(
-        self, queue: RunQueue, leases: StreamLeases, metrics: Metrics, *, every_seconds: float
+        self, queue: Partition, leases: StreamLeases, metrics: Metrics, *, every_seconds: float
     ) -> None:
         self._queue = queue
         self._leases = leases

@@ -17,7 +17,7 @@ from holdfast.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
     from holdfast.telemetry.metrics import Metrics
 
 _FORGET = load(__package__, "forget")
@@ -56,7 +56,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 class Retention:
     """Sweeps one queue; an instance goes on where its last pass stopped."""
 
-    def __init__(self, queue: RunQueue, metrics: Metrics, *, ttl_seconds: float, pages: int = 250) -> None:
+    def __init__(self, queue: Partition, metrics: Metrics, *, ttl_seconds: float, pages: int = 250) -> None:
         keys, settings = queue.keys, queue.settings
         self._queue = queue
         self._metrics = metrics

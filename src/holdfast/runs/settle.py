@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.leases.streams import StreamLeases
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
     from holdfast.telemetry.metrics import Metrics
 
 _SETTLE = load(__package__, "settle")
@@ -64,7 +64,7 @@ class Settlement(msgspec.Struct, frozen=True):
 class Settler:
     """Sends settlements of one queue; ``add`` never waits, ``run`` sends."""
 
-    def __init__(self, queue: RunQueue, leases: StreamLeases, owner: str, metrics: Metrics) -> None:
+    def __init__(self, queue: Partition, leases: StreamLeases, owner: str, metrics: Metrics) -> None:
         keys, settings = queue.keys, queue.settings
         self._queue = queue
         self._leases = leases

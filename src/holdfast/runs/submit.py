@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
@@ -18,6 +19,7 @@ from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.keys import LANES
 from holdfast.redis.scripts import load
 from holdfast.runs.message import encode_message
+from holdfast.runs.routing import stamped
 from holdfast.runs.run import Status, Submission, Ticket, checked_id
 from holdfast.runs.scope import scoped
 from holdfast.telemetry.traces import inject
@@ -106,6 +108,7 @@ class Submitter:
             keys.control,
         ]
         self._outside = outside
+        self._new_id = partial(_stamped_id, settings.partition) if settings.partitions > 1 else uuid7
         self._batches: Batcher[_Item, Ticket] = Batcher(self._send_batch, limit=_BATCH)
 
     async def submit(self, submission: Submission) -> Ticket:
@@ -186,7 +189,7 @@ class Submitter:
         if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT_SECONDS:
             raise InputError(f"timeout_seconds must be more than 0 and at most a year, got {timeout}")
         return (
-            checked_id(submission.run_id, "run_id") if submission.run_id else uuid7(),
+            checked_id(submission.run_id, "run_id") if submission.run_id else self._new_id(),
             _LANE_NUMBERS[submission.priority.value],
             int(delay * 1000),
             submission.agent,
@@ -274,6 +277,10 @@ async def _answered(
 
 def _named(value: str, what: str) -> str:
     return checked_id(value, what) if value else ""
+
+
+def _stamped_id(partition: int) -> str:
+    return stamped(uuid7(), partition)
 
 
 def uuid7() -> str:

@@ -1,4 +1,4 @@
-"""The worker of one queue: claims runs while it has slots, performs them under their leases, settles them.
+"""The worker of one partition: claims runs while it has slots, performs them under leases, settles them.
 
 Its life: ``run`` until ``quiet`` (no more claims); runs may finish; ``hand_back`` ends those that do not.
 """
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
-from holdfast.leases.permits import Permits
 from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.runs.claim import Claims
 from holdfast.runs.perform import decide, perform, prepare, settlement
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Verdict
+from holdfast.runs.slots import Slots
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Works one queue; everything it needs is given to it, its signals are handled elsewhere."""
+    """Works one partition; everything it needs is given to it, its signals are handled elsewhere."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Worker:
         keeper: Keeper,
         metrics: Metrics,
         owner: str,
+        slots: Slots | None = None,
     ) -> None:
         settings = place.settings
         self._place = place
@@ -68,7 +69,8 @@ class Worker:
         self._metrics = metrics
         self._owner = owner
         self._block_ms = settings.block_ms
-        self.permits = Permits(min(settings.slots, settings.max_pending))
+        self._slots = slots or Slots(settings, metrics)
+        self.permits = self._slots.permits
         self.running: dict[tuple[str, int], Invocation] = {}
         self.lingering = 0
         """Agents that go on after their runs: a process that leaves can't wait for them."""
@@ -83,9 +85,8 @@ class Worker:
         self._outage = 0.0
         self._dropped = metrics.entries_dropped.labels(settings.name)
         self._adopted = metrics.runs_adopted.labels(settings.name)
-        metrics.slots.labels(settings.name).set(self.permits.limit)
-        metrics.runs_running.labels(settings.name).set_function(lambda: len(self.running))
-        metrics.bodies_lingering.labels(settings.name).set_function(lambda: self.lingering)
+        metrics.expect(settings.name)
+        self._slots.seat(self)
 
     # -- life
 
@@ -151,7 +152,9 @@ class Worker:
             return Claims([], 0.0)
         if self._unsure:
             await self._return_unknown()
-        taken = self.permits.take(_CLAIM_BATCH)
+        taken = await self._take(woken)
+        if not taken and not woken:
+            return Claims([], 0.0)
         kept = 0
         try:
             self._unsure = True
@@ -164,6 +167,12 @@ class Worker:
             return claims
         finally:
             self.permits.give(taken - kept)
+
+    async def _take(self, woken: Woken) -> int:
+        """Take slots; what woke us can't wait for one: without any, its claim gives it back to others."""
+        if woken:
+            return self._slots.take_now(_CLAIM_BATCH)
+        return await self._unless_quiet(self._slots.take(_CLAIM_BATCH)) or 0
 
     async def _return_unknown(self) -> None:
         """A claim without an answer may have made runs ours that we know nothing of: give those back."""

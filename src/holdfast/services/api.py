@@ -29,11 +29,11 @@ from holdfast.api.auth import check_exposure
 from holdfast.api.backend import Backend, Line
 from holdfast.api.connection import Connection
 from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
-from holdfast.events.feed import Feed
 from holdfast.events.hub import Hub
 from holdfast.hosts.engines import registry_of
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.members import Member, Members
+from holdfast.runs.feeds import Feeds
 from holdfast.services.connections import Connections
 from holdfast.services.enginedoor import EngineDoor
 from holdfast.services.janitor import Janitor
@@ -145,14 +145,14 @@ class ApiProcess:
 
     def _line(self, connections: Connections, hub: Hub, settings: QueueSettings) -> Line:
         queue = connections.queue(settings)
-        feed = Feed(queue.keys, connections.redis, self._settings.redis)
-        return Line(connections.sender(settings), queue, partial(hub.follow, queue.keys), feed.read)
+        feeds = Feeds(queue, self._settings.redis, hub)
+        return Line(connections.sender(settings), queue, feeds.follow, feeds.read)
 
     def _mailbox(self, connections: Connections, hub: Hub, name: str) -> Line:
         """A resident's mailbox; there may be many, so they have no pools and no labels of their own."""
         queue = connections.queue(self._settings.queue_named(name))
-        feed = Feed(queue.keys, connections.redis, self._settings.redis)
-        return Line(queue, queue, partial(hub.follow, queue.keys), feed.read)
+        feeds = Feeds(queue, self._settings.redis, hub)
+        return Line(queue, queue, feeds.follow, feeds.read)
 
     def _parts(self, connections: Connections) -> list[Part]:
         api = self._settings.api

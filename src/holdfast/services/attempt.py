@@ -62,6 +62,7 @@ class Task(msgspec.Struct, frozen=True):
     queue: str
     kept_as: str
     owner: str
+    partition: int = 0
     tenant: str = ""
     input: Any = None
     draining: bool = False
@@ -127,7 +128,7 @@ class _Attempt:
                 ctx = Context(info, _logged, self._signals, memory=memory, store=store)
                 self._report(await self._invoked(ctx))
                 return
-            queue = connections.queue(self._settings.queue_named(task.queue))
+            queue = connections.partition(self._settings.queue_named(task.queue), task.partition)
             emitter = Emitter(queue, task.owner, self._metrics)
             append = emitter.for_run(Claimed(info.run_id, info.fence, info.attempt, 0, info.agent_id, b""))
 

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.redis.breaker import Breaker, State
 from holdfast.redis.client import Redis, connect, connect_blocking
+from holdfast.runs.partition import Partition
 from holdfast.runs.queue import RunQueue
 from holdfast.store.door import StoreDoor
 
@@ -64,6 +65,11 @@ class Connections:
     def queue(self, settings: QueueSettings) -> RunQueue:
         """A queue on the shared pool, for workers and operators."""
         return RunQueue(settings, self.redis, prefix=self.settings.redis.key_prefix, outside=self._outside)
+
+    def partition(self, settings: QueueSettings, number: int) -> Partition:
+        """One partition of a queue, for who works on a run of it."""
+        own = settings.of_partition(number)
+        return Partition(own, self.redis, prefix=self.settings.redis.key_prefix, outside=self._outside)
 
     def sender(self, settings: QueueSettings) -> RunQueue:
         """A queue on a client of its own, with retries and breaker: a flood of reads can't delay a submit."""

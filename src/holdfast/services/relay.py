@@ -25,6 +25,7 @@ from holdfast.events.spreader import Origins, Spreader
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import Lease, Standing
 from holdfast.redis.members import Members
+from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.services.connections import Connections
 from holdfast.services.presence import Presence
 from holdfast.services.signals import ignore_signals, on_signals
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.events.sinks.poster import Poster
     from holdfast.events.sinks.request import Sink
     from holdfast.redis.client import Redis
+    from holdfast.runs.partition import Partition
 
 _GAUGES_SECONDS = 5.0
 _GOODBYE_SECONDS = 2.0
@@ -101,7 +103,10 @@ class Relay:
         self._destinations = Destinations(settings.relay)
         self._pace = Pace(settings.relay.poll_seconds, metrics)
         self._slots = {sink: Slots(settings.relay.concurrency) for sink in self._sinks}
-        self._outboxes = {name: self._outbox(name) for name in settings.queue_names()}
+        self._queues = [connections.queue(settings.queue_named(name)) for name in settings.queue_names()]
+        self._outboxes: dict[str, list[Outbox]] = {
+            queue.name: [self._outbox(partition) for partition in queue.partitions] for queue in self._queues
+        }
         metrics.relay_receivers_down.set_function(self._destinations.open_breakers)
 
     def request_stop(self) -> None:
@@ -119,41 +124,60 @@ class Relay:
                     ]
                     _log.info("relay ready", name=self.name, queues=list(self._outboxes))
                     async with asyncio.TaskGroup() as delivering:
-                        for each in self._loops(poster, keeper):
-                            delivering.create_task(each)
+
+                        def serve(name: str, outbox: Outbox) -> None:
+                            for each in self._loops(poster, keeper, name, outbox):
+                                delivering.create_task(each)
+
+                        for name, outboxes in self._outboxes.items():
+                            for outbox in outboxes:
+                                serve(name, outbox)
+                        delivering.create_task(self._look_for_partitions(serve))
                     for task in upkeep:
                         task.cancel()
             finally:
                 await self._presence.leave()
 
-    def _outbox(self, name: str) -> Outbox:
-        settings, connections = self._settings, self._connections
+    async def _look_for_partitions(self, serve: Callable[[str, Outbox], None]) -> None:
+        """Deliver also for partitions that others count on."""
+        while not self._pace.stopping:
+            for queue in self._queues:
+                with self._presence.patiently():
+                    for partition in await queue.look_around():
+                        outbox = self._outbox(partition)
+                        self._outboxes[queue.name].append(outbox)
+                        serve(queue.name, outbox)
+            await self._pace.either(asyncio.sleep(COUNT_SECONDS))
+
+    def _outbox(self, partition: Partition) -> Outbox:
+        settings = self._settings
         return Outbox(
-            connections.queue(settings.queue_named(name)).keys,
-            connections.redis,
+            partition.keys,
+            partition.redis,
             owner=self.name,
             ttl_seconds=settings.lease.ttl_seconds,
             event_api=bool(settings.event_api.url),
         )
 
-    def _loops(self, poster: Poster, keeper: Keeper) -> Generator[Coroutine[None, None, None]]:
-        """A spreader per queue, and a courier per queue and sink."""
-        for name, outbox in self._outboxes.items():
-            origins, leases = Origins(name, outbox), LineLeases(outbox, self.name)
-            yield Spreader(outbox, origins, self._pace, self._metrics).run()
-            for sink in self._sinks.values():
-                yield Courier(
-                    outbox,
-                    sink,
-                    self._settings.relay,
-                    origins=origins,
-                    poster=poster,
-                    destinations=self._destinations,
-                    slots=self._slots[sink.name],
-                    pace=self._pace,
-                    hold=_holder(keeper, leases),
-                    metrics=self._metrics,
-                ).run()
+    def _loops(
+        self, poster: Poster, keeper: Keeper, name: str, outbox: Outbox
+    ) -> Generator[Coroutine[None, None, None]]:
+        """A spreader per partition of a queue, and a courier per partition and sink."""
+        origins, leases = Origins(name, outbox), LineLeases(outbox, self.name)
+        yield Spreader(outbox, origins, self._pace, self._metrics).run()
+        for sink in self._sinks.values():
+            yield Courier(
+                outbox,
+                sink,
+                self._settings.relay,
+                origins=origins,
+                poster=poster,
+                destinations=self._destinations,
+                slots=self._slots[sink.name],
+                pace=self._pace,
+                hold=_holder(keeper, leases),
+                metrics=self._metrics,
+            ).run()
 
     def _keeper(self) -> Keeper:
         return Keeper(self._settings.lease, self._connections.for_keeper, self._metrics)
@@ -162,11 +186,13 @@ class Relay:
 
     async def _gauges(self) -> None:
         while True:
-            for name, outbox in self._outboxes.items():
+            for name, outboxes in self._outboxes.items():
                 with self._presence.patiently():
                     for sink in self._sinks:
-                        self._metrics.relay_waiting.labels(name, sink).set(await outbox.waiting(sink))
-                    self._metrics.relay_undelivered_kept.labels(name).set(await outbox.undelivered())
+                        waiting = sum([await outbox.waiting(sink) for outbox in outboxes])
+                        self._metrics.relay_waiting.labels(name, sink).set(waiting)
+                    kept = sum([await outbox.undelivered() for outbox in outboxes])
+                    self._metrics.relay_undelivered_kept.labels(name).set(kept)
             await asyncio.sleep(_GAUGES_SECONDS)
 
 

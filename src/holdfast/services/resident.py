@@ -20,8 +20,9 @@ from holdfast.config import Settings, load
 from holdfast.errors import AppError, InputError
 from holdfast.hosts.mailbox import RECEIVE, copy_of, mailbox_of, mailbox_settings, reader_name
 from holdfast.processes import kernel
+from holdfast.services.desk import Ways
 from holdfast.services.news import News
-from holdfast.services.worker import Ways, WorkerProcess
+from holdfast.services.worker import WorkerProcess
 from holdfast.telemetry import logs
 from holdfast.telemetry.metrics import Metrics
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -24,24 +23,13 @@ from typing import TYPE_CHECKING
 from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.errors import StoreUnavailable
 from holdfast.leases.keeper import Keeper
-from holdfast.leases.streams import StreamLeases
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.members import Member, Members
-from holdfast.runs import expiry, promoter
-from holdfast.runs.archive import Archive, Filing
-from holdfast.runs.claim import Claimer
-from holdfast.runs.cleanup import list_consumers
-from holdfast.runs.control import Control
-from holdfast.runs.emit import Emitter
-from holdfast.runs.expiry import Expiry
-from holdfast.runs.perform import Workplace
-from holdfast.runs.promoter import Promoter
-from holdfast.runs.recovery import Recovery
-from holdfast.runs.settle import Settler
-from holdfast.runs.worker import Worker
 from holdfast.services.connections import Connections
+from holdfast.services.desk import Floor, Place, Ways
 from holdfast.services.isolation import isolation
 from holdfast.services.names import is_taken
+from holdfast.services.pod import Holding, pod_name
 from holdfast.services.process import calm_collector, leave_at_once, loop_factory
 from holdfast.services.sidecar import quit_sidecar
 from holdfast.services.signals import ignore_signals, on_signals
@@ -50,12 +38,11 @@ from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Generator
 
     from holdfast.agents.app import App
-    from holdfast.config import QueueSettings, Settings
-    from holdfast.processes.attempts import Attempts
-    from holdfast.runs.queue import RunQueue
+    from holdfast.config import Settings
+    from holdfast.services.desk import Desk
 
 _STOP_MARGIN_SECONDS = 3.0
 """How long agents may take to unwind once asked to hand back, before the process leaves without them."""
@@ -63,88 +50,6 @@ _THREADS = "holdfast-agent"
 _VERSION = importlib.metadata.version("holdfast")
 
 _log = get_logger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ways:
-    """How a worker differs from others: how often it looks after its queues, and whose runs are its own."""
-
-    recovery_seconds: float = 1.0
-    promotion_seconds: float = promoter.LONGEST_SECONDS
-    expiry_seconds: float = expiry.EVERY_SECONDS
-    archive_seconds: float = 0.0
-    """How often it archives by itself what has ended; 0 leaves it to a janitor."""
-    inherits: Callable[[str], bool] | None = None
-    """Which consumers' runs go on at once in this one, without a wait for their leases' end."""
-
-
-class Desk:
-    """One queue of a worker process, with everything that works on it."""
-
-    def __init__(
-        self,
-        connections: Connections,
-        queue_settings: QueueSettings,
-        app: App,
-        keeper: Keeper,
-        metrics: Metrics,
-        owner: str,
-        executor: concurrent.futures.Executor,
-        attempts: Attempts | None,
-        ways: Ways,
-    ) -> None:
-        settings = connections.settings
-        ttl = settings.lease.ttl_seconds
-        every = min(ttl / 10, ways.recovery_seconds)
-        queue = connections.queue(queue_settings)
-        self.queue: RunQueue = queue
-        self.leases = StreamLeases(
-            queue.keys,
-            group=queue_settings.group,
-            owner=owner,
-            ttl_ms=int(ttl * 1000),
-            turn_ms=int(every * 900),
-        )
-        limits = {name: spec.concurrency for name, spec in app.agents.items() if spec.concurrency}
-        reader = connections.blocking(queue_settings.block_ms / 1000)
-        self.claimer = Claimer(queue, owner, reader, limits)
-        self.worker = Worker(
-            Workplace(
-                *(app, queue_settings, executor, asyncio.Event(), owner, connections.store, queue.answer),
-                attempts=attempts,
-            ),
-            claimer=self.claimer,
-            settler=Settler(queue, self.leases, owner, metrics),
-            emitter=Emitter(queue, owner, metrics),
-            leases=self.leases,
-            keeper=keeper,
-            metrics=metrics,
-            owner=owner,
-        )
-        self._rounds = (
-            Recovery(queue, self.leases, metrics, every_seconds=every),
-            Promoter(queue, longest_seconds=ways.promotion_seconds),
-            Expiry(queue, metrics, every_seconds=ways.expiry_seconds),
-            Control(queue.keys.control, self.worker, connections.blocking(0)),
-            *_filing(connections, queue, metrics, ways.archive_seconds),
-        )
-
-    def rounds(self) -> list[Coroutine[None, None, None]]:
-        """What goes on beside the runs until phase 1."""
-        return [each.run() for each in self._rounds]
-
-    async def inherit(self, dead: Callable[[str], bool]) -> None:
-        """Queue again, now, what consumers hold of which we know that they are dead."""
-        for consumer in await list_consumers(self.queue):
-            if dead(consumer.name):
-                evicted = await self.leases.evict(self.queue.redis, consumer.name, min_idle_ms=0)
-                _log.info("took over from", consumer=consumer.name, entries=evicted.entries)
-
-    async def leave(self) -> None:
-        """Return what was delivered to us and never settled, then remove our consumer."""
-        evicted = await self.leases.leave(self.queue.redis)
-        if evicted.entries:
-            _log.info("entries returned on leaving", queue=self.queue.name, entries=evicted.entries)
 
 
 class WorkerProcess:
@@ -170,6 +75,7 @@ class WorkerProcess:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._since = time.time()
+        self._holding = Holding()
         self._desks: list[Desk] = []
 
     def running(self) -> list[str]:
@@ -197,44 +103,51 @@ class WorkerProcess:
             stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics))
             executor = self._executor()
             stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-            own = (self._app, keeper, self.metrics, self.name, executor, attempts, self._ways)
-            desks = self._desks = [Desk(connections, queue, *own) for queue in settings.worker_queues()]
+            own = (connections, self._app, keeper, self.metrics, self.name, executor, attempts, self._ways)
+            queues = [connections.queue(each) for each in settings.worker_queues()]
+            floor = Floor(Place(*own), queues)
+            desks = self._desks = floor.desks
             await _look_at_store(connections)
-            await self._work(connections, keeper, desks)
-            await self._phase_3(connections, desks)
+            await self._work(connections, keeper, floor)
+            await self._phase_3(connections, floor)
         if _threads_left() or any(desk.worker.lingering for desk in desks):
             self._abandon()
 
-    async def _work(self, connections: Connections, keeper: Keeper, desks: list[Desk]) -> None:
-        await self._join(connections, desks)
+    async def _work(self, connections: Connections, keeper: Keeper, floor: Floor) -> None:
+        await self._join(connections, floor)
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(keeper.watch(), name="keeper")
-            beat = group.create_task(self._heartbeat(connections, desks), name="heartbeat")
-            rounds = [group.create_task(each) for desk in desks for each in desk.rounds()]
-            workers = [group.create_task(desk.worker.run(), name=desk.queue.name) for desk in desks]
+            beat = group.create_task(self._heartbeat(connections, floor), name="heartbeat")
+            rounds: list[asyncio.Task[None]] = []
+            workers: list[asyncio.Task[None]] = []
+
+            def staff(desk: Desk) -> None:
+                rounds.extend(group.create_task(each) for each in desk.rounds())
+                workers.append(group.create_task(desk.worker.run(), name=desk.queue.name))
+
+            for desk in floor.desks:
+                staff(desk)
+            rounds.append(group.create_task(floor.grow(staff), name="partitions"))
             self.ready = True
             self.joined.set()
-            _log.info("worker ready", name=self.name, queues=[desk.queue.name for desk in desks])
+            _log.info("worker ready", name=self.name, queues=floor.names)
             await self._stop.wait()
             self.ready = False
-            await self._phase_1(connections, desks, rounds)
-            if not await self._phase_2(desks, workers):
+            await self._phase_1(connections, floor, rounds)
+            if not await self._phase_2(floor.desks, workers):
                 # Their tasks would keep the process for ever: give their runs away, then leave without them.
-                await self._phase_3(connections, desks)
+                await self._phase_3(connections, floor)
                 self._abandon()
             for task in (watch, beat):
                 task.cancel()
 
-    async def _join(self, connections: Connections, desks: list[Desk]) -> None:
+    async def _join(self, connections: Connections, floor: Floor) -> None:
         """Enter the groups; a Redis that is not there yet is waited for."""
         while not self._stop.is_set():
             try:
                 if not await self._name_is_taken(connections):
-                    for desk in desks:
-                        await desk.claimer.join()
-                        if self._ways.inherits is not None:
-                            await desk.inherit(self._ways.inherits)
-                    await self._announce(connections, desks)
+                    await floor.join()
+                    await self._announce(connections, floor)
                     return
             except DISCONNECTS as exc:
                 _log.warning("waiting for Redis", error=str(exc) or type(exc).__name__)
@@ -254,39 +167,42 @@ class WorkerProcess:
         )
         return True
 
-    async def _heartbeat(self, connections: Connections, desks: list[Desk]) -> None:
+    async def _heartbeat(self, connections: Connections, floor: Floor) -> None:
         while True:
             await asyncio.sleep(self._settings.worker.heartbeat_seconds)
             with contextlib.suppress(*TROUBLE):  # the next beat tries again; no lease needs it
-                await self._announce(connections, desks)
+                await self._announce(connections, floor)
 
-    async def _announce(self, connections: Connections, desks: list[Desk]) -> None:
+    async def _announce(self, connections: Connections, floor: Floor) -> None:
+        running = [key for desk in floor.desks for key in desk.worker.running]
         fields = {
             "version": _VERSION,
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",
-            "queues": ",".join(desk.queue.name for desk in desks),
+            "queues": ",".join(floor.names),
             "agents": ",".join(sorted(self._app.agents)),
-            "capacity": str(sum(desk.worker.permits.limit for desk in desks)),
-            "load": str(sum(len(desk.worker.running) + desk.worker.lingering for desk in desks)),
+            "capacity": str(floor.slots),
+            "load": str(sum(len(desk.worker.running) + desk.worker.lingering for desk in floor.desks)),
             "state": "draining" if self._stop.is_set() else "working",
+            "held_seconds": f"{self._holding.seconds(running):.0f}",
+            **pod_name(self._settings).fields(),
         }
         await self._members.announce(connections.redis, Member("worker", self.name, fields))
 
     # -- shutdown
 
     async def _phase_1(
-        self, connections: Connections, desks: list[Desk], rounds: list[asyncio.Task[None]]
+        self, connections: Connections, floor: Floor, rounds: list[asyncio.Task[None]]
     ) -> None:
         with self._phase("1", "stop reading"):
-            for desk in desks:
+            for desk in floor.desks:
                 desk.worker.quiet()
             for task in rounds:
                 task.cancel()
             await asyncio.gather(*rounds, return_exceptions=True)
             with contextlib.suppress(*DISCONNECTS):  # only the others' picture of us is late
-                await self._announce(connections, desks)
+                await self._announce(connections, floor)
 
     async def _phase_2(self, desks: list[Desk], workers: list[asyncio.Task[None]]) -> bool:
         """Let runs finish, hand back the rest; False if some agent ignores even that."""
@@ -322,12 +238,11 @@ class WorkerProcess:
         finally:
             hurry.cancel()
 
-    async def _phase_3(self, connections: Connections, desks: list[Desk]) -> None:
+    async def _phase_3(self, connections: Connections, floor: Floor) -> None:
         with self._phase("3", "leave"):
             try:
                 async with asyncio.timeout(_STOP_MARGIN_SECONDS):
-                    for desk in desks:
-                        await desk.leave()
+                    await floor.leave()
                     await self._members.leave(connections.redis, "worker", self.name)
             except TROUBLE as exc:
                 # What we could not return, another worker reclaims when our leases end.
@@ -374,14 +289,6 @@ async def _until_signal(settings: Settings, app: App) -> None:
     process = WorkerProcess(settings, app, abandon=leave_at_once)
     on_signals(process.request_stop)
     await process.run()
-
-
-def _filing(
-    connections: Connections, queue: RunQueue, metrics: Metrics, every_seconds: float
-) -> tuple[Filing, ...]:
-    if not every_seconds:
-        return ()
-    return (Filing(Archive(queue, connections.store, metrics), every_seconds=every_seconds),)
 
 
 async def _look_at_store(connections: Connections) -> None:

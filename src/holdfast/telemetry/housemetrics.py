@@ -37,6 +37,13 @@ class UpkeepMetrics:
     loop_blocked_seconds: Histogram = histogram(
         "How long agent code blocked the event loop, when it was noticed.", buckets=(1, 2, 5, 10, 30, 60, 300)
     )
+    kubernetes_errors: Counter = counter(
+        "Looks at pods that failed; kind is why: away, forbidden, unauthorized, refused, odd.", "kind"
+    )
+    pods_watched: Gauge = gauge("Pods of workers that this janitor watches; 0 in those that don't.")
+    pod_costs_written: Counter = counter(
+        "Pods that were told what their deletion costs; kind is raised or lowered.", "kind"
+    )
     runs_archived: Counter = counter("Ended runs that the store has.", "queue")
     store_rows: Gauge = gauge("Rows in the store, by kind.", "kind")
     store_bytes: Gauge = gauge("Room that the store takes.")

@@ -13,7 +13,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from holdfast.telemetry.declaring import NAMESPACE, declarations
 from holdfast.telemetry.hostmetrics import HostMetrics
 from holdfast.telemetry.housemetrics import HttpMetrics, RedisMetrics, RelayMetrics, UpkeepMetrics
+from holdfast.telemetry.producermetrics import ProducerMetrics
 from holdfast.telemetry.runmetrics import LeaseMetrics, QueueMetrics, RunMetrics
+from holdfast.telemetry.scalingmetrics import ScalingMetrics
 from holdfast.telemetry.schedulemetrics import ScheduleMetrics
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ class Metrics(
     ScheduleMetrics,
     HostMetrics,
     HttpMetrics,
+    ProducerMetrics,
+    ScalingMetrics,
 ):
     """The metrics of one process, on a registry of their own."""
 
@@ -106,6 +110,12 @@ class Metrics(
             return meter
         key = (queue, self.agent_label(agent))
         return self._meters.get(key) or self._meters.setdefault(key, RunMeter(self, *key))
+
+    def expect(self, queue: str) -> None:
+        """Show a queue's counters of trouble at 0: one that appears at 1 has no increase to alert on."""
+        for each in (self.runs_reclaimed, self.runs_restored, self.stale_settles_refused):
+            each.labels(queue)
+        self.cleanup_errors.labels(queue)
 
     def agent_label(self, agent: str) -> str:
         """The label value for an agent: its name if it is known here, else ``other``."""

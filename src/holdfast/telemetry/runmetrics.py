@@ -95,3 +95,12 @@ class QueueMetrics:
     queue_delayed: Gauge = gauge("Runs that are not due yet.", "queue")
     queue_dead: Gauge = gauge("Runs in the dead letters.", "queue")
     queue_oldest_seconds: Gauge = gauge("Age of the oldest run no worker has taken yet.", "queue")
+    queue_paused: Gauge = gauge("1 while the queue is paused.", "queue")
+    queue_workers: Gauge = gauge("Workers that live and serve the queue.", "queue")
+    queue_consumers: Gauge = gauge("Consumers of the queue's group: the living, and ghosts.", "queue")
+    queue_max_pending: Gauge = gauge("Runs that one worker may hold unfinished, as configured.", "queue")
+    scaling_demand: Gauge = gauge(
+        "Runs that want a slot: undelivered ones, weighted by their age, and those pending and due.", "queue"
+    )
+    scaling_wanted: Gauge = gauge("Workers that the queue is worth.", "queue")
+    scaling_workers: Gauge = gauge("Worker processes that an autoscaler keeps for the queue.", "queue")

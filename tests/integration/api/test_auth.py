@@ -67,6 +67,7 @@ ROUTES = [
     ("POST", "/schedules/agent-queue/resume", "operate"),
     ("POST", "/schedules/agent-queue/backfill", "operate"),
     ("GET", "/members", "read"),
+    ("GET", "/internal/scaling/agent-queue", "read"),
     ("GET", "/internal/health/redis", "read"),
     ("GET", "/metrics", "read"),
 ]

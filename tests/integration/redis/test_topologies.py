@@ -233,6 +233,11 @@ class TestCluster:
             "XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", *streams, ">", ">"
         )
         assert [name for name, _ in read] == [b"q"]
+        # One script for keys of many slots: a round trip to each node.
+        calls = [([f"{{m{n}}}:n"], ()) for n in range(20)]
+        assert await COUNT.many(cluster, calls) == [1] * 20
+        nodes[1].ask("SCRIPT FLUSH")
+        assert await COUNT.many(cluster, calls) == [2] * 20
         # Keys of two slots in one call are the caller's mistake, not an outage.
         with pytest.raises(exceptions.RedisClusterException) as mistake:
             await COUNT(cluster, ["a", "b"])

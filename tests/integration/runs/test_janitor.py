@@ -20,7 +20,7 @@ from holdfast.config import JanitorSettings, LeaseSettings, QueueSettings, Setti
 from holdfast.errors import LeaseLost
 from holdfast.leases.keeper import Keeper
 from holdfast.redis.client import connect
-from holdfast.redis.members import Members
+from holdfast.redis.members import Member, Members
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor, Office
 from holdfast.telemetry.metrics import Metrics
@@ -114,6 +114,23 @@ async def test_it_refreshes_the_gauges_of_every_queue(redis, redis_settings):
         )
     seen = [sample(metrics, f"queue_{name}") for name in ("undelivered", "pending", "delayed", "dead")]
     assert seen == [1, 1, 1, 1]
+    assert [sample(metrics, f"queue_{name}") for name in ("paused", "consumers", "max_pending")] == [
+        0,
+        1,
+        256,
+    ]
+
+
+async def test_it_counts_the_workers_that_live(redis, redis_settings):
+    queue, metrics = await open_queue(redis), Metrics()
+    await Hand(queue, "ghost").join()
+    members = Members(prefix="", heartbeat_seconds=60)
+    await members.announce(redis, Member("worker", "w1", {"queues": f"other,{queue.name}"}))
+    await members.announce(redis, Member("worker", "w2", {"queues": "other"}))
+    await members.announce(redis, Member("janitor", "j", {"queues": queue.name}))
+    async with a_janitor(settings_of(redis_settings, enabled=False), metrics):
+        await until(lambda: sample(metrics, "queue_workers") == 1)
+    assert sample(metrics, "queue_consumers") == 1
 
 
 async def test_it_is_a_member_while_it_runs(redis, redis_settings):
@@ -236,7 +253,10 @@ async def offices(redis_settings, *names: str):
         Keeper(lease, connections.for_keeper, Metrics()) as keeper,
     ):
         queue = connections.queue(settings.queue)
-        yield keeper, [Office(queue, owner=name, ttl_seconds=LOCK_SECONDS) for name in names]
+        yield (
+            keeper,
+            [Office(queue.redis, queue.keys.cleanup, owner=name, ttl_seconds=LOCK_SECONDS) for name in names],
+        )
 
 
 async def test_two_janitors_never_run_a_pass_at_once(redis, redis_settings):

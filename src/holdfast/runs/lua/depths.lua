@@ -1,11 +1,11 @@
 -- How much work a queue holds, over all lanes, in one call.
--- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 dead letters (stream)
--- ARGV  1 group, 2 deletes ('1' if acked entries are deleted)
--- returns { undelivered, pending, delayed, due, dead, oldest undelivered ms, workers }
+-- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 dead letters (stream), 7 gate (hash)
+-- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 '1' to count the workers: one by one, so only if asked
+-- returns { undelivered, pending, delayed, due, dead, oldest undelivered ms, workers, 1 if paused }
 -- @include clock
 -- @include depth
-local delayed, deadletter = KEYS[5], KEYS[6]
-local group, deletes = ARGV[1], ARGV[2] == '1'
+local delayed, deadletter, gate = KEYS[5], KEYS[6], KEYS[7]
+local group, deletes, counting = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
 
 local now = now_ms()
 local total, pending, oldest, names, workers = 0, 0, 0, {}, 0
@@ -15,11 +15,13 @@ local function note_oldest(lane, after)
   if first then oldest = math.max(oldest, now - tonumber(first[1]:match('^%d+'))) end
 end
 
-local function look(lane)
-  local info = group_of(lane, group)
+local function look(lane, info)
   if not info then return note_oldest(lane, '-') end
   pending = pending + info['pending']
   note_oldest(lane, '(' .. info['last-delivered-id'])
+end
+
+local function count_workers(lane)
   for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', lane, group)) do
     if not names[consumer[2]] then
       names[consumer[2]] = true
@@ -29,10 +31,18 @@ local function look(lane)
 end
 
 for i = 1, 4 do
-  if redis.call('EXISTS', KEYS[i]) == 1 then
-    total = total + lane_depth(KEYS[i], group, deletes)
-    look(KEYS[i])
+  local lane = KEYS[i]
+  local filled = redis.call('XLEN', lane) > 0
+  if filled or counting and redis.call('EXISTS', lane) == 1 then
+    local info = group_of(lane, group)
+    if filled then
+      total = total + lane_depth(lane, group, deletes)
+      look(lane, info)
+    end
+    if info and counting then count_workers(lane) end
   end
 end
-return { total - pending, pending, redis.call('ZCARD', delayed), redis.call('ZCOUNT', delayed, '-inf', now),
-  redis.call('XLEN', deadletter), oldest, workers }
+-- What somebody else has deleted while a worker held it is pending, and nowhere else.
+return { math.max(total - pending, 0), pending, redis.call('ZCARD', delayed),
+  redis.call('ZCOUNT', delayed, '-inf', now), redis.call('XLEN', deadletter), oldest, workers,
+  redis.call('HGET', gate, 'mode') == 'paused' and 1 or 0 }

@@ -1,0 +1,29 @@
+"""How many workers a queue is worth: ``queue.scaling``, and ``queues.<name>.scaling`` of a worker type."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from holdfast.config.durations import DAY
+from holdfast.config.section import Section, about
+
+
+class ScalingSettings(Section, frozen=True, kw_only=True):
+    """What turns a queue's depth into a number of workers."""
+
+    min_workers: Annotated[int, about("Workers that stay when there is no work.", ge=0, le=100_000)] = 0
+    max_workers: Annotated[int, about("Workers that there are at most.", ge=1, le=100_000)] = 10
+    target_wait_seconds: Annotated[
+        float, about("How old the oldest waiting run may get before it weighs more.", ge=0.1, le=DAY)
+    ] = 30.0
+    age_weight: Annotated[
+        float,
+        about(
+            "How much waiting runs weigh at most, at twice the target wait; 1 is always the same.",
+            ge=1,
+            le=100,
+        ),
+    ] = 2.0
+    down_seconds: Annotated[
+        float, about("How long fewer workers must have been enough before some leave.", ge=0, le=DAY)
+    ] = 60.0

@@ -1,0 +1,241 @@
+"""What every Redis key holds and how long it stays, as docs/reference/keys.md tells and the tests check."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyDoc:
+    """One row of the data model: what a key holds and how long it stays."""
+
+    pattern: str
+    type: str
+    stays: str
+    holds: str
+
+
+DATA_MODEL = (
+    KeyDoc("agent-queue", "stream", "permanent", "the normal lane; group `agent-queue-group`"),
+    KeyDoc("{agent-queue}:high", "stream", "permanent", "runs submitted with priority high"),
+    KeyDoc("{agent-queue}:low", "stream", "permanent", "runs submitted with priority low"),
+    KeyDoc(
+        "{agent-queue}:returned",
+        "stream",
+        "permanent",
+        "runs that come back: handed back, reclaimed, retried; served first",
+    ),
+    KeyDoc("{agent-queue}:delayed", "zset", "permanent", "run id by due time (ms): delayed and retried runs"),
+    KeyDoc(
+        "{agent-queue}:deadletter",
+        "stream",
+        "permanent",
+        "runs given up: reason, status, attempts, error, message_data",
+    ),
+    KeyDoc(
+        "{agent-queue}:letters",
+        "hash",
+        "permanent",
+        "by dead letter, what a replay needs of its run after that has left: tenant, key, submit time, "
+        "answers, how many events it had",
+    ),
+    KeyDoc(
+        "{agent-queue}:runs", "zset", "permanent", "index of runs by submit time (ms); swept by the janitor"
+    ),
+    KeyDoc(
+        "{agent-queue}:ended",
+        "zset",
+        "permanent",
+        "ended runs by when they leave (ms): an id, or `finished_at id id …` of those that succeeded "
+        "together; workers and the janitor remove them",
+    ),
+    KeyDoc(
+        "{agent-queue}:run:<id>",
+        "hash",
+        "while live, then retention_seconds",
+        "status, lane, entry, submitted_at, agent, thread, fence, attempt (from the second on), owner, "
+        "started_at, finished_at, message (the envelope with the input), result, error",
+    ),
+    KeyDoc(
+        "{agent-queue}:run:<id>:events",
+        "stream",
+        "as its run",
+        "the feed: type and data (JSON); the time is in the id",
+    ),
+    KeyDoc(
+        "{agent-queue}:run:<id>:live",
+        "channel",
+        "-",
+        "what the agent emits and how the run ends, as it happens: JSON of id, type, data",
+    ),
+    KeyDoc("{agent-queue}:limits", "set", "permanent", "names of the limits that are in use"),
+    KeyDoc(
+        "{agent-queue}:turns",
+        "string",
+        "permanent",
+        "the last place in line that was given by the clock (us)",
+    ),
+    KeyDoc("{agent-queue}:most", "hash", "permanent", "how many each limit that has a line lets go on"),
+    KeyDoc(
+        "{agent-queue}:holding:<name>", "zset", "permanent", "runs that hold a limit, by when they got it"
+    ),
+    KeyDoc(
+        "{agent-queue}:parked:<name>", "zset", "permanent", "runs that wait for a limit, first come first"
+    ),
+    KeyDoc(
+        "{agent-queue}:outbox",
+        "zset",
+        "permanent",
+        "runs with news for the outside, by when to look (ms)",
+    ),
+    KeyDoc(
+        "{agent-queue}:outbox:<name>",
+        "zset",
+        "permanent",
+        "runs with events for one sink (eventapi, webhook, push), by when to look (ms; held: the end of the "
+        "lease); how far the sink has been told is in the run's record as `relay:<name>`",
+    ),
+    KeyDoc(
+        "{agent-queue}:undelivered",
+        "stream",
+        "permanent",
+        "events no receiver took: run_id, event_id, sequence, type, sink, error, data; 100,000 are kept",
+    ),
+    KeyDoc(
+        "{agent-queue}:unarchived", "list", "permanent", "ended runs not archived yet: `finished_at id id …`"
+    ),
+    KeyDoc("{agent-queue}:waiters", "set", "permanent", "all runs that wait for a limit"),
+    KeyDoc("{agent-queue}:rollbacks", "hash", "permanent", "what the next run of a thread has to undo first"),
+    KeyDoc(
+        "{agent-queue}:idempotency:<key>",
+        "string",
+        "idempotency_ttl_seconds",
+        "the run that this key stands for",
+    ),
+    KeyDoc(
+        "{agent-queue}:gate",
+        "hash",
+        "until resumed",
+        "mode (paused or draining), reason, since; absent = open",
+    ),
+    KeyDoc("{agent-queue}:turn", "string", "one turn", "whose turn it is to look for dead workers' runs"),
+    KeyDoc(
+        "{agent-queue}:control",
+        "channel",
+        "-",
+        "`cancel <run id> <reason>` and `gate`, for workers that must know now",
+    ),
+    KeyDoc(
+        "{agent-queue}:cleanup-leader",
+        "hash",
+        "lock_ttl_seconds",
+        "who runs the janitor's passes for this queue",
+    ),
+    KeyDoc(
+        "{agent-queue}:partitions",
+        "zset",
+        "permanent",
+        "numbers of partitions that processes count on, by when one last said so (ms)",
+    ),
+    KeyDoc("waiting", "zset", "permanent", "schedules by their next run (epoch seconds)"),
+    KeyDoc(
+        "working", "zset", "permanent", "schedules that run, by when they must have ended (epoch seconds)"
+    ),
+    KeyDoc("schedule-leases", "zset", "permanent", "schedules that run, by the expiry of their lease (ms)"),
+    KeyDoc("schedules", "hash", "permanent", "every schedule's definition (JSON) by its name"),
+    KeyDoc(
+        "schedule-priorities",
+        "zset",
+        "permanent",
+        "schedules whose priority is not the normal one (5), by priority; 0 is the most urgent",
+    ),
+    KeyDoc(
+        "schedule:#turns",
+        "set",
+        "permanent",
+        "turns that are schedules of their own (`name#n`, `name@time`) while they wait or run; gone with the "
+        "last one",
+    ),
+    KeyDoc(
+        "schedule:<name>",
+        "hash",
+        "permanent",
+        "one schedule's state until it is removed: fence, owner, trigger, timeout_ms, streak, runs, ready, "
+        "acquired_at, last_start, last_end, last_duration_ms, last_outcome, last_error, last_error_at, "
+        "paused, paused_since, next, done, cadence, replan, buffered, cancel, reclaimed, revision, beside, "
+        "names, backfill_most; a turn may be a schedule of its own (`name#n`, `name@time`), and of one "
+        "that was backfilled ended is kept for a week; of one that was removed its revision for 10 minutes",
+    ),
+    KeyDoc(
+        "schedule:<name>#line",
+        "zset",
+        "permanent",
+        "turns of a backfill that have not begun, by their time (epoch seconds); gone with the last one",
+    ),
+    KeyDoc(
+        "schedule:<name>#backfill",
+        "zset",
+        "permanent",
+        "turns of a backfill that wait or run now; gone with the last one",
+    ),
+    KeyDoc(
+        "schedule-changes",
+        "string",
+        "permanent",
+        "`era-count`, which is another one whenever a definition or a pause has changed: what is the same "
+        "needs no comparing",
+    ),
+    KeyDoc(
+        "schedule-nudge",
+        "channel",
+        "-",
+        "a schedule is new, changed, resumed, triggered or given back; a scheduler has left",
+    ),
+    KeyDoc("cleanup-leader", "string", "leadership-ttl-ms", "who cleans up orphans: `owner fence`"),
+    KeyDoc("agents", "zset", "permanent", "long-lived agents that should run, by since when (ms)"),
+    KeyDoc(
+        "agent:<id>",
+        "hash",
+        "while wanted, then 1 hour",
+        "one agent: wanted, status, owner (its host), address, fence, pid, restarts, error, entry, payload, "
+        "name, guild, organization, needs, bound, created_at, started_at",
+    ),
+    KeyDoc(
+        "agent-leases",
+        "zset",
+        "permanent",
+        "agents by until when their host, or whoever looks for one, has them (ms)",
+    ),
+    KeyDoc("agent_location:<id>", "string", "hosts.ttl_seconds", "`host:port` while an agent runs"),
+    KeyDoc("host_agents:<host>", "set", "permanent", "the agents that run on a host"),
+    KeyDoc("placement:counter", "string", "permanent", "counts placements, for round-robin"),
+    KeyDoc("members", "zset", "permanent", "index of live processes by expiry; swept by its readers"),
+    KeyDoc(
+        "member:<kind>:<name>",
+        "hash",
+        "three heartbeats",
+        "one live process: kind, name, host, pid, version, since, load; of a worker in Kubernetes also "
+        "namespace, pod, pod_uid, and held_seconds: for how long, all together, it has held its runs",
+    ),
+    KeyDoc(
+        "pod:<kind>:<name>",
+        "string",
+        "1 day after its last heartbeat",
+        "the pod of a process, `namespace/pod/uid`, by which the janitor can tell that it is gone",
+    ),
+    KeyDoc("pods-leader", "hash", "lock_ttl_seconds", "which janitor watches the pods and marks busy ones"),
+    KeyDoc("rollouts", "set", "permanent", "names of the roll-outs that were set"),
+    KeyDoc(
+        "rollout:<name>",
+        "hash",
+        "permanent",
+        "one roll-out: percent (0 to 100), reason, changed_at (ms), and `tenant:<id>` = `on` or `off` for "
+        "tenants that don't go by the percentage",
+    ),
+)
+
+
+def keys_table() -> str:
+    """Render the data model as a markdown table."""
+    rows = [f"| `{doc.pattern}` | {doc.type} | {doc.stays} | {doc.holds} |" for doc in DATA_MODEL]
+    return "\n".join(["| key | type | stays | holds |", "|---|---|---|---|", *rows]) + "\n"

@@ -1,0 +1,37 @@
+"""What KEDA's metrics-api trigger is told over HTTP."""
+
+from __future__ import annotations
+
+from apiserver import key_line
+
+
+async def test_it_is_told_how_many_workers_a_queue_is_worth(client, system):
+    for _ in range(7):
+        await system.submit("echo")
+    answer = await client.get("/internal/scaling/agent-queue")
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert (told["depth"], told["undelivered"], told["in_flight"], told["due"]) == (7, 7, 0, 0)
+    assert (told["queue"], told["slots"], told["wanted"]) == ("agent-queue", 3, 3)
+
+
+async def test_a_wrong_name_is_not_found_and_the_names_are_told(client):
+    answer = await client.get("/internal/scaling/agent-quote")
+    assert answer.status_code == 404
+    assert "did you mean 'agent-queue'? There are agent-queue" in answer.json()["detail"]
+
+
+async def test_a_redis_that_is_away_is_a_503_never_zero(api, proxied_settings, fault_proxy):
+    running = await api(redis=proxied_settings)
+    client = running.client()
+    assert (await client.get("/internal/scaling/agent-queue")).json()["depth"] == 0
+    fault_proxy.refuse()
+    answer = await client.get("/internal/scaling/agent-queue")
+    assert answer.status_code == 503
+    assert "depth" not in answer.json()
+
+
+async def test_a_key_of_one_tenant_is_refused(api):
+    running = await api(keys=(key_line("acme", "acme", "read"),))
+    answer = await running.client(key="acme").get("/internal/scaling/agent-queue")
+    assert answer.status_code == 403

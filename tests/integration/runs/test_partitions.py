@@ -1,0 +1,329 @@
+"""One queue over several partitions: one queue to everybody who uses it, and order per thread."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from partitioning import echo_app, in_every_partition, resized, thread_in
+from system import System, WorkerChild, until
+
+from holdfast import App
+from holdfast.agents.loader import load_app
+from holdfast.config import QueueSettings
+from holdfast.errors import NotFound, QueuePaused
+from holdfast.runs.deadletter import DeadLetters
+from holdfast.runs.feeds import Feeds
+from holdfast.runs.queue import RunQueue
+from holdfast.runs.run import Priority, Status, Submission
+
+
+async def test_a_partitioned_queue_is_one_queue(redis, redis_settings):
+    async with System(redis_settings, partitions=4, slots=4) as system:
+        queue = system.queue
+        ids = await in_every_partition(system, "echo")
+        ids += [(await queue.submit(Submission(agent="echo", input=n))).run_id for n in range(8)]
+        assert [await redis.xlen(f"agent-queue{end}") for end in ("", ".p1", ".p2", ".p3")] == [3] * 4
+        depth = await queue.depth()
+        assert (depth.depth, depth.undelivered) == (12, 12)
+        assert {run.id for run in (await queue.list(limit=50)).runs} == set(ids)
+
+        seen, cursor = [], ""
+        while len(seen) < 12:
+            page = await queue.list(limit=5, cursor=cursor)
+            seen, cursor = seen + [run.id for run in page.runs], page.cursor
+        assert sorted(seen) == sorted(ids), "every run once, over pages"
+        assert not (await queue.list(limit=5, cursor=cursor)).runs if cursor else True
+        submitted = [(await queue.get(run_id)).submitted_at for run_id in seen]
+        assert submitted == sorted(submitted, reverse=True), "newest first"
+
+        await system.worker(echo_app(), "w")
+        for run_id in ids:
+            assert (await system.ended(run_id)).status is Status.SUCCEEDED
+            assert (await queue.get(run_id)).queue == "agent-queue"
+        await system.nothing_left()
+        with pytest.raises(NotFound):
+            await queue.get("nobody")
+
+
+async def test_what_is_done_to_a_run_finds_it_in_its_partition(redis, redis_settings):
+    async with System(redis_settings, partitions=4, slots=20) as system:
+        queue = system.queue
+        await system.worker(echo_app(), "w")
+        feeds = Feeds(queue, redis_settings)
+        for run_id in await in_every_partition(system, "asks"):
+            await system.reaches(run_id, Status.INTERRUPTED)
+            await queue.resume_run(run_id, {"yes": run_id})
+            assert (await system.ended(run_id)).result == {"yes": run_id}
+            types = [event.type async for event in feeds.follow(run_id)]
+            assert (types[0], types[-1]) == ("submitted", "succeeded")
+            assert [event.type for event in await feeds.read(run_id)] == types
+        for run_id in await in_every_partition(system, "endless"):
+            await system.reaches(run_id, Status.RUNNING)
+            await queue.cancel(run_id)
+            assert (await system.ended(run_id)).status is Status.CANCELLED
+            await queue.replay(run_id)
+            await system.reaches(run_id, Status.RUNNING)
+            await queue.cancel(run_id)
+            await system.ended(run_id)
+
+
+async def test_the_dead_letters_of_all_partitions_are_one_list(redis, redis_settings):
+    async with System(redis_settings, partitions=4, max_attempts=1) as system:
+        await system.worker(echo_app(), "w")
+        ids = await in_every_partition(system, "fails")
+        for run_id in ids:
+            await system.ended(run_id)
+        letters = DeadLetters(system.queue)
+        page = await letters.list(limit=3)
+        rest = await letters.list(limit=3, cursor=page.cursor)
+        assert {letter.run_id for letter in (*page.letters, *rest.letters)} == set(ids)
+        assert (await system.queue.depth()).dead == 4
+        for run_id in ids:
+            letter = await letters.show(run_id)
+            assert letter.partition == ids.index(run_id)
+            await letters.replay_letter(letter)
+        async with asyncio.timeout(10):
+            while (await system.queue.depth()).dead < 4:  # they fail again
+                await asyncio.sleep(0.01)
+        assert len((await letters.drop_all()).done) == 4
+        assert (await system.queue.depth()).dead == 0
+
+
+async def test_the_gate_is_that_of_the_whole_queue(redis, redis_settings):
+    async with System(redis_settings, partitions=4) as system:
+        await system.queue.pause("upgrade")
+        assert (await system.queue.gate()).mode == "paused"
+        for n in range(4):
+            with pytest.raises(QueuePaused):
+                await system.submit("echo", thread_id=thread_in(n))
+        await system.queue.resume()
+        await system.worker(echo_app(), "w")
+        for run_id in await in_every_partition(system, "echo"):
+            await system.ended(run_id)
+        # One partition that somebody closed alone is seen, and opened with the others.
+        await system.queue.partitions[2].drain("by hand")
+        assert ((await system.queue.gate()).mode, (await system.queue.depth()).paused) == ("draining", False)
+        await system.queue.resume()
+        assert (await system.queue.gate()).mode == "open"
+
+
+async def test_asking_twice_finds_the_same_run(redis, redis_settings):
+    """By its id, by its idempotency key, and with a concurrency key too."""
+    async with System(redis_settings, partitions=8) as system:
+        queue = system.queue
+        for n in range(20):
+            for given in (
+                {"run_id": f"run-{n}"},
+                {"idempotency_key": f"key-{n}"},
+                {"idempotency_key": f"other-{n}", "concurrency_key": f"c-{n}"},
+                {"idempotency_key": f"third-{n}", "thread_id": f"t-{n}"},
+            ):
+                first, again = [await queue.submit(Submission(agent="echo", **given)) for _ in range(2)]
+                assert (first.run_id, first.fresh, again.fresh) == (again.run_id, True, False)
+        many = [Submission(agent="echo", run_id=f"run-{n}") for n in range(40)]
+        answers = await queue.submit_many(many)
+        assert [answer.fresh for answer in answers] == [n >= 20 for n in range(40)]
+        assert [answer.run_id for answer in answers] == [one.run_id for one in many]
+        assert len({partition.settings.partition for partition in queue.partitions}) == 8
+        assert len({(await queue.home(f"run-{n}")).keys.stream for n in range(40)}) > 4, "spread"
+
+
+async def test_the_slots_are_the_workers_and_taken_in_turn(redis, redis_settings):
+    """A long backlog in one partition holds up nobody, and no partition has slots of its own."""
+    app, going, most, order = App("test"), 0, 0, []
+
+    @app.agent
+    async def note(partition):
+        nonlocal going, most
+        going += 1
+        most = max(most, going)
+        order.append(partition)
+        await asyncio.sleep(0.002)
+        going -= 1
+
+    async with System(redis_settings, partitions=4, slots=3) as system:
+        # Not by thread, which would be one after the other anyway.
+        for n, count in enumerate((200, 5, 5, 5)):
+            await system.queue.partitions[n].submit_many([Submission(agent="note", input=n)] * count)
+        worker = await system.worker(app, "w")
+        await until(lambda: len(order) == 215)
+        assert most <= 3
+        for n in (1, 2, 3):
+            last = max(at for at, partition in enumerate(order) if partition == n)
+            assert last < 120, f"partition {n} had to wait for the backlog of another: {order}"
+        assert worker.process._desks[0].slots.permits.limit == 3
+
+
+async def test_what_wakes_a_worker_without_a_slot_goes_to_another(redis, redis_settings):
+    """All partitions are waited at with the same slots: whoever is woken with none left must not keep it."""
+    app, gate, began = App("test"), asyncio.Event(), []
+
+    @app.agent
+    async def block(ctx, name):
+        began.append(name)
+        await gate.wait()
+
+    # Reads and leases of a minute: nothing but the hand-back can bring a run from one worker to the other.
+    async with System(redis_settings, partitions=4, slots=1, block_ms=60_000, ttl=60.0) as system:
+        for number in range(4):
+            await system.worker(app, f"w{number}")
+        await asyncio.sleep(0.3)  # for every reader to be waiting, which is the harder case
+        for n in range(4):
+            await system.submit("block", n, thread_id=thread_in(n))
+        await until(lambda: len(began) == 4)
+        assert sorted(began) == [0, 1, 2, 3]
+        gate.set()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_order_of_a_thread_is_kept(redis, redis_settings, seed):
+    """Whatever the threads, priorities, producers and workers: one at a time, and as they were accepted."""
+    dice = random.Random(seed)
+    app, begun, going = App("test"), {}, Counter()
+
+    @app.agent
+    async def note(ctx, number):
+        going[ctx.thread_id] += 1
+        assert going[ctx.thread_id] == 1, "two of one thread at once"
+        begun.setdefault(ctx.thread_id, []).append(number)
+        await asyncio.sleep(dice.choice((0, 0, 0.001, 0.003)))
+        going[ctx.thread_id] -= 1
+
+    async with System(redis_settings, partitions=dice.choice((2, 4, 7)), slots=dice.choice((2, 5))) as system:
+        for name in ("a", "b"):
+            await system.worker(app, name)
+        senders = [system.queue, resized(system, system.settings.queue.partitions).queue]
+        counts = {f"thread-{n}": dice.randrange(1, 12) for n in range(25)}
+
+        async def converse(thread: str) -> None:
+            for number in range(counts[thread]):
+                priority = dice.choice(list(Priority))
+                asked = Submission(agent="note", input=number, thread_id=thread, priority=priority)
+                await dice.choice(senders).submit(asked)
+
+        await asyncio.gather(*(converse(thread) for thread in counts))
+        await until(lambda: sum(map(len, begun.values())) == sum(counts.values()), 30)
+        assert begun == {thread: list(range(count)) for thread, count in counts.items()}
+        await senders[1].redis.aclose()
+
+
+async def test_growing_with_work_in_flight_loses_nothing(redis, redis_settings):
+    """Producers grow first, workers that count on one partition find the others; then the workers grow."""
+    app, done = App("test"), Counter()
+
+    @app.agent
+    async def note(number):
+        await asyncio.sleep(0.001)
+        done[number] += 1
+
+    async with System(redis_settings, partitions=1, slots=4) as system:
+        old = await system.worker(app, "old")
+        ids = [await system.submit("note", n, thread_id=f"t{n % 20}") for n in range(100)]
+        grown = resized(system, 4)
+        ids += [await grown.submit("note", n, thread_id=f"t{n % 20}") for n in range(100, 200)]
+        for run_id in ids:  # also those of partitions that this worker was never told of
+            assert (await grown.ended(run_id, 20)).status is Status.SUCCEEDED
+        assert {desk.queue.keys.stream for desk in old.process._desks} == {
+            "agent-queue",
+            *(f"agent-queue.p{n}" for n in (1, 2, 3)),
+        }
+        # Whoever counts on one partition sees what others have put elsewhere.
+        assert (await system.queue.get(ids[-1])).status is Status.SUCCEEDED
+        assert len((await system.queue.list(limit=300)).runs) == 200
+        await grown.worker(app, "new")
+        await old.stop()
+        more = [await grown.submit("note", n) for n in range(200, 260)]
+        for run_id in more:
+            await grown.ended(run_id)
+        assert done == dict.fromkeys(range(260), 1)
+        await grown._connections.__aexit__(None, None, None)
+
+
+async def test_shrinking_serves_what_is_left(redis, redis_settings):
+    async with System(redis_settings, partitions=4, slots=2) as system:
+        ids = [await system.submit("echo", n, thread_id=f"t{n}") for n in range(40)]
+        waiting = [await system.submit("echo", 1, thread_id=thread_in(3), delay_seconds=1.5)]
+        shrunk = resized(system, 2)
+        await shrunk.worker(echo_app(), "w")
+        for run_id in ids + waiting:
+            assert (await shrunk.ended(run_id)).status is Status.SUCCEEDED
+        new = [await shrunk.submit("echo", n, thread_id=f"t{n}") for n in range(40)]
+        homes = {(await shrunk.queue.home(run_id)).keys.stream for run_id in new}
+        assert homes == {"agent-queue", "agent-queue.p1"}, "nothing new goes to those that were removed"
+        for run_id in new:
+            await shrunk.ended(run_id)
+        await shrunk._connections.__aexit__(None, None, None)
+
+
+async def test_a_number_is_kept_while_something_is_left_or_somebody_says_it(
+    redis, redis_settings, monkeypatch
+):
+    async with System(redis_settings, partitions=4) as system:
+        await system.submit("echo", thread_id=thread_in(3))
+        small = RunQueue(QueueSettings(partitions=2), redis)
+        await small.look_around()
+        assert await small.forget_partitions() == 4, "it was said a moment ago"
+        monkeypatch.setattr("holdfast.runs.queue.FORGET_SECONDS", 0.0)
+        await asyncio.sleep(0.002)
+        assert await small.forget_partitions() == 4, "a run waits there"
+        # As when it has ended, was archived and its time is over.
+        await redis.delete(*await redis.keys("*agent-queue.p3*"))
+        assert await small.forget_partitions() == 2
+        assert len(await RunQueue(QueueSettings(), redis).all_partitions()) == 1
+
+
+async def test_a_killed_workers_runs_go_on_in_every_partition(redis, redis_settings, tmp_path):
+    agents = tmp_path / "agents.py"
+    agents.write_text(
+        "import asyncio\n"
+        "from holdfast import App\n"
+        "app = App('t')\n"
+        "@app.agent\n"
+        "async def slow(ctx, n):\n"
+        "    await ctx.emit('began', n)\n"
+        "    await asyncio.sleep(0.2 if ctx.attempt > 1 else 600)\n"
+        "    return ctx.attempt\n"
+    )
+    async with System(redis_settings, partitions=4, slots=8) as system:
+        partitions = {"HOLDFAST_QUEUE_PARTITIONS": "4", "WORKER_POD_MESSAGES_BATCH_SIZE": "8"}
+        first = WorkerChild(system.settings, f"{agents}:app", "first", **partitions)
+        second = None
+        try:
+            ids = await in_every_partition(system, "slow")
+            ids += [await system.submit("slow", n) for n in range(4)]
+            for run_id in ids:
+                await system.reaches(run_id, Status.RUNNING, 30)
+            second = WorkerChild(system.settings, f"{agents}:app", "second", **partitions)
+            first.kill()
+            for run_id in ids:
+                run = await system.ended(run_id, 30)
+                assert run.status is Status.SUCCEEDED
+                assert run.result > 1
+            await system.nothing_left()
+        finally:
+            for child in (first, second):
+                if child is not None:
+                    child.close()
+
+
+async def test_an_agent_in_its_own_process_speaks_in_its_runs_partition(redis, redis_settings, tmp_path):
+    agents = tmp_path / "isolated.py"
+    agents.write_text(
+        "from holdfast import App\n"
+        "app = App('t')\n"
+        "@app.agent(isolation='process')\n"
+        "async def asks(ctx, n):\n"
+        "    await ctx.emit('began', n)\n"
+        "    return await ctx.interrupt(n)\n"
+    )
+    async with System(redis_settings, partitions=4, slots=4) as system:
+        await system.worker(load_app(f"{agents}:app"), "w")
+        feeds = Feeds(system.queue, redis_settings)
+        for n, run_id in enumerate(await in_every_partition(system, "asks")):
+            await system.reaches(run_id, Status.INTERRUPTED, 30)
+            assert "began" in [event.type for event in await feeds.read(run_id)]
+            await system.queue.resume_run(run_id, n + 10)
+            assert (await system.ended(run_id, 30)).result == n + 10
