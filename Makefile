@@ -24,7 +24,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types imports docs-check bench chaos docs proto fmt hooks clean
+.PHONY: help setup demo test check lint types imports docs-check bench chaos docs tools dashboards proto fmt hooks clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -61,9 +61,15 @@ chaos: $(SYNCED) ## Run the tests that kill things, the long ones too
 docs: $(SYNCED) ## Write the generated pages of docs/reference
 	@$(PY) -m holdfast.cli.reference
 
+tools: $(SYNCED) ## Fetch promtool and amtool into .tools (tests do this by themselves)
+	@$(PY) -B tests/debtools.py
+
+dashboards: $(SYNCED) ## Write the dashboards of deploy/grafana
+	@$(PY) -B deploy/grafana/build.py
+
 proto: $(SYNCED) ## Generate the gRPC code from the proto files
 	@$(PY) -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src --grpc_python_out=src \
-		src/holdfast/hosts/proto/agent_host.proto
+		src/holdfast/hosts/proto/agent_host.proto src/holdfast/scaling/proto/externalscaler.proto
 
 fmt: $(SYNCED) ## Format the code and fix what can be fixed
 	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format .
@@ -72,7 +78,7 @@ hooks: $(SYNCED) ## Check every commit before it is made
 	@$(PY) -m pre_commit install
 
 clean: ## Remove what the targets above have set up (not .holdfast, where data is)
-	rm -rf .venv .venv-rustic .tools .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
+	rm -rf .venv .venv-rustic .venv-checkov .tools .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(SYNCED): pyproject.toml uv.lock | $(UV)

@@ -24,7 +24,9 @@ from bench import (
     outside,
     recovery,
     report,
+    scaling,
     schedules,
+    simulating,
     steps,
     submit,
 )
@@ -46,6 +48,8 @@ PARTS = {
     "relay": outside,
     "schedules": schedules,
     "hosts": hosts,
+    "scaling": scaling,
+    "simulate": simulating,
 }
 
 

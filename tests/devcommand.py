@@ -52,17 +52,17 @@ def gone(pid: int) -> bool:
         return True
 
 
-class Dev:
-    """The command in a process of its own, and what it prints."""
+class Command:
+    """A command in a process of its own, and what it prints."""
 
-    def __init__(self, folder: Path, *options: str, app: str = "desk.py:app", **environ: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, **environ: str) -> None:
         ours = {name for row in setting_rows() for name in row.env}
         clean = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("HOLDFAST_")}
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "dev", app, "--workers", "1", *options],
+            [sys.executable, "-m", "holdfast", *arguments],
             cwd=folder,
-            env={**clean, "HOLDFAST_API_PORT": "0", **environ},
+            env={**clean, **environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -85,19 +85,8 @@ class Dev:
         """Wait until a text has been printed so many times."""
         eventually(lambda: self.text.count(text) >= times, f"{text!r} was not said x{times}:\n{self.text}")
 
-    def ready(self, times: int = 1) -> Dev:
-        self.says("worker ready", times)
-        return self
-
-    @property
-    def url(self) -> str:
-        return f"unix://{self.folder}/.holdfast/redis/redis.sock"
-
-    def settings(self) -> Settings:
-        return Settings(redis=RedisSettings(url=self.url))
-
     def family(self) -> list[int]:
-        """Every process that dev has started, and the server that runs for it."""
+        """Every process that it has started, and the server that runs for it."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         server = [p.pid for p in psutil.process_iter(["cmdline"]) if str(self.folder) in _command(p)]
         return sorted({*(child.pid for child in children), *server})
@@ -108,12 +97,6 @@ class Dev:
 
     def worker(self) -> psutil.Process:
         return self.child("worker")
-
-    @property
-    def api(self) -> str:
-        """Where the api is, once it is ready."""
-        self.says("api ready")
-        return re.search(r"api      (http://\S+)", self.text)[1]
 
     def exited(self, seconds: float = 30.0) -> int:
         code = self.process.wait(seconds)
@@ -128,6 +111,37 @@ class Dev:
         assert self.process.stdout is not None
         self.process.stdout.close()
         eventually(lambda: all(map(gone, family)), f"orphans of {family}")
+
+
+class Dev(Command):
+    """``holdfast dev``."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        app: str = "desk.py:app",
+        workers: tuple[str, ...] = ("--workers", "1"),
+        **environ: str,
+    ) -> None:
+        super().__init__(folder, "dev", app, *workers, *options, **{"HOLDFAST_API_PORT": "0", **environ})
+
+    def ready(self, times: int = 1) -> Dev:
+        self.says("worker ready", times)
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.folder}/.holdfast/redis/redis.sock"
+
+    def settings(self) -> Settings:
+        return Settings(redis=RedisSettings(url=self.url))
+
+    @property
+    def api(self) -> str:
+        """Where the api is, once it is ready."""
+        self.says("api ready")
+        return re.search(r"api      (http://\S+)", self.text)[1]
 
 
 def _command(process: psutil.Process) -> str:

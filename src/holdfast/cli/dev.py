@@ -12,7 +12,10 @@ from holdfast.cli import options
 from holdfast.cli.root import COMMANDS
 from holdfast.config import load
 from holdfast.config.environment import CONFIG_VARIABLE
-from holdfast.services.dev import run_dev
+from holdfast.scaling.local import capped
+from holdfast.services.dev.run import run_dev
+
+_WORKERS = 2
 
 
 def add_to(root: typer.Typer) -> None:
@@ -22,7 +25,21 @@ def add_to(root: typer.Typer) -> None:
 
 def dev(
     app: Annotated[str, typer.Argument(metavar="APP", help="package.module:app or path/to/file.py:app.")],
-    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Worker processes.")] = 2,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            min=1,
+            max=64,
+            help=f"Worker processes, {_WORKERS} unless said; with --autoscale the most of a queue.",
+        ),
+    ] = None,
+    autoscale: Annotated[
+        bool,
+        typer.Option(
+            "--autoscale", help="Have as many workers for each queue as it needs, by its scaling settings."
+        ),
+    ] = False,
     port: Annotated[
         int | None,
         typer.Option(
@@ -33,7 +50,7 @@ def dev(
     json: options.LogJson = False,
     config: options.Config = None,
 ) -> None:
-    """Run the server, workers, a scheduler and the HTTP API until Ctrl-C; a change restarts what runs it."""
+    """Run the server, workers, a scheduler, the API and a host for residents until Ctrl-C; reload them."""
     loaded = load(config)
     settings, port_asked = loaded.settings, port is not None or loaded.sources["api.port"] != "default"
     # The processes read the settings themselves, so they are told the same.
@@ -44,4 +61,13 @@ def dev(
         settings = options.read_settings(config)
     if port is not None:
         settings = msgspec.structs.replace(settings, api=msgspec.structs.replace(settings.api, port=port))
-    raise typer.Exit(run_dev(settings, app, workers=workers, reload=reload, port_asked=port_asked))
+    raise typer.Exit(
+        run_dev(
+            settings,
+            app,
+            workers=workers or _WORKERS,
+            autoscaled=[capped(queue, workers) for queue in settings.worker_queues()] if autoscale else (),
+            reload=reload,
+            port_asked=port_asked,
+        )
+    )

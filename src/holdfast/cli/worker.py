@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 
 from holdfast.agents.loader import load_app
 from holdfast.cli.serving import Parser, serving
 from holdfast.config import load
+from holdfast.config.environment import CONFIG_VARIABLE
 from holdfast.config.names import checked_queue
 from holdfast.services.worker import run_worker
+
+if TYPE_CHECKING:
+    from holdfast.config import Settings
 
 
 def run(arguments: list[str]) -> int:
@@ -23,11 +30,34 @@ def run(arguments: list[str]) -> int:
         metavar="QUEUE",
         help="a queue to serve instead of those in worker.queues; may be repeated",
     )
+    parser.add_argument(
+        "--autoscale",
+        nargs="?",
+        const="",
+        metavar="MIN..MAX",
+        help="keep as many worker processes for each queue as it needs, within this range or, without one, "
+        "within the queue's scaling settings",
+    )
     given = parser.parse_args(arguments)
     settings = load(given.config).settings
     if given.queue:
         names = tuple(dict.fromkeys(checked_queue(name) for name in given.queue))
         worker = msgspec.structs.replace(settings.worker, queues=names)
         settings = msgspec.structs.replace(settings, worker=worker)
+    if given.autoscale is not None:
+        return _autoscale(settings, given)
     with serving(settings, json=given.json) as settings:
         return run_worker(settings, load_app(given.app))
+
+
+def _autoscale(settings: Settings, given: Any) -> int:
+    from holdfast.scaling.local import read_bounds  # noqa: PLC0415 - a plain worker has no use for it
+    from holdfast.services.autoscaler import run_autoscaler  # noqa: PLC0415 - as above
+
+    bounds = read_bounds(given.autoscale) if given.autoscale else None
+    if given.config is not None:  # the workers read the settings themselves
+        os.environ[CONFIG_VARIABLE] = str(given.config.absolute())
+    if given.json:
+        settings = msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, format="json"))
+    with serving(settings, json=given.json) as found:
+        return run_autoscaler(found, given.app, bounds)

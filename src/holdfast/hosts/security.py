@@ -10,7 +10,7 @@ import hmac
 import ipaddress
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 import grpc
 from grpc import aio
@@ -40,6 +40,32 @@ def server_credentials(settings: HostSettings) -> grpc.ServerCredentials | None:
             )
         return None
     mutual = bool(settings.tls_ca) and settings.tls_verify_callers
+    return tls_credentials(settings, mutual=mutual)
+
+
+class TlsFiles(Protocol):
+    """The files of one server; ``section`` is where the settings name them."""
+
+    section: ClassVar[str]
+
+    @property
+    def tls_certificate(self) -> str:
+        """The file with its certificate."""
+        ...
+
+    @property
+    def tls_key(self) -> str:
+        """The file with the key of it."""
+        ...
+
+    @property
+    def tls_ca(self) -> str:
+        """The file with the authority of the callers' certificates."""
+        ...
+
+
+def tls_credentials(settings: TlsFiles, *, mutual: bool) -> grpc.ServerCredentials:
+    """What a server shows, and asks of its callers if ``mutual``; files that change are read again."""
     _check_pair(settings)
     last = _files(settings)
 
@@ -71,31 +97,33 @@ def _configuration(
     return grpc.ssl_server_certificate_configuration([(key, certificate)], authority if mutual else None)
 
 
-def _files(settings: HostSettings) -> tuple[bytes, bytes, bytes | None]:
+def _files(settings: TlsFiles) -> tuple[bytes, bytes, bytes | None]:
+    section = settings.section
     return (
-        _read(settings.tls_key, "hosts.tls_key"),
-        _read(settings.tls_certificate, "hosts.tls_certificate"),
-        _read(settings.tls_ca, "hosts.tls_ca") if settings.tls_ca else None,
+        _read(settings.tls_key, f"{section}.tls_key"),
+        _read(settings.tls_certificate, f"{section}.tls_certificate"),
+        _read(settings.tls_ca, f"{section}.tls_ca") if settings.tls_ca else None,
     )
 
 
-def _check_pair(settings: HostSettings) -> None:
+def _check_pair(settings: TlsFiles) -> None:
     """Say at once what gRPC would say to every caller, in words of its own or not at all."""
+    section = settings.section
     if not settings.tls_key:
-        raise ConfigError("hosts.tls_certificate is set, but hosts.tls_key is not: TLS needs both.")
+        raise ConfigError(f"{section}.tls_certificate is set, but {section}.tls_key is not: TLS needs both.")
     _files(settings)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key)
     except (ssl.SSLError, OSError) as exc:
         raise ConfigError(
-            f"hosts.tls_certificate = {settings.tls_certificate!r} and hosts.tls_key = {settings.tls_key!r} "
-            f"are no certificate and its key: {exc}."
+            f"{section}.tls_certificate = {settings.tls_certificate!r} and "
+            f"{section}.tls_key = {settings.tls_key!r} are no certificate and its key: {exc}."
         ) from exc
     if settings.tls_ca:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(settings.tls_ca)
         except (ssl.SSLError, OSError) as exc:
-            raise ConfigError(f"hosts.tls_ca = {settings.tls_ca!r} holds no certificate: {exc}.") from exc
+            raise ConfigError(f"{section}.tls_ca = {settings.tls_ca!r} holds no certificate: {exc}.") from exc
 
 
 def tls_stamp(settings: HostSettings) -> tuple[int, ...]:

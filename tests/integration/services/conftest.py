@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from devcommand import Dev, StartDev, version
@@ -12,7 +13,7 @@ def start_dev(short_dir: Path) -> Iterator[StartDev]:
     started: list[Dev] = []
     (short_dir / "desk.py").write_text(version("Hello"))
 
-    def start(*options: str, **environ: str) -> Dev:
+    def start(*options: str, **environ: Any) -> Dev:
         started.append(Dev(short_dir, *options, **environ))
         return started[-1]
 

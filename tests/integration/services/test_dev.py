@@ -45,6 +45,22 @@ async def test_schedules_run_and_those_of_a_change_do_too(start_dev: StartDev, s
     dev.says("tick Hello", 2)
 
 
+async def test_residents_have_a_host_from_the_change_that_brings_them(start_dev: StartDev, short_dir: Path):
+    dev = start_dev().ready()
+    assert "host" not in {line.split("│")[0].strip() for line in dev.lines}
+    clerk = "\n@app.resident\nclass Clerk:\n    async def receive(self, ctx: Context, name):\n        return GREETING + name\n"
+    (short_dir / "desk.py").write_text(version("Dear ") + clerk)
+    dev.says("host ready")
+    async with Client(settings=dev.settings()) as client:
+        await client.agents.start("Clerk", "front")
+        assert await client.agents.ask("front", "Ada", 60) == "Dear Ada"
+        (short_dir / "desk.py").write_text(version("Good day, ") + clerk)
+        dev.says("host ready", 2)
+        assert await client.agents.ask("front", "Ada", 60) == "Good day, Ada"
+    os.kill(dev.process.pid, signal.SIGTERM)
+    assert dev.exited() == 0
+
+
 async def test_a_broken_file_leaves_the_old_code_running_until_it_is_mended(
     start_dev: StartDev, short_dir: Path
 ):

@@ -61,6 +61,22 @@ def test_the_pause_grows_up_to_a_limit(failures, seconds):
     assert pause_seconds(failures) == seconds
 
 
+async def test_a_child_for_which_there_is_no_room_is_started_when_there_is(monkeypatch):
+    monkeypatch.setattr(child_module, "FIRST_PAUSE_SECONDS", 0.02)
+    real, refused = asyncio.create_subprocess_exec, iter([OSError(11, "Resource temporarily unavailable")])
+
+    async def start(*arguments, **options):
+        for exc in refused:
+            raise exc
+        return await real(*arguments, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    async with living("import time; print('up'); time.sleep(60)") as (_, printed):
+        await until(lambda: "c   │ up" in printed.getvalue())
+        told = "c can't be started (Resource temporarily unavailable); starting it again in 0.02 s"
+        assert told in printed.getvalue()
+
+
 async def test_replacing_ends_the_process_and_starts_another_without_a_pause():
     async with living("import time; print('up'); time.sleep(60)") as (child, printed):
         await until(lambda: child.pid and "up" in printed.getvalue())

@@ -18,9 +18,10 @@ MISNAMED = 2
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The agents of an app that can be loaded, or why it can't; ``misnamed`` if only its name is wrong."""
+    """What is in an app that can be loaded, or why it can't; ``misnamed`` if only its name is wrong."""
 
     agents: tuple[str, ...] = ()
+    residents: tuple[str, ...] = ()
     problem: str = ""
     misnamed: bool = False
 
@@ -46,5 +47,6 @@ async def check_app(reference: str) -> Verdict:
     if process.returncode:
         told = problem.decode(errors="replace").strip() or f"{reference} can't be loaded"
         return Verdict(problem=told, misnamed=process.returncode == MISNAMED)
-    # The app may print, too: the agents are in the last line.
-    return Verdict(tuple(printed.decode(errors="replace").splitlines()[-1].split()))
+    # The app may print, too: ours are the last two lines.
+    agents, residents = printed.decode(errors="replace").split("\n")[-3:-1]
+    return Verdict(tuple(agents.split()), tuple(residents.split()))

@@ -18,7 +18,7 @@ from holdfast.services.dev.leash import leashed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.services.dev.console import Console
+    from holdfast.services.voices import Voice
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
@@ -48,7 +48,7 @@ def pause_seconds(failures: int) -> float:
 class Child:
     """Keeps one process up until it is stopped."""
 
-    def __init__(self, recipe: Recipe, console: Console) -> None:
+    def __init__(self, recipe: Recipe, console: Voice) -> None:
         self.name = recipe.name
         self._recipe = recipe
         self._console = console
@@ -69,12 +69,15 @@ class Child:
         failures = 0
         while not self._stopping:
             started = time.monotonic()
-            code = await self._live()
+            try:
+                end = _ended(await self._live())
+            except OSError as exc:  # too many processes or files, no memory: there may be room again soon
+                end = f"can't be started ({exc.strerror or exc})"
             if self._asked:
                 self._asked, failures = False, 0
                 continue
             failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
-            await self._wait_to_restart(code, pause_seconds(failures))
+            await self._wait_to_restart(end, pause_seconds(failures))
 
     async def replace(self, grace_seconds: float, hurry: asyncio.Event) -> None:
         """End the present process, so that ``run`` starts the next; a pause before a restart ends, too."""
@@ -123,10 +126,10 @@ class Child:
                 return
             self._console.line(self.name, line.decode(errors="replace").rstrip("\r\n"))
 
-    async def _wait_to_restart(self, code: int, seconds: float) -> None:
+    async def _wait_to_restart(self, end: str, seconds: float) -> None:
         if self._stopping:
             return
-        self._console.warn(f"{self.name} {_ended(code)}; starting it again in {seconds:g} s")
+        self._console.warn(f"{self.name} {end}; starting it again in {seconds:g} s")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 

@@ -15,11 +15,12 @@ OURSELVES = "dev"
 class Console:
     """Writes lines under a name; a terminal that is gone loses lines, not processes."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, *, ourselves: str = OURSELVES) -> None:
         self._stream = stream or sys.stdout
+        self._ourselves = ourselves
         self._colourful = self._stream.isatty() and not os.environ.get("NO_COLOR")
         self._colours: dict[str, int] = {}
-        self._width = len(OURSELVES)
+        self._width = len(ourselves)
 
     def introduce(self, name: str) -> None:
         """Give a name its colour, and all names the width of the longest."""
@@ -34,7 +35,7 @@ class Console:
     def say(self, text: str) -> None:
         """Write something of our own."""
         for line in text.splitlines() or [""]:
-            self._write(f"{self._paint(f'{OURSELVES:<{self._width}} │', _BOLD)} {line}".rstrip())
+            self._write(f"{self._paint(f'{self._ourselves:<{self._width}} │', _BOLD)} {line}".rstrip())
 
     def warn(self, text: str) -> None:
         """Write something of our own that needs attention."""

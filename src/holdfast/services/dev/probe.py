@@ -12,7 +12,7 @@ from holdfast.services.dev.check import BROKEN, MISNAMED
 
 
 def main(reference: str) -> int:
-    """Load the app and print its agents."""
+    """Load the app and print its agents, then its residents."""
     code = BROKEN
     try:
         load_module(split(reference)[0])
@@ -21,7 +21,9 @@ def main(reference: str) -> int:
     except AppError as exc:
         sys.stderr.write(f"{exc}\n{_where(exc)}")
         return code
-    sys.stdout.write("\n" + " ".join(sorted(app.agents)) + "\n")
+    for names in (app.agents, app.residents):
+        sys.stdout.write("\n" + " ".join(sorted(names)))
+    sys.stdout.write("\n")
     return 0
 
 

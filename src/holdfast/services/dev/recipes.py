@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.config import HostSettings
 from holdfast.services.dev.child import Recipe
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
     from holdfast.config import Settings
     from holdfast.services.dev.address import Address
+
+
+SINGLE_PLACES = 5
+"""How many ports for metrics those need of which there is one: api, janitor, relay, scheduler and host."""
 
 
 class Recipes:
@@ -37,6 +42,17 @@ class Recipes:
         """The scheduler, also for an app without schedules: the next change, or a caller, may bring one."""
         place = self._environment(self._count + 3)
         return [Recipe("scheduler", _holdfast("scheduler", "--app", self._app_path), place)]
+
+    def host(self) -> Recipe:
+        """The host of an app's residents."""
+        common, grpc_port = self._environment(self._count + 4), self._settings.hosts.grpc_port
+
+        def environment() -> dict[str, str]:
+            # Any port, unless one was chosen: another system on this machine may have the usual one.
+            port = "0" if grpc_port == HostSettings().grpc_port else str(grpc_port)
+            return common() | {"GRPC_PORT": port, "HOLDFAST_HOSTS_NAME": f"host-{secrets.token_hex(2)}"}
+
+        return Recipe("host", _holdfast("host", "--app", self._app_path), environment)
 
     def api(self) -> list[Recipe]:
         """The API, if it has an address."""

@@ -3,7 +3,9 @@
 ::
 
     start    server ─> app checked ─> workers, scheduler, api (janitor and relay are in it, or beside it)
-    change   app checked ─> sound: workers and scheduler replaced, the api if agents came or went
+                                      (workers: a fixed number, or those of an autoscaler)
+                                      and a host, once there are residents
+    change   app checked ─> sound: workers, scheduler and host replaced, the api if agents came or went
                          ─> broken: the old go on
     stop     workers, scheduler (drain; a second Ctrl-C hands back now) ─> api and the others ─> server
 """
@@ -12,25 +14,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.config import redacted
 from holdfast.errors import AppError
 from holdfast.redis.nearby import embedded_server
+from holdfast.services.autoscaler import Autoscaler
 from holdfast.services.dev.address import curl_line, missing_packages, reserved
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.child import Child
 from holdfast.services.dev.console import Console
-from holdfast.services.dev.recipes import Recipes
+from holdfast.services.dev.recipes import SINGLE_PLACES, Recipes
 from holdfast.services.dev.watch import Watch, app_folder
 from holdfast.services.signals import on_signals
+from holdfast.services.voices import Spoken
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
-    from holdfast.config import Settings
+    from holdfast.config import QueueSettings, Settings
     from holdfast.redis.embedded import EmbeddedServer
     from holdfast.services.dev.address import Address
     from holdfast.services.dev.check import Verdict
@@ -44,10 +51,25 @@ SERVER_LOOK_SECONDS = 1.0
 
 
 def run_dev(
-    settings: Settings, app_path: str, *, workers: int = 2, reload: bool = True, port_asked: bool = False
+    settings: Settings,
+    app_path: str,
+    *,
+    workers: int = 2,
+    autoscaled: Sequence[QueueSettings] = (),
+    reload: bool = True,
+    port_asked: bool = False,
 ) -> int:
-    """Run the whole system until Ctrl-C or SIGTERM; return the exit code."""
-    dev = Dev(settings, app_path, Console(), workers=workers, reload=reload, port_asked=port_asked)
+    """Run the whole system until Ctrl-C or SIGTERM; return the exit code.
+
+    Queues that are ``autoscaled`` have as many workers as they need, instead of ``workers`` for all of them.
+    """
+    dev = Dev(
+        *(settings, app_path, Console()),
+        workers=workers,
+        autoscaled=autoscaled,
+        reload=reload,
+        port_asked=port_asked,
+    )
     return asyncio.run(dev.run())
 
 
@@ -61,13 +83,15 @@ class Dev:
         console: Console,
         *,
         workers: int,
+        autoscaled: Sequence[QueueSettings],
         reload: bool,
         port_asked: bool,
     ) -> None:
         self._settings = settings
         self._app_path = app_path
         self._console = console
-        self._count = workers
+        self._count = 0 if autoscaled else workers
+        self._autoscaled = autoscaled
         self._port_asked = port_asked
         self._watch = Watch(app_folder(app_path)) if reload else None
         self._server: EmbeddedServer | None = None
@@ -131,7 +155,14 @@ class Dev:
             wait.cancel()
         return not self._stop.is_set()
 
-    async def _reload(self, workers: list[Child], api: list[Child], agents: tuple[str, ...]) -> None:
+    async def _reload(
+        self,
+        workers: list[Child],
+        scaler: Autoscaler | None,
+        api: list[Child],
+        agents: tuple[str, ...],
+        house: Callable[[Verdict], None],
+    ) -> None:
         while (watch := self._watch) is not None:
             changed = await watch.changed()
             self._console.say(f"{_named(changed)} changed")
@@ -143,11 +174,15 @@ class Dev:
             # The api knows the agents by name only: while those are the same, its callers notice nothing.
             knowing = api if verdict.agents != agents else []
             agents = verdict.agents
-            what = f"{self._count} workers, the scheduler{' and the api' if knowing else ''}"
+            count = f"{self._count} workers" if scaler is None else "the workers"
+            what = f"{count}, the scheduler{' and the api' if knowing else ''}"
             self._console.say(f"reloading {what}; agents: {', '.join(agents)}")
             replaced = [each.replace(RELOAD_GRACE_SECONDS, self._hurry) for each in workers]
             replaced += [each.replace(API_GRACE_SECONDS, self._hurry) for each in knowing]
+            if scaler is not None:
+                replaced.append(scaler.replace(RELOAD_GRACE_SECONDS, self._hurry))
             await asyncio.gather(*replaced)
+            house(verdict)
 
     # -- the processes
 
@@ -158,16 +193,49 @@ class Dev:
             workers = [Child(recipe, self._console) for recipe in running]
             api = [Child(recipe, self._console) for recipe in recipes.api()]
             upkeep = [Child(recipe, self._console) for recipe in recipes.upkeep()]
+            scaler = self._autoscaler(url) if self._autoscaled else None
             self._welcome(url, verdict, address)
             async with asyncio.TaskGroup() as group:
                 for child in (*workers, *api, *upkeep):
                     group.create_task(child.run(), name=child.name)
-                rounds = (self._keep_server(), self._reload(workers, api, verdict.agents))
+
+                def house(verdict: Verdict) -> None:
+                    """Have a host from the first resident on."""
+                    if self._needs_host(verdict) and all(child.name != "host" for child in workers):
+                        workers.append(Child(recipes.host(), self._console))
+                        group.create_task(workers[-1].run(), name="host")
+
+                house(verdict)
+                if scaler is not None:
+                    group.create_task(scaler.run(), name="autoscaler")
+                rounds = (self._keep_server(), self._reload(workers, scaler, api, verdict.agents, house))
                 tasks = [group.create_task(each) for each in rounds]
                 await self._stop.wait()
                 for task in tasks:
                     task.cancel()
-                await self._down(workers, api, upkeep)
+                await self._down(workers, scaler, api, upkeep)
+
+    def _needs_host(self, verdict: Verdict) -> bool:
+        if verdict.residents and not importlib.util.find_spec("grpc"):
+            self._console.warn(
+                f"no host for {', '.join(verdict.residents)}: it needs grpc, which pip install "
+                "'holdfast[hosts]' brings"
+            )
+            return False
+        return bool(verdict.residents)
+
+    def _autoscaler(self, url: str) -> Autoscaler:
+        settings = self._settings
+        found = msgspec.structs.replace(settings, redis=msgspec.structs.replace(settings.redis, url=url))
+        return Autoscaler(
+            found,
+            self._app_path,
+            Spoken(self._console),
+            queues=self._autoscaled,
+            log_format="console" if settings.log.format == "auto" else settings.log.format,
+            first_port=settings.metrics.port + SINGLE_PLACES,
+            hurry=self._hurry,
+        )
 
     @contextlib.contextmanager
     def _address(self) -> Generator[Address | None]:
@@ -188,11 +256,16 @@ class Dev:
                 )
             yield address
 
-    async def _down(self, workers: list[Child], api: list[Child], upkeep: list[Child]) -> None:
+    async def _down(
+        self, workers: list[Child], scaler: Autoscaler | None, api: list[Child], upkeep: list[Child]
+    ) -> None:
         """Workers first, while Redis is there to hand runs back to, and the API to tell of it."""
         self._console.say("stopping: runs may finish; Ctrl-C again hands them back now")
         grace = self._settings.worker.drain_seconds + STOP_MARGIN_SECONDS
-        await asyncio.gather(*(worker.stop(grace, self._hurry) for worker in workers))
+        working = [worker.stop(grace, self._hurry) for worker in workers]
+        if scaler is not None:
+            working.append(scaler.stop())
+        await asyncio.gather(*working)
         stops = [each.stop(API_GRACE_SECONDS, self._hurry) for each in api]
         stops += [each.stop(STOP_MARGIN_SECONDS, self._hurry) for each in upkeep]
         await asyncio.gather(*stops)
@@ -212,6 +285,9 @@ class Dev:
         if address is not None:
             curl = console.bold(curl_line(address, first, keyed=bool(self._settings.api.keys)))
             lines[3:3] = [f"api      {address.url}", f"http     {curl}"]
+        if verdict.residents:
+            start = console.bold(f"holdfast agents start {verdict.residents[0]} ID")
+            lines[2:2] = [f"resident {', '.join(verdict.residents)}: {start}"]
         console.say("\n".join(lines))
 
 

@@ -1,0 +1,79 @@
+"""Asks for depths on behalf of many at once: what is asked in the same moment travels as one round trip.
+
+Invariant: whoever asks hears within ``seconds``, and never 0 from a Redis that did not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.config import redacted
+from holdfast.errors import RedisUnavailable
+from holdfast.redis.batcher import Batcher
+from holdfast.redis.client import REFUSALS
+from holdfast.redis.edge import answering
+from holdfast.runs.queue import read_depths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.redis.client import Redis
+    from holdfast.runs.partition import Depth
+    from holdfast.runs.queue import RunQueue
+
+Queues = tuple["RunQueue", ...]
+
+
+class Asker:
+    """Reads the depths of queues for any number of callers."""
+
+    def __init__(self, redis: Redis, url: str, *, seconds: float) -> None:
+        self._redis = redis
+        self._url = url
+        self._seconds = seconds
+        self._batcher: Batcher[Queues, list[Depth]] = Batcher(self._read)
+
+    async def ask(self, queues: Queues) -> list[Depth]:
+        """Read the depths of these queues, in their order; errors are ours, with a sentence."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                with answering(self._url):
+                    return await self._batcher.add(queues)
+        except TimeoutError as exc:
+            raise RedisUnavailable(
+                f"Redis at {redacted(self._url)} has not answered within {self._seconds:g} s "
+                "(scaler.answer_seconds): check that it runs and that redis.url (REDIS_URL) is right"
+            ) from exc
+
+    async def aclose(self) -> None:
+        """Wait for what is being asked."""
+        await self._batcher.aclose()
+
+    async def _read(self, asked: list[Queues]) -> list[list[Depth] | Exception]:
+        distinct = {queue.name: queue for queues in asked for queue in queues}
+        # Also when nobody waits for it any more: the next ones would wait behind it.
+        async with asyncio.timeout(self._seconds):
+            found = await self._depths(list(distinct.values()))
+        return [_answer(queues, found) for queues in asked]
+
+    async def _depths(self, queues: Sequence[RunQueue]) -> dict[str, Depth | Exception]:
+        try:
+            depths = await read_depths(self._redis, queues)
+        except REFUSALS as exc:
+            if len(queues) == 1:
+                return {queues[0].name: exc}
+            # A key of one of them is damaged: that is no reason to leave the others without an answer.
+            alone = await asyncio.gather(*(self._depths([queue]) for queue in queues))
+            return {name: depth for each in alone for name, depth in each.items()}
+        return {queue.name: depth for queue, depth in zip(queues, depths, strict=True)}
+
+
+def _answer(queues: Queues, found: dict[str, Depth | Exception]) -> list[Depth] | Exception:
+    depths: list[Depth] = []
+    for queue in queues:
+        depth = found[queue.name]
+        if isinstance(depth, Exception):
+            return depth
+        depths.append(depth)
+    return depths

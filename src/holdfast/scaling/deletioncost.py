@@ -1,0 +1,117 @@
+"""Which pods a scale-in should end last: the more work a worker holds, the more its pod's deletion costs.
+
+Pure: what is seen of the workers goes in, what to write to their pods comes out. A cost follows a worker up
+when it has held that much for a while, and down when it has held less for longer, so it does not change with
+each run: of one pod it changes at most ``2 x len(STEPS)`` times in ``lower_seconds``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.scaling.policy import Damper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.config import JanitorSettings
+
+STEPS: Final = ((0.0, 100), (60.0, 1000), (600.0, 10_000))
+"""From how many seconds of work in hand, over all runs together, which cost; without a run it is 0."""
+_GAP_SECONDS: Final = 30.0
+_GAP_LOOKS: Final = 3
+"""Nobody looked for longer than both: then nothing is known to have lasted."""
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """A worker's pod as it was seen: what its deletion costs now, and what the worker holds."""
+
+    uid: str
+    cost: int
+    runs: int
+    held_seconds: float
+
+
+class Patch(msgspec.Struct, frozen=True):
+    """What to write to a pod."""
+
+    uid: str
+    cost: int
+    raised: bool
+
+
+def cost(runs: int, held_seconds: float) -> int:
+    """What the deletion of a worker's pod costs that holds so many runs, for so long all together."""
+    return max((step for least, step in STEPS if held_seconds >= least), default=0) if runs > 0 else 0
+
+
+class Costs:
+    """Remembers for how long each worker has been as busy as it is."""
+
+    def __init__(self, settings: JanitorSettings) -> None:
+        self._raise_seconds = settings.deletion_cost_raise_seconds
+        self._lower_seconds = settings.deletion_cost_lower_seconds
+        self._most = max(1, int(settings.deletion_cost_per_second * settings.deletion_cost_seconds))
+        self._longest_gap = max(_GAP_SECONDS, _GAP_LOOKS * settings.deletion_cost_seconds)
+        self._known: dict[str, _Memory] = {}
+        self._looked_at: float | None = None
+
+    def look(self, now: float, workers: Iterable[Busy]) -> list[Patch]:
+        """Say what to write now, the most urgent first, not more than may be written until the next look."""
+        if self._looked_at is not None and now - self._looked_at > self._longest_gap:
+            self._known.clear()
+        self._looked_at = now
+        seen = {worker.uid: worker for worker in workers}
+        self._known = {uid: memory for uid, memory in self._known.items() if uid in seen}
+        wanted = [patch for worker in seen.values() if (patch := self._judge(now, worker))]
+        # Whoever has become busy is in danger until it is written; the idle can wait.
+        wanted.sort(key=lambda patch: (not patch.raised, -abs(patch.cost - seen[patch.uid].cost)))
+        return wanted[: self._most]
+
+    def wrote(self, now: float, patch: Patch) -> None:
+        """Note that a patch was sent: it is not sent again soon, whatever the pod shows."""
+        if memory := self._known.get(patch.uid):
+            memory.wrote(now, patch.cost)
+
+    def _judge(self, now: float, worker: Busy) -> Patch | None:
+        memory = self._known.get(worker.uid)
+        if memory is None:
+            memory = self._known[worker.uid] = _Memory(now, self._raise_seconds, self._lower_seconds)
+        least, most = memory.follow(now, cost(worker.runs, worker.held_seconds))
+        lasted = now - memory.since
+        if least > worker.cost and lasted >= self._raise_seconds:
+            patch = Patch(worker.uid, least, raised=True)
+        elif most < worker.cost and lasted >= self._lower_seconds:
+            patch = Patch(worker.uid, most, raised=False)
+        else:
+            return None
+        return None if memory.tried_lately(now, patch.cost) else patch
+
+
+class _Memory:
+    """What one worker held lately, and what was last written to its pod."""
+
+    __slots__ = ("_least", "_lower_seconds", "_most", "_wrote", "since")
+
+    def __init__(self, now: float, raise_seconds: float, lower_seconds: float) -> None:
+        self.since = now
+        self._least = Damper(raise_seconds)
+        self._most = Damper(lower_seconds)
+        self._lower_seconds = lower_seconds
+        self._wrote: tuple[float, int] | None = None
+
+    def follow(self, now: float, level: int) -> tuple[int, int]:
+        """The least level of the shorter time, and the highest of the longer."""
+        return -self._least.follow(now, -level), self._most.follow(now, level)
+
+    def wrote(self, now: float, cost: int) -> None:
+        """Remember what was sent."""
+        self._wrote = (now, cost)
+
+    def tried_lately(self, now: float, cost: int) -> bool:
+        """Whether the same was written, and the pod does not show it yet: it was refused, or comes late."""
+        return (
+            self._wrote is not None and self._wrote[1] == cost and now - self._wrote[0] < self._lower_seconds
+        )

@@ -1,0 +1,1 @@
+"""What KEDA asks an external scaler; `make proto` generates the code."""

@@ -1,0 +1,141 @@
+"""Pictures of outcomes: areas of braille dots for a terminal, lines as SVG for a page. Pure text."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.scaling.simulation.outcome import Outcome, Sample
+
+_LEFT: Final = (0x40, 0x04, 0x02, 0x01)
+_RIGHT: Final = (0x80, 0x20, 0x10, 0x08)
+_BLANK: Final = 0x2800
+
+_WIDTH, _HEIGHT, _GAP, _EDGE = 900, 210, 46, 64
+_COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
+
+
+def replicas_of(sample: Sample) -> float:
+    """What is drawn as the number of workers."""
+    return float(sample.replicas)
+
+
+def waiting_of(sample: Sample) -> float:
+    """What is drawn as the queue."""
+    return float(sample.waiting)
+
+
+def scale_of(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Those that say how wide and high a picture is: one that never finishes would press all others flat."""
+    return [outcome for outcome in outcomes if not outcome.unfinished] or outcomes
+
+
+def highest(outcomes: Sequence[Outcome], of: Callable[[Sample], float]) -> float:
+    """The highest value of any of them."""
+    return max((of(sample) for outcome in outcomes for sample in outcome.samples), default=0.0)
+
+
+def columns(samples: Sequence[Sample], of: Callable[[Sample], float], count: int, end: float) -> list[float]:
+    """The highest value in each of ``count`` equal parts of the time until ``end``."""
+    peaks = [-1.0] * count
+    for sample in samples:
+        if sample.at <= end:
+            at = min(int(sample.at / end * count), count - 1) if end else 0
+            peaks[at] = max(peaks[at], of(sample))
+    last = 0.0
+    for at, value in enumerate(peaks):
+        last = peaks[at] = last if value < 0 else value
+    return peaks
+
+
+def braille(values: Sequence[float], top: float, height: int) -> list[str]:
+    """An area under ``values``, two of them a character, ``height`` lines high for ``top``."""
+    dots = [math.ceil(4 * height * min(value / top, 1.0)) if top else 0 for value in values]
+    lines: list[str] = []
+    for row in reversed(range(height)):
+        cells = zip(dots[::2], dots[1::2], strict=True)
+        lines.append("".join(chr(_BLANK + _half(a, row, _LEFT) + _half(b, row, _RIGHT)) for a, b in cells))
+    return lines
+
+
+def _half(dots: int, row: int, bits: Sequence[int]) -> int:
+    return sum(bits[: max(min(dots - 4 * row, 4), 0)])
+
+
+def svg(outcomes: Sequence[Outcome]) -> str:
+    """One picture of all policies: their replicas above, what waited below."""
+    end = max((outcome.seconds for outcome in scale_of(outcomes)), default=0.0) or 1.0
+    height = 2 * (_HEIGHT + _GAP) + 24 + 18 * len(outcomes)
+    panels = [
+        _panel(outcomes, "replicas", replicas_of, end, _GAP / 2),
+        _panel(outcomes, "waiting runs", waiting_of, end, _GAP * 1.5 + _HEIGHT),
+    ]
+    legend = [_legend(outcome, at, height - 18 * (len(outcomes) - at)) for at, outcome in enumerate(outcomes)]
+    size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
+            f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+            *panels,
+            *legend,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _legend(outcome: Outcome, at: int, y: float) -> str:
+    line = f'<rect x="{_EDGE}" y="{y:g}" width="14" height="4" fill="{_colour(at)}"/>'
+    return f'{line}<text x="{_EDGE + 22}" y="{y + 7:g}">{escape(_caption(outcome))}</text>'
+
+
+def _caption(outcome: Outcome) -> str:
+    waits = outcome.wait_seconds
+    return (
+        f"{outcome.policy}: {outcome.replicas_mean:.1f} replicas, at most {outcome.replicas_most}; "
+        f"wait p50 {waits.p50:.1f} s, p95 {waits.p95:.1f} s, p99 {waits.p99:.1f} s"
+    )
+
+
+def _panel(
+    outcomes: Sequence[Outcome], title: str, of: Callable[[Sample], float], end: float, y: float
+) -> str:
+    top = highest(scale_of(outcomes), of) or 1.0
+    inner = _WIDTH - 2 * _EDGE
+    parts = [f'<g transform="translate({_EDGE} {y:g})">', f'<text x="0" y="-6">{title}</text>']
+    for share in (0.0, 0.5, 1.0):
+        at = _HEIGHT * (1 - share)
+        parts += [
+            f'<line x1="0" x2="{inner}" y1="{at:g}" y2="{at:g}" stroke="#ddd"/>',
+            f'<text x="-8" y="{at + 4:g}" text-anchor="end">{top * share:,.4g}</text>',
+        ]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        place = f'x="{inner * share:g}" y="{_HEIGHT + 16}" text-anchor="middle"'
+        parts.append(f"<text {place}>{_hours(end * share)}</text>")
+    parts += [_line(outcome, of, at, end, top, inner) for at, outcome in enumerate(outcomes)]
+    return "\n".join([*parts, "</g>"])
+
+
+def _line(
+    outcome: Outcome, of: Callable[[Sample], float], at: int, end: float, top: float, inner: float
+) -> str:
+    steps: list[str] = []
+    for sample in outcome.samples:
+        if sample.at > end:
+            break
+        x, y = inner * sample.at / end, _HEIGHT * (1 - min(of(sample) / top, 1.0))
+        steps.append(f"H{x:.1f}V{y:.1f}" if steps else f"M{x:.1f} {y:.1f}")
+    return f'<path d="{"".join(steps)}" fill="none" stroke="{_colour(at)}" stroke-width="1.5"/>'
+
+
+def _colour(at: int) -> str:
+    return _COLOURS[at % len(_COLOURS)]
+
+
+def _hours(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60}:{minutes % 60:02d}" if seconds >= 600 else f"{seconds:.0f} s"

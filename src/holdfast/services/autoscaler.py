@@ -1,0 +1,193 @@
+"""The local autoscaler: real worker processes, as many as each queue needs, on this machine.
+
+One pool for each queue, so that a worker type grows and shrinks by its own depth and its own settings. It
+counts only its own processes: have one autoscaler for a queue, and beside it only workers that come on top.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from holdfast.errors import AppError
+from holdfast.redis.members import Members
+from holdfast.scaling.arrivals import Arrivals
+from holdfast.scaling.local import bounded
+from holdfast.scaling.policy import slots_of
+from holdfast.services.connections import Connections
+from holdfast.services.dev.check import check_app
+from holdfast.services.dev.console import Console
+from holdfast.services.pools import POLL_SECONDS, Places, Pool
+from holdfast.services.presence import Presence
+from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.voices import Logged, Spoken, resolved_format
+from holdfast.telemetry.exporter import Exporter
+from holdfast.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from holdfast.config import QueueSettings, Settings
+    from holdfast.scaling.local import Bounds
+    from holdfast.services.voices import ScalingVoice
+
+STOP_MARGIN_SECONDS: Final = 2.0
+"""What a worker gets on top of its drain before it is asked again."""
+_BLOCK_SECONDS: Final = 5.0
+_OURSELVES: Final = "autoscaler"
+
+T = TypeVar("T")
+
+
+class Autoscaler:
+    """The pools of one machine."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        app_path: str,
+        voice: ScalingVoice,
+        *,
+        queues: Sequence[QueueSettings],
+        log_format: str = "json",
+        first_port: int = 0,
+        hurry: asyncio.Event | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        self._settings = settings
+        self._app_path = app_path
+        self._voice = voice
+        self._log_format = log_format
+        self._poll_seconds = poll_seconds
+        self._queues = queues
+        self._first_port = first_port or settings.metrics.port + 1
+        self._places = Places()
+        self._stop = asyncio.Event()
+        self._hurry = hurry or asyncio.Event()
+        self._ended = asyncio.Event()
+        self.metrics = Metrics(())
+        self.pools: list[Pool] = []
+        self.ready = False
+
+    def request_stop(self) -> None:
+        """End every worker and then return; asked again, let them hand back now."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def unless_stopped(self, awaitable: Coroutine[None, None, T]) -> T | None:
+        """Await something that must not keep us from stopping; None if the stop came first."""
+        waits = asyncio.create_task(awaitable), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return waits[0].result() if waits[0].done() else None
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def run(self) -> None:
+        """Scale until stopped, and return when the last worker has left."""
+        try:
+            await self._run()
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Stop, and wait until the last worker has left."""
+        self._stop.set()
+        await self._ended.wait()
+
+    async def replace(self, grace_seconds: float, hurry: asyncio.Event) -> None:
+        """Start every worker anew, for new code."""
+        await asyncio.gather(*(pool.replace(grace_seconds, hurry) for pool in self.pools))
+
+    async def _run(self) -> None:
+        async with Connections(self._settings, self.metrics) as connections:
+            presence = self._presence(connections)
+            self.pools = [self._pool(connections, queue) for queue in self._queues]
+            async with asyncio.TaskGroup() as group:
+                beat = group.create_task(presence.beat(), name="heartbeat")
+                running = [
+                    group.create_task(pool.run(self._stop, self._hurry), name=pool.name)
+                    for pool in self.pools
+                ]
+                self._tell_ranges()
+                self.ready = True
+                await asyncio.wait(running)
+                self.ready = False
+                beat.cancel()
+            await presence.leave()
+
+    def _pool(self, connections: Connections, settings: QueueSettings) -> Pool:
+        queue = connections.queue(settings)
+        command = (sys.executable, "-m", "holdfast", "worker", "--app", self._app_path, "--queue", queue.name)
+        return Pool(
+            queue,
+            Arrivals(queue, connections.blocking(_BLOCK_SECONDS), block_seconds=_BLOCK_SECONDS),
+            (command, self._environment),
+            places=self._places,
+            voice=self._voice,
+            metrics=self.metrics,
+            grace_seconds=self._settings.worker.drain_seconds + STOP_MARGIN_SECONDS,
+            poll_seconds=self._poll_seconds,
+        )
+
+    def _environment(self, place: int) -> Mapping[str, str]:
+        settings = self._settings
+        environment = {
+            "REDIS_URL": settings.redis.url,
+            "HOLDFAST_LOG_FORMAT": self._log_format,
+            "PYTHONUNBUFFERED": "1",
+        }
+        if not settings.database.url:
+            # One file for all, whatever folder a process or its agents change to.
+            environment["HOLDFAST_DATABASE_PATH"] = str(Path(settings.database.path).absolute())
+        if settings.metrics.port:
+            environment["METRICS_PORT"] = str(self._first_port + place - 1)
+        return environment
+
+    def _presence(self, connections: Connections) -> Presence:
+        settings = self._settings
+        members = Members(
+            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
+        )
+        name = f"{_OURSELVES}-{uuid.uuid4()}"
+        queues = [queue.name for queue in self._queues]
+        return Presence(members, connections.redis, self.metrics, kind=_OURSELVES, name=name, queues=queues)
+
+    def _tell_ranges(self) -> None:
+        for queue in self._queues:
+            self._voice.introduce(
+                f"{queue.name}-1"
+            )  # before the first line: all lines have one column of names
+        for queue in self._queues:
+            scaling, slots = queue.scaling, slots_of(queue)
+            self._voice.tell(
+                queue.name,
+                f"has {scaling.min_workers} to {scaling.max_workers} workers of {slots} "
+                f"{'slot' if slots == 1 else 'slots'}, fewer after {scaling.down_seconds:g} s",
+            )
+
+
+def run_autoscaler(settings: Settings, app_path: str, bounds: Bounds | None = None) -> int:
+    """Run the autoscaler until SIGTERM or SIGINT; return its exit code."""
+    asyncio.run(_until_signal(settings, app_path, bounds))
+    ignore_signals()
+    return 0
+
+
+async def _until_signal(settings: Settings, app_path: str, bounds: Bounds | None) -> None:
+    shown = resolved_format(settings.log)
+    voice = Logged() if shown == "json" else Spoken(Console(sys.stderr, ourselves=_OURSELVES))
+    queues = [bounded(queue, bounds) for queue in settings.worker_queues()]
+    scaler = Autoscaler(settings, app_path, voice, queues=queues, log_format=shown)
+    on_signals(scaler.request_stop)
+    # Before the first run comes: with no worker at the start nobody else would notice.
+    verdict = await scaler.unless_stopped(check_app(app_path))
+    if verdict is not None and verdict.problem:
+        raise AppError(verdict.problem)
+    with Exporter(scaler.metrics, settings.metrics, ready=lambda: scaler.ready):
+        await scaler.run()

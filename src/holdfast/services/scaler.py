@@ -1,0 +1,100 @@
+"""The scaler process: tells KEDA over gRPC how many workers each queue is worth, until SIGTERM.
+
+::
+
+    SIGTERM ─> probes: not serving ─> streams end, KEDA goes to the next one ─> calls are answered ─> exit 0
+
+It is ready as soon as it listens, also while Redis is away: UNAVAILABLE is an answer, and the one that makes
+KEDA keep the workers that there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING
+
+from holdfast.redis.members import Members
+from holdfast.scaling.asking import Asker
+from holdfast.scaling.external import Scaler
+from holdfast.scaling.server import Server
+from holdfast.scaling.waking import Watch
+from holdfast.services.connections import Connections
+from holdfast.services.presence import Presence
+from holdfast.services.process import calm_collector
+from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.telemetry.exporter import Exporter
+from holdfast.telemetry.logs import get_logger
+from holdfast.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from holdfast.config import Settings
+
+_log = get_logger(__name__)
+
+
+class ScalerService:
+    """One scaler with all that goes on in it."""
+
+    def __init__(self, connections: Connections, metrics: Metrics, *, name: str = "") -> None:
+        settings = connections.settings
+        redis, scaler = connections.redis, settings.scaler
+        self.name = name or f"scaler-{uuid.uuid4()}"
+        self.metrics = metrics
+        self._host = scaler.host
+        self._server = Server(scaler)
+        self.port = self._server.port
+        self._queues = {
+            name: connections.queue(settings.queue_named(name)) for name in settings.queue_names()
+        }
+        self._asker = Asker(redis, settings.redis.url, seconds=scaler.answer_seconds)
+        self._watch = Watch(redis, settings.redis, self._asker, poll_seconds=scaler.poll_seconds)
+        self._scaler = Scaler(self._queues, self._asker, self._watch, metrics)
+        members = Members(
+            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
+        )
+        self._presence = Presence(members, redis, metrics, kind="scaler", name=self.name, queues=self._queues)
+        self._stop = asyncio.Event()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stop.is_set()
+
+    def request_stop(self) -> None:
+        """Leave soon."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Answer until asked to stop."""
+        try:
+            async with self._server.serving(self._scaler), asyncio.TaskGroup() as group:
+                upkeep = [group.create_task(each) for each in (self._presence.beat(), self._watch.run())]
+                _log.info(
+                    "scaler ready", name=self.name, host=self._host, port=self.port, queues=list(self._queues)
+                )
+                await self._stop.wait()
+                await self._server.leave()
+                self._watch.leave()
+                for task in upkeep:
+                    task.cancel()
+        finally:
+            await self._asker.aclose()
+            await self._presence.leave()
+
+
+def run_scaler(settings: Settings) -> int:
+    """Run a scaler until SIGTERM or SIGINT; return its exit code."""
+    asyncio.run(_until_signal(settings))
+    ignore_signals()
+    return 0
+
+
+async def _until_signal(settings: Settings) -> None:
+    metrics = Metrics()
+    async with Connections(settings) as connections:
+        service = ScalerService(connections, metrics)
+        on_signals(service.request_stop)
+        calm_collector()
+        with Exporter(metrics, settings.metrics, ready=lambda: not service.leaving):
+            await service.run()

@@ -1,0 +1,266 @@
+"""The local autoscaler with real worker processes: up at once, down slowly, and never to the cost of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from fleet import Ledger
+from system import System, until
+
+from holdfast.config import QueueSettings, RedisSettings, Settings
+from holdfast.config.scaling import ScalingSettings
+from holdfast.runs.run import Status, Submission
+from holdfast.services.autoscaler import Autoscaler
+from holdfast.services.connections import Connections
+
+AGENTS = str(Path(__file__).parents[2] / "scalingagents.py") + ":app"
+NEVER_SECONDS = 3600.0
+
+
+class Heard:
+    """A voice that remembers."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.facts: list[dict[str, object]] = []
+        self.warned: list[str] = []
+        self.lines: list[tuple[str, str]] = []
+
+    def introduce(self, name: str) -> None:
+        del name
+
+    def line(self, name: str, text: str) -> None:
+        self.lines.append((name, text))
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def tell(self, queue: str, text: str, **facts: object) -> None:
+        self.told.append((queue, text))
+        self.facts.append(facts)
+
+    def trouble(self, queue: str, text: str, **facts: object) -> None:
+        self.warned.append(f"{queue} {text}")
+        self.facts.append(facts)
+
+    def scaled(self, queue: str = "") -> list[str]:
+        return [text for name, text in self.told if text.startswith("scaled") and queue in ("", name)]
+
+
+class Scaled:
+    """An autoscaler that runs as a task of the test, and its real workers."""
+
+    def __init__(self, settings: Settings, **options: Any) -> None:
+        self.heard = Heard()
+        self.scaler = Autoscaler(
+            settings, AGENTS, self.heard, queues=settings.worker_queues(), **{"poll_seconds": 0.1, **options}
+        )
+        self.task = asyncio.create_task(self.scaler.run())
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for pool in self.scaler.pools for pid in pool.pids]
+
+    def workers(self, queue: str) -> float:
+        found = self.scaler.metrics.registry.get_sample_value("holdfast_scaling_workers", {"queue": queue})
+        assert found is not None
+        return found
+
+    async def until(self, condition: Any, seconds: float = 30.0) -> None:
+        try:
+            await until(lambda: condition() or self.task.done(), seconds)
+        except TimeoutError:
+            raise AssertionError(f"{self.heard.told} {self.heard.warned} {self.heard.lines}") from None
+        if self.task.done():
+            self.task.result()
+
+    async def stop(self) -> None:
+        self.scaler.request_stop()
+        await asyncio.wait_for(self.task, 30)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    ledger = Ledger(tmp_path / "ledger")
+    monkeypatch.setenv("SCALING_LEDGER", str(ledger.path))
+    return ledger
+
+
+@contextlib.asynccontextmanager
+async def scaled(system: System, scaling: ScalingSettings, **options: Any) -> AsyncIterator[Scaled]:
+    """An autoscaler whose workers have the settings of a system."""
+    settings = system.settings
+    queue = msgspec.structs.replace(settings.queue, scaling=scaling)
+    running = Scaled(msgspec.structs.replace(settings, queue=queue), **options)
+    try:
+        yield running
+    finally:
+        running.scaler.request_stop()
+        running.scaler.request_stop()
+        await asyncio.wait_for(asyncio.gather(running.task, return_exceptions=True), 30)
+        assert not [pid for pid in running.pids if psutil.pid_exists(pid)]
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the workers read of the settings; the rest is told by the autoscaler."""
+    monkeypatch.setenv("HOLDFAST_LEASE_TTL_SECONDS", "2")
+    monkeypatch.setenv("HOLDFAST_DRAIN_SECONDS", "5")
+    monkeypatch.setenv("HEARTBEAT_INTERVAL", "1")
+    monkeypatch.setenv("WORKER_POD_MESSAGES_BATCH_SIZE", "1")
+
+
+@pytest.fixture
+async def system(redis, redis_settings, environ, ledger) -> AsyncIterator[System]:
+    async with System(redis_settings, slots=1) as system:
+        yield system
+
+
+async def test_the_first_run_brings_the_first_worker_at_once(system, ledger):
+    """Not at the next look: there is none."""
+    async with scaled(system, ScalingSettings(), poll_seconds=NEVER_SECONDS) as running:
+        await running.until(lambda: running.scaler.ready)
+        await asyncio.sleep(0.3)
+        assert not running.pids
+        run = await system.ended(await system.submit("work", 0), 30)
+        assert run.status is Status.SUCCEEDED
+        assert running.heard.scaled() == ["scaled 0 -> 1: 1 run wants a slot, 1 each"]
+
+
+async def test_a_run_in_any_partition_brings_the_first_worker_at_once(redis, redis_settings, environ, ledger):
+    async with (
+        System(redis_settings, slots=1, partitions=3) as system,
+        scaled(system, ScalingSettings(), poll_seconds=NEVER_SECONDS) as running,
+    ):
+        await system.queue.look_around(say=True)  # as a producer does, so that the workers know of all three
+        await running.until(lambda: running.scaler.ready)
+        await asyncio.sleep(0.3)
+        ticket = await system.queue.partitions[2].submit(Submission(agent="work", input=0))
+        assert (await system.ended(ticket.run_id, 30)).status is Status.SUCCEEDED
+
+
+async def test_workers_come_with_the_work_and_leave_after_it(system, ledger):
+    async with scaled(system, ScalingSettings(max_workers=3, down_seconds=1.0)) as running:
+        await system.queue.submit_many([Submission(agent="work", input=0.2) for _ in range(8)])
+        await running.until(lambda: len(running.pids) == 3)
+        assert running.workers("agent-queue") == 3
+        await running.until(lambda: not running.pids)
+        assert running.heard.scaled()[-1].endswith("-> 0: nothing to do in the last 1 s")
+        assert running.workers("agent-queue") == 0
+        assert len(ledger.lines("end")) == 8
+        facts = next(facts for facts in running.heard.facts if facts.get("workers") == 3)
+        assert facts["why"] == running.heard.scaled()[facts["before"]].partition(": ")[2]
+    ledger.check_nothing_ran_twice_under_one_fence()
+    await system.nothing_left()
+
+
+async def test_an_idle_worker_leaves_before_a_busy_one(system, ledger, tmp_path):
+    """Also if the busy one is the younger, which would be the one to go otherwise."""
+    async with scaled(system, ScalingSettings(max_workers=2, down_seconds=0.3)) as running:
+        first = await system.submit("gated", str(tmp_path / "first"))
+        await until(lambda: ledger.lines("begin", first), 30)
+        second = await system.submit("gated", str(tmp_path / "second"))
+        await until(lambda: ledger.lines("begin", second), 30)
+        (tmp_path / "first").touch()
+        await running.until(lambda: len(running.pids) == 1)
+        assert running.pids == [ledger.lines("begin", second)[0].pid]
+        (tmp_path / "second").touch()
+        run = await system.ended(second)
+        assert (run.status, run.attempt, run.fence) == (Status.SUCCEEDED, 1, 1)
+
+
+async def test_a_busy_worker_that_must_leave_hands_its_run_back_and_loses_nothing(
+    system, ledger, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOLDFAST_DRAIN_SECONDS", "0.2")
+    monkeypatch.setenv("WORKER_POD_MESSAGES_BATCH_SIZE", "2")
+    # The autoscaler believes in two slots each, so that two busy workers are one too many at once.
+    system.settings = msgspec.structs.replace(
+        system.settings, queue=msgspec.structs.replace(system.settings.queue, slots=2)
+    )
+    async with scaled(system, ScalingSettings(max_workers=2, down_seconds=0.3)):
+        gates = {await system.submit("gated", str(tmp_path / name)): tmp_path / name for name in "abcd"}
+        await until(lambda: len(ledger.lines("begin")) == 4, 30)
+        doing = {line.pid: line.run_id for line in ledger.lines("begin")}
+        assert len(doing) == 2
+        for run_id in doing.values():  # one of each: two workers with one run each, which one could do
+            gates.pop(run_id).touch()
+        await until(lambda: len(ledger.lines("begin")) == 5, 30)
+        for gate in gates.values():
+            gate.touch()
+        ended = [await system.ended(run_id) for run_id in gates]
+        assert {(run.status, run.attempt) for run in ended} == {(Status.SUCCEEDED, 1)}
+        assert sorted(run.fence > 1 for run in ended) == [False, True], "one was handed back, one went on"
+    ledger.check_nothing_ran_twice_under_one_fence()
+
+
+async def test_a_worker_that_crashes_is_replaced(system, ledger):
+    async with scaled(system, ScalingSettings(min_workers=1)) as running:
+        await running.until(lambda: any("worker ready" in text for _, text in running.heard.lines))
+        crashed = running.pids[0]
+        os.kill(crashed, signal.SIGKILL)
+        await running.until(lambda: running.pids and running.pids != [crashed])
+        assert "agent-queue-1 was ended by SIGKILL; starting it again in 0.5 s" in running.heard.warned
+        assert (await system.ended(await system.submit("work", 0), 30)).status is Status.SUCCEEDED
+        assert running.heard.scaled() == ["scaled 0 -> 1: at least 1 is kept"]
+
+
+async def test_every_worker_type_has_a_pool_of_its_own(redis, redis_settings, environ, ledger, tmp_path):
+    queues = {
+        "browser:jobs": QueueSettings(name="browser:jobs", slots=1, scaling=ScalingSettings(max_workers=2)),
+        "tankpit:jobs": QueueSettings(name="tankpit:jobs", slots=1, scaling=ScalingSettings(min_workers=1)),
+    }
+    settings = Settings(redis=redis_settings, queues=queues)
+    worker = msgspec.structs.replace(settings.worker, queues=tuple(queues))
+    running = Scaled(msgspec.structs.replace(settings, worker=worker))
+    async with Connections(settings) as connections:
+        browser = connections.sender(queues["browser:jobs"])
+        tickets = [
+            await browser.submit(Submission(agent="gated", input=str(tmp_path / "gate"))) for _ in range(5)
+        ]
+        await running.until(lambda: len(ledger.lines("begin")) == 2)
+        await running.until(lambda: running.workers("tankpit:jobs") == 1)
+        assert running.workers("browser:jobs") == 2
+        names = {name for name, _ in running.heard.lines}
+        assert names <= {"browser:jobs-1", "browser:jobs-2", "tankpit:jobs-1"}
+        assert running.heard.scaled("tankpit:jobs") == ["scaled 0 -> 1: at least 1 is kept"]
+        (tmp_path / "gate").touch()
+        await until(lambda: len(ledger.lines("end")) == len(tickets), 30)
+        await running.stop()
+
+
+async def test_while_redis_is_away_everybody_stays(restartable_valkey, environ, ledger):
+    """Redis hangs for longer than fewer workers would have been enough: nobody leaves, and it is said once."""
+    redis = RedisSettings(url=restartable_valkey.url, socket_timeout_seconds=0.3, connect_timeout_seconds=0.3)
+    async with (
+        System(redis, slots=1) as system,
+        scaled(system, ScalingSettings(max_workers=2, down_seconds=0.5)) as running,
+    ):
+        runs = [await system.submit("work", 1.0) for _ in range(2)]
+        await until(lambda: len(ledger.lines("begin")) == 2, 30)
+        pids = sorted(running.pids)
+        restartable_valkey.freeze()
+        try:
+            await running.until(lambda: running.heard.warned)
+            since = time.monotonic()
+            while time.monotonic() < since + 2.0:  # four times the time after which they would leave
+                assert sorted(running.pids) == pids
+                await asyncio.sleep(0.05)
+        finally:
+            restartable_valkey.thaw()
+        await running.until(lambda: ("agent-queue", "answers again") in running.heard.told)
+        assert running.heard.warned[0] == "agent-queue can't be asked: 2 workers are kept until Redis answers"
+        assert len([text for text in running.heard.warned if "can't be asked" in text]) == 1
+        for run_id in runs:
+            assert (await system.ended(run_id, 30)).status is Status.SUCCEEDED
+        await running.until(lambda: not running.pids)

@@ -1,0 +1,368 @@
+"""Streams of KEDA: told at once of work, for any number of them on one blocked connection."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import cast
+
+import grpc
+import msgspec
+import pytest
+from faultproxy import FaultProxy
+from grpc import aio
+from scalers import OTHER, QUEUE, Caller, calling, children, heard, queue_of, serving, settings_of, submit
+from valkeyprocess import ValkeyProcess
+
+from holdfast.config import QueueSettings, RedisSettings
+from holdfast.redis.client import Redis, connect
+from holdfast.runs.queue import RunQueue
+from holdfast.runs.run import Priority, Submission
+from holdfast.scaling.trigger import Trigger
+from holdfast.scaling.waking import Listener
+
+RARELY = 3600.0
+"""A poll that never comes: what is told then, the wake-up has told."""
+
+
+async def blocked(redis: Redis) -> list[dict[str, str]]:
+    """The connections that wait in a blocking read."""
+    listed = (await redis.execute_command("CLIENT", "LIST")).decode()
+    rows = [dict(pair.split("=", 1) for pair in line.split()) for line in listed.splitlines()]
+    return [row for row in rows if row["cmd"] == "xread" and "b" in row["flags"]]
+
+
+async def one_is_blocked(redis: Redis) -> None:
+    async with asyncio.timeout(30):
+        while len(await blocked(redis)) != 1:
+            await asyncio.sleep(0.005)
+
+
+async def taken(redis: Redis, queue: RunQueue) -> None:
+    """Do away with all work, as a worker that is done does."""
+    for lane in queue.keys.lanes:
+        await redis.execute_command("DEL", lane)
+
+
+async def test_a_stream_says_how_it_is_and_every_change(redis: Redis, redis_settings: RedisSettings):
+    async with calling(settings_of(redis_settings)) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        queue = await submit(redis)
+        assert await heard(stream) is True
+        await submit(redis, 3)
+        await taken(redis, queue)
+        assert await heard(stream) is False, "more of it was no news"
+        later = caller.stream()
+        assert await heard(later) is False
+
+
+async def test_a_submit_wakes_a_stream_without_any_poll(redis: Redis, redis_settings: RedisSettings):
+    """Fails if only polls tell: there is none within the hour."""
+    async with calling(settings_of(redis_settings, poll_seconds=RARELY)) as caller:
+        stream, other = caller.stream(), caller.stream(OTHER)
+        assert (await heard(stream), await heard(other)) == (False, False)
+        await one_is_blocked(redis)
+        await submit(redis, priority=Priority.LOW)
+        assert await heard(stream) is True
+        await submit(redis, name=OTHER)
+        assert await heard(other) is True
+
+
+async def test_any_producer_wakes_a_stream(redis: Redis, redis_settings: RedisSettings):
+    async with calling(settings_of(redis_settings, poll_seconds=RARELY)) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        await one_is_blocked(redis)
+        await redis.execute_command("XADD", QUEUE, "*", "message_data", "{}")
+        assert await heard(stream) is True
+
+
+async def test_what_comes_between_the_look_and_the_block_is_not_missed(
+    redis: Redis, redis_settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+):
+    """Fails if the reader begins at the end of the lanes as they are when it begins."""
+    async with serving(settings_of(redis_settings, poll_seconds=RARELY)) as service:
+        caller = Caller(service.port)
+        looked, go_on = asyncio.Event(), asyncio.Event()
+        read = service._watch._read
+
+        async def late(lanes):
+            looked.set()
+            await go_on.wait()
+            return await read(lanes)
+
+        monkeypatch.setattr(service._watch, "_read", late)
+        stream = caller.stream()
+        assert await heard(stream) is False
+        await asyncio.wait_for(looked.wait(), 30)
+        await submit(redis)
+        go_on.set()
+        assert await heard(stream) is True
+        await caller.channel.close()
+
+
+async def test_a_delayed_run_that_gets_due_is_told(redis: Redis, redis_settings: RedisSettings):
+    """Without a worker nobody promotes it, so no entry comes: the poll finds it."""
+    async with calling(settings_of(redis_settings)) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        await submit(redis, delay_seconds=0.3)
+        assert await heard(stream) is True
+
+
+async def test_work_of_a_queue_that_opens_again_is_told(redis: Redis, redis_settings: RedisSettings):
+    queue = await submit(redis, 2)
+    await queue.pause("upgrade")
+    async with calling(settings_of(redis_settings)) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        await queue.resume()
+        assert await heard(stream) is True
+
+
+async def test_a_hundred_streams_are_one_blocked_connection(redis: Redis, redis_settings: RedisSettings):
+    async with calling(settings_of(redis_settings, poll_seconds=RARELY)) as caller:
+        streams = [caller.stream(QUEUE if number % 2 else OTHER) for number in range(100)]
+        assert set(await asyncio.gather(*map(heard, streams))) == {False}
+        await one_is_blocked(redis)
+        connections = (await redis.execute_command("CLIENT", "LIST")).count(b"\n")
+        assert connections < 10
+        await submit(redis)
+        await submit(redis, name=OTHER)
+        assert set(await asyncio.gather(*map(heard, streams))) == {True}
+        assert await blocked(redis) == [], "all of them have work: nothing is waited for"
+
+
+async def test_a_stream_that_joins_is_watched_at_once(redis: Redis, redis_settings: RedisSettings):
+    """Fails if the blocked reader learns of a new queue only when its block ends."""
+    async with calling(settings_of(redis_settings, poll_seconds=RARELY)) as caller:
+        first = caller.stream()
+        assert await heard(first) is False
+        await one_is_blocked(redis)
+        second = caller.stream(OTHER)
+        assert await heard(second) is False
+        await submit(redis, name=OTHER)
+        assert await heard(second) is True
+
+
+async def test_streams_that_leave_are_forgotten(redis: Redis, redis_settings: RedisSettings):
+    async with serving(settings_of(redis_settings)) as service:
+        caller = Caller(service.port)
+        gone, stays = caller.stream(), caller.stream()
+        assert (await heard(gone), await heard(stays)) == (False, False)
+        gone.cancel()
+        hasty = Caller(service.port)
+        assert await heard(hasty.stream()) is False
+        await hasty.channel.close()
+        async with asyncio.timeout(30):
+            while len(service._watch._listeners) != 1:
+                await asyncio.sleep(0.005)
+        await submit(redis)
+        assert await heard(stays) is True
+        stays.cancel()
+        async with asyncio.timeout(30):
+            while service._watch._listeners or await blocked(redis) or service._watch._reader:
+                await asyncio.sleep(0.005)
+        await caller.channel.close()
+
+
+async def test_a_stream_that_is_not_read_costs_nothing_and_hears_how_it_is(
+    redis: Redis, redis_settings: RedisSettings
+):
+    async with calling(settings_of(redis_settings)) as caller:
+        slow, quick = caller.stream(), caller.stream()
+        assert await heard(quick) is False
+        for _ in range(3):
+            queue = await submit(redis)
+            assert await heard(quick) is True
+            await taken(redis, queue)
+            assert await heard(quick) is False
+        await submit(redis)
+        assert await heard(quick) is True
+        said = [await heard(slow)]
+        while said[-1] is not True or len(said) < 2:
+            said.append(await heard(slow))
+        assert all(one is not other for one, other in itertools.pairwise(said)), "only changes"
+
+
+async def test_what_has_changed_there_and_back_is_not_told_again():
+    listener = Listener(cast("Trigger", None))
+    listener.tell(False)
+    assert await listener.next() is False
+    listener.tell(True)
+    listener.tell(False)
+    waits = asyncio.ensure_future(listener.next())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waits.done()
+    listener.tell(True)
+    assert await waits is True
+
+
+async def test_work_below_the_activation_does_not_keep_us_busy(
+    redis: Redis, fault_proxy: FaultProxy, proxied_settings: RedisSettings
+):
+    """Fails if every entry that is no news is looked at."""
+    async with calling(settings_of(proxied_settings, poll_seconds=5.0)) as caller:
+        stream = caller.stream(activation="100000")
+        assert await heard(stream) is False
+        await one_is_blocked(redis)
+        queue = await submit(redis)
+        before, began = fault_proxy.commands[b"XREAD"], time.monotonic()
+        while time.monotonic() - began < 1.5:
+            await queue.submit(Submission(agent="a"))
+        assert fault_proxy.commands[b"XREAD"] - before < 20
+        stream.cancel()
+
+
+async def test_entries_that_stay_do_not_keep_us_busy(
+    redis: Redis, fault_proxy: FaultProxy, proxied_settings: RedisSettings
+):
+    """A paused queue has entries and wants nobody: they are waited past."""
+    queue = await submit(redis, 50)
+    await queue.pause()
+    async with calling(settings_of(proxied_settings, poll_seconds=RARELY)) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        await one_is_blocked(redis)
+        assert fault_proxy.commands[b"XREAD"] == 1
+        stream.cancel()
+
+
+async def test_every_partition_wakes_a_stream(redis: Redis, redis_settings: RedisSettings):
+    settings = settings_of(redis_settings, poll_seconds=RARELY)
+    queue = queue_of(redis, partitions=3)
+    await queue.ensure()
+    spread = msgspec.structs.replace(settings, queue=QueueSettings(name=QUEUE, partitions=3))
+    async with calling(spread) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        await one_is_blocked(redis)
+        await redis.execute_command("XADD", queue.partitions[2].keys.high, "*", "message_data", "{}")
+        assert await heard(stream) is True
+
+
+# -- faults
+
+
+async def test_a_stream_ends_when_redis_is_away_and_the_next_one_lives(
+    redis: Redis, fault_proxy: FaultProxy, proxied_settings: RedisSettings
+):
+    async with calling(settings_of(proxied_settings)) as caller:
+        stream, other = caller.stream(), caller.stream(OTHER)
+        assert (await heard(stream), await heard(other)) == (False, False)
+        fault_proxy.refuse()
+        for each in (stream, other):
+            with pytest.raises(aio.AioRpcError) as caught:
+                await heard(each)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "does not answer" in (caught.value.details() or "")
+        fault_proxy.heal()
+        again = caller.stream()
+        assert await heard(again) is False
+        await submit(redis)
+        assert await heard(again) is True
+
+
+async def test_a_reader_that_is_cut_off_is_not_the_end(
+    redis: Redis, fault_proxy: FaultProxy, proxied_settings: RedisSettings
+):
+    """Fails if a lost connection is taken for a lost Redis, or is not made again."""
+    async with calling(settings_of(proxied_settings, poll_seconds=RARELY)) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        await one_is_blocked(redis)
+        for row in await blocked(redis):
+            await redis.execute_command("CLIENT", "KILL", "ID", row["id"])
+        await one_is_blocked(redis)
+        await submit(redis)
+        assert await heard(stream) is True
+
+
+async def test_a_damaged_queue_ends_its_own_streams_only(redis: Redis, redis_settings: RedisSettings):
+    async with calling(settings_of(redis_settings)) as caller:
+        fine, broken = caller.stream(), caller.stream(OTHER)
+        assert (await heard(fine), await heard(broken)) == (False, False)
+        await redis.execute_command("SET", OTHER, "no stream")
+        with pytest.raises(aio.AioRpcError) as caught:
+            await heard(broken)
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        await submit(redis)
+        assert await heard(fine) is True
+
+
+async def test_a_redis_that_is_killed_and_comes_back(restartable_valkey: ValkeyProcess):
+    server = restartable_valkey
+    settings = settings_of(RedisSettings(url=server.url, connect_timeout_seconds=1.0))
+    async with calling(settings) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        server.kill()
+        with pytest.raises(aio.AioRpcError) as caught:
+            await heard(stream)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        server.start()
+        again = caller.stream()
+        assert await heard(again) is False
+        async with connect(settings.redis) as redis:
+            await submit(redis)
+        assert await heard(again) is True
+        assert (await caller.value()).metricValue == 1
+
+
+async def test_a_redis_that_hangs_ends_streams_too(restartable_valkey: ValkeyProcess):
+    """Nothing is refused and nothing comes: only our own patience ends."""
+    settings = settings_of(RedisSettings(url=restartable_valkey.url), answer_seconds=0.5)
+    async with calling(settings) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        restartable_valkey.freeze()
+        try:
+            with pytest.raises(aio.AioRpcError) as caught:
+                await heard(stream)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "has not answered within 0.5 s (scaler.answer_seconds)" in (caught.value.details() or "")
+        finally:
+            restartable_valkey.thaw()
+        again = caller.stream()
+        assert await heard(again) is False
+
+
+# -- processes
+
+
+async def test_a_scaler_that_leaves_ends_its_streams_politely_and_exits_0(
+    redis: Redis, redis_settings: RedisSettings
+):
+    """Politely: after an error KEDA waits longer each time, up to a minute."""
+    async with children(settings_of(redis_settings), "one") as (child,):
+        caller = Caller(child.port)
+        stream = caller.stream()
+        assert await heard(stream) is False
+        (member,) = [key async for key in redis.scan_iter("member:scaler:*")]
+        child.terminate()
+        assert await heard(stream) is aio.EOF
+        assert await child.exited() == 0
+        assert not await redis.exists(member)
+        await caller.channel.close()
+
+
+async def test_two_scalers_say_the_same_and_one_may_be_killed(redis: Redis, redis_settings: RedisSettings):
+    async with children(settings_of(redis_settings), "one", "two") as (one, two):
+        first, second = Caller(one.port), Caller(two.port)
+        streams = first.stream(), second.stream()
+        assert [await heard(stream) for stream in streams] == [False, False]
+        await submit(redis, 2)
+        assert [await heard(stream) for stream in streams] == [True, True]
+        one.kill()
+        with pytest.raises(aio.AioRpcError) as caught:
+            await heard(streams[0])
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await second.value()).metricValue == 2
+        for caller in (first, second):
+            await caller.channel.close()
+        async with asyncio.timeout(30):
+            while len([key async for key in redis.scan_iter("member:scaler:*")]) != 1:
+                await asyncio.sleep(0.05)

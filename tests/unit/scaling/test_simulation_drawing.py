@@ -1,0 +1,54 @@
+"""Pictures: dots at the right height, and an SVG that is one."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+from holdfast.scaling.simulation.drawing import braille, columns, replicas_of, svg, waiting_of
+from holdfast.scaling.simulation.engine import Simulation
+from holdfast.scaling.simulation.outcome import Sample
+from holdfast.scaling.simulation.policies import policies_of
+from holdfast.scaling.simulation.synthetic import synthetic_trace
+from holdfast.scaling.simulation.world import World
+
+
+def test_dots_fill_up_from_below():
+    assert braille([0, 1, 2, 3, 4, 4, 0, 4], 4, 1) == ["⢀⣴⣿⢸"]
+    assert braille([8, 4], 8, 2) == ["⡇", "⣿"]
+    assert braille([0, 0], 0, 1) == ["⠀"]
+    assert braille([99, 99], 4, 1) == ["⣿"]  # what is higher than the top is cut
+
+
+def test_columns_keep_peaks_and_carry_values_over_gaps():
+    samples = [Sample(0, 1, 1, 0, 0), Sample(4, 9, 1, 5, 0), Sample(5, 2, 1, 0, 0), Sample(10, 3, 1, 0, 0)]
+    assert columns(samples, replicas_of, 5, 10.0) == [1, 1, 9, 9, 3]
+    assert columns(samples, waiting_of, 2, 10.0) == [5, 0]
+
+
+def test_an_svg_has_a_line_for_each_policy_in_both_panels():
+    trace = synthetic_trace("synthetic:burst?rate=0.1&runs=30&for=20m", 1)
+    world = World()
+    outcomes = [
+        Simulation(trace, policies_of(name, world)[0], world).run() for name in ("depth", "local", "fixed:2")
+    ]
+    root = ET.fromstring(svg(outcomes))
+    names = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f".//{names}path")) == 6
+    texts = [text.text or "" for text in root.iter(f"{names}text")]
+    assert any(text.startswith("fixed:2: 2.0 replicas, at most 2; wait p50") for text in texts)
+    assert "replicas" in texts
+
+
+def test_a_policy_that_never_finishes_is_cut_and_flattens_nobody():
+    trace = synthetic_trace("synthetic:poisson?rate=0.1&for=20m", 1)
+    world = World()
+    depth, stuck = (
+        Simulation(trace, policies_of(name, world)[0], world).run() for name in ("depth", "pending-entries")
+    )
+    alone, both = ET.fromstring(svg([depth])), ET.fromstring(svg([depth, stuck]))
+    path = ".//{http://www.w3.org/2000/svg}path"
+    assert both.find(path).get("d") == alone.find(path).get("d")
+    lowest = [float(y) for line in both.iterfind(path) for y in re.findall(r"V(-?[0-9.]+)", line.get("d"))]
+    assert 0 <= min(lowest) <= max(lowest) <= 210
+    assert columns(stuck.samples, waiting_of, 4, 100.0)[-1] < 20  # what comes after the end is not seen
