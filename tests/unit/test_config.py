@@ -63,6 +63,9 @@ NAMES = [
     ("HOLDFAST_API_KEY", "hf_k", "client.key", "hf_k"),
     ("HOLDFAST_WEBHOOK_SECRET", "whsec_c2VjcmV0", "relay.webhook_secret", "whsec_c2VjcmV0"),
     ("POD_IP", "10.1.2.3", "hosts.address", "10.1.2.3"),
+    ("POD_NAME", "worker-7d4f-x2b", "pod.name", "worker-7d4f-x2b"),
+    ("POD_UID", "5cd4f0cb-0b5e-4d5c-9d2a-0c6f4a1b2c3d", "pod.uid", "5cd4f0cb-0b5e-4d5c-9d2a-0c6f4a1b2c3d"),
+    ("POD_NAMESPACE", "agents", "pod.namespace", "agents"),
     ("MAX_PROCESSES", "10", "hosts.max_processes", 10),
     ("GRPC_PORT", "50052", "hosts.grpc_port", 50052),
     ("AGENT_HOST_SERVICE_NAME", "hosts", "hosts.service_name", "hosts"),
@@ -104,6 +107,8 @@ def sample(leaf) -> tuple[str, object]:
             return ",".join(lines), lines
         case "list of names" if leaf.path == "hosts.addresses":
             return "a:1,b:2", ("a:1", "b:2")
+        case "list of names" if leaf.path == "janitor.pod_selector":
+            return "app=worker,example.com/tier=", ("app=worker", "example.com/tier=")
         case "list of names":
             return "a,b", ("a", "b")
         case "choice":

@@ -128,6 +128,8 @@ def test_other_peoples_variables_are_not_our_business(accepted):
             "queue.block_ms = 0.5ms (holdfast.yaml:1) is not allowed: it must be a duration from 1ms to 1h: a number of milliseconds",
         ),
         ("janitor: {lock_ttl_seconds: 0}", "janitor.lock_ttl_seconds = 0 "),
+        ("janitor: {pod_selector: [app in (a)]}", "janitor.pod_selector = [app in (a)] "),
+        ("pod: {namespace: Not_A_Namespace}", "pod.namespace = Not_A_Namespace "),
         (
             "log: {level: WARN}",
             "it must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL. Did you mean WARNING?",

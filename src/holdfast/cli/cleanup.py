@@ -16,11 +16,13 @@ from holdfast.config.durations import parse_duration
 from holdfast.errors import InputError
 from holdfast.runs.cleanup import Cleanup, Ghost
 from holdfast.runs.retention import Retention, Swept
+from holdfast.services.podkeeping import looking_at_pods
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from holdfast.config import JanitorSettings
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
+    from holdfast.runs.podproof import PodProofs
 
 _COLUMNS = (
     Column("QUEUE", free=True),
@@ -34,6 +36,7 @@ _WORDS = {
     "would_remove": "would be removed, its entries released",
     "busy": "kept: its leases are renewed",
     "waiting": "kept: not idle for long enough",
+    "pod_lives": "kept: its pod lives",
 }
 
 
@@ -68,7 +71,10 @@ def cleanup(
 
     async def work(station: Station) -> list[Pass]:
         queues = [await station.queue(queue)] if queue is not None else station.queues()
-        return [await _clean(station, each, janitor, dry_run=only_look) for each in queues]
+        partitions = [partition for each in queues for partition in await each.all_partitions()]
+        metrics = Metrics(())
+        async with looking_at_pods(settings, station.members(), station.redis, metrics) as pods:
+            return [await _clean(station, each, janitor, metrics, pods, only_look) for each in partitions]
 
     passes = at_station(settings, work)
     if json:
@@ -86,13 +92,20 @@ def _patient(settings: JanitorSettings, idle: str | None) -> JanitorSettings:
     return msgspec.structs.replace(settings, idle_threshold_seconds=seconds)
 
 
-async def _clean(station: Station, queue: RunQueue, janitor: JanitorSettings, *, dry_run: bool) -> Pass:
-    metrics, ttl = Metrics(()), station.settings.lease.ttl_seconds
-    ghosts = Cleanup(queue, station.members(), janitor, metrics, ttl_seconds=ttl)
+async def _clean(
+    station: Station,
+    queue: Partition,
+    janitor: JanitorSettings,
+    metrics: Metrics,
+    pods: PodProofs | None,
+    dry_run: bool,
+) -> Pass:
+    ttl = station.settings.lease.ttl_seconds
+    ghosts = Cleanup(queue, station.members(), janitor, metrics, ttl_seconds=ttl, pods=pods)
     retention = Retention(queue, metrics, ttl_seconds=ttl)
     cleaned = await ghosts.run_once(dry_run=dry_run)
     swept = await retention.run_once(dry_run=dry_run)
-    return Pass(queue.name, dry_run, cleaned.ghosts, swept)
+    return Pass(queue.settings.stream, dry_run, cleaned.ghosts, swept)
 
 
 def _tell(passes: list[Pass]) -> None:

@@ -1,7 +1,8 @@
 """Ghost consumers: members of the group whose process died without deregistering.
 
 One is removed only if no process of its name has a heartbeat, it was idle for long, and nothing it holds was
-renewed within the lease's ttl; what it holds goes back to the queue first, in the same script call.
+renewed within the lease's ttl; what it holds goes back to the queue first, in the same script call. Where
+pods can be looked at, one whose pod is gone need not be idle for so long, and one whose pod lives is kept.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import msgspec
 from holdfast.leases.streams import Eviction, StreamLeases
 from holdfast.redis.groups import group_is_missing
 from holdfast.redis.scripts import load
+from holdfast.runs.podproof import Proof
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from holdfast.config import JanitorSettings
     from holdfast.redis.members import Members
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.partition import Partition
     from holdfast.telemetry.metrics import Metrics
 
 _CONSUMERS = load(__package__, "consumers")
@@ -39,6 +43,8 @@ class Fate(enum.StrEnum):
     """Something it holds was renewed lately: its process lives, whatever its heartbeat says."""
     WAITING = "waiting"
     """Not idle for long enough yet."""
+    POD_LIVES = "pod_lives"
+    """Its pod is there and runs: its process may only be out of touch with Redis."""
 
 
 class Consumer(msgspec.Struct, frozen=True):
@@ -55,6 +61,12 @@ class Ghost(msgspec.Struct, frozen=True):
     consumer: Consumer
     fate: Fate
     released: int = 0
+    pod: Proof = Proof.UNKNOWN
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is not known to be dead for long enough."""
+        return self.fate in {Fate.WAITING, Fate.POD_LIVES}
 
 
 class Cleaned(msgspec.Struct, frozen=True):
@@ -66,7 +78,7 @@ class Cleaned(msgspec.Struct, frozen=True):
     @property
     def found(self) -> list[str]:
         """Consumers that were dead for long enough."""
-        return [ghost.consumer.name for ghost in self.ghosts if ghost.fate is not Fate.WAITING]
+        return [ghost.consumer.name for ghost in self.ghosts if not ghost.kept]
 
     @property
     def removed(self) -> list[str]:
@@ -84,6 +96,12 @@ class Cleaned(msgspec.Struct, frozen=True):
         return self._with(Fate.WAITING)
 
     @property
+    def leaving(self) -> bool:
+        """Whether somebody's pod is gone who could not be removed yet: a reason to come back soon."""
+        kept = (Fate.WAITING, Fate.BUSY)
+        return any(ghost.pod is Proof.GONE and ghost.fate in kept for ghost in self.ghosts)
+
+    @property
     def released(self) -> int:
         """Entries that went back to the queue, or would have."""
         return sum(ghost.released for ghost in self.ghosts)
@@ -92,7 +110,7 @@ class Cleaned(msgspec.Struct, frozen=True):
         return [ghost.consumer.name for ghost in self.ghosts if ghost.fate in fates]
 
 
-async def list_consumers(queue: RunQueue) -> list[Consumer]:
+async def list_consumers(queue: Partition) -> list[Consumer]:
     """Every consumer of a queue's group, over all lanes; none where the queue does not exist yet."""
     listed = await _CONSUMERS(queue.redis, queue.keys.lanes, [queue.settings.group])
     rows = (listed[at : at + _FIELDS] for at in range(0, len(listed), _FIELDS))
@@ -104,15 +122,17 @@ class Cleanup:
 
     def __init__(
         self,
-        queue: RunQueue,
+        queue: Partition,
         members: Members,
         settings: JanitorSettings,
         metrics: Metrics,
         *,
         ttl_seconds: float,
+        pods: Callable[[str], Awaitable[Proof]] | None = None,
     ) -> None:
         self._queue = queue
         self._members = members
+        self._pods = pods
         self._threshold = settings.idle_threshold_seconds
         self._metrics = metrics
         self._ttl_ms = int(ttl_seconds * 1000)
@@ -137,21 +157,32 @@ class Cleanup:
         return await self._members.alive(self._queue.redis, _KIND, consumer.name)
 
     async def _judge(self, consumer: Consumer, *, dry_run: bool) -> Ghost:
-        if consumer.idle_seconds < self._threshold:
+        proof = await self._pods(consumer.name) if self._pods is not None else Proof.UNKNOWN
+        if proof is Proof.LIVES:
+            _log.debug(
+                "consumer without a heartbeat is kept: its pod lives",
+                queue=self._queue.name,
+                consumer=consumer.name,
+            )
+            return Ghost(consumer, Fate.POD_LIVES, pod=proof)
+        # Not at once even then: a successor of the same name may just be joining.
+        least = min(self._threshold, self._ttl_ms / 1000) if proof is Proof.GONE else self._threshold
+        if consumer.idle_seconds < least:
             _log.debug(
                 "consumer without a heartbeat is kept: not idle for long enough",
                 queue=self._queue.name,
                 consumer=consumer.name,
                 idle_seconds=round(consumer.idle_seconds),
             )
-            return Ghost(consumer, Fate.WAITING)
-        ghost = await self._evict(consumer, dry_run=dry_run)
+            return Ghost(consumer, Fate.WAITING, pod=proof)
+        ghost = msgspec.structs.replace(await self._evict(consumer, dry_run=dry_run), pod=proof)
         _log.info(
             _SAID[ghost.fate],
             queue=self._queue.name,
             consumer=consumer.name,
             idle_seconds=round(consumer.idle_seconds),
             entries=ghost.released,
+            pod=proof,
         )
         return ghost
 

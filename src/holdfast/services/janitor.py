@@ -6,22 +6,24 @@ It is a part that other processes may run too; :func:`run_janitor` is the proces
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import uuid
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.errors import StoreUnavailable
 from holdfast.leases.keeper import Keeper
-from holdfast.leases.leader import Leadership
-from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.members import Members
 from holdfast.runs.archive import Archive, Filed
 from holdfast.runs.cleanup import Cleaned, Cleanup
+from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.runs.retention import Retention, Swept
+from holdfast.scaling.depth import need_of
 from holdfast.services.connections import Connections
+from holdfast.services.office import Office
+from holdfast.services.podkeeping import open_pods
 from holdfast.services.presence import Presence
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
@@ -32,21 +34,20 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from holdfast.config import Settings
-    from holdfast.leases.lease import Lease
+    from holdfast.runs.partition import Partition
     from holdfast.runs.queue import RunQueue
+    from holdfast.services.podkeeping import PodKeeping
 
     Duty = Callable[..., Awaitable[Cleaned | Swept | Filed]]
 
 _GAUGES_SECONDS = 5.0
 _RETRY_SECONDS = 30.0
 """A pass that failed or stopped at its limit is followed by the next one this soon, not an interval later."""
-_GOODBYE_SECONDS = 2.0
 _STORE_SECONDS = 600.0
 _STORE_PAGE = 10_000
 _LONGEST_WAIT_SECONDS = 365 * 86400.0
 
 _log = get_logger(__name__)
-T = TypeVar("T")
 
 
 class Upkeep(msgspec.Struct, frozen=True):
@@ -57,63 +58,38 @@ class Upkeep(msgspec.Struct, frozen=True):
     swept: Swept | None
 
 
-class Office:
-    """The right to do a queue's duties: one janitor has it at a time, while its lease is kept."""
-
-    def __init__(self, queue: RunQueue, *, owner: str, ttl_seconds: float) -> None:
-        self._leadership = Leadership(queue.keys.cleanup, owner=owner, ttl_ms=int(ttl_seconds * 1000))
-        self._redis = queue.redis
-        self._longest_seconds = ttl_seconds
-        # Two duties of our own wait for each other; only another's pass is a reason to skip one.
-        self._turn = asyncio.Lock()
-
-    async def perform(self, keeper: Keeper, duty: Callable[[], Awaitable[T]]) -> T | None:
-        """Do ``duty``, or return None because another janitor holds the office."""
-        async with self._turn:
-            asked = asyncio.get_running_loop().time()
-            lease = await self._campaign()
-            if lease is None:
-                return None
-            hold = keeper.hold(self._leadership, lease, granted_at=asked)
-            try:
-                # The keeper would keep a hung pass in office for ever: it has a time of its own.
-                async with hold, asyncio.timeout(self._longest_seconds):
-                    return await duty()
-            finally:
-                hold.drop()
-                await self._resign(lease)
-
-    async def _campaign(self) -> Lease | None:
-        """Ask for the office; told to stop before the answer, wait for it: nobody else could resign."""
-        asking = asyncio.create_task(self._leadership.campaign(self._redis))
-        try:
-            return await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            done, _ = await asyncio.wait([asking], timeout=_GOODBYE_SECONDS)
-            if done and asking.exception() is None and (lease := asking.result()) is not None:
-                await self._resign(lease)
-            asking.cancel()
-            raise
-
-    async def _resign(self, lease: Lease) -> None:
-        with contextlib.suppress(*DISCONNECTS, TimeoutError):  # else the lease ends by itself
-            async with asyncio.timeout(_GOODBYE_SECONDS):
-                await self._leadership.release(self._redis, [lease])
-
-
 class Ward:
-    """One queue in the janitor's care: its duties, and the office under which they are done."""
+    """One partition in the janitor's care: its duties, and the office under which they are done."""
 
     def __init__(
-        self, connections: Connections, queue_name: str, metrics: Metrics, members: Members, owner: str
+        self,
+        connections: Connections,
+        queue: Partition,
+        metrics: Metrics,
+        members: Members,
+        owner: str,
+        pods: PodKeeping | None,
     ) -> None:
         settings = connections.settings
         ttl = settings.lease.ttl_seconds
-        self.queue: RunQueue = connections.queue(settings.queue_named(queue_name))
-        self.office = Office(self.queue, owner=owner, ttl_seconds=settings.janitor.lock_ttl_seconds)
-        self.cleanup = Cleanup(self.queue, members, settings.janitor, metrics, ttl_seconds=ttl)
+        self.queue = queue
+        self.office = Office(
+            self.queue.redis,
+            self.queue.keys.cleanup,
+            owner=owner,
+            ttl_seconds=settings.janitor.lock_ttl_seconds,
+        )
+        self.cleanup = Cleanup(
+            self.queue,
+            members,
+            settings.janitor,
+            metrics,
+            ttl_seconds=ttl,
+            pods=pods.proofs if pods else None,
+        )
         self.retention = Retention(self.queue, metrics, ttl_seconds=ttl)
         self.archive = Archive(self.queue, connections.store, metrics)
+        metrics.expect(queue.name)
 
 
 class Janitor:
@@ -128,9 +104,9 @@ class Janitor:
         self._members = Members(
             prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
         )
-        self._wards = [
-            Ward(connections, queue, metrics, self._members, self.name) for queue in settings.queue_names()
-        ]
+        self._pods = open_pods(connections, self._members, metrics, self.name)
+        self._queues = [connections.queue(settings.queue_named(queue)) for queue in settings.queue_names()]
+        self._wards = [self._ward(partition) for queue in self._queues for partition in queue.partitions]
         self._stop = asyncio.Event()
         self._presence = Presence(
             self._members,
@@ -151,19 +127,34 @@ class Janitor:
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(each) for each in self._rounds(keeper)]
-                    _log.info(
-                        "janitor ready", name=self.name, queues=[ward.queue.name for ward in self._wards]
-                    )
+
+                    def take_over(wards: Sequence[Ward]) -> None:
+                        duties = [duty for ward in wards for duty in self._duties(ward, keeper)]
+                        tasks.extend(group.create_task(duty) for duty in duties)
+
+                    take_over(self._wards)
+                    tasks.append(group.create_task(self._look_for_partitions(take_over)))
+                    _log.info("janitor ready", name=self.name, queues=[queue.name for queue in self._queues])
                     await self._stop.wait()
                     for task in tasks:
                         task.cancel()
             finally:
                 await self._presence.leave()
+                await self._close()
 
     async def run_once(self, *, dry_run: bool = False) -> list[Upkeep]:
         """Do every duty once, now; a dry run only looks, so it needs no lease."""
-        async with self._keeper() as keeper:
-            return [await self._once(ward, keeper, dry_run=dry_run) for ward in self._wards]
+        for queue in self._queues:
+            await self._look_around(queue)
+        try:
+            async with self._keeper() as keeper:
+                return [await self._once(ward, keeper, dry_run=dry_run) for ward in self._wards]
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._pods is not None:
+            await self._pods.close()
 
     async def _once(self, ward: Ward, keeper: Keeper, *, dry_run: bool) -> Upkeep:
         async def all_duties() -> Upkeep:
@@ -186,16 +177,50 @@ class Janitor:
     def _rounds(self, keeper: Keeper) -> Sequence[Coroutine[None, None, None]]:
         janitor = self._settings.janitor
         rounds = [keeper.watch(), self._presence.beat(), self._gauges()]
-        for ward in self._wards if janitor.enabled else ():
-            clean, sweep, file = ward.cleanup.run_once, ward.retention.run_once, ward.archive.run_once
-            rounds += (
-                self._again(ward, keeper, "consumer cleanup", clean, janitor.consumer_interval_seconds),
-                self._again(ward, keeper, "stream cleanup", sweep, janitor.stream_interval_minutes * 60),
-                self._again(ward, keeper, "archive", file, janitor.archive_interval_seconds),
-            )
         if janitor.enabled and not janitor.dry_run:
             rounds.append(self._keep_store())
+        if janitor.enabled and self._pods is not None:
+            rounds.append(self._pods.run(keeper))
         return rounds
+
+    def _duties(self, ward: Ward, keeper: Keeper) -> Sequence[Coroutine[None, None, None]]:
+        janitor = self._settings.janitor
+        if not janitor.enabled:
+            return ()
+        clean, sweep, file = ward.cleanup.run_once, ward.retention.run_once, ward.archive.run_once
+        return (
+            self._clean(ward, keeper, clean, janitor.consumer_interval_seconds),
+            self._again(ward, keeper, "stream cleanup", sweep, janitor.stream_interval_minutes * 60),
+            self._again(ward, keeper, "archive", file, janitor.archive_interval_seconds),
+        )
+
+    def _ward(self, partition: Partition) -> Ward:
+        return Ward(self._connections, partition, self._metrics, self._members, self.name, self._pods)
+
+    async def _look_for_partitions(self, take_over: Callable[[Sequence[Ward]], None]) -> None:
+        """Look after partitions that others count on; forget those that nobody does and that are blank."""
+        janitor = self._settings.janitor
+        while True:
+            for queue in self._queues:
+                with self._presence.patiently():
+                    take_over(await self._look_around(queue))
+                    if janitor.enabled and not janitor.dry_run:
+                        await queue.forget_partitions()
+            await asyncio.sleep(COUNT_SECONDS)
+
+    async def _look_around(self, queue: RunQueue) -> Sequence[Ward]:
+        new = [self._ward(partition) for partition in await queue.look_around()]
+        self._wards += new
+        return new
+
+    async def _clean(self, ward: Ward, keeper: Keeper, duty: Duty, every: float) -> None:
+        """Remove dead consumers: every so often, and soon after a pod has gone."""
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep
+        if self._pods is not None:
+            rest = partial(self._pods.rest, self._pods.nudge())
+        while True:
+            settled = await self._pass(ward, keeper, "consumer cleanup", duty)
+            await rest(every if settled else min(every, _RETRY_SECONDS))
 
     async def _again(self, ward: Ward, keeper: Keeper, what: str, duty: Duty, every: float) -> None:
         while True:
@@ -213,6 +238,8 @@ class Janitor:
             self._metrics.cleanup_errors.labels(ward.queue.name).inc()
             _log.error(f"{what} failed", queue=ward.queue.name, error=str(exc) or type(exc).__name__)
             return False
+        if isinstance(done, Cleaned):
+            return not done.leaving
         return not isinstance(done, Swept | Filed) or (done.whole and not getattr(done, "young", 0))
 
     async def _keep_store(self) -> None:
@@ -246,19 +273,37 @@ class Janitor:
 
     async def _gauges(self) -> None:
         while True:
-            for ward in self._wards:
+            for queue in self._queues:  # one by one: a damaged queue must not hide the others
                 with self._presence.patiently():
-                    await self._measure(ward.queue)
+                    await self._measure(queue)
+            with self._presence.patiently():
+                await self._count_workers()
             await asyncio.sleep(_GAUGES_SECONDS)
+
+    async def _count_workers(self) -> None:
+        """Count those who live: a group's consumers are no measure, ghosts are among them."""
+        members = await self._members.all(self._connections.redis)
+        serving = [
+            member.fields.get("queues", "").split(",") for member in members if member.kind == "worker"
+        ]
+        for queue in self._queues:
+            alive = sum(queue.name in queues for queues in serving)
+            self._metrics.queue_workers.labels(queue.name).set(alive)
 
     async def _measure(self, queue: RunQueue) -> None:
         depth, metrics = await queue.depth(), self._metrics
+        need = need_of(queue.settings, depth)
+        metrics.scaling_demand.labels(queue.name).set(need.depth)
+        metrics.scaling_wanted.labels(queue.name).set(need.wanted)
         metrics.queue_depth.labels(queue.name).set(depth.depth)
         metrics.queue_undelivered.labels(queue.name).set(depth.undelivered)
         metrics.queue_pending.labels(queue.name).set(depth.pending)
         metrics.queue_delayed.labels(queue.name).set(depth.delayed)
         metrics.queue_dead.labels(queue.name).set(depth.dead)
         metrics.queue_oldest_seconds.labels(queue.name).set(depth.oldest_seconds)
+        metrics.queue_paused.labels(queue.name).set(depth.paused)
+        metrics.queue_consumers.labels(queue.name).set(depth.workers)
+        metrics.queue_max_pending.labels(queue.name).set(queue.settings.max_pending)
 
 
 def run_janitor(settings: Settings) -> int:

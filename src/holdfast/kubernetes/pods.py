@@ -1,0 +1,197 @@
+"""The pods of one namespace: looked up one by one, listed and watched, and told what their deletion costs.
+
+Only :meth:`Pods.get` says how a pod is now: no version is named, so it is read from the API's own storage. A
+list or a watch may be old by the time it arrives, and is never a proof of anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import httpx2
+import msgspec
+
+from holdfast.errors import KubernetesUnavailable
+from holdfast.kubernetes.client import Api
+from holdfast.kubernetes.pod import COST, Pod, cost_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from contextlib import AbstractContextManager
+
+    from lightkube import KubeConfig
+
+WATCH_SECONDS: Final = 60
+"""How long one watch goes on; one that the API forgot is noticed a little later."""
+_LATE_SECONDS: Final = 10
+_CONNECT_SECONDS: Final = 5.0
+_NEEDS: Final = 'apiGroups [""], resources [pods], verbs [get, list, watch, patch]'
+_MERGE: Final = "application/merge-patch+json"
+_NOT_FOUND: Final = 404
+_ANOTHER: Final = frozenset({404, 409, 422})
+"""What the patch of a pod is answered that is gone, or has another uid under the same name."""
+_PAGE: Final = 500
+
+
+Answer = TypeVar("Answer")
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+    uid: str
+    annotations: dict[str, str] | None = None
+    deletion: str | None = msgspec.field(default=None, name="deletionTimestamp")
+
+
+class _PodStatus(msgspec.Struct):
+    phase: str = "Unknown"
+
+
+class _KubePod(msgspec.Struct):
+    metadata: _Metadata
+    status: _PodStatus | None = None
+
+    def seen(self) -> Pod:
+        status = self.status or _PodStatus()
+        return Pod(
+            name=self.metadata.name,
+            uid=self.metadata.uid,
+            phase=status.phase,
+            deleting=self.metadata.deletion is not None,
+            cost=cost_of(self.metadata.annotations or {}),
+        )
+
+
+class _ListMetadata(msgspec.Struct):
+    version: str = msgspec.field(name="resourceVersion")
+    more: str = msgspec.field(default="", name="continue")
+
+
+class _PodList(msgspec.Struct):
+    metadata: _ListMetadata
+    items: list[_KubePod]
+
+
+class _Details(msgspec.Struct):
+    kind: str = ""
+
+
+class _Failure(msgspec.Struct):
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+class _Change(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class Pods:
+    """The pods of a namespace; ``labels`` narrow what is listed and watched, never what is looked up."""
+
+    def __init__(
+        self,
+        setting: str,
+        *,
+        namespace: str = "",
+        labels: Sequence[str] = (),
+        config: KubeConfig | None = None,
+    ) -> None:
+        self._api = Api(setting, config, namespace=namespace)
+        self._http = self._api.plain()
+        self._selector = ",".join(labels)
+
+    @property
+    def namespace(self) -> str:
+        """Where it looks."""
+        return self._api.namespace
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._http.aclose()
+
+    async def get(self, name: str) -> Pod | None:
+        """Look at the pod of that name as it is now; None if there is none."""
+        with self._asking("get"):
+            answer = await self._http.get(self._path(name))
+            if _says_not_found(answer):
+                return None
+            return _read(answer, _KubePod).seen()
+
+    async def list(self) -> tuple[list[Pod], str]:
+        """Every pod with the labels, and the version from which to watch."""
+        params: dict[str, Any] = {"labelSelector": self._selector, "limit": _PAGE}
+        pods: list[Pod] = []
+        with self._asking("list"):
+            while True:
+                page = _read(await self._http.get(self._path(), params=params), _PodList)
+                pods += [each.seen() for each in page.items]
+                if not page.metadata.more:
+                    return pods, page.metadata.version
+                params["continue"] = page.metadata.more
+
+    async def watch(self, version: str) -> AsyncGenerator[tuple[Pod, bool]]:
+        """Each change after ``version``, for a while: a pod, and whether it is still there."""
+        params: dict[str, Any] = {
+            "watch": "true",
+            "labelSelector": self._selector,
+            "resourceVersion": version,
+            "timeoutSeconds": WATCH_SECONDS,
+        }
+        patience = httpx2.Timeout(_CONNECT_SECONDS, read=WATCH_SECONDS + _LATE_SECONDS)
+        with self._asking("watch"):
+            async with self._http.stream("GET", self._path(), params=params, timeout=patience) as answer:
+                if answer.is_error:
+                    await answer.aread()
+                answer.raise_for_status()
+                async for line in answer.aiter_lines():
+                    change = msgspec.json.decode(line, type=_Change)
+                    if change.type == "ERROR":
+                        failure = msgspec.json.decode(change.object, type=_Failure)
+                        raise KubernetesUnavailable(
+                            f"the watch of {self._what} has ended: {failure.message} ({failure.code}).",
+                            kind="refused",
+                            status=failure.code,
+                        )
+                    pod = msgspec.json.decode(change.object, type=_KubePod).seen()
+                    yield pod, change.type != "DELETED"
+
+    async def set_cost(self, pod: Pod, cost: int) -> Pod | None:
+        """Write what this pod's deletion costs; None if it is gone, or another has its name now."""
+        # A pod of that name with another uid refuses the patch.
+        patch = {"metadata": {"uid": pod.uid, "annotations": {COST: str(cost)}}}
+        with self._asking("patch"):
+            answer = await self._http.patch(
+                self._path(pod.name), content=msgspec.json.encode(patch), headers={"Content-Type": _MERGE}
+            )
+            if answer.status_code in _ANOTHER:
+                return None
+            return _read(answer, _KubePod).seen()
+
+    def _path(self, name: str = "") -> str:
+        return f"api/v1/namespaces/{self.namespace}/pods" + (f"/{name}" if name else "")
+
+    @property
+    def _what(self) -> str:
+        return f"pods in namespace {self.namespace}"
+
+    def _asking(self, verb: str) -> AbstractContextManager[None]:
+        return self._api.asking(verb, self._what, _NEEDS)
+
+
+def _read(answer: httpx2.Response, kind: type[Answer]) -> Answer:
+    answer.raise_for_status()
+    return msgspec.json.decode(answer.content, type=kind)
+
+
+def _says_not_found(answer: httpx2.Response) -> bool:
+    """Whether the API itself says that there is no such pod: a proxy's 404 says nothing about pods."""
+    if answer.status_code != _NOT_FOUND:
+        return False
+    try:
+        failure = msgspec.json.decode(answer.content, type=_Failure)
+    except msgspec.MsgspecError:
+        return False
+    return failure.reason == "NotFound" and failure.details is not None and failure.details.kind == "pods"

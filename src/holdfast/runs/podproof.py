@@ -1,0 +1,107 @@
+"""What a consumer's pod says of its process: one more proof of death beside the heartbeat, never the only.
+
+::
+
+    the pod, by the name that the worker wrote down      the proof
+    ───────────────────────────────────────────────      ─────────────────────────────────────────────────
+    not there, ended, or another uid under that name     gone: the idle threshold need not be waited for
+    there, and nobody else lives in it                   lives: the consumer stays
+    being deleted; or a later process lives in it        unknown: the idle threshold decides
+    never written down, or in another namespace          unknown; but a pod of the consumer's own name lives
+    can't be asked now                                   unknown
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.errors import KubernetesUnavailable
+from holdfast.kubernetes.pod import TROUBLES
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from holdfast.kubernetes.pod import Pod, PodLook
+    from holdfast.redis.client import Redis
+    from holdfast.redis.members import Members, PodName
+    from holdfast.telemetry.metrics import Metrics
+
+_KIND = "worker"
+_REST_SECONDS = 30.0
+"""After a failure nobody is asked for this long: a pass must not wait for each consumer in turn."""
+_POD_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+_log = get_logger(__name__)
+
+
+class Proof(enum.StrEnum):
+    """What is known of a consumer's pod."""
+
+    GONE = "gone"
+    LIVES = "lives"
+    UNKNOWN = "unknown"
+
+
+def proof_of(known: PodName | None, found: Pod | None, *, namespace: str, shared: bool = False) -> Proof:
+    """Judge by what was written down and what is there now; ``shared``: another live process is in that pod.
+
+    Without a name that was written down, ``found`` is a pod that only happens to have the consumer's name.
+    """
+    if known is None or known.namespace != namespace:
+        there = found is not None and not found.ended and not found.deleting
+        return Proof.LIVES if known is None and there else Proof.UNKNOWN
+    if found is None or found.ended or (known.uid and found.uid != known.uid):
+        return Proof.GONE
+    return Proof.UNKNOWN if shared or found.deleting else Proof.LIVES
+
+
+class PodProofs:
+    """Asks for the pods of consumers; while nobody can be asked, every answer is unknown."""
+
+    def __init__(self, pods: PodLook, members: Members, redis: Redis, metrics: Metrics) -> None:
+        self._pods = pods
+        self._members = members
+        self._redis = redis
+        self._metrics = metrics
+        self._rest_until = 0.0
+        self._is_away = False
+        for kind in TROUBLES:  # at 0, or the first has no increase to alert on
+            metrics.kubernetes_errors.labels(kind)
+
+    async def __call__(self, consumer: str) -> Proof:
+        """Say what the pod of a consumer without a heartbeat proves."""
+        known = await self._members.pod(self._redis, _KIND, consumer)
+        name = known.name if known else consumer
+        elsewhere = known is not None and known.namespace != self._pods.namespace
+        if elsewhere or time.monotonic() < self._rest_until or not _POD_NAME.fullmatch(name):
+            return Proof.UNKNOWN
+        try:
+            found = await self._pods.get(name)
+        except KubernetesUnavailable as exc:
+            self._failed(exc)
+            return Proof.UNKNOWN
+        self._answered()
+        shared = found is not None and known is not None and await self._is_shared(consumer, found)
+        return proof_of(known, found, namespace=self._pods.namespace, shared=shared)
+
+    async def _is_shared(self, consumer: str, pod: Pod) -> bool:
+        """Whether another worker lives in that pod: then it says nothing about this one's process."""
+        members = await self._members.all(self._redis)
+        return any(
+            member.kind == _KIND and member.name != consumer and member.fields.get("pod_uid") == pod.uid
+            for member in members
+        )
+
+    def _failed(self, exc: KubernetesUnavailable) -> None:
+        self._metrics.kubernetes_errors.labels(exc.kind).inc()
+        self._rest_until = time.monotonic() + _REST_SECONDS
+        if not self._is_away:
+            _log.warning("pods can't be looked at: consumers are judged without them", error=str(exc))
+        self._is_away = True
+
+    def _answered(self) -> None:
+        if self._is_away:
+            _log.info("pods can be looked at again")
+        self._is_away = False

@@ -1,0 +1,224 @@
+"""The janitor's part in Kubernetes: pods as one more proof of death, and busy workers' pods marked.
+
+Any janitor may look a pod up for a proof. One at a time, under a lease, watches the pods: it wakes its own
+cleanup when some have gone, and writes what the deletion of busy ones costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ConfigError, KubernetesUnavailable
+from holdfast.redis.client import TROUBLE
+from holdfast.redis.keys import pods_leader_key
+from holdfast.runs.podproof import PodProofs
+from holdfast.scaling.deletioncost import Busy, Costs, Patch
+from holdfast.services.office import Office
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Mapping
+
+    from holdfast.config import Settings
+    from holdfast.kubernetes.mirror import Mirror
+    from holdfast.kubernetes.pod import Pod
+    from holdfast.leases.keeper import Keeper
+    from holdfast.redis.client import Redis
+    from holdfast.redis.members import Member, Members
+    from holdfast.services.connections import Connections
+    from holdfast.telemetry.metrics import Metrics
+
+_FIRST_RETRY_SECONDS = 1.0
+_LAST_RETRY_SECONDS = 30.0
+_CAMPAIGN_SECONDS = 15.0
+_MARGIN_SECONDS = 1.0
+
+_log = get_logger(__name__)
+
+
+class PodKeeping:
+    """What one janitor does about pods."""
+
+    def __init__(
+        self, mirror: Mirror, connections: Connections, members: Members, metrics: Metrics, owner: str
+    ) -> None:
+        settings = connections.settings
+        self._redis = connections.redis
+        self._members = members
+        self._metrics = metrics
+        self._settings = settings.janitor
+        self._mirror = mirror
+        mirror.gone = self._somebody_left
+        metrics.pods_watched.set_function(lambda: len(mirror.seen))
+        self.proofs = PodProofs(mirror.pods, members, self._redis, metrics)
+        self._costs = Costs(settings.janitor)
+        self._office = Office(
+            self._redis,
+            pods_leader_key(prefix=settings.redis.key_prefix),
+            owner=owner,
+            ttl_seconds=settings.janitor.lock_ttl_seconds,
+        )
+        # By then the heartbeat and the leases of whoever was in a pod that has gone have ended too.
+        ended = max(3 * settings.worker.heartbeat_seconds, settings.lease.ttl_seconds)
+        self._settle_seconds = ended + _MARGIN_SECONDS
+        self._nudges: list[asyncio.Event] = []
+        self._failing: set[str] = set()
+
+    async def close(self) -> None:
+        """Close the connection to Kubernetes."""
+        await self._mirror.pods.close()
+
+    def nudge(self) -> asyncio.Event:
+        """Make an event for one waiter, which is set whenever pods have gone."""
+        self._nudges.append(asyncio.Event())
+        return self._nudges[-1]
+
+    async def rest(self, nudge: asyncio.Event, seconds: float) -> None:
+        """Sleep; or, once a pod has gone, only until whatever it held has ended."""
+        try:
+            async with asyncio.timeout(seconds):
+                await nudge.wait()
+        except TimeoutError:
+            return
+        nudge.clear()
+        await asyncio.sleep(self._settle_seconds)
+
+    async def run(self, keeper: Keeper) -> None:
+        """Watch whenever no other janitor does, until cancelled."""
+        every = min(self._settings.lock_ttl_seconds / 4, _CAMPAIGN_SECONDS)
+        while True:
+            try:
+                await self._office.perform(keeper, self._watch, endless=True)
+            except Exception as exc:
+                _log.error("the watch of pods has failed", error=repr(exc))
+            await asyncio.sleep(every)
+
+    async def _watch(self) -> None:
+        self._costs = Costs(self._settings)
+        _log.info("watching the workers' pods", namespace=self._mirror.pods.namespace)
+        self._somebody_left()  # perhaps, while nobody watched
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow())
+                if self._settings.deletion_cost and not self._settings.dry_run:
+                    group.create_task(self._mark())
+        finally:
+            # In our next term we begin anew: who goes meanwhile is another's business.
+            self._mirror.clear()
+
+    async def _follow(self) -> None:
+        pause = _FIRST_RETRY_SECONDS
+        while True:
+            started = time.monotonic()
+            try:
+                await self._mirror.follow()
+            except KubernetesUnavailable as exc:
+                self._failed("watched", exc)
+                pause = min(pause * 2, _LAST_RETRY_SECONDS)
+            else:
+                self._done("watched")
+                pause = _FIRST_RETRY_SECONDS
+            # Never at once: an API that ends every watch must not be asked without end.
+            await asyncio.sleep(max(pause - (time.monotonic() - started), _FIRST_RETRY_SECONDS))
+
+    def _somebody_left(self) -> None:
+        for nudge in self._nudges:
+            nudge.set()
+
+    def _failed(self, what: str, exc: KubernetesUnavailable) -> None:
+        self._metrics.kubernetes_errors.labels(exc.kind).inc()
+        if what not in self._failing:
+            _log.warning(f"pods can't be {what}: the janitor goes on without that", error=str(exc))
+        self._failing.add(what)
+
+    def _done(self, what: str) -> None:
+        if what in self._failing:
+            _log.info(f"pods can be {what} again")
+        self._failing.discard(what)
+
+    # -- what deletion costs
+
+    async def _mark(self) -> None:
+        while True:
+            try:
+                await self._mark_once()
+            except TROUBLE as exc:
+                self._metrics.redis_errors.labels(type(exc).__name__).inc()
+            except KubernetesUnavailable as exc:
+                self._failed("marked", exc)
+                await asyncio.sleep(_LAST_RETRY_SECONDS)
+            await asyncio.sleep(self._settings.deletion_cost_seconds)
+
+    async def _mark_once(self) -> None:
+        members = await self._members.all(self._redis)
+        for patch in self._costs.look(time.monotonic(), busy_workers(members, self._mirror.seen)):
+            pod = self._mirror.seen.get(patch.uid)
+            if pod is not None:
+                await self._write(pod, patch)
+                await asyncio.sleep(1 / self._settings.deletion_cost_per_second)
+
+    async def _write(self, pod: Pod, patch: Patch) -> None:
+        changed = await self._mirror.pods.set_cost(pod, patch.cost)
+        self._costs.wrote(time.monotonic(), patch)
+        self._done("marked")
+        if changed is None:
+            return  # it has gone meanwhile: the watch will say so
+        if pod.uid in self._mirror.seen:
+            self._mirror.take(changed)
+        self._metrics.pod_costs_written.labels("raised" if patch.raised else "lowered").inc()
+        _log.debug("pod marked", pod=pod.name, cost=patch.cost, before=pod.cost)
+
+
+def busy_workers(members: Iterable[Member], pods: Mapping[str, Pod]) -> list[Busy]:
+    """The pods that workers of ours live in and that may be chosen, with what all workers in each hold."""
+    held: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for member in members:
+        pod = pods.get(member.fields.get("pod_uid", ""))
+        if member.kind == "worker" and pod is not None and not pod.deleting:
+            # What can't be read is another version's: it must not end those who look.
+            with contextlib.suppress(ValueError):
+                load, seconds = member.fields.get("load"), member.fields.get("held_seconds")
+                held[pod.uid].append((int(load or 0), float(seconds or 0)))
+    return [
+        Busy(uid, pods[uid].cost, sum(load for load, _ in each), sum(seconds for _, seconds in each))
+        for uid, each in held.items()
+    ]
+
+
+def open_pods(connections: Connections, members: Members, metrics: Metrics, owner: str) -> PodKeeping | None:
+    """The janitor's part in Kubernetes, if the settings ask for it."""
+    mirror = _open_mirror(connections.settings)
+    return PodKeeping(mirror, connections, members, metrics, owner) if mirror is not None else None
+
+
+@contextlib.asynccontextmanager
+async def looking_at_pods(
+    settings: Settings, members: Members, redis: Redis, metrics: Metrics
+) -> AsyncGenerator[PodProofs | None]:
+    """Proofs for one pass, if the settings ask for them."""
+    mirror = _open_mirror(settings)
+    try:
+        yield PodProofs(mirror.pods, members, redis, metrics) if mirror is not None else None
+    finally:
+        if mirror is not None:
+            await mirror.pods.close()
+
+
+def _open_mirror(settings: Settings) -> Mirror | None:
+    """The pods of the workers, if the settings ask for them."""
+    if not settings.janitor.kubernetes:
+        return None
+    setting = "janitor.kubernetes = true"
+    try:
+        from holdfast.kubernetes.mirror import Mirror  # noqa: PLC0415  an extra
+        from holdfast.kubernetes.pods import Pods  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"{setting} needs {exc.name}, which is not installed: install holdfast[kubernetes]"
+        ) from exc
+    pods = Pods(setting, namespace=settings.pod.namespace, labels=settings.janitor.pod_selector)
+    return Mirror(pods)
