@@ -37,7 +37,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.client import Client, RunHandle, SyncClient, SyncRunHandle
+    from holdfast.client import Client, Producer, Rollout, RunHandle, Sent, SyncClient, SyncRunHandle
 
 __all__ = [
     "AccessDenied",
@@ -56,17 +56,20 @@ __all__ = [
     "LeaseLost",
     "NotFound",
     "PayloadTooLarge",
+    "Producer",
     "QueueFull",
     "QueuePaused",
     "RedisUnavailable",
     "Refused",
     "ResultTimeout",
     "RetryLater",
+    "Rollout",
     "RunCancelled",
     "RunError",
     "RunFailed",
     "RunHandle",
     "RunTimedOut",
+    "Sent",
     "StepMismatch",
     "StoreUnavailable",
     "SyncClient",
@@ -75,7 +78,7 @@ __all__ = [
     "UnknownAgent",
 ]
 
-_CLIENT = frozenset({"Client", "RunHandle", "SyncClient", "SyncRunHandle"})
+_CLIENT = frozenset({"Client", "Producer", "Rollout", "RunHandle", "Sent", "SyncClient", "SyncRunHandle"})
 
 
 def __getattr__(name: str) -> Any:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from holdfast.client.rollouts import Rollouts
 from holdfast.config.names import checked_queue
 from holdfast.errors import NotFound, RedisUnavailable
-from holdfast.events.feed import NOW, Feed
+from holdfast.events.feed import NOW
 from holdfast.redis.breaker import Breaker
 from holdfast.redis.client import connect
 from holdfast.redis.edge import answering
 from holdfast.redis.nearby import nearby
+from holdfast.runs.feeds import Feeds
 from holdfast.runs.past import expired, past_run, unchangeable
 from holdfast.runs.queue import RunQueue
 from holdfast.store.door import StoreDoor
@@ -38,7 +40,7 @@ class RedisLine:
     """
 
     def __init__(
-        self, sender: RunQueue, reader: RunQueue, feed: Feed, archive: StoreDoor, *, url: str
+        self, sender: RunQueue, reader: RunQueue, feed: Feeds, archive: StoreDoor, *, url: str
     ) -> None:
         self._sender = sender
         self._reader = reader
@@ -127,7 +129,7 @@ class RedisWay:
         redis = nearby(settings.redis)
         self._settings = msgspec.structs.replace(settings, redis=redis)
         self._reading, self._sending = connect(redis), connect(redis)
-        self._breaker = Breaker(redis.breaker)
+        self.breaker = Breaker(redis.breaker)
         self._lines: dict[str, RedisLine] = {}
         self._agents: RedisAgents | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -149,6 +151,10 @@ class RedisWay:
         if name not in self._lines:
             self._lines[name] = self._connect(checked_queue(name))
         return self._lines[name]
+
+    def rollouts(self) -> Rollouts:
+        """The roll-outs."""
+        return Rollouts(self._sending, prefix=self._settings.redis.key_prefix)
 
     def schedules(self) -> RedisSchedules:
         """The schedules."""
@@ -172,10 +178,9 @@ class RedisWay:
             self._sending,
             prefix=redis.key_prefix,
             sender=settings.sender,
-            breaker=self._breaker,
+            breaker=self.breaker,
             outside=bool(settings.event_api.url),
         )
         self._stack.push_async_callback(sender.aclose)
         reader = RunQueue(queue, self._reading, prefix=redis.key_prefix)
-        feed = Feed(reader.keys, self._reading, redis)
-        return RedisLine(sender, reader, feed, self._archive, url=redis.url)
+        return RedisLine(sender, reader, Feeds(reader, redis), self._archive, url=redis.url)

@@ -1,0 +1,173 @@
+"""``holdfast rollout``: which share of the tenants goes to a queue, and which goes the old way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from holdfast.cli import options, output
+from holdfast.cli.output import Column
+from holdfast.cli.root import COMMANDS
+from holdfast.cli.station import Station, at_station
+from holdfast.cli.wording import ago, moment
+from holdfast.client.rollout import checked_percent, checked_rollout
+from holdfast.client.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from holdfast.client.rollout import Rollout
+
+rollout = options.group(COMMANDS["rollout"])
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The roll-out, as redis_streams_media_cluster_enabled.")
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option("--allow", metavar="TENANT", help="This tenant goes too, unless the percentage is 0."),
+]
+Deny = Annotated[
+    list[str] | None,
+    typer.Option("--deny", metavar="TENANT", help="This tenant stays, whatever the percentage is."),
+]
+Clear = Annotated[
+    list[str] | None,
+    typer.Option("--clear", metavar="TENANT", help="This tenant goes by the percentage again."),
+]
+Tenant = Annotated[
+    list[str] | None, typer.Option("--tenant", metavar="TENANT", help="Say also which way this tenant goes.")
+]
+
+_COLUMNS = (
+    Column("ROLLOUT", free=True),
+    Column("PERCENT", number=True),
+    Column("ALLOWED", number=True),
+    Column("DENIED", number=True),
+    Column("CHANGED"),
+    Column("REASON", free=True),
+)
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(rollout, name="rollout")
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A roll-out as it is shown."""
+
+    name: str
+    percent: float
+    allowed: list[str]
+    denied: list[str]
+    reason: str
+    changed_at: float
+    tenants: dict[str, bool] = {}
+    """Whether each tenant that was asked for is included."""
+
+
+@rollout.command("list")
+def list_rollouts(json: options.Json = False, config: options.Config = None) -> None:
+    """List the roll-outs that were set."""
+
+    async def work(station: Station) -> list[Rollout]:
+        return await _rollouts(station).all()
+
+    found = at_station(options.read_settings(config), work)
+    if json:
+        output.document([_view(each) for each in found])
+    else:
+        output.table(_COLUMNS, [_row(each) for each in found], empty="no roll-out was set")
+
+
+@rollout.command("show")
+def show_rollout(
+    name: Name, tenant: Tenant = None, json: options.Json = False, config: options.Config = None
+) -> None:
+    """Show one roll-out, and which way the tenants go that are named."""
+    checked_rollout(name)
+
+    async def work(station: Station) -> Rollout:
+        return await _rollouts(station).known(name)
+
+    _show(at_station(options.read_settings(config), work), tenant or [], json=json)
+
+
+@rollout.command("set")
+def set_rollout(
+    name: Name,
+    percent: Annotated[float, typer.Argument(metavar="PERCENT", help="From 0, nobody, to 100, everybody.")],
+    allow: Allow = None,
+    deny: Deny = None,
+    clear: Clear = None,
+    reason: options.Reason = "",
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Set the percentage; producers go by it within a second, without a restart."""
+    checked_rollout(name)
+    checked_percent(percent)
+
+    async def work(station: Station) -> Rollout:
+        return await _rollouts(station).set(
+            name, percent, allow=allow or (), deny=deny or (), clear=clear or (), reason=reason
+        )
+
+    _show(at_station(options.read_settings(config), work), [], json=json)
+
+
+@rollout.command("remove")
+def remove_rollout(name: Name, json: options.Json = False, config: options.Config = None) -> None:
+    """Forget a roll-out; a producer that still has a fallback sends everything there."""
+    checked_rollout(name)
+
+    async def work(station: Station) -> None:
+        await _rollouts(station).remove(name)
+
+    at_station(options.read_settings(config), work)
+    if json:
+        output.document({"name": name, "removed": True})
+    else:
+        output.line(f"{name} removed")
+
+
+def _rollouts(station: Station) -> Rollouts:
+    return Rollouts(station.redis, prefix=station.settings.redis.key_prefix)
+
+
+def _show(found: Rollout, tenants: list[str], *, json: bool) -> None:
+    if json:
+        output.document(_view(found, tenants))
+    else:
+        output.record(_fields(found, tenants))
+
+
+def _view(found: Rollout, tenants: list[str] | None = None) -> View:
+    return View(
+        name=found.name,
+        percent=found.percent,
+        allowed=sorted(found.allowed),
+        denied=sorted(found.denied),
+        reason=found.reason,
+        changed_at=found.changed_at,
+        tenants={tenant: found.includes(tenant) for tenant in tenants or ()},
+    )
+
+
+def _row(found: Rollout) -> tuple[str, ...]:
+    counts = (str(len(found.allowed)), str(len(found.denied)))
+    return (found.name, f"{found.percent:g}", *counts, ago(found.changed_at), found.reason)
+
+
+def _fields(found: Rollout, tenants: list[str]) -> list[tuple[str, str]]:
+    shown = [(tenant, "queue" if found.includes(tenant) else "fallback") for tenant in tenants]
+    return [
+        ("rollout", found.name),
+        ("percent", f"{found.percent:g}"),
+        ("allowed", ", ".join(sorted(found.allowed)) or "nobody in particular"),
+        ("denied", ", ".join(sorted(found.denied)) or "nobody"),
+        ("changed", moment(found.changed_at)),
+        ("reason", found.reason),
+        *shown,
+    ]

@@ -1,0 +1,68 @@
+"""``holdfast rollout`` as an operator uses it."""
+
+from __future__ import annotations
+
+import pytest
+
+FLAG = "redis_streams_media_cluster_enabled"
+
+
+def test_a_rollout_is_set_shown_and_listed(cli):
+    said = cli("rollout", "set", FLAG, "10", "--allow", "acme", "--deny", "globex", "--reason", "canary")
+    assert said.code == 0
+    shown = cli("rollout", "show", FLAG, "--tenant", "acme", "--tenant", "globex", "--json").json
+    assert shown.pop("changed_at") > 0
+    assert shown == {
+        "name": FLAG,
+        "percent": 10,
+        "allowed": ["acme"],
+        "denied": ["globex"],
+        "reason": "canary",
+        "tenants": {"acme": True, "globex": False},
+    }
+    assert cli("rollout", "list").out.splitlines()[1].split()[:4] == [FLAG, "10", "1", "1"]
+    assert [each["percent"] for each in cli("rollout", "list", "--json").json] == [10]
+
+
+def test_a_person_is_told_which_way_a_tenant_goes(cli):
+    cli("rollout", "set", FLAG, "100", "--deny", "globex")
+    lines = cli("rollout", "show", FLAG, "--tenant", "globex", "--tenant", "acme").out.splitlines()
+    assert ["globex", "fallback"] in [line.split() for line in lines]
+    assert ["acme", "queue"] in [line.split() for line in lines]
+
+
+def test_setting_the_percentage_keeps_the_tenants_until_they_are_cleared(cli):
+    cli("rollout", "set", FLAG, "10", "--allow", "acme")
+    assert cli("rollout", "set", FLAG, "0", "--json").json["allowed"] == ["acme"]
+    assert cli("rollout", "set", FLAG, "0.5", "--clear", "acme", "--json").json["allowed"] == []
+    assert cli("rollout", "show", FLAG, "--json").json["percent"] == 0.5
+
+
+def test_a_rollout_that_is_removed_is_gone(cli):
+    cli("rollout", "set", FLAG, "10")
+    assert cli("rollout", "remove", FLAG).out == f"{FLAG} removed\n"
+    assert cli("rollout", "list").out == "no roll-out was set\n"
+    assert (cli("rollout", "remove", FLAG).code, cli("rollout", "show", FLAG).code) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("set", FLAG, "101"), "from 0 to 100"),
+        (("set", FLAG, "nan"), "from 0 to 100"),
+        (("set", "a b", "10"), "roll-out must have a name"),
+        (("set", FLAG, "10", "--allow", "a b"), "tenant must be"),
+        (("set", FLAG, "some"), "valid number"),
+    ],
+)
+def test_what_cant_be_is_refused_and_changes_nothing(cli, arguments, told):
+    said = cli("rollout", *arguments)
+    assert said.code == 2
+    assert told in said.err
+    assert cli("rollout", "list", "--json").json == []
+
+
+def test_a_name_nobody_has_set_is_told_with_those_that_are(cli):
+    cli("rollout", "set", "other", "10")
+    said = cli("rollout", "show", FLAG)
+    assert (said.code, "known are other" in said.err) == (1, True)

@@ -1,0 +1,139 @@
+"""Seed 003's two worker types: their own queues, slots and scaling, and the depth that its formulas miss."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from keycheck import check_keys
+from system import RunningWorker
+
+from holdfast import App
+from holdfast.agents.loader import load_app
+from holdfast.agents.reference import load_module
+from holdfast.config import DatabaseSettings, Settings, load
+from holdfast.runs.run import Status
+from holdfast.services.connections import Connections
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "worker_types"
+BROWSER, TANKPIT = "browser:jobs", "tankpit:jobs"
+
+answers = load_module(str(EXAMPLE / "depths.py")).answers
+
+
+@pytest.fixture
+def app() -> App:
+    return load_app(str(EXAMPLE / "app.py"))
+
+
+@pytest.fixture
+def settings(redis, redis_settings, tmp_path) -> Settings:
+    loaded = load(EXAMPLE / "holdfast.yaml", environ={}).settings
+    database = DatabaseSettings(path=str(tmp_path / "holdfast.sqlite"))
+    return msgspec.structs.replace(loaded, redis=redis_settings, database=database)
+
+
+@pytest.fixture
+async def connections(settings, redis) -> AsyncIterator[Connections]:
+    async with Connections(settings) as connections:
+        for name in (BROWSER, TANKPIT):
+            await connections.queue(settings.queue_named(name)).ensure()
+        yield connections
+    await check_keys(redis)
+
+
+def serving(settings: Settings, *queues: str) -> Settings:
+    return msgspec.structs.replace(
+        settings, worker=msgspec.structs.replace(settings.worker, queues=queues, drain_seconds=0.0)
+    )
+
+
+async def publish(redis: Any, stream: str, job_id: str, seconds: float) -> str:
+    """As the bot's broker does it."""
+    job = {"id": job_id, "type": stream.partition(":")[0], "payload": {"seconds": seconds}}
+    return (await redis.xadd(stream, {"json": json.dumps(job)})).decode()
+
+
+async def end(worker: RunningWorker) -> None:
+    worker.process.request_stop()
+    worker.process.request_stop()
+    await asyncio.wait_for(worker.task, 30)
+
+
+def test_each_type_has_its_own_slots_and_policy(settings):
+    browser, tankpit = (settings.queue_named(name) for name in (BROWSER, TANKPIT))
+    assert (browser.slots, browser.scaling.min_workers, browser.scaling.max_workers) == (2, 0, 8)
+    assert (tankpit.slots, tankpit.scaling.min_workers, tankpit.scaling.max_workers) == (16, 1, 4)
+
+
+async def test_an_entry_of_the_bots_broker_is_done_by_its_type(settings, connections, redis, app):
+    entry = await publish(redis, BROWSER, "b1", 0)
+    move = await publish(redis, TANKPIT, "t1", 0)
+    workers = [await RunningWorker(serving(settings, name), app).ready() for name in (BROWSER, TANKPIT)]
+    browser, tankpit = (connections.queue(settings.queue_named(name)) for name in (BROWSER, TANKPIT))
+    async with asyncio.timeout(20):
+        while not (await redis.exists(browser.keys.run(f"entry-{entry}"))) or (
+            not (await browser.get(f"entry-{entry}")).status.ended
+        ):
+            await asyncio.sleep(0.01)
+        while not (await redis.exists(tankpit.keys.run(f"entry-{move}"))) or (
+            not (await tankpit.get(f"entry-{move}")).status.ended
+        ):
+            await asyncio.sleep(0.01)
+    assert (await browser.get(f"entry-{entry}")).result == {"job": "b1", "shot": "b1.png"}
+    assert (await tankpit.get(f"entry-{move}")).result == {"job": "t1", "moved": True}
+    for worker in workers:
+        await end(worker)
+
+
+async def test_pending_alone_never_wakes_a_worker_type_from_zero(settings, connections, redis):
+    """The seed's "for now, just return pending": five jobs wait, nobody has read them, so it says 0."""
+    for number in range(5):
+        await publish(redis, BROWSER, f"b{number}", 0)
+    found = await answers(connections.queue(settings.queue_named(BROWSER)))
+    assert (found.pending, found.need.depth, found.need.wanted) == (0, 5, 3)
+
+
+async def test_pending_alone_ends_no_worker_but_misses_the_backlog(settings, connections, redis, app):
+    for number in range(6):
+        await publish(redis, BROWSER, f"b{number}", 3600)
+    queue = connections.queue(settings.queue_named(BROWSER))
+    worker = await RunningWorker(serving(settings, BROWSER), app).ready()
+    async with asyncio.timeout(20):
+        while (found := await answers(queue)).pending < 2:
+            await asyncio.sleep(0.01)
+    assert (found.pending, found.need.in_flight, found.need.undelivered) == (2, 2, 4)
+    assert (found.need.depth, found.need.wanted) == (6, 3), "two slots each: three workers, not one"
+    await end(worker)
+
+
+async def test_the_streams_length_counts_what_was_done_long_ago(settings, connections, redis, app):
+    """The seed's XLEN: where acked entries stay, it only grows; the depth is 0 when nothing is left."""
+    for number in range(10):
+        await publish(redis, TANKPIT, f"t{number}", 0)
+    queue = connections.queue(settings.queue_named(TANKPIT))
+    worker = await RunningWorker(serving(settings, TANKPIT), app).ready()
+    async with asyncio.timeout(20):
+        while (await answers(queue)).need.depth:
+            await asyncio.sleep(0.01)
+    found = await answers(queue)
+    assert (found.xlen, found.pending, found.need.depth) == (10, 0, 0)
+    assert found.need.wanted == 1, "min_workers: the policy of this type keeps one"
+    await end(worker)
+
+
+async def test_a_job_that_is_no_job_is_a_dead_letter(settings, connections, redis, app):
+    entry = (await redis.xadd(BROWSER, {"json": '{"id": 7}'})).decode()
+    queue = connections.queue(settings.queue_named(BROWSER))
+    worker = await RunningWorker(serving(settings, BROWSER), app).ready()
+    async with asyncio.timeout(20):
+        while not await redis.xlen(queue.keys.deadletter):
+            await asyncio.sleep(0.01)
+    run = await queue.get(f"entry-{entry}")
+    assert (run.status, run.attempt, run.error.kind) == (Status.FAILED, 1, "malformed")
+    await end(worker)
