@@ -1,0 +1,158 @@
+{{/* Values that would lose or strand work are refused here, each with a sentence that says what to change. */}}
+{{- define "holdfast.checks" -}}
+{{- include "holdfast.checkSettings" . -}}
+{{- include "holdfast.checkStores" . -}}
+{{- include "holdfast.checkWorkers" . -}}
+{{- include "holdfast.checkApi" . -}}
+{{- include "holdfast.checkHosts" . -}}
+{{- end -}}
+
+{{- define "holdfast.checkSettings" -}}
+{{- range $path, $instead := include "holdfast.owned" . | fromYaml -}}
+{{- $parts := splitList "." $path -}}
+{{- $section := get $.Values.settings (first $parts) -}}
+{{- if and (kindIs "map" $section) (hasKey $section (last $parts)) -}}
+{{- fail (printf "settings.%s: the chart decides this one, for all processes alike: set %s instead" $path $instead) -}}
+{{- end -}}
+{{- end -}}
+{{- range $queue, $given := default dict .Values.settings.queues -}}
+{{- range $key := list "slots" "scaling" -}}
+{{- if and (kindIs "map" $given) (hasKey $given $key) -}}
+{{- fail (printf "settings.queues.%s.%s: what KEDA scales by must be what workers do: set workers.<type>.%s instead" $queue $key $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "holdfast.checkStores" -}}
+{{- with .Values -}}
+{{- if and .redis.trial.enabled .redis.url -}}
+{{- fail "redis: there is a url and a trial server: keep one of redis.url and redis.trial.enabled" -}}
+{{- end -}}
+{{- if not (or .redis.trial.enabled .redis.url .secret.existing) -}}
+{{- fail "redis: say where it is: redis.url, or redis-url in the Secret that secret.existing names, or redis.trial.enabled=true to try it" -}}
+{{- end -}}
+{{- if ne .redis.trial.maxmemoryPolicy "noeviction" -}}
+{{- fail (printf "redis.trial.maxmemoryPolicy=%s: a Redis that evicts keys loses queued runs when it is full; it must be noeviction, which refuses new ones instead" .redis.trial.maxmemoryPolicy) -}}
+{{- end -}}
+{{- if and .database.trial.enabled .database.url -}}
+{{- fail "database: there is a url and a trial server: keep one of database.url and database.trial.enabled" -}}
+{{- end -}}
+{{- if and .database.ephemeral (or .database.url .database.trial.enabled) -}}
+{{- fail "database: ephemeral means none at all: remove database.ephemeral, or database.url and database.trial.enabled" -}}
+{{- end -}}
+{{- if not (or .database.url .database.trial.enabled .database.ephemeral .secret.existing) -}}
+{{- fail "database: steps, state and archived runs would be lost with their pod: set database.url, or database-url in the Secret that secret.existing names, or database.trial.enabled=true to try it, or database.ephemeral=true if no agent needs them" -}}
+{{- end -}}
+{{- if .secret.existing -}}
+{{- if or .redis.url .redis.password .database.url .database.trial.password .secret.apiKeys .secret.scalingToken .secret.hostsToken .secret.eventApiSecret .secret.webhookSecret -}}
+{{- fail (printf "secret.existing=%s: that Secret has all of them, so redis.url, redis.password, database.url, database.trial.password and the other values of secret must be empty" .secret.existing) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "holdfast.checkWorkers" -}}
+{{- $profile := .Values.keda.profile -}}
+{{- $served := dict -}}
+{{- range $name, $type := include "holdfast.workers" . | fromYaml -}}
+{{- $where := printf "workers.%s" $name -}}
+{{- if not (or $type.app $.Values.app) -}}
+{{- fail (printf "%s: it needs your agents: set app, like app=your_agents:app" $where) -}}
+{{- end -}}
+{{- range $queue := $type.queues -}}
+{{- if hasKey $served $queue -}}
+{{- fail (printf "%s.queues: %s serves the queue %s already: a queue belongs to one worker type, else two autoscalers would each bring workers for all of it" $where (get $served $queue) $queue) -}}
+{{- end -}}
+{{- $_ := set $served $queue $name -}}
+{{- end -}}
+{{- if gt (int64 $type.scaling.min) (int64 $type.scaling.max) -}}
+{{- fail (printf "%s.scaling: min is %d and max is %d: lower min or raise max" $where (int64 $type.scaling.min) (int64 $type.scaling.max)) -}}
+{{- end -}}
+{{- if and (eq $profile "redis-streams") (lt (int64 $type.scaling.min) 1) -}}
+{{- fail (printf "%s.scaling.min: KEDA's redis-streams trigger does not see delayed runs and retries, so with no worker nobody would wake for them: set it to 1 or more, or take another keda.profile" $where) -}}
+{{- end -}}
+{{- if and (ne $profile "none") (gt (int64 $.Values.keda.fallback.replicas) (int64 $type.scaling.max)) -}}
+{{- fail (printf "keda.fallback.replicas is %d, more than %s.scaling.max, which is %d: lower it or raise max" (int64 $.Values.keda.fallback.replicas) $where (int64 $type.scaling.max)) -}}
+{{- end -}}
+{{- $needed := add (ceil $type.drain) 15 -}}
+{{- $grace := int64 $type.terminationGracePeriodSeconds -}}
+{{- if and $grace (lt $grace $needed) -}}
+{{- fail (printf "%s.terminationGracePeriodSeconds: %d is too short: a worker drains for %v s and needs 15 s more to hand back what did not finish; set it to %d or more, or lower drain" $where $grace $type.drain $needed) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $profile "redis-streams") (eq (dig "queue" "delete_after_ack" true .Values.settings | toString) "false") -}}
+{{- fail "settings.queue.delete_after_ack: with keda.profile redis-streams finished entries would count as work for ever: leave it true, or take another keda.profile" -}}
+{{- end -}}
+{{- $given := prepend (values (default dict .Values.settings.queues)) (default dict .Values.settings.queue) -}}
+{{- range $queue := $given -}}
+{{- if and (eq $profile "redis-streams") (kindIs "map" $queue) (gt (int64 (get $queue "partitions")) 1) -}}
+{{- fail "settings: a queue has partitions, and KEDA's redis-streams trigger would see the first one only: take keda.profile metrics-api or external-push" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $profile "redis-streams") (not .Values.redis.trial.enabled) (not .Values.keda.redisStreams.address) -}}
+{{- fail "keda.redisStreams.address: KEDA asks Redis itself with this profile: say where it is, like redis.example:6379" -}}
+{{- end -}}
+{{- if and (eq $profile "metrics-api") (not .Values.api.enabled) -}}
+{{- fail "keda.profile metrics-api: KEDA asks the api, and api.enabled is false: enable it or take another keda.profile" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "holdfast.checkApi" -}}
+{{- with .Values.api -}}
+{{- $needed := add .preStopSeconds (ceil .linger) (ceil .drain) 5 -}}
+{{- $grace := int64 .terminationGracePeriodSeconds -}}
+{{- if and .enabled $grace (lt $grace $needed) -}}
+{{- fail (printf "api.terminationGracePeriodSeconds: %d is too short: preStopSeconds + linger + drain + 5 s to leave are %d; raise it, or lower drain" $grace $needed) -}}
+{{- end -}}
+{{- if gt (int64 .autoscaling.min) (int64 .autoscaling.max) -}}
+{{- fail (printf "api.autoscaling: min is %d and max is %d: lower min or raise max" (int64 .autoscaling.min) (int64 .autoscaling.max)) -}}
+{{- end -}}
+{{- if and .open $.Values.secret.apiKeys -}}
+{{- fail "api.open lets anybody in without a key, but secret.apiKeys has keys: remove one of the two" -}}
+{{- end -}}
+{{- if and .enabled (not (or .open $.Values.secret.apiKeys $.Values.secret.existing (eq $.Values.keda.profile "metrics-api"))) -}}
+{{- fail "secret.apiKeys: nobody could call the api, so it would not start: add a line that `holdfast api new-key NAME` prints, or set api.open=true" -}}
+{{- end -}}
+{{- if and .ingress.enabled (not .ingress.host) -}}
+{{- fail "api.ingress.host: an Ingress without a host takes the requests of everybody else's: name one" -}}
+{{- end -}}
+{{- end -}}
+{{- if not (or .Values.api.enabled .Values.janitor.enabled) -}}
+{{- fail "janitor: nobody would remove ghosts, archive runs or bring back lost ones: enable the janitor, or the api, which is one too" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "holdfast.checkHosts" -}}
+{{- with .Values.host -}}
+{{- if .enabled -}}
+{{- if not $.Values.app -}}
+{{- fail "host: it needs your residents: set app, like app=your_agents:app" -}}
+{{- end -}}
+{{- $needed := int64 (include "holdfast.hostGrace" $) -}}
+{{- $grace := int64 .terminationGracePeriodSeconds -}}
+{{- if and $grace (lt $grace $needed) -}}
+{{- fail (printf "host.terminationGracePeriodSeconds: %d is too short: %d agents that move eight at a time, each within %v s, and 30 s more need %d; raise it, or lower maxProcesses or stopSeconds" $grace (int64 .maxProcesses) .stopSeconds $needed) -}}
+{{- end -}}
+{{- if gt (int64 .autoscaling.min) (int64 .autoscaling.max) -}}
+{{- fail (printf "host.autoscaling: min is %d and max is %d: lower min or raise max" (int64 .autoscaling.min) (int64 .autoscaling.max)) -}}
+{{- end -}}
+{{- if not (or .insecure .tls.secret) -}}
+{{- fail "host.insecure is false and host.tls.secret is empty: hosts would refuse to listen: name a Secret with tls.crt, tls.key and ca.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.scheduler.enabled (not .Values.app) -}}
+{{- fail "scheduler: it needs your schedules: set app, like app=your_agents:app" -}}
+{{- end -}}
+{{- range $name := list "scheduler" "relay" -}}
+{{- if and (get $.Values $name).enabled (lt (int64 (get $.Values $name).terminationGracePeriodSeconds) 30) -}}
+{{- fail (printf "%s.terminationGracePeriodSeconds: what it does when it leaves may take 25 s: set it to 30 or more" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How long all agents of a host need to move: eight at a time. */}}
+{{- define "holdfast.hostGrace" -}}
+{{- add (ceil (divf (mulf .Values.host.stopSeconds .Values.host.maxProcesses) 8)) 30 -}}
+{{- end -}}

