@@ -16,6 +16,10 @@ from holdfast.telemetry.tally import Tallies
 ALLOWED_LABELS = {"queue", "agent", "status", "reason", "kind", "sink"}
 # Bounded otherwise: by what a host holds now, or by how many guilds get a name of their own.
 OF_HOSTS = {"guild_id", "agent_id"}
+# Words of KEDA's protocol, of which there are a handful.
+OF_SCALING = {"result", "call", "active"}
+# A program names its producers and their roll-outs in its code.
+OF_PRODUCERS = {"producer", "rollout", "path"}
 
 
 def sample(metrics, name, **labels):
@@ -89,6 +93,10 @@ def test_every_metric_has_our_name_a_sentence_and_bounded_labels():
         assert re.fullmatch(r"holdfast_[a-z_]+", metric.name)
         assert metric.text.endswith(".")
         allowed = ALLOWED_LABELS | (OF_HOSTS if metric.name.startswith("holdfast_host_") else set())
+        allowed |= OF_SCALING if metric.name.startswith("holdfast_scaling_") else set()
+        allowed |= (
+            OF_PRODUCERS if metric.name.startswith(("holdfast_producer_", "holdfast_rollout_")) else set()
+        )
         assert set(metric.labels) <= allowed
 
 

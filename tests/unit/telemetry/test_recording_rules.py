@@ -35,8 +35,8 @@ _REMOVED = re.compile(r"without \((\w+)\) \((holdfast_\w+)")
 
 
 def rules() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load(FILE.read_text())["groups"]
-    return group["rules"]
+    names, _alerts = yaml.safe_load(FILE.read_text())["groups"]
+    return names["rules"]
 
 
 def is_written(value: str) -> bool:

@@ -1,0 +1,180 @@
+"""Workers and scaling: what queues are worth, what they have, how workers live and leave."""
+
+from __future__ import annotations
+
+from panels import Dashboard, Panel, Query, Row
+from queries import HERE, NAMESPACE, QUEUES, RATE, gauge, one, quantiles, rate
+
+WORKERS = Dashboard(
+    "holdfast-workers",
+    "Holdfast: workers and scaling",
+    "What the queues are worth, what they have, and how workers live and leave.",
+    (NAMESPACE, QUEUES),
+    (
+        Row(
+            "Scaling",
+            (
+                Panel(
+                    "Workers: wanted and there",
+                    "What the scaling policy asks for against those that live. KEDA follows the demand.",
+                    "short",
+                    (
+                        Query(gauge("scaling_wanted"), "{{queue}} wanted"),
+                        Query(gauge("queue_workers"), "{{queue}} there"),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Demand and slots",
+                    "Runs that want a slot (what waits is weighted by its age) against the slots that there are.",
+                    "short",
+                    (
+                        Query(gauge("scaling_demand"), "{{queue}} demand"),
+                        Query(gauge("slots", how="sum"), "{{queue}} slots"),
+                        Query(gauge("runs_running", how="sum"), "{{queue}} taken"),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Slots taken",
+                    "Share of all slots that execute a run.",
+                    "percentunit",
+                    one(f"{gauge('runs_running', how='sum')} / on (queue) {gauge('slots', how='sum')}"),
+                ),
+                Panel(
+                    "Backlog per worker",
+                    "Runs for each worker; the line is MAX_PENDING_PER_WORKER.",
+                    "short",
+                    (
+                        Query(
+                            f"{gauge('queue_depth')} / on (queue) ({gauge('queue_workers')} > 0)", "{{queue}}"
+                        ),
+                        Query(gauge("queue_max_pending"), "{{queue}} limit"),
+                    ),
+                ),
+                Panel(
+                    "Answers to autoscalers",
+                    "What those who ask for the demand are told; 503 and unavailable mean that Redis can't be asked.",
+                    "ops",
+                    (
+                        Query(
+                            rate(
+                                "http_requests", by="status", selector=f'{HERE}, kind=~"/internal/scaling/.*"'
+                            ),
+                            "HTTP {{status}}",
+                        ),
+                        Query(rate("scaling_questions", by="result", selector=HERE), "gRPC {{result}}"),
+                    ),
+                ),
+                Panel(
+                    "Time to answer KEDA",
+                    "Time one gRPC call of KEDA takes, streams apart.",
+                    "s",
+                    quantiles("scaling_seconds", by="call", selector=HERE),
+                    width=12,
+                ),
+                Panel(
+                    "Pushes",
+                    "What KEDA's waiting streams were told, a second, and how many streams wait.",
+                    "short",
+                    (
+                        Query(rate("scaling_pushes", by="queue, active"), "{{queue}} active={{active}}"),
+                        Query(gauge("scaling_streams", how="sum"), "{{queue}} streams"),
+                    ),
+                    width=12,
+                ),
+            ),
+        ),
+        Row(
+            "Leases",
+            (
+                Panel(
+                    "Held",
+                    "Leases that processes hold, by kind.",
+                    "short",
+                    one(gauge("leases_held", by="kind", selector=HERE, how="sum"), "{{kind}}"),
+                ),
+                Panel(
+                    "Renewal",
+                    "Time one renewal of all leases of a process takes: how quick Redis is for them.",
+                    "s",
+                    quantiles("lease_renewal_seconds", by="kind", selector=HERE),
+                ),
+                Panel(
+                    "Lost and refused",
+                    "Leases that ended under running work, renewals without an answer, results that came too late.",
+                    "ops",
+                    (
+                        Query(rate("leases_lost", by="kind", selector=HERE), "{{kind}} lost"),
+                        Query(
+                            rate("lease_renewal_failures", by="kind", selector=HERE), "{{kind}} not renewed"
+                        ),
+                        Query(rate("stale_settles_refused"), "{{queue}} stale results"),
+                    ),
+                ),
+            ),
+        ),
+        Row(
+            "Life",
+            (
+                Panel(
+                    "Consumers and ghosts",
+                    "Consumers of the group against workers that live: what is more is ghosts.",
+                    "short",
+                    (
+                        Query(gauge("queue_consumers"), "{{queue}} consumers"),
+                        Query(gauge("queue_workers"), "{{queue}} workers"),
+                    ),
+                ),
+                Panel(
+                    "Cleanup",
+                    "Ghosts found and removed, entries moved away from them, passes that failed.",
+                    "ops",
+                    (
+                        Query(rate("ghost_consumers_found"), "{{queue}} found"),
+                        Query(rate("ghost_consumers_removed"), "{{queue}} removed"),
+                        Query(rate("entries_released"), "{{queue}} entries moved"),
+                        Query(rate("cleanup_errors"), "{{queue}} failed"),
+                    ),
+                ),
+                Panel(
+                    "Shutdown",
+                    "Time that the phases of a worker's shutdown took; kind is the phase.",
+                    "s",
+                    one(gauge("shutdown_phase_seconds", by="kind", selector=HERE), "phase {{kind}}"),
+                ),
+                Panel(
+                    "Memory",
+                    "Memory of each process.",
+                    "bytes",
+                    one(
+                        f"max by (instance) (holdfast_process_resident_memory_bytes{{{HERE}}})",
+                        "{{instance}}",
+                    ),
+                ),
+                Panel(
+                    "CPU",
+                    "Cores that each process uses.",
+                    "short",
+                    one(
+                        f"sum by (instance) (rate(holdfast_process_cpu_seconds_total{{{HERE}}}{RATE}))",
+                        "{{instance}}",
+                    ),
+                ),
+                Panel(
+                    "Agents that behave badly",
+                    "Those that go on after their runs, processes that crash, event loops that stand.",
+                    "short",
+                    (
+                        Query(gauge("bodies_lingering", how="sum"), "{{queue}} lingering"),
+                        Query(rate("processes_crashed"), "{{queue}} crashes/s"),
+                        Query(
+                            f"sum by (job) (rate(holdfast_loop_blocked_seconds_count{{{HERE}}}{RATE}))",
+                            "{{job}} blocked/s",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
