@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
 from holdfast.config import settings_table
-from holdfast.redis.keys import keys_table
+from holdfast.redis.datamodel import keys_table
 from holdfast.telemetry.declaring import SECONDS
 from holdfast.telemetry.metrics import metrics_table
 
@@ -33,7 +33,8 @@ def metrics_page() -> str:
 
 A process serves these at `/metrics` when `metrics.port` is set, beside its own `holdfast_process_*`
 (memory, processor time, open files). `agent` is the name of an agent that the process knows, else
-`other`; `queue` is a configured queue; the other labels have a fixed set of values.
+`other`; `queue` is a configured queue, `producer` and `rollout` are names that a program gives; the other
+labels have a fixed set of values.
 Durations of runs and of their waiting have the buckets {buckets} seconds.
 
 {metrics_table()}

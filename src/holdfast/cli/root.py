@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "janitor": "Run the janitor until it is told to stop.",
     "relay": "Deliver events to the outside until it is told to stop.",
     "host": "Hold long-lived agents until it is told to stop.",
+    "scaler": "Tell KEDA how many workers there should be, until it is told to stop.",
     "agents": "Look at long-lived agents, start, stop and tell them something.",
     "hosts": "Look at the hosts of long-lived agents.",
     "submit": "Ask for a run, and follow it if wanted.",
@@ -37,12 +38,15 @@ COMMANDS: Final = {
     "schedules": "Look at schedules, trigger, pause and resume them.",
     "queues": "Look at queues, pause, drain and resume them.",
     "dead": "Look at runs that were given up, replay or drop them.",
+    "rollout": "Move a producer's tenants to a queue, share by share, and back.",
     "members": "List every live process.",
     "cleanup": "Remove now what the janitor would remove.",
+    "simulate": "Try a scaling policy on a trace of runs.",
     "migrate": "Bring the database up to date.",
+    "render": "Write the Kubernetes manifests, from the chart.",
     "config": "Show or check the settings.",
 }
-_SERVICES: Final = frozenset({"api", "worker", "scheduler", "janitor", "relay", "host"})
+_SERVICES: Final = frozenset({"api", "worker", "scheduler", "janitor", "relay", "host", "scaler"})
 
 
 class Service(Protocol):
