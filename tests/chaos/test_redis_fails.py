@@ -172,7 +172,7 @@ async def test_a_claim_whose_reply_is_lost_comes_back_at_once(
 async def test_redis_away_is_said_to_the_submitter_with_a_time_to_retry(restartable_valkey):
     async with System(at(restartable_valkey)) as system:
         sender = msgspec.structs.replace(system.settings.sender, max_retries=1, retry_delay_seconds=0.05)
-        system.queue._submitter._sender = sender
+        system.queue.partitions[0]._submitter._sender = sender
         restartable_valkey.kill()
         with pytest.raises(RedisUnavailable, match="agent-queue") as refused:
             await system.submit("work")

@@ -50,6 +50,30 @@ LOSES_WORK = {
         "keda.profile=redis-streams,workers.default.scaling.min=1,settings.queue.delete_after_ack=false",
         "finished entries would count as work for ever",
     ),
+    "finished entries of one queue that count for ever": (
+        "keda.profile=redis-streams,workers.default.scaling.min=1,settings.queues.agent-queue.delete_after_ack=false",
+        "finished entries would count as work for ever",
+    ),
+    "a drain behind the chart's back": (
+        "workers.default.env[0].name=HOLDFAST_DRAIN_SECONDS,workers.default.env[0].value=long",
+        "workers.default.env: HOLDFAST_DRAIN_SECONDS is set by the chart itself",
+    ),
+    "slots behind the chart's back": (
+        "env[0].name=WORKER_POD_MESSAGES_BATCH_SIZE,env[0].value=nine",
+        "env: WORKER_POD_MESSAGES_BATCH_SIZE is set by the chart itself",
+    ),
+    "slots that a worker can't fill": (
+        "workers.default.slots=1000",
+        "workers.default.slots: 1000 are more than the 256 runs that a worker may hold",
+    ),
+    "slots that a worker of this queue can't fill": (
+        "workers.default.slots=9,settings.queues.agent-queue.max_pending=8",
+        "workers.default.slots: 9 are more than the 8 runs that a worker may hold",
+    ),
+    "slots that no worker can fill": (
+        "settings.queue.max_pending=2",
+        "more than the 2 runs that a worker may hold",
+    ),
     "partitions that KEDA does not see": (
         "keda.profile=redis-streams,workers.default.scaling.min=1,settings.queues.agent-queue.partitions=4",
         "KEDA's redis-streams trigger would see the first one only",

@@ -33,6 +33,7 @@ from holdfast.scaling.simulation.engine import Simulation
 from holdfast.scaling.simulation.policies import NAMED, policies_of
 from holdfast.scaling.simulation.recording import recorded
 from holdfast.scaling.simulation.scaledobject import Target, scaled_object, to_yaml
+from holdfast.scaling.simulation.spec import Metric
 from holdfast.scaling.simulation.synthetic import PREFIX, synthetic_trace
 from holdfast.scaling.simulation.traces import Row, read_trace, write_trace
 from holdfast.scaling.simulation.world import World, parse_spread
@@ -290,6 +291,12 @@ def _emit(
     if len(policies) != 1 or policies[0].keda is None:
         names = ", ".join(policy.name for policy in policies)
         raise InputError(f"--emit writes one policy of KEDA as a ScaledObject, not {names}")
+    blind = any(trigger.metric is not Metric.DEPTH for trigger in policies[0].keda.triggers)
+    if queue.partitions > 1 and blind:
+        raise InputError(
+            f"the queue {queue.name!r} has {queue.partitions} partitions, and KEDA's redis-streams trigger "
+            "would see the first one only: emit depth or push"
+        )
     target = Target(
         queue=queue.name,
         streams=QueueKeys.of(queue.name, prefix=settings.redis.key_prefix).lanes,

@@ -108,22 +108,24 @@ class RunQueue:
         """Every partition that anybody counts on, as it was a few seconds ago at most."""
         return (await partitions_of(self.redis, (self,)))[0]
 
-    async def look_around(self, *, say: bool = False) -> Sequence[Partition]:
-        """Ask how many partitions others count on, and ``say`` how many we do; return those that are new."""
+    async def look_around(self, seen: int = 0, *, say: bool = False) -> Sequence[Partition]:
+        """Ask how many partitions others count on, and ``say`` how many we do.
+
+        Returns those after the first ``seen``: several look after one queue, and each has its own news.
+        """
         keys, args = self.question(say=say)
-        return self.learn(await _PARTITIONS(self.redis, keys, args))
+        self.learn(await _PARTITIONS(self.redis, keys, args))
+        return self.partitions[seen:]
 
     def question(self, *, say: bool = False) -> tuple[Sequence[str], Sequence[int]]:
         """The keys and arguments by which the script is asked; what is learnt is fresh from now on."""
         self._looked_at = asyncio.get_running_loop().time()
         return [self.keys.partitions], [self._count if say else 0, 0, 0]
 
-    def learn(self, known: int) -> Sequence[Partition]:
-        """Take note of how many partitions there are; return those that are new."""
+    def learn(self, known: int) -> None:
+        """Take note of how many partitions there are."""
         known = min(known, MOST_PARTITIONS)  # anybody can write anything there
-        new = [self._make(number) for number in range(len(self.partitions), known)]
-        self.partitions.extend(new)
-        return new
+        self.partitions.extend(self._make(number) for number in range(len(self.partitions), known))
 
     @property
     def stale(self) -> bool:
@@ -191,6 +193,7 @@ class RunQueue:
             try:
                 await self.look_around(say=True)
             except DISCONNECTS as exc:  # the others' partitions must not wait for the first one
+                self._said_at = float("-inf")
                 _log.warning("can't say how many partitions we count on", queue=self.name, error=str(exc))
 
     # -- looking
@@ -254,15 +257,15 @@ class RunQueue:
 
     async def pause(self, reason: str = "") -> None:
         """Take no new runs and start none; what runs goes on."""
-        await asyncio.gather(*(each.pause(reason) for each in await self.all_partitions()))
+        await asyncio.gather(*(each.pause(reason) for each in await self.look_around()))
 
     async def drain(self, reason: str = "") -> None:
         """Take no new runs, but work off those that are there."""
-        await asyncio.gather(*(each.drain(reason) for each in await self.all_partitions()))
+        await asyncio.gather(*(each.drain(reason) for each in await self.look_around()))
 
     async def resume(self) -> None:
         """Open the queue again."""
-        await asyncio.gather(*(each.resume() for each in await self.all_partitions()))
+        await asyncio.gather(*(each.resume() for each in await self.look_around()))
 
 
 async def partitions_of(redis: Redis, queues: Sequence[RunQueue]) -> list[Sequence[Partition]]:

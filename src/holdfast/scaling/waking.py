@@ -100,12 +100,12 @@ class Watch:
         """Have the listener told of every change, beginning with how it is now."""
         listener = Listener(trigger)
         self._listeners.add(listener)
-        if self._leaving:
-            listener.end()
-        self._joined.set()
-        if self._waiting is not None and not self._waiting.expired():
-            self._waiting.reschedule(asyncio.get_running_loop().time())
         try:
+            if self._leaving:
+                listener.end()
+            self._joined.set()
+            if self._waiting is not None and not self._waiting.expired():
+                self._waiting.reschedule(asyncio.get_running_loop().time())
             yield listener
         finally:
             self._listeners.discard(listener)
@@ -184,19 +184,20 @@ class Watch:
         lanes = [each for queue in idle for each in ends.get(queue, ())]
         waiting = self._waiting = asyncio.timeout(pause + self._poll_seconds + _MARGIN_SECONDS)
         try:
-            async with waiting:
-                await asyncio.sleep(pause)
-                if lanes:
-                    return await self._read(lanes)
-                await asyncio.sleep(self._poll_seconds)
+            try:
+                async with waiting:
+                    await asyncio.sleep(pause)
+                    if lanes:
+                        return await self._read(lanes)
+                    await asyncio.sleep(self._poll_seconds)
+            finally:  # before anything else is waited for: a timeout that is over can't be moved
+                self._waiting = None
         except (*TROUBLE, HoldfastError) as exc:
             if waiting.expired():  # somebody joined, or the reader hangs: the next look will tell
                 return False
             _log.info("the wake-up is lost: connecting again", error=str(exc) or type(exc).__name__)
             await self._close()
             await asyncio.sleep(_RETRY_SECONDS)
-        finally:
-            self._waiting = None
         return False
 
     async def _read(self, lanes: list[Lanes]) -> bool:

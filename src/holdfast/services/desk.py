@@ -169,7 +169,8 @@ class Floor:
         while growing:
             for queue in growing:
                 with contextlib.suppress(*TROUBLE):  # it is asked again soon
-                    for partition in await queue.look_around(say=True):
+                    seated = sum(desk.queue.name == queue.name for desk in self.desks)
+                    for partition in await queue.look_around(seated, say=True):
                         _log.info("serves one more partition", queue=queue.name, stream=partition.keys.stream)
                         desk = self._seat(partition)
                         self.desks.append(desk)

@@ -209,7 +209,8 @@ class Janitor:
             await asyncio.sleep(COUNT_SECONDS)
 
     async def _look_around(self, queue: RunQueue) -> Sequence[Ward]:
-        new = [self._ward(partition) for partition in await queue.look_around()]
+        seen = sum(ward.queue.name == queue.name for ward in self._wards)
+        new = [self._ward(partition) for partition in await queue.look_around(seen)]
         self._wards += new
         return new
 

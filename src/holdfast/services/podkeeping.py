@@ -36,6 +36,8 @@ _FIRST_RETRY_SECONDS = 1.0
 _LAST_RETRY_SECONDS = 30.0
 _CAMPAIGN_SECONDS = 15.0
 _MARGIN_SECONDS = 1.0
+_AWAY = ("away", "unauthorized")
+"""Troubles that every other pod would have, too."""
 
 _log = get_logger(__name__)
 
@@ -162,7 +164,15 @@ class PodKeeping:
                 await asyncio.sleep(1 / self._settings.deletion_cost_per_second)
 
     async def _write(self, pod: Pod, patch: Patch) -> None:
-        changed = await self._mirror.pods.set_cost(pod, patch.cost)
+        try:
+            changed = await self._mirror.pods.set_cost(pod, patch.cost)
+        except KubernetesUnavailable as exc:
+            if exc.kind in _AWAY:
+                raise
+            # One pod that refuses, as an admission webhook may, must not keep us from the others.
+            self._costs.wrote(time.monotonic(), patch)
+            self._failed("marked", exc)
+            return
         self._costs.wrote(time.monotonic(), patch)
         self._done("marked")
         if changed is None:

@@ -143,9 +143,10 @@ class Relay:
         while not self._pace.stopping:
             for queue in self._queues:
                 with self._presence.patiently():
-                    for partition in await queue.look_around():
+                    outboxes = self._outboxes[queue.name]
+                    for partition in await queue.look_around(len(outboxes)):
                         outbox = self._outbox(partition)
-                        self._outboxes[queue.name].append(outbox)
+                        outboxes.append(outbox)
                         serve(queue.name, outbox)
             await self._pace.either(asyncio.sleep(COUNT_SECONDS))
 

@@ -28,7 +28,7 @@ MISTAKES = [
     Mistake(
         "a local engine takes the agents of dead hosts",
         "hosts/lua/reclaim.lua",
-        "  elseif bound_only and not bound then",
+        "  elseif only == 'bound' and not bound or only == 'free' and owner ~= '' then",
         "  elseif false then",
         f"{LOCAL}::test_a_dead_hosts_agent_is_not_taken_by_a_local_engine",
     ),

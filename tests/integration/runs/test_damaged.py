@@ -125,7 +125,7 @@ async def test_what_was_accepted_before_redis_went_is_told(redis, redis_settings
     """Fails if the whole call raises: whoever sends all of it again would run the first ones twice."""
     monkeypatch.setattr("holdfast.runs.submit._BATCH", 2)
     async with System(redis_settings) as system:
-        submitter = system.queue._submitter
+        submitter = system.queue.partitions[0]._submitter
         sent, call = [], submitter._call
 
         async def going_away(args):

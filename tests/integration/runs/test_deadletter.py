@@ -286,13 +286,14 @@ async def test_what_fails_again_while_all_are_replayed_is_not_replayed_again(han
     monkeypatch.setattr("holdfast.runs.deadletter._PAGE", 1)
     for n in range(3):
         await bury(hand, f"r{n}")
-    replay = queue.replay
+    (partition,) = queue.partitions
+    replay = partition.replay
 
     async def replay_and_fail(run_id, *, letter=""):
         await replay(run_id, letter=letter)
         await hand.settle(await hand.claim_one(), Status.FAILED)
 
-    monkeypatch.setattr(queue, "replay", replay_and_fail)
+    monkeypatch.setattr(partition, "replay", replay_and_fail)
     dealt = await asyncio.wait_for(dead.replay_all(), 5)
     assert [le.run_id for le in dealt.done] == ["r0", "r1", "r2"]
     assert len((await dead.list()).letters) == 3

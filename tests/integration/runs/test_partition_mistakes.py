@@ -40,7 +40,7 @@ MISTAKES = [
     Mistake(
         "a worker serves what it is configured to",
         "services/desk.py",
-        "for partition in await queue.look_around(say=True):",
+        "for partition in await queue.look_around(seated, say=True):",
         "for partition in ():",
         f"{ONE}::test_growing_with_work_in_flight_loses_nothing",
     ),
@@ -68,7 +68,7 @@ MISTAKES = [
     Mistake(
         "only the first partition is paused",
         "runs/queue.py",
-        "await asyncio.gather(*(each.pause(reason) for each in await self.all_partitions()))",
+        "await asyncio.gather(*(each.pause(reason) for each in await self.look_around()))",
         "await self.partitions[0].pause(reason)",
         f"{ONE}::test_the_gate_is_that_of_the_whole_queue",
     ),

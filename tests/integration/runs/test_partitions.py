@@ -18,6 +18,9 @@ from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Priority, Status, Submission
+from holdfast.services.connections import Connections
+from holdfast.services.janitor import Janitor
+from holdfast.telemetry.metrics import Metrics
 
 
 async def test_a_partitioned_queue_is_one_queue(redis, redis_settings):
@@ -108,6 +111,31 @@ async def test_the_gate_is_that_of_the_whole_queue(redis, redis_settings):
         assert ((await system.queue.gate()).mode, (await system.queue.depth()).paused) == ("draining", False)
         await system.queue.resume()
         assert (await system.queue.gate()).mode == "open"
+
+
+async def test_a_pause_reaches_partitions_that_only_others_count_on(redis, redis_settings):
+    """Fails if it goes by what was known some seconds ago."""
+    async with System(redis_settings) as system:
+        await system.queue.depth()  # looks around, and knows of one
+        wide = resized(system, 4)
+        await wide.submit("echo")
+        await system.queue.pause("upgrade")
+        for n in range(4):
+            with pytest.raises(QueuePaused):
+                await wide.submit("echo", thread_id=thread_in(n))
+        await wide._connections.__aexit__(None, None, None)
+
+
+async def test_the_janitor_looks_after_partitions_whoever_heard_of_them_first(redis, redis_settings):
+    """Fails if what the gauges learn is no news to the rounds: nobody would sweep them."""
+    async with System(redis_settings) as system, Connections(system.settings) as connections:
+        janitor = Janitor(connections, Metrics())
+        wide = resized(system, 4)
+        await wide.submit("echo")
+        await janitor._queues[0].depth()
+        assert len(await janitor.run_once()) == 4
+        assert len(await janitor.run_once()) == 4
+        await wide._connections.__aexit__(None, None, None)
 
 
 async def test_asking_twice_finds_the_same_run(redis, redis_settings):

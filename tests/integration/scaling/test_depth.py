@@ -84,3 +84,21 @@ async def test_what_waits_in_a_paused_queue_wants_nobody(redis: Redis):
     assert (need.depth, need.wanted, need.paused, need.undelivered) == (2, 1, True, 9)
     await queue.resume()
     assert (await needs(redis, [queue]))[0].depth == 11
+
+
+async def test_what_a_worker_holds_counts_although_somebody_deleted_it(redis: Redis):
+    """Fails if only lanes with entries are looked at: a busy worker would be scaled to zero."""
+    queue = await filled(redis, "q", waiting=3, held=2)
+    await redis.execute_command("XTRIM", queue.keys.stream, "MAXLEN", 0)
+    need = (await needs(redis, [queue]))[0]
+    assert (need.depth, need.in_flight, need.undelivered, need.wanted) == (2, 2, 0, 1)
+
+
+async def test_a_lane_without_the_group_and_one_that_is_missing_hold_nobody(redis: Redis):
+    queue = queue_of(redis, "q")
+    assert (await needs(redis, [queue]))[0].depth == 0
+    await redis.execute_command("XADD", queue.keys.stream, "1-1", "f", "v")
+    assert (await needs(redis, [queue]))[0].undelivered == 1
+    await redis.execute_command("XDEL", queue.keys.stream, "1-1")
+    assert (await needs(redis, [queue]))[0].depth == 0
+    assert (await queue.depth()).workers == 0

@@ -52,7 +52,19 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* What the chart sets itself, or counts on: given again, it would contradict the rest of the pod. */ -}}
+{{- define "holdfast.checkEnv" -}}
+{{- $ours := list "HOLDFAST_CONFIG" "HOLDFAST_DATABASE_PATH" "HOLDFAST_DRAIN_SECONDS" "HOLDFAST_ENVOY_QUIT_URL" "HOLDFAST_HOSTS_NAME" "HOLDFAST_JANITOR_KUBERNETES" "HOLDFAST_WORKER_QUEUES" "MAX_PENDING_PER_WORKER" "METRICS_PORT" "POD_IP" "POD_NAME" "POD_NAMESPACE" "POD_UID" "WORKER_POD_MESSAGES_BATCH_SIZE" "WORKER_POD_NAME" -}}
+{{- $where := index . 0 -}}
+{{- range $given := index . 1 -}}
+{{- if has (get $given "name") $ours -}}
+{{- fail (printf "%s: %s is set by the chart itself, and graces and targets are computed from it: set the value that it comes from, or settings" $where (get $given "name")) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "holdfast.checkWorkers" -}}
+{{- include "holdfast.checkEnv" (list "env" .Values.env) -}}
 {{- $profile := .Values.keda.profile -}}
 {{- $served := dict -}}
 {{- range $name, $type := include "holdfast.workers" . | fromYaml -}}
@@ -60,7 +72,12 @@
 {{- if not (or $type.app $.Values.app) -}}
 {{- fail (printf "%s: it needs your agents: set app, like app=your_agents:app" $where) -}}
 {{- end -}}
+{{- include "holdfast.checkEnv" (list (printf "%s.env" $where) $type.env) -}}
 {{- range $queue := $type.queues -}}
+{{- $held := dig "queues" $queue "max_pending" (dig "queue" "max_pending" 256 $.Values.settings) $.Values.settings -}}
+{{- if gt (int64 $type.slots) (int64 $held) -}}
+{{- fail (printf "%s.slots: %d are more than the %d runs that a worker may hold (max_pending of the queue %s): KEDA would count on slots that nobody has; lower slots or raise max_pending in settings" $where (int64 $type.slots) (int64 $held) $queue) -}}
+{{- end -}}
 {{- if hasKey $served $queue -}}
 {{- fail (printf "%s.queues: %s serves the queue %s already: a queue belongs to one worker type, else two autoscalers would each bring workers for all of it" $where (get $served $queue) $queue) -}}
 {{- end -}}
@@ -81,11 +98,11 @@
 {{- fail (printf "%s.terminationGracePeriodSeconds: %d is too short: a worker drains for %v s and needs 15 s more to hand back what did not finish; set it to %d or more, or lower drain" $where $grace $type.drain $needed) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq $profile "redis-streams") (eq (dig "queue" "delete_after_ack" true .Values.settings | toString) "false") -}}
-{{- fail "settings.queue.delete_after_ack: with keda.profile redis-streams finished entries would count as work for ever: leave it true, or take another keda.profile" -}}
-{{- end -}}
 {{- $given := prepend (values (default dict .Values.settings.queues)) (default dict .Values.settings.queue) -}}
 {{- range $queue := $given -}}
+{{- if and (eq $profile "redis-streams") (kindIs "map" $queue) (eq (get $queue "delete_after_ack" | toString) "false") -}}
+{{- fail "settings: delete_after_ack is false, and with keda.profile redis-streams finished entries would count as work for ever: leave it true, or take another keda.profile" -}}
+{{- end -}}
 {{- if and (eq $profile "redis-streams") (kindIs "map" $queue) (gt (int64 (get $queue "partitions")) 1) -}}
 {{- fail "settings: a queue has partitions, and KEDA's redis-streams trigger would see the first one only: take keda.profile metrics-api or external-push" -}}
 {{- end -}}

@@ -32,17 +32,17 @@ end
 
 for i = 1, 4 do
   local lane = KEYS[i]
-  local filled = redis.call('XLEN', lane) > 0
-  if filled or counting and redis.call('EXISTS', lane) == 1 then
-    local info = group_of(lane, group)
-    if filled then
-      total = total + lane_depth(lane, group, deletes)
-      look(lane, info)
-    end
-    if info and counting then count_workers(lane) end
+  local exists = redis.call('EXISTS', lane) == 1
+  if exists and redis.call('XLEN', lane) > 0 then
+    total = total + lane_depth(lane, group, deletes)
+    look(lane, group_of(lane, group))
+  elseif exists then
+    -- What somebody else has deleted while a worker held it is pending, and nowhere else.
+    local held = redis.pcall('XPENDING', lane, group)
+    if not held.err then pending = pending + held[1] end
   end
+  if exists and counting and group_of(lane, group) then count_workers(lane) end
 end
--- What somebody else has deleted while a worker held it is pending, and nowhere else.
 return { math.max(total - pending, 0), pending, redis.call('ZCARD', delayed),
   redis.call('ZCOUNT', delayed, '-inf', now), redis.call('XLEN', deadletter), oldest, workers,
   redis.call('HGET', gate, 'mode') == 'paused' and 1 or 0 }

@@ -56,6 +56,8 @@ class Child:
         self._asked = False
         self._stopping = False
         self._wake = asyncio.Event()
+        self._started = asyncio.Event()
+        self._started.set()
         console.introduce(self.name)
 
     @property
@@ -82,6 +84,7 @@ class Child:
     async def replace(self, grace_seconds: float, hurry: asyncio.Event) -> None:
         """End the present process, so that ``run`` starts the next; a pause before a restart ends, too."""
         self._wake.set()
+        await self._started.wait()  # one that is just being started ends like any other
         await self._end(grace_seconds, hurry)
 
     async def stop(self, grace_seconds: float, hurry: asyncio.Event) -> None:
@@ -94,18 +97,19 @@ class Child:
     async def _live(self) -> int:
         """Start the process, pass its lines on, and return its exit code."""
         self._wake.clear()
-        self._process = process = await asyncio.create_subprocess_exec(
-            *leashed(self._recipe.command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, **self._recipe.environment()},
-            start_new_session=True,
-            limit=_LONGEST_LINE,
-        )
-        if self._stopping:  # asked while it was being started
-            self._asked = True
-            self._signal(signal.SIGTERM)
+        self._started.clear()
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *leashed(self._recipe.command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env={**os.environ, **self._recipe.environment()},
+                start_new_session=True,
+                limit=_LONGEST_LINE,
+            )
+        finally:
+            self._started.set()
         pump = asyncio.create_task(self._pass_on(process))
         try:
             code = await process.wait()
