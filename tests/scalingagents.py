@@ -29,6 +29,15 @@ async def work(ctx: Context, seconds: float) -> int:
 
 
 @app.agent
+async def blocks(ctx: Context, seconds: float) -> int:
+    """Take some time, and the event loop with it."""
+    note(ctx, "begin")
+    time.sleep(seconds)
+    note(ctx, "end")
+    return ctx.attempt
+
+
+@app.agent
 async def gated(ctx: Context, path: str) -> int:
     """Go on until somebody makes a file."""
     note(ctx, "begin")

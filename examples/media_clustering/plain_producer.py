@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 import redis
 
@@ -17,8 +18,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20)
     options = parser.parse_args()
+    if not (url := os.environ.get("REDIS_URL")):
+        sys.exit("REDIS_URL is not set: it is the url that `holdfast dev` prints behind Redis")
     stream = os.environ.get("CLUSTER_STREAM_KEY", "streams:media.cluster")
-    with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
+    with redis.Redis.from_url(url) as client:
         for _ in range(options.count):
             job = new_job()
             print(client.xadd(stream, {**flat(job), "correlation_id": job["job_id"]}).decode(), job["job_id"])

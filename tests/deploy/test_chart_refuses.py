@@ -110,6 +110,11 @@ CONTRADICTS = {
         "keda.redisStreams.address: KEDA asks Redis itself with this profile: say where it is",
     ),
     "slots in two places": ("settings.queues.agent-queue.slots=5", "set workers.<type>.slots instead"),
+    "slots of all queues in two places": ("settings.queue.slots=4", "set workerDefaults.slots instead"),
+    "scaling of all queues in two places": (
+        "settings.queue.scaling.max_workers=4",
+        "settings.queue.scaling: the chart decides this one, for all processes alike: set workerDefaults.scaling instead",
+    ),
     "a secret in the settings": (
         "settings.redis.password=x",
         "settings.redis.password: the chart decides this one",
@@ -145,6 +150,8 @@ WRONG = {
     "a fallback to nobody": ("keda.fallback.replicas=0", "Must be greater than or equal to 1"),
     "a privileged port": ("api.port=80", "Must be greater than or equal to 1024"),
     "no sleep": ("api.preStopSeconds=0", "api.preStopSeconds"),
+    "a type that is a number": ("workers.default=7", "workers.default: Invalid type"),
+    "a budget of no percent": ("api.pdb.maxUnavailable=0%", "maxUnavailable: Does not match pattern"),
     "memory without a unit that exists": ("api.resources.limits.memory=1Gb", "Does not match pattern"),
 }
 TABLE = {**LOSES_WORK, **CONTRADICTS, **WRONG}
@@ -156,6 +163,27 @@ def test_wrong_values_are_refused_with_a_sentence(case):
     done = helm("--values", str(values_file("trial")), "--set", values)
     assert done.returncode != 0, f"{values} was accepted"
     assert sentence in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_the_schema_says_what_is_wrong_and_not_how_it_looked(case):
+    done = helm("--values", str(values_file("trial")), "--set", WRONG[case][0])
+    assert "oneOf" not in done.stderr
+    assert "anyOf" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "workers.default=null,workers.other.queues={other}",
+        "api.pdb.maxUnavailable=2",
+        "api.pdb.maxUnavailable=25%",
+        "api.resources.limits.cpu=null",
+    ],
+)
+def test_what_may_be_one_or_the_other_is_taken_either_way(values):
+    done = helm("--values", str(values_file("trial")), "--set", values)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_values_that_the_table_begins_with_are_right():

@@ -13,7 +13,8 @@ import yaml
 from charts import CHART, ROOT, SETS, parsed, rendered, values_file
 
 from holdfast.cli import main
-from holdfast.cli.render import NOTE, find_helm
+from holdfast.cli.render import NOTE, find_helm, manifests
+from holdfast.errors import InputError
 
 COMMITTED = ROOT / "deploy" / "kubernetes"
 
@@ -105,10 +106,56 @@ def test_values_that_are_wrong_are_refused_in_one_sentence(values, sentence, fol
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            "{queue: {timeout_seconds: 45 parsecs}}",
+            "queue.timeout_seconds = 45 parsecs is not allowed: it must be a duration",
+        ),
+        (
+            '{queues: {"browser:jobs": {max_attemts: 3}}}',
+            "queues.browser:jobs.max_attemts is not a setting. Did you mean queues.browser:jobs.max_attempts?",
+        ),
+        (
+            "{queue: {backoff: {base_seconds: 60, cap_seconds: 5}}}",
+            "is more than queue.backoff.cap_seconds = 5",
+        ),
+    ],
+)
+def test_settings_that_no_process_would_start_with_are_refused(
+    settings, sentence, folder, monkeypatch, capsys
+):
+    monkeypatch.setenv("HOLDFAST_NO_SUCH_SETTING", "1")  # what is set here is not what pods have
+    Path("mine.yaml").write_text(f"settings: {settings}\n")
+    given = ["--values", str(values_file("trial")), "--out", "out"]
+    assert main(["render", *given, "--values", "mine.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("holdfast: the settings of these values can't be used: ")
+    assert sentence in said
+    assert "holdfast-render-" not in said, "the name of a file that nobody has"
+    assert "NO_SUCH" not in said
+    assert not Path("out").exists()
+    assert main(["render", *given]) == 0
+
+
+def test_without_values_it_says_which_file_is_missing_and_what_to_give(folder, capsys):
+    assert main(["render"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "deploy/kubernetes/values.yaml is not here: give your values with --values FILE, or run this in"
+        in said
+    )
+    assert main(["render", "--out", "manifests"]) == 2
+    said = capsys.readouterr().err
+    assert said.strip().endswith("manifests/values.yaml is not here: give your values with --values FILE")
+
+
 def test_files_that_are_not_there_and_profiles_that_do_not_exist_are_refused(folder, capsys):
     assert main(["render", "--values", "nothing.yaml"]) == 2
     assert "--values nothing.yaml: there is no such file" in capsys.readouterr().err
     assert main(["render", "--profile", "lag"]) == 2
+    assert "Invalid value for '--profile': 'lag' is not one of 'metrics-api', " in capsys.readouterr().err
     Path("file").write_text("")
     assert main(["render", "--values", str(values_file("trial")), "--out", "file"]) == 2
     assert "--out file can't be written to" in capsys.readouterr().err
@@ -153,3 +200,12 @@ def _notes(chart: Path, name: str) -> str:
     command += ["--values", str(values_file(name)), "--show-only", "templates/shown.yaml"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return yaml.safe_load(done.stdout)["notes"]
+
+
+@pytest.mark.parametrize("given", ["--post-renderer=/bin/true", "--set=app=x", "", "Upper", "a" * 54, "x-"])
+def test_a_name_that_helm_would_take_for_something_else_is_refused(given):
+    """Fails if it is handed on: helm runs what --post-renderer names."""
+    with pytest.raises(InputError, match="--name"):
+        manifests((), name=given)
+    with pytest.raises(InputError, match="--namespace"):
+        manifests((), namespace=given)

@@ -25,6 +25,7 @@ from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.api.shapes import ExecuteRequest
 from holdfast.cli import main
+from holdfast.runs.emit import RESERVED
 from holdfast.runs.run import Status
 from holdfast.services.api import ApiProcess
 
@@ -148,6 +149,13 @@ async def test_the_guides_agents_do_what_the_guide_says(system, tmp_path):
     assert (await system.ended(refund)).result == "refunded"
     nobody = await system.ended(await system.submit("book", {}))
     assert (nobody.status, nobody.attempt, nobody.error.kind) == ("failed", 1, "invalid")
+
+
+def test_the_guide_names_every_event_type_that_an_agent_cant_emit():
+    (told,) = re.findall(
+        r"own event types can't be emitted(.*?)\n\n", (ROOT / "docs/guides/agents.md").read_text(), re.DOTALL
+    )
+    assert sorted({*SPAN.findall(told)} - {"emit", "InputError"}) == sorted(RESERVED)
 
 
 # -- links

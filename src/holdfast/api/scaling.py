@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -11,6 +12,7 @@ from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.queues import Name  # noqa: TC001 - FastAPI reads it
 from holdfast.api.replies import reply
+from holdfast.scaling.asking import too_slow
 from holdfast.scaling.depth import Need, needs
 
 router = APIRouter(tags=["scaling"])
@@ -42,5 +44,11 @@ async def get_scaling(request: Request, name: Name) -> Response:
     """Answer an autoscaler; a Redis that can't be asked is a 503, never 0."""
     here = access(request, READ)
     here.caller.require_every_tenant()
-    asked = here.line(name).queue
-    return reply((await needs(here.backend.redis, (asked,)))[0])
+    asked, settings = here.line(name).queue, here.backend.settings
+    seconds = settings.scaler.answer_seconds
+    try:
+        async with asyncio.timeout(seconds):  # KEDA waits 3 s: an answer that comes later is none
+            (need,) = await needs(here.backend.redis, (asked,))
+    except TimeoutError as exc:
+        raise too_slow(settings.redis.url, seconds) from exc
+    return reply(need)

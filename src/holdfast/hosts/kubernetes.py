@@ -8,24 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lightkube.resources.discovery_v1 import EndpointSlice
-
 from holdfast.errors import KubernetesUnavailable, NoHost
 from holdfast.hosts.directory import AskedDirectory, joined
-from holdfast.kubernetes.client import Api
+from holdfast.kubernetes.slices import Slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lightkube import KubeConfig
     from lightkube.models.discovery_v1 import Endpoint
+    from lightkube.resources.discovery_v1 import EndpointSlice
 
     from holdfast.config import HostSettings
     from holdfast.hosts.remote import RemoteCalls
 
-_SERVICE_LABEL: Final = "kubernetes.io/service-name"
 _PORT_NAME: Final = "grpc"
-_NEEDS: Final = "apiGroups [discovery.k8s.io], resources [endpointslices], verbs [list]"
 
 
 class KubernetesDirectory(AskedDirectory):
@@ -34,27 +31,22 @@ class KubernetesDirectory(AskedDirectory):
     def __init__(self, calls: RemoteCalls, settings: HostSettings, config: KubeConfig | None = None) -> None:
         super().__init__(calls)
         # As in DNS: service, service.namespace, or the whole name.
-        self._service, _, rest = settings.service_name.partition(".")
+        service, _, rest = settings.service_name.partition(".")
         self._port = settings.grpc_port
-        self._api = Api("hosts.directory = kubernetes", config, namespace=rest.partition(".")[0])
-        self._client = self._api.typed()
+        self._slices = Slices(
+            "hosts.directory = kubernetes", service, config, namespace=rest.partition(".")[0]
+        )
 
     async def addresses(self) -> Sequence[str]:
         """List the slices of the service, and take from them what is ready."""
-        namespace = self._api.namespace
-        what = f"the EndpointSlices of service {self._service} in namespace {namespace}"
         try:
-            with self._api.asking("list", what, _NEEDS):
-                found = self._client.list(  # pyright: ignore[reportUnknownMemberType]  selectors of any type
-                    EndpointSlice, namespace=namespace, labels={_SERVICE_LABEL: self._service}
-                )
-                return ready_addresses([each async for each in found], self._port)
+            return ready_addresses(await self._slices.list(), self._port)
         except KubernetesUnavailable as exc:
             raise NoHost(str(exc)) from exc
 
     async def close(self) -> None:
         """Close the connection."""
-        await self._client.close()
+        await self._slices.close()
 
 
 def ready_addresses(slices: Iterable[EndpointSlice], default_port: int) -> list[str]:

@@ -55,8 +55,8 @@ class Api:
             yield
         except httpx2.HTTPStatusError as exc:
             raise self._refusal(verb, what, needs, exc) from exc
-        except httpx2.HTTPError as exc:
-            said = f"{self._name} does not answer: {exc or type(exc).__name__}."
+        except (httpx2.HTTPError, TimeoutError) as exc:
+            said = f"{self._name} does not answer: {str(exc) or type(exc).__name__}."
             raise KubernetesUnavailable(said, kind="away") from exc
         except KubeConfigError as exc:  # of a token that is not there any more
             raise KubernetesUnavailable(f"{self._name}: {exc}.", kind="unauthorized") from exc

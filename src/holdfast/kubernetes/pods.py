@@ -6,6 +6,7 @@ list or a watch may be old by the time it arrives, and is never a proof of anyth
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import httpx2
@@ -31,6 +32,10 @@ _NOT_FOUND: Final = 404
 _ANOTHER: Final = frozenset({404, 409, 422})
 """What the patch of a pod is answered that is gone, or has another uid under the same name."""
 _PAGE: Final = 500
+_MOST_PAGES: Final = 1000
+_WHOLE_SECONDS: Final = 10.0
+"""How long an answer may take in all: one that comes byte by byte never exceeds the time of a read."""
+_LIST_SECONDS: Final = 60.0
 
 
 Answer = TypeVar("Answer")
@@ -115,7 +120,8 @@ class Pods:
     async def get(self, name: str) -> Pod | None:
         """Look at the pod of that name as it is now; None if there is none."""
         with self._asking("get"):
-            answer = await self._http.get(self._path(name))
+            async with asyncio.timeout(_WHOLE_SECONDS):
+                answer = await self._http.get(self._path(name))
             if _says_not_found(answer):
                 return None
             return _read(answer, _KubePod).seen()
@@ -125,12 +131,14 @@ class Pods:
         params: dict[str, Any] = {"labelSelector": self._selector, "limit": _PAGE}
         pods: list[Pod] = []
         with self._asking("list"):
-            while True:
-                page = _read(await self._http.get(self._path(), params=params), _PodList)
-                pods += [each.seen() for each in page.items]
-                if not page.metadata.more:
-                    return pods, page.metadata.version
-                params["continue"] = page.metadata.more
+            async with asyncio.timeout(_LIST_SECONDS):
+                for _ in range(_MOST_PAGES):
+                    page = _read(await self._http.get(self._path(), params=params), _PodList)
+                    pods += [each.seen() for each in page.items]
+                    if not page.metadata.more:
+                        return pods, page.metadata.version
+                    params["continue"] = page.metadata.more
+        raise KubernetesUnavailable(f"the list of {self._what} does not end.", kind="odd")
 
     async def watch(self, version: str) -> AsyncGenerator[tuple[Pod, bool]]:
         """Each change after ``version``, for a while: a pod, and whether it is still there."""
@@ -163,9 +171,10 @@ class Pods:
         # A pod of that name with another uid refuses the patch.
         patch = {"metadata": {"uid": pod.uid, "annotations": {COST: str(cost)}}}
         with self._asking("patch"):
-            answer = await self._http.patch(
-                self._path(pod.name), content=msgspec.json.encode(patch), headers={"Content-Type": _MERGE}
-            )
+            async with asyncio.timeout(_WHOLE_SECONDS):
+                answer = await self._http.patch(
+                    self._path(pod.name), content=msgspec.json.encode(patch), headers={"Content-Type": _MERGE}
+                )
             if answer.status_code in _ANOTHER:
                 return None
             return _read(answer, _KubePod).seen()

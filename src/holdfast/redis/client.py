@@ -129,7 +129,10 @@ _NODE = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?")
 def parse(url: str) -> Address:
     """Read ``redis.url``; ConfigError says what is wrong with it without showing its password."""
     if not url:
-        raise ConfigError("redis.url (REDIS_URL) is empty: start the embedded server and connect to its url.")
+        raise ConfigError(
+            "no Redis is configured: set redis.url (REDIS_URL), for example to the url that `holdfast dev` "
+            "prints for its embedded server"
+        )
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:
         raise ConfigError(f"redis.url has the scheme {parts.scheme!r}; known are {', '.join(_SCHEMES)}.")

@@ -12,6 +12,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.config.queues import MOST_PARTITIONS
+from holdfast.errors import RedisUnavailable
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.connections import Cluster
 from holdfast.redis.scripts import load
@@ -74,7 +75,8 @@ class RunQueue:
         self._make = make
         self.partitions: list[Partition] = [make(number) for number in range(self._count)]
         """Those that are known; ``look_around`` finds more while others count on more than we do."""
-        self._looked_at = self._said_at = float("-inf")
+        self._looked_at = self._said_at = self._tried_at = float("-inf")
+        self._sender = sender
         self._turns = itertools.count(random.randrange(self._count))  # noqa: S311
 
     @property
@@ -118,14 +120,19 @@ class RunQueue:
         return self.partitions[seen:]
 
     def question(self, *, say: bool = False) -> tuple[Sequence[str], Sequence[int]]:
-        """The keys and arguments by which the script is asked; what is learnt is fresh from now on."""
-        self._looked_at = asyncio.get_running_loop().time()
+        """The keys and arguments by which the script is asked."""
         return [self.keys.partitions], [self._count if say else 0, 0, 0]
 
     def learn(self, known: int) -> None:
-        """Take note of how many partitions there are."""
+        """Take note of how many partitions there are; that is known for a while."""
+        self._looked_at = asyncio.get_running_loop().time()
         known = min(known, MOST_PARTITIONS)  # anybody can write anything there
         self.partitions.extend(self._make(number) for number in range(len(self.partitions), known))
+
+    @property
+    def knows(self) -> bool:
+        """Whether it was ever told how many partitions there are."""
+        return self._looked_at > float("-inf")
 
     @property
     def stale(self) -> bool:
@@ -186,15 +193,38 @@ class RunQueue:
         return partition_of(key, self._count) if key else next(self._turns) % self._count
 
     async def _say(self) -> None:
-        """Say how many partitions we count on, so that workers which count on fewer serve ours too."""
+        """Say how many partitions we count on, so that workers which count on fewer serve ours too.
+
+        Nothing is sent before it was said: it would be where nobody looks. Later it may wait a while.
+        """
         now = asyncio.get_running_loop().time()
-        if now - self._said_at > COUNT_SECONDS:
+        trusted = now - self._said_at < FORGET_SECONDS / 2
+        if now - self._said_at <= COUNT_SECONDS or (trusted and now - self._tried_at <= COUNT_SECONDS):
+            return
+        self._tried_at = now
+        try:
+            await self._told()
+        except DISCONNECTS as exc:
+            told = f"queue {self.name!r}: can't say that it has {self._count} partitions: {exc}"
+            if not trusted:
+                raise RedisUnavailable(told, retry_after=2.0) from exc
+            _log.warning(told)  # the others' partitions must not wait for the first one
+        else:
             self._said_at = now
+
+    async def _told(self) -> None:
+        """Say it, with the sender's retries."""
+        sender = self._sender
+        retries, delay = (sender.max_retries, sender.retry_delay_seconds) if sender else (0, 0.0)
+        for _ in range(retries):
             try:
                 await self.look_around(say=True)
-            except DISCONNECTS as exc:  # the others' partitions must not wait for the first one
-                self._said_at = float("-inf")
-                _log.warning("can't say how many partitions we count on", queue=self.name, error=str(exc))
+            except DISCONNECTS:
+                await asyncio.sleep(delay)
+                delay *= sender.retry_backoff if sender else 1.0
+            else:
+                return
+        await self.look_around(say=True)
 
     # -- looking
 
@@ -274,6 +304,8 @@ async def partitions_of(redis: Redis, queues: Sequence[RunQueue]) -> list[Sequen
         try:
             known = await _PARTITIONS.many(redis, [queue.question() for queue in asked])
         except DISCONNECTS as exc:  # a first partition may be away alone: the others can still be asked
+            if not all(queue.knows for queue in asked):
+                raise  # there may be more than are configured: what is not known is not nothing
             _log.info("can't ask for the number of partitions", error=str(exc) or type(exc).__name__)
         else:
             for queue, count in zip(asked, known, strict=True):

@@ -41,10 +41,7 @@ class Asker:
                 with answering(self._url):
                     return await self._batcher.add(queues)
         except TimeoutError as exc:
-            raise RedisUnavailable(
-                f"Redis at {redacted(self._url)} has not answered within {self._seconds:g} s "
-                "(scaler.answer_seconds): check that it runs and that redis.url (REDIS_URL) is right"
-            ) from exc
+            raise too_slow(self._url, self._seconds) from exc
 
     async def aclose(self) -> None:
         """Wait for what is being asked."""
@@ -67,6 +64,14 @@ class Asker:
             alone = await asyncio.gather(*(self._depths([queue]) for queue in queues))
             return {name: depth for each in alone for name, depth in each.items()}
         return {queue.name: depth for queue, depth in zip(queues, depths, strict=True)}
+
+
+def too_slow(url: str, seconds: float) -> RedisUnavailable:
+    """Say that Redis took longer than KEDA would wait."""
+    return RedisUnavailable(
+        f"Redis at {redacted(url)} has not answered within {seconds:g} s (scaler.answer_seconds): "
+        "check that it runs and that redis.url (REDIS_URL) is right"
+    )
 
 
 def _answer(queues: Queues, found: dict[str, Depth | Exception]) -> list[Depth] | Exception:

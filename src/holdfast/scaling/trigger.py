@@ -40,6 +40,12 @@ def _plain(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "")
 
 
+def _meant(key: str) -> str:
+    """The key of ours that somebody meant, or the key itself: KEDA has keys of its own."""
+    close = get_close_matches(_plain(key)[:_SHOWN], list(_MEANT), n=1, cutoff=0.85)
+    return _MEANT[close[0]] if close else key
+
+
 _MEANT: Final = {_plain(key): key for key in _KEYS}
 """Our keys by how they may be miswritten."""
 
@@ -98,7 +104,7 @@ def _given(metadata: Mapping[str, str]) -> dict[str, str]:
     given: dict[str, str] = {}
     for written, value in metadata.items():
         key = written.removesuffix(_FROM_ENV)
-        meant = _MEANT.get(_plain(key), key)
+        meant = _meant(key)
         if meant != key:
             raise InputError(f"scalerMetadata has {written[:_SHOWN]!r}: write {meant}")
         if key in _KEYS and value.strip():
@@ -160,6 +166,6 @@ def _number(given: Mapping[str, str], key: str, least: float, most: float) -> fl
     if not least <= number <= most:
         raise InputError(
             f"scalerMetadata: {key} = {given[key][:_SHOWN]!r} is not allowed: "
-            f"a number from {least:g} to {most:g}"
+            f"a number from {least:.12g} to {most:.12g}"
         )
     return number

@@ -131,6 +131,11 @@ class Autoscaler:
             places=self._places,
             voice=self._voice,
             metrics=self.metrics,
+            members=Members(
+                prefix=self._settings.redis.key_prefix,
+                heartbeat_seconds=self._settings.worker.heartbeat_seconds,
+            ),
+            ttl_seconds=self._settings.lease.ttl_seconds,
             grace_seconds=self._settings.worker.drain_seconds + STOP_MARGIN_SECONDS,
             poll_seconds=self._poll_seconds,
         )

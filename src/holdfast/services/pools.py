@@ -24,6 +24,8 @@ from holdfast.services.dev.child import Child, Recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
+    from holdfast.redis.members import Members
+    from holdfast.runs.cleanup import Consumer
     from holdfast.runs.queue import RunQueue
     from holdfast.scaling.arrivals import Arrivals
     from holdfast.scaling.depth import Need
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 1.0
 """How often a queue is looked at when nothing comes in: what is due, done or resumed is seen then."""
 _BREATH_SECONDS: Final = 0.1
+_SILENCES: Final = 2
+_CALM_BEATS: Final = 3
+"""After trouble with Redis everybody has the time of so many beats before silence counts."""
 """The least time between two looks because something came in: a flood is one look."""
 
 
@@ -65,6 +70,9 @@ class Post:
         voice: ScalingVoice,
     ) -> None:
         self.consumer = ""
+        self.joined = ""
+        """The consumer that was seen alive: one that has not come up yet is not silent."""
+        self.silences = 0
         self._place = place
         self._common = common
         self._name = name
@@ -88,10 +96,15 @@ class Pool:
         places: Places,
         voice: ScalingVoice,
         metrics: Metrics,
+        members: Members,
+        ttl_seconds: float,
         grace_seconds: float,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.name = queue.name
+        self._members = members
+        self._ttl_seconds = ttl_seconds
+        self._judged_at = time.monotonic()
         self._queue = queue
         self._arrivals = arrivals
         self._recipe = recipe
@@ -162,7 +175,9 @@ class Pool:
         try:
             need = (await needs(self._queue.redis, (self._queue,)))[0]
             await self._follow(need)
+            await self._end_silent()
         except TROUBLE as exc:
+            self._judged_at = time.monotonic() + _CALM_BEATS * self._members.heartbeat_seconds
             self._pilot.blind(time.monotonic(), len(self._posts))
             if not self._blind:
                 self._voice.trouble(
@@ -194,11 +209,37 @@ class Pool:
     async def _choose(self, count: int) -> list[int]:
         """Ask who holds what, and choose who leaves: idle ones first."""
         held: dict[str, int] = {}
-        for partition in await self._queue.all_partitions():
-            for consumer in await list_consumers(partition):
-                held[consumer.name] = held.get(consumer.name, 0) + consumer.entries
+        for consumer in await self._consumers():
+            held[consumer.name] = held.get(consumer.name, 0) + consumer.entries
         names = {number: post.consumer for number, post in self._posts.items()}
         return [hand.number for hand in first_to_leave(hands(names, held), count)]
+
+    async def _consumers(self) -> list[Consumer]:
+        partitions = await self._queue.all_partitions()
+        return [each for partition in partitions for each in await list_consumers(partition)]
+
+    async def _end_silent(self) -> None:
+        """Kill who does not beat any more: one that is frozen holds its runs, and its place, for ever."""
+        now = time.monotonic()
+        if now - self._judged_at < self._members.heartbeat_seconds:
+            return
+        self._judged_at = now
+        for post in list(self._posts.values()):
+            consumer = post.consumer
+            if await self._members.alive(self._queue.redis, "worker", consumer):
+                post.joined, post.silences = consumer, 0
+                continue
+            post.silences = post.silences + 1 if post.joined == consumer else 0
+            # Twice: one that leaves in good order says goodbye a moment before it ends.
+            if post.silences >= _SILENCES and not await self._renews(consumer):
+                self._voice.trouble(self.name, f"{post.child.name} does not beat any more: killed")
+                post.silences = 0
+                post.child.kill()
+
+    async def _renews(self, consumer: str) -> bool:
+        """Whether it keeps the leases of its runs: code that blocks its loop silences the beat alone."""
+        found = [each for each in await self._consumers() if each.name == consumer and each.entries]
+        return any(each.idle_seconds < self._ttl_seconds for each in found)
 
     def _start(self) -> None:
         seat, place = self._seats.take(), self._places.take()

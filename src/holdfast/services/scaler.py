@@ -74,6 +74,7 @@ class ScalerService:
                     "scaler ready", name=self.name, host=self._host, port=self.port, queues=list(self._queues)
                 )
                 await self._stop.wait()
+                _log.info("scaler leaves", name=self.name)
                 await self._server.leave()
                 self._watch.leave()
                 for task in upkeep:
@@ -81,6 +82,7 @@ class ScalerService:
         finally:
             await self._asker.aclose()
             await self._presence.leave()
+            _log.info("scaler left", name=self.name)
 
 
 def run_scaler(settings: Settings) -> int:

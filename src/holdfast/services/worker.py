@@ -69,6 +69,8 @@ class WorkerProcess:
         self._app = app
         self._abandon = abandon
         self.name = settings.worker.name or f"consumer-{uuid.uuid4()}"
+        # Several workers may write to one log, as those of an autoscaler do.
+        self._log = _log.bind(name=self.name)
         self.metrics = metrics or Metrics(app.agents)
         self.ready = False
         self.joined = asyncio.Event()
@@ -130,7 +132,7 @@ class WorkerProcess:
             rounds.append(group.create_task(floor.grow(staff), name="partitions"))
             self.ready = True
             self.joined.set()
-            _log.info("worker ready", name=self.name, queues=floor.names)
+            self._log.info("worker ready", queues=floor.names)
             await self._stop.wait()
             self.ready = False
             await self._phase_1(connections, floor, rounds)
@@ -150,7 +152,7 @@ class WorkerProcess:
                     await self._announce(connections, floor)
                     return
             except DISCONNECTS as exc:
-                _log.warning("waiting for Redis", error=str(exc) or type(exc).__name__)
+                self._log.warning("waiting for Redis", error=str(exc) or type(exc).__name__)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), 1.0)
 
@@ -159,9 +161,8 @@ class WorkerProcess:
         other = await self._members.find(connections.redis, "worker", self.name)
         if other is None or not is_taken(other):
             return False
-        _log.warning(
+        self._log.warning(
             "another worker has this name: waiting for it to go (WORKER_POD_NAME must be unique)",
-            name=self.name,
             host=other.fields.get("host"),
             pid=other.fields.get("pid"),
         )
@@ -210,10 +211,10 @@ class WorkerProcess:
             if await self._finished(workers, self._settings.worker.drain_seconds):
                 return True
             asked = sum(desk.worker.hand_back() for desk in desks)
-            _log.info("handing back what did not finish", runs=asked)
+            self._log.info("handing back what did not finish", runs=asked)
             if await self._finished(workers, _STOP_MARGIN_SECONDS, hurried=True):
                 return True
-            _log.warning("agents ignore their stop: leaving without them", runs=self.running())
+            self._log.warning("agents ignore their stop: leaving without them", runs=self.running())
             return False
 
     async def _finished(
@@ -231,7 +232,7 @@ class WorkerProcess:
                 watched = going if hurried else [*going, hurry]
                 done, _ = await asyncio.wait(watched, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
-                    _log.info(
+                    self._log.info(
                         "waiting for runs", running=len(self.running()), seconds_left=round(left - pause)
                     )
             return True
@@ -246,7 +247,9 @@ class WorkerProcess:
                     await self._members.leave(connections.redis, "worker", self.name)
             except TROUBLE as exc:
                 # What we could not return, another worker reclaims when our leases end.
-                _log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
+                self._log.warning(
+                    "left without saying goodbye to Redis", error=str(exc) or type(exc).__name__
+                )
             await quit_sidecar(self._settings.worker.envoy_quit_url)
 
     @contextlib.contextmanager
@@ -255,7 +258,7 @@ class WorkerProcess:
         yield
         seconds = time.monotonic() - started
         self.metrics.shutdown_phase_seconds.labels(number).set(seconds)
-        _log.info(f"shutdown phase {number} complete", what=what, seconds=round(seconds, 3))
+        self._log.info(f"shutdown phase {number} complete", what=what, seconds=round(seconds, 3))
 
     @property
     def _members(self) -> Members:

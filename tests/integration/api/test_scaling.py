@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from apiserver import key_line
 
 
@@ -29,6 +30,20 @@ async def test_a_redis_that_is_away_is_a_503_never_zero(api, proxied_settings, f
     answer = await client.get("/internal/scaling/agent-queue")
     assert answer.status_code == 503
     assert "depth" not in answer.json()
+
+
+async def test_a_redis_that_hangs_is_a_503_before_keda_gives_up(api, system, proxied_settings, fault_proxy):
+    """Fails if it waits for the socket's timeout: KEDA would see a timeout of the api instead."""
+    patient = msgspec.structs.replace(proxied_settings, socket_timeout_seconds=30.0)
+    scaler = msgspec.structs.replace(system.settings.scaler, answer_seconds=0.3)
+    system.settings = msgspec.structs.replace(system.settings, scaler=scaler)
+    client = (await api(redis=patient)).client()
+    assert (await client.get("/internal/scaling/agent-queue")).status_code == 200
+    fault_proxy.stall()
+    answer = await client.get("/internal/scaling/agent-queue")
+    assert answer.status_code == 503
+    assert "depth" not in answer.json()
+    fault_proxy.heal()
 
 
 async def test_a_key_of_one_tenant_is_refused(api):

@@ -64,6 +64,32 @@ def test_what_a_policy_leaves_is_said(cli):
     assert said.code == 0
     assert "UNFINISHED" in said.out
     assert "runs unfinished" in said.err
+    at = said.out.splitlines().index("pending-entries: replicas, none")
+    assert said.out.splitlines()[at + 1 : at + 3] == [
+        "",
+        f"pending-entries: waiting, at most {waiting_most(said.out)}",
+    ]
+
+
+def waiting_most(shown: str) -> str:
+    return shown.splitlines()[1].split()[3]
+
+
+def test_what_a_short_file_does_not_say_is_emitted_as_the_chart_has_it(cli, place):
+    (place / "patient.yaml").write_text(
+        "behavior: {scaleDown: {policies: [{type: Pods, value: 1, periodSeconds: 60}]}}"
+    )
+    chart = yaml.safe_load(cli("simulate", "--emit", "-").out)
+    mine = yaml.safe_load(cli("simulate", "--policy", "patient.yaml", "--emit", "-").out)
+    kedatypes.check(mine)
+    assert mine["spec"]["fallback"]["behavior"] == "currentReplicasIfHigher"
+    assert mine["spec"]["advanced"]["restoreToOriginalReplicaCount"] is False
+    down = mine["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]
+    assert down["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 60}]
+    chart["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]["policies"] = down[
+        "policies"
+    ]
+    assert mine == chart
 
 
 def test_the_settings_of_the_queue_count(cli, place):
@@ -94,6 +120,7 @@ def test_a_scaled_object_is_printed_or_written(cli, place):
         "simulate", "--trace", BURST, "--policy", "push", "--max", "30", "--emit", "out.yaml", "--no-chart"
     )
     assert said.out.startswith("POLICY")
+    assert "the ScaledObject of push written to out.yaml" in said.err
     assert yaml.safe_load((place / "out.yaml").read_text()) == manifest
     again = cli("simulate", "--trace", BURST, "--policy", "out.yaml", "--no-chart")
     assert again.out.splitlines()[1].split()[1:] == said.out.splitlines()[1].split()[1:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +22,7 @@ from system import System, WorkerChild, until
 
 from holdfast import App
 from holdfast.agents.loader import load_app
+from holdfast.client.rollout import Rollout
 from holdfast.client.rollouts import Rollouts
 from holdfast.config import RedisSettings, Settings, load
 from holdfast.errors import MalformedMessage
@@ -393,6 +395,42 @@ async def test_a_canary_of_10_50_100_and_back_to_0(system, app, results, old_way
     for path, count in sent.items():
         labels = {"producer": "auth-service", "path": path}
         assert metrics.registry.get_sample_value("holdfast_producer_sent_total", labels) == count
+
+
+def test_the_page_says_how_many_of_its_tenants_are_rolled_out_at_half():
+    page = (EXAMPLE / "README.md").read_text()
+    ((given, some, all_of_them),) = re.findall(r"--tenants (\d+) +# (\d+) of the (\d+) tenants", page)
+    assert given == all_of_them
+    half = Rollout(name=ROLLOUT, percent=50)
+    assert sum(half.includes(f"tenant-{number}") for number in range(int(given))) == int(some)
+
+
+async def test_the_plain_producer_is_run_as_the_page_says(system, app):
+    """By its command, with another REDIS_URL; without one it says where to find it."""
+    page = (EXAMPLE / "README.md").read_text()
+    (command,) = re.findall(
+        r"^REDIS_URL=\S+ (PYTHONPATH=\.\. python -m .*plain_producer)$", page, re.MULTILINE
+    )
+
+    def produce(url: str) -> subprocess.CompletedProcess[str]:
+        script = command.replace("python -m", f"{sys.executable} -m") + " --count 2"
+        return subprocess.run(
+            ["/bin/sh", "-c", script],
+            env={"REDIS_URL": url, "PATH": "/usr/bin:/bin"},
+            cwd=EXAMPLE,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+
+    await system.worker(app)
+    said = await asyncio.to_thread(produce, system.settings.redis.url)
+    jobs = [line.split()[1] for line in said.stdout.splitlines()]
+    assert len(jobs) == 2, said.stderr
+    assert [(await system.adopted(job)).status for job in jobs] == [Status.SUCCEEDED] * 2
+    unset = await asyncio.to_thread(produce, "")
+    assert unset.stderr == "REDIS_URL is not set: it is the url that `holdfast dev` prints behind Redis\n"
+    assert unset.returncode == 1
 
 
 async def seen(producer: Any, percent: float) -> None:

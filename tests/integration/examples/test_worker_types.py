@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +92,29 @@ async def test_an_entry_of_the_bots_broker_is_done_by_its_type(settings, connect
     assert (await tankpit.get(f"entry-{move}")).result == {"job": "t1", "moved": True}
     for worker in workers:
         await end(worker)
+
+
+async def test_a_job_is_published_by_the_command_of_the_page(redis, redis_url, tmp_path):
+    (line,) = [each for each in (EXAMPLE / "README.md").read_text().splitlines() if "publish.py" in each]
+    python, script, *arguments = line.partition("#")[0].split()
+    assert python == "python"
+
+    def publish_with(url: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(EXAMPLE / script), *arguments]
+        environ = {**os.environ, "REDIS_URL": url}
+        return subprocess.run(
+            command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    said = await asyncio.to_thread(publish_with, redis_url)
+    ((entry, fields),) = await redis.xrange(TANKPIT)
+    assert said.stdout.split() == [entry.decode()], said.stderr
+    assert {key: json.loads(value) for key, value in fields.items()} == {
+        b"json": {"id": "t1", "type": "tankpit"}
+    }
+    nowhere = await asyncio.to_thread(publish_with, "")
+    assert (nowhere.returncode, "start `holdfast dev APP` there" in nowhere.stderr) == (1, True)
+    assert "Traceback" not in nowhere.stderr
 
 
 async def test_pending_alone_never_wakes_a_worker_type_from_zero(settings, connections, redis):

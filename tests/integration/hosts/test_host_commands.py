@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -84,9 +85,43 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     assert (again.returncode, "there is no agent 'clerk-1'" in again.stderr) == (1, True)
 
 
+def test_a_start_waits_for_the_first_host(redis, environ, tmp_path):
+    start = [sys.executable, "-m", "holdfast", "agents", "start", "Clerk", "early", "--wait", "80"]
+    with subprocess.Popen(start, env=environ, stdout=PIPE, stderr=PIPE, text=True) as starting:
+        assert starting.stderr is not None
+        assert starting.stderr.readline() == "holdfast: waiting for a host, 80 s at most\n"
+        with (tmp_path / "host.log").open("w") as out:
+            host = [sys.executable, "-m", "holdfast", "host", "--app", APP, "--json"]
+            with subprocess.Popen(host, env=environ, stderr=out, cwd=tmp_path) as child:
+                said, more = starting.communicate(timeout=90)
+                child.terminate()
+    assert (starting.returncode, more) == (0, ""), more
+    assert said.startswith("early lives on here (process ")
+
+
+def test_hosts_that_refuse_are_not_waited_for(host, environ):
+    needs = ("--needs", '{"near": ["gpu"]}')
+    refused = holdfast(environ, "agents", "start", "Clerk", "x", *needs, "--wait", "80")
+    assert (refused.returncode, "it is not labelled gpu" in refused.stderr) == (1, True), refused.stderr
+    assert "waiting" not in refused.stderr
+
+
+def test_the_only_host_of_an_agent_that_moves_has_it_again(host, environ):
+    begun = holdfast(environ, "agents", "start", "Clerk", "clerk-1", "--json")
+    moved = holdfast(environ, "agents", "move", "clerk-1", "--json")
+    before, after = json.loads(begun.stdout), json.loads(moved.stdout)
+    assert before["host"] == after["host"] == "here"
+    assert before["pid"] != after["pid"]
+
+
 def test_what_is_wrong_is_said(redis, environ):
-    alone = holdfast(environ, "agents", "start", "Clerk", "x")
+    alone = holdfast(environ, "agents", "start", "Clerk", "x", "--wait", "0")
     assert (alone.returncode, "there is no live host" in alone.stderr) == (1, True), alone.stderr
+    assert "waiting" not in alone.stderr
+    patient = holdfast(environ, "agents", "start", "Clerk", "x", "--wait", "0.1")
+    *_, waiting, refused = patient.stderr.splitlines()
+    assert waiting == "holdfast: waiting for a host, 0.1 s at most"
+    assert (patient.returncode, "there is no live host" in refused) == (1, True)
     nobody = holdfast(environ, "agents", "send", "x", "{}")
     assert "there is no agent 'x'" in nobody.stderr
     assert "is not JSON" in holdfast(environ, "agents", "start", "Clerk", "x", "{").stderr

@@ -17,10 +17,19 @@ import pytest
 from hosting import TESTS, agent, cluster_of
 from system import until
 
-from holdfast.config import DatabaseSettings, HostSettings, LeaseSettings, Settings, WorkerSettings
-from holdfast.errors import ConfigError, HostUnavailable, InputError, NoHost, ProcessFailed
+from holdfast.config import (
+    DatabaseSettings,
+    HostSettings,
+    LeaseSettings,
+    RedisSettings,
+    Settings,
+    WorkerSettings,
+)
+from holdfast.errors import ConfigError, HostUnavailable, InputError, NoHost, ProcessFailed, RedisUnavailable
 from holdfast.hosts.agent import Needs, Status
 from holdfast.hosts.engines import open_engine
+from holdfast.redis.client import connect
+from holdfast.redis.nearby import embedded_server
 from holdfast.services.residents import Residents
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
@@ -256,6 +265,26 @@ async def test_residents_without_an_app_are_told_to_name_it(redis_settings):
     async with Residents(settings_of(redis_settings)) as residents:
         with pytest.raises(ConfigError, match=r"Residents\(settings, app="):
             await residents.start("Clerk", "c")
+
+
+def test_without_any_redis_it_is_said_how_to_get_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        RedisUnavailable, match=r"start `holdfast dev APP` there, or set redis.url \(REDIS_URL\)"
+    ):
+        Residents(settings_of(RedisSettings()), app=APP)
+    with pytest.raises(ConfigError, match=r"no Redis is configured: set redis.url \(REDIS_URL\)"):
+        connect(RedisSettings())
+
+
+async def test_residents_find_the_embedded_server_of_their_folder(short_dir, monkeypatch):
+    monkeypatch.chdir(short_dir)
+    async with (
+        embedded_server(RedisSettings()),
+        Residents(settings_of(RedisSettings(), short_dir), app=APP) as residents,
+    ):
+        await residents.start("Clerk", "c")
+        assert (await residents.ask("c", {"name": "Ada"}))["said"] == "hello Ada"
 
 
 WITHOUT_GRPC = """

@@ -102,6 +102,26 @@ async def test_an_api_that_hangs_is_not_waited_for(kube, pods, verb, monkeypatch
     assert caught.value.kind == "away"
 
 
+@pytest.mark.parametrize("verb", ["get", "list", "patch"])
+async def test_an_answer_has_a_time_in_all(kube, pods, verb, monkeypatch):
+    """Fails if only each read has one: an API that sends a byte a second would hold the janitor for ever."""
+    monkeypatch.setattr(pods_module, "_WHOLE_SECONDS", 0.1)
+    monkeypatch.setattr(pods_module, "_LIST_SECONDS", 0.1)
+    pods._http.timeout = httpx2.Timeout(60)
+    kube.hanging.add(verb)
+    with pytest.raises(KubernetesUnavailable, match="does not answer: TimeoutError") as caught:
+        await ask(pods, verb)
+    assert caught.value.kind == "away"
+
+
+async def test_a_list_that_does_not_end_is_left(kube, pods, monkeypatch):
+    monkeypatch.setattr(pods_module, "_MOST_PAGES", 5)
+    await kube.put("w-1")
+    kube.page = 0
+    with pytest.raises(KubernetesUnavailable, match="does not end"):
+        await pods.list()
+
+
 @pytest.mark.parametrize("verb", ["get", "list", "watch", "patch"])
 async def test_an_api_that_is_away_is_said_and_found_again(kube, pods, verb):
     await kube.put("w-1")

@@ -13,10 +13,11 @@ from system import System, WorkerChild, until
 from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.config import QueueSettings
-from holdfast.errors import NotFound, QueuePaused
+from holdfast.errors import NotFound, QueuePaused, RedisUnavailable
+from holdfast.redis.client import DISCONNECTS
 from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.feeds import Feeds
-from holdfast.runs.queue import RunQueue
+from holdfast.runs.queue import COUNT_SECONDS, RunQueue
 from holdfast.runs.run import Priority, Status, Submission
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
@@ -136,6 +137,40 @@ async def test_the_janitor_looks_after_partitions_whoever_heard_of_them_first(re
         assert len(await janitor.run_once()) == 4
         assert len(await janitor.run_once()) == 4
         await wide._connections.__aexit__(None, None, None)
+
+
+async def test_nothing_is_sent_before_it_was_said_how_many_partitions_there_are(
+    redis, redis_settings, proxied_settings, fault_proxy
+):
+    """Fails if the word may get lost: a worker or reader that counts on one would never find the run."""
+    async with System(redis_settings) as narrow, System(proxied_settings, partitions=4) as wide:
+        fault_proxy.refuse()
+        with pytest.raises(RedisUnavailable, match="4 partitions"):
+            await wide.submit("echo", thread_id=thread_in(3))
+        fault_proxy.heal()
+        run_id = await wide.submit("echo", thread_id=thread_in(3))
+        assert (await narrow.queue.get(run_id)).id == run_id
+        # Once it is known, the others' partitions need not wait for the first.
+        wide.queue._said_at -= COUNT_SECONDS + 1
+        fault_proxy.refuse()
+        with pytest.raises(RedisUnavailable, match="did not answer"):
+            await wide.submit("echo", thread_id=thread_in(3))
+        fault_proxy.heal()
+
+
+async def test_a_look_that_failed_is_not_what_is_known(redis, redis_settings, proxied_settings, fault_proxy):
+    """Fails if nothing is asked for some seconds after it: the depth would be 0 with a run in the fourth."""
+    async with System(redis_settings, partitions=4) as wide, System(proxied_settings) as narrow:
+        run_id = await wide.submit("echo", thread_id=thread_in(3))
+        fault_proxy.refuse()
+        with pytest.raises(DISCONNECTS):
+            await narrow.queue.depth()
+        fault_proxy.heal()
+        assert (await narrow.queue.depth()).undelivered == 1
+        assert (await narrow.queue.get(run_id)).id == run_id
+        # What somebody wrote there who is none of us says nothing.
+        await redis.zadd(narrow.queue.keys.partitions, {"inf": 1, "1e300": 1, "-3": 1, "many": 1})
+        assert len(await RunQueue(narrow.settings.queue, redis).all_partitions()) == 4
 
 
 async def test_asking_twice_finds_the_same_run(redis, redis_settings):

@@ -55,6 +55,10 @@ def start(folder: Path, redis, redis_url: str) -> Iterator[Any]:
         command.close()
 
 
+def lines_of(command: Command) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in command.lines]
+
+
 async def test_a_run_brings_a_worker_which_leaves_when_there_is_nothing_to_do(start, redis_url: str):
     command = start(HOLDFAST_LOG_FORMAT="console")
     async with Client(redis_url, settings=Settings()) as client:
@@ -71,15 +75,17 @@ async def test_every_line_is_json_for_machines_and_says_why(start, redis_url: st
     async with Client(redis_url, settings=Settings()) as client:
         assert await (await client.submit("greet", "Ada")).result(timeout=30) == "Hello Ada"
     command.says("run settled")
-    lines = [json.loads(line) for line in command.lines]
+    lines = lines_of(command)
     scaled = next(line for line in lines if line["event"].startswith("scaled"))
     assert (scaled["queue"], scaled["before"], scaled["workers"]) == ("agent-queue", 0, 1)
     assert scaled["event"] == f"scaled 0 -> 1: {scaled['why']}"
 
 
 async def test_sigterm_lets_runs_finish_ends_every_worker_and_exits_0(start, redis_url: str):
-    command = start("2..2")
+    command = start("2..2", "--json")
     command.says("worker ready", 2)
+    ready = {line["name"] for line in lines_of(command) if line["event"] == "worker ready"}
+    assert len(ready) == 2
     workers = command.workers()
     async with Client(redis_url, settings=Settings()) as client:
         run = await client.submit("slow", 1.0)
@@ -92,6 +98,7 @@ async def test_sigterm_lets_runs_finish_ends_every_worker_and_exits_0(start, red
     assert len(workers) == 2
     assert all(map(gone, workers))
     assert command.text.count("shutdown phase 3 complete") == 2
+    assert {line.get("name") for line in lines_of(command) if "shutdown phase" in line["event"]} == ready
     assert "scaled 2 -> 0: the autoscaler stops" in command.text
 
 

@@ -164,6 +164,29 @@ async def test_workers_come_with_the_work_and_leave_after_it(system, ledger):
     await system.nothing_left()
 
 
+async def test_a_worker_that_is_frozen_is_killed_and_its_run_goes_on_elsewhere(system, ledger, tmp_path):
+    """Fails if whoever has a process counts: its run would wait for it as long as it stands still."""
+    async with scaled(system, ScalingSettings(max_workers=1)) as running:
+        run_id = await system.submit("gated", str(tmp_path / "gate"))
+        await until(lambda: ledger.lines("begin", run_id), 30)
+        (frozen,) = running.pids
+        await asyncio.sleep(2)  # it was seen alive
+        os.kill(frozen, signal.SIGSTOP)
+        await until(lambda: len(ledger.lines("begin", run_id)) == 2, 60)
+        (tmp_path / "gate").touch()
+        assert (await system.ended(run_id)).attempt == 2
+        assert frozen not in running.pids
+        assert any("does not beat any more: killed" in text for text in running.heard.warned)
+    ledger.check_nothing_ran_twice_under_one_fence()
+
+
+async def test_a_worker_whose_code_blocks_it_is_left_alone(system, ledger):
+    """Its leases are kept by a thread: only its beat is silent."""
+    async with scaled(system, ScalingSettings(max_workers=1)):
+        run = await system.ended(await system.submit("blocks", 8.0), 40)
+        assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
+
+
 async def test_an_idle_worker_leaves_before_a_busy_one(system, ledger, tmp_path):
     """Also if the busy one is the younger, which would be the one to go otherwise."""
     async with scaled(system, ScalingSettings(max_workers=2, down_seconds=0.3)) as running:

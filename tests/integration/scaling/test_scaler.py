@@ -104,7 +104,7 @@ async def test_a_wrong_queue_is_not_found_and_the_right_ones_are_named(caller: C
     [
         ({"queue": ""}, "has no queue: name one of agent-queue, browser-jobs"),
         ({"queue": "agent-queue,,browser-jobs"}, "has an empty name in it"),
-        ({"slots": "0"}, "slots = '0' is not allowed: a number from 1 to 1e+06"),
+        ({"slots": "0"}, "slots = '0' is not allowed: a number from 1 to 1000000"),
         ({"slots": "2.5"}, "slots = '2.5' is no whole number"),
         ({"slots": "three"}, "slots = 'three' is not allowed"),
         (
@@ -115,6 +115,7 @@ async def test_a_wrong_queue_is_not_found_and_the_right_ones_are_named(caller: C
         ({"activation": "-1"}, "activation = '-1' is not allowed"),
         ({"targetwaitseconds": "5"}, "has 'targetwaitseconds': write targetWaitSeconds"),
         ({"age_weight": "5"}, "has 'age_weight': write ageWeight"),
+        ({"targetWaitSecond": "5"}, "has 'targetWaitSecond': write targetWaitSeconds"),
     ],
 )
 async def test_wrong_metadata_is_said_in_a_sentence(caller: Caller, metadata: dict[str, str], words: str):

@@ -13,12 +13,14 @@ import pytest
 from faultproxy import FaultProxy
 from grpc import aio
 from scalers import OTHER, QUEUE, Caller, calling, children, heard, queue_of, serving, settings_of, submit
+from system import until
 from valkeyprocess import ValkeyProcess
 
 from holdfast.config import QueueSettings, RedisSettings
 from holdfast.redis.client import Redis, connect
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Priority, Submission
+from holdfast.scaling import waking
 from holdfast.scaling.trigger import Trigger
 from holdfast.scaling.waking import Listener
 
@@ -145,6 +147,26 @@ async def test_a_stream_that_joins_is_watched_at_once(redis: Redis, redis_settin
         assert await heard(second) is False
         await submit(redis, name=OTHER)
         assert await heard(second) is True
+
+
+async def test_a_stream_may_join_while_the_wake_up_connects_again(
+    redis: Redis, redis_settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+):
+    """Fails if the wait that has failed is still moved: streams come back just when Redis does."""
+    monkeypatch.setattr(waking, "_RETRY_SECONDS", 1.0)
+    async with serving(settings_of(redis_settings)) as service:
+        caller = Caller(service.port)
+        first = caller.stream()
+        assert await heard(first) is False
+        await one_is_blocked(redis)
+        (waits,) = await blocked(redis)
+        await redis.execute_command("CLIENT", "KILL", "ID", waits["id"])
+        await until(lambda: service._watch._reader is None)
+        second = caller.stream(OTHER)
+        assert await heard(second) is False
+        await submit(redis)
+        assert await heard(first) is True
+        await caller.channel.close()
 
 
 async def test_streams_that_leave_are_forgotten(redis: Redis, redis_settings: RedisSettings):

@@ -53,6 +53,18 @@ def test_the_curl_line_of_the_welcome_is_accepted_as_it_stands(start_dev: StartD
     assert call(url, json.loads(body))[0] == 202
 
 
+def test_with_residents_only_nothing_is_offered_that_could_be_submitted(start_dev: StartDev, short_dir: Path):
+    (short_dir / "desk.py").write_text(
+        "from holdfast import App\napp = App('desk')\n\n@app.resident\nclass Clerk:\n"
+        "    async def receive(self, ctx, message):\n        return message\n"
+    )
+    dev = start_dev().ready()
+    assert dev.api
+    words = [line.partition("│")[2].split()[:1] for line in dev.lines[:5]]
+    assert words == [["Redis"], ["resident"], ["api"], ["reload"], ["stop"]], dev.text
+    assert f"resident Clerk: holdfast agents start Clerk ID (in {short_dir.resolve()}, or with" in dev.text
+
+
 def test_the_api_is_janitor_and_relay_too_and_all_share_one_database(start_dev: StartDev, short_dir: Path):
     dev = start_dev().ready()
     for part in ("api", "janitor", "relay"):

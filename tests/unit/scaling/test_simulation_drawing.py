@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from holdfast.scaling.simulation.drawing import braille, columns, replicas_of, svg, waiting_of
+import pytest
+
+from holdfast.scaling.simulation.drawing import braille, columns, replicas_of, svg, ticks, waiting_of
 from holdfast.scaling.simulation.engine import Simulation
 from holdfast.scaling.simulation.outcome import Sample
 from holdfast.scaling.simulation.policies import policies_of
@@ -38,6 +40,29 @@ def test_an_svg_has_a_line_for_each_policy_in_both_panels():
     texts = [text.text or "" for text in root.iter(f"{names}text")]
     assert any(text.startswith("fixed:2: 2.0 replicas, at most 2; wait p50") for text in texts)
     assert "replicas" in texts
+    assert [text for text in texts if re.fullmatch("[0-9]+[smhd]", text)] == 2 * [
+        f"{minutes}m" for minutes in range(5, 35, 5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "step"),
+    [
+        (59, 10),
+        (8 * 60, 60),
+        (18 * 60 + 7, 5 * 60),
+        (70 * 60 + 13, 10 * 60),
+        (2.4 * 3600, 30 * 60),
+        (86_400, 3 * 3600),
+        (90_000, 6 * 3600),
+        (7 * 86_400, 86_400),
+        (400 * 86_400, 8 * 7 * 86_400),
+    ],
+)
+def test_times_are_named_in_round_steps(end, step):
+    named = list(ticks(end))
+    assert named == list(range(0, int(end) + 1, step))
+    assert 3 <= len(named) <= 9
 
 
 def test_a_policy_that_never_finishes_is_cut_and_flattens_nobody():

@@ -79,11 +79,29 @@ def test_a_short_file_says_only_what_differs(read):
     assert (policy.keda.min_replica_count, policy.keda.max_replica_count) == (1, 50)
     assert policy.keda.triggers[0].target == 4
     assert policy.keda.behavior.scale_down.select_policy is Select.MIN
-    assert policy.keda.behavior.scale_up.policies is None
+    [chart] = policies_of("depth", WORLD)
+    assert policy.keda.behavior.scale_up == chart.keda.behavior.scale_up
+    assert policy.keda.fallback == chart.keda.fallback
+
+
+def test_a_part_of_behavior_or_fallback_leaves_the_rest_to_the_chart(read):
+    [chart] = policies_of("depth", WORLD)
+    [policy] = read("behavior: {scaleDown: {stabilizationWindowSeconds: 600}}\nfallback: {replicas: 7}\n")
+    down = msgspec.structs.replace(chart.keda.behavior.scale_down, stabilization_window_seconds=600)
+    assert policy.keda.behavior == msgspec.structs.replace(chart.keda.behavior, scale_down=down)
+    assert policy.keda.fallback == msgspec.structs.replace(chart.keda.fallback, replicas=7)
+    [none] = read("fallback: null\nbehavior: null\n")
+    assert (none.keda.fallback, none.keda.behavior) == (None, None)
+
+
+def test_a_fallback_is_no_less_than_the_least_of_its_policy(read):
+    """As in the chart: the greater one of keda.fallback.replicas and scaling.min."""
+    assert read("minReplicaCount: 6\n")[0].keda.fallback.replicas == 6
+    assert read("minReplicaCount: 0\n")[0].keda.fallback.replicas == 1
 
 
 def test_a_short_file_may_be_empty_of_differences(read):
-    assert read("name: plain\n")[0].keda.behavior == policies_of("depth", WORLD)[0].keda.behavior
+    assert read("name: plain\n")[0].keda == policies_of("depth", WORLD)[0].keda
 
 
 def test_a_short_file_may_have_its_own_slots_and_weights(read):
@@ -155,7 +173,6 @@ def test_what_is_emitted_is_what_the_chart_renders():
     )
     rendered, *_ = yaml.safe_load_all((ROOT / "deploy/kubernetes/keda.yaml").read_text())
     rendered["metadata"].pop("labels")
-    rendered["spec"]["advanced"].pop("restoreToOriginalReplicaCount")
     assert yaml.safe_load(to_yaml(emitted)) == rendered
 
 

@@ -43,6 +43,8 @@ api.linger_seconds: api.linger
 api.drain_seconds: api.drain
 api.janitor: janitor.enabled
 api.relay: relay.enabled
+queue.slots: workerDefaults.slots
+queue.scaling: workerDefaults.scaling
 worker.name: nothing, since it is the pod's name
 worker.queues: workers.<type>.queues
 worker.drain_seconds: workers.<type>.drain

@@ -7,12 +7,16 @@
 local partitions = KEYS[1]
 local own, most, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
+local MOST = 1024
+
 local now = now_ms()
 if own > 1 then redis.call('ZADD', partitions, now, own) end
 local greatest = 0
 local said = redis.call('ZRANGE', partitions, 0, -1, 'WITHSCORES')
 for i = 1, #said, 2 do
   local number, at = tonumber(said[i]) or 0, tonumber(said[i + 1])
+  -- Anybody can write anything there.
+  if not (number >= 1 and number <= MOST) then number = 0 end
   if most > 0 and number > most and now - at > patience then
     redis.call('ZREM', partitions, said[i])
   else

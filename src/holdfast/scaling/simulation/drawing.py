@@ -16,6 +16,15 @@ _RIGHT: Final = (0x80, 0x20, 0x10, 0x08)
 _BLANK: Final = 0x2800
 
 _WIDTH, _HEIGHT, _GAP, _EDGE = 900, 210, 46, 64
+_MOST_TICKS: Final = 8
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+_WEEK: Final = 604_800
+_STEPS: Final = (
+    *(1, 2, 5, 10, 15, 30),
+    *(60 * minutes for minutes in (1, 2, 5, 10, 15, 30)),
+    *(3_600 * hours for hours in (1, 2, 3, 6, 12)),
+    *(86_400, 172_800, _WEEK),
+)
 _COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 
 
@@ -113,9 +122,12 @@ def _panel(
             f'<line x1="0" x2="{inner}" y1="{at:g}" y2="{at:g}" stroke="#ddd"/>',
             f'<text x="-8" y="{at + 4:g}" text-anchor="end">{top * share:,.4g}</text>',
         ]
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        place = f'x="{inner * share:g}" y="{_HEIGHT + 16}" text-anchor="middle"'
-        parts.append(f"<text {place}>{_hours(end * share)}</text>")
+    for second in ticks(end):
+        x = f"{inner * second / end:g}"
+        parts += [
+            f'<line x1="{x}" x2="{x}" y1="{_HEIGHT}" y2="{_HEIGHT + 4}" stroke="#999"/>',
+            f'<text x="{x}" y="{_HEIGHT + 17}" text-anchor="middle">{_time(second)}</text>',
+        ]
     parts += [_line(outcome, of, at, end, top, inner) for at, outcome in enumerate(outcomes)]
     return "\n".join([*parts, "</g>"])
 
@@ -136,6 +148,18 @@ def _colour(at: int) -> str:
     return _COLOURS[at % len(_COLOURS)]
 
 
-def _hours(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes // 60}:{minutes % 60:02d}" if seconds >= 600 else f"{seconds:.0f} s"
+def ticks(end: float) -> range:
+    """The seconds that a time axis names: as many as have room, a round step apart."""
+    fits = (step for step in _STEPS if end / step <= _MOST_TICKS)
+    step = next(fits, _WEEK * math.ceil(end / _WEEK / _MOST_TICKS))
+    return range(0, math.floor(end) + 1, step)
+
+
+def _time(seconds: int) -> str:
+    """Write a round time with its units, as tables do: 30s, 15m, 1h 30m, 1d 12h."""
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts) or "0"

@@ -14,7 +14,7 @@ from holdfast.config.scaling import ScalingSettings
 from holdfast.errors import InputError
 from holdfast.scaling.simulation.manifest import read_documents
 from holdfast.scaling.simulation.rules import Fixed, Keda, Local
-from holdfast.scaling.simulation.scaledobject import spec_of
+from holdfast.scaling.simulation.scaledobject import plain, spec_of
 from holdfast.scaling.simulation.spec import (
     Behavior,
     Direction,
@@ -148,15 +148,17 @@ def _keda(document: Document, rest: dict[str, Any], policy: Policy, world: World
     """Fill in what a short policy does not say: as the chart has it, for the slots of a worker."""
     scaling = policy.scaling_in(world)
     target = policy.slots_in(world)
-    given: dict[str, Any] = {
+    least = rest.get("minReplicaCount")
+    chart: dict[str, Any] = {
         "minReplicaCount": scaling.min_workers,
         "maxReplicaCount": scaling.max_workers,
         "pollingInterval": POLLING_SECONDS,
         "cooldownPeriod": COOLDOWN_SECONDS,
         "triggers": [{}],
-        "behavior": behavior_of(scaling),
-        **rest,
+        "fallback": plain(fallback_of(least if isinstance(least, int) else scaling.min_workers)),
+        "behavior": plain(behavior_of(scaling)),
     }
+    given = _merged(chart, rest)
     if isinstance(given["triggers"], list):
         listed = cast("list[Any]", given["triggers"])
         given["triggers"] = [
@@ -164,6 +166,16 @@ def _keda(document: Document, rest: dict[str, Any], policy: Policy, world: World
             for one in listed
         ]
     return document.convert(given, KedaSpec)
+
+
+def _merged(chart: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What is given over what the chart has, name by name; a list or a null replaces what was there."""
+    merged = {**chart, **given}
+    for key, value in given.items():
+        below = chart.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            merged[key] = _merged(cast("dict[str, Any]", below), cast("dict[str, Any]", value))
+    return merged
 
 
 def _named(name: str, *triggers: Trigger) -> Callable[[World], Policy]:
@@ -177,14 +189,17 @@ def _named(name: str, *triggers: Trigger) -> Callable[[World], Policy]:
             polling_interval=POLLING_SECONDS,
             cooldown_period=COOLDOWN_SECONDS,
             triggers=tuple(msgspec.structs.replace(trigger, target=target) for trigger in triggers),
-            fallback=Fallback(
-                failure_threshold=3, replicas=max(scaling.min_workers, 1), behavior=FallbackBehavior.IF_HIGHER
-            ),
+            fallback=fallback_of(scaling.min_workers),
             behavior=behavior_of(scaling),
         )
         return Policy(name=name, keda=spec)
 
     return build
+
+
+def fallback_of(least: int) -> Fallback:
+    """An answer that does not come is not 0: whoever works goes on."""
+    return Fallback(failure_threshold=3, replicas=max(least, 1), behavior=FallbackBehavior.IF_HIGHER)
 
 
 def behavior_of(scaling: ScalingSettings) -> Behavior:

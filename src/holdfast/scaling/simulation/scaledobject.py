@@ -157,9 +157,12 @@ def scaled_object(spec: KedaSpec, target: Target) -> dict[str, Any]:
     if spec.idle_replica_count is not None:
         body["idleReplicaCount"] = spec.idle_replica_count
     if spec.fallback is not None:
-        body["fallback"] = _said(spec.fallback)
+        body["fallback"] = plain(spec.fallback)
+    # An autoscaler that goes leaves as many workers as there are.
+    advanced: dict[str, Any] = {"restoreToOriginalReplicaCount": False}
     if spec.behavior is not None:
-        body["advanced"] = {"horizontalPodAutoscalerConfig": {"behavior": _said(spec.behavior)}}
+        advanced["horizontalPodAutoscalerConfig"] = {"behavior": plain(spec.behavior)}
+    body["advanced"] = advanced
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -168,7 +171,7 @@ def scaled_object(spec: KedaSpec, target: Target) -> dict[str, Any]:
     }
 
 
-def _said(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A struct as plain values, without what it leaves to Kubernetes."""
     built = msgspec.to_builtins(value)
     return _without_nothing(built)

@@ -87,6 +87,12 @@ class Child:
         await self._started.wait()  # one that is just being started ends like any other
         await self._end(grace_seconds, hurry)
 
+    def kill(self) -> None:
+        """End the present process and all its session now, as a crash: ``run`` starts the next."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
     async def stop(self, grace_seconds: float, hurry: asyncio.Event) -> None:
         """End the process for good."""
         self._stopping = True

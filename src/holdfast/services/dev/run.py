@@ -271,23 +271,24 @@ class Dev:
         await asyncio.gather(*stops)
 
     def _welcome(self, url: str, verdict: Verdict, address: Address | None) -> None:
-        console, agents = self._console, verdict.agents
+        console, agents, residents = self._console, verdict.agents, verdict.residents
+        runs = bool(agents) or not residents  # with residents only there is nothing to submit
         first = agents[0] if agents else "AGENT"
-        submit = console.bold(f"holdfast submit {first} JSON --follow")
         here = "" if self._settings.redis.url else f" (in {Path.cwd()}, or with REDIS_URL set)"
-        lines = [
-            f"Redis    {redacted(url)}",
-            f"agents   {', '.join(agents) or 'none yet: register one with @app.agent'}",
-            f"submit   {submit}{here}",
-            f"reload   {self._watch.folder if self._watch else 'off'}",
-            "stop     Ctrl-C",
-        ]
+        lines = [f"Redis    {redacted(url)}"]
+        if runs:
+            lines.append(f"agents   {', '.join(agents) or 'none yet: register one with @app.agent'}")
+        if residents:
+            start = console.bold(f"holdfast agents start {residents[0]} ID")
+            lines.append(f"resident {', '.join(residents)}: {start}{'' if runs else here}")
+        if runs:
+            lines.append(f"submit   {console.bold(f'holdfast submit {first} JSON --follow')}{here}")
         if address is not None:
-            curl = console.bold(curl_line(address, first, keyed=bool(self._settings.api.keys)))
-            lines[3:3] = [f"api      {address.url}", f"http     {curl}"]
-        if verdict.residents:
-            start = console.bold(f"holdfast agents start {verdict.residents[0]} ID")
-            lines[2:2] = [f"resident {', '.join(verdict.residents)}: {start}"]
+            lines.append(f"api      {address.url}")
+            if runs:
+                curl = console.bold(curl_line(address, first, keyed=bool(self._settings.api.keys)))
+                lines.append(f"http     {curl}")
+        lines += [f"reload   {self._watch.folder if self._watch else 'off'}", "stop     Ctrl-C"]
         console.say("\n".join(lines))
 
 
