@@ -437,6 +437,20 @@ async def test_a_percentage_that_was_written_badly_by_hand_is_off(rollouts, redi
     assert await rollouts.get(FLAG) == Rollout(name=FLAG)
 
 
+@pytest.mark.parametrize("written", ["nan", "inf", "1e300", "-5", "1_000"])
+async def test_a_time_that_was_written_badly_by_hand_is_none(rollouts, redis, written):
+    await redis.hset(f"rollout:{FLAG}", mapping={"percent": "5", "changed_at": written})
+    assert (await rollouts.get(FLAG)).changed_at == 0
+
+
+async def test_a_damaged_rollout_does_not_hide_the_others(rollouts, redis):
+    await rollouts.set("fine", 10)
+    await redis.set("rollout:damaged", "no hash")
+    await redis.sadd("rollouts", "damaged", "no such name!")
+    assert [each.name for each in await rollouts.all()] == ["fine"]
+    await redis.delete("rollout:damaged")
+
+
 async def test_a_percentage_that_was_written_by_hand_counts(system, redis, old_way):
     await redis.hset(f"rollout:{FLAG}", "percent", "100")
     async with producer(system, old_way) as sending:

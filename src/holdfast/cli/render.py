@@ -209,7 +209,7 @@ def _kustomization(files: Mapping[str, str]) -> str:
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def _tell(out: Path, changed: Sequence[str], *, check: bool) -> None:

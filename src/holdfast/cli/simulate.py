@@ -86,9 +86,11 @@ Policies = Annotated[
         "--policy", metavar="POLICY", help=f"A file, a ScaledObject, or one of {_NAMES}; repeatable."
     ),
 ]
-Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Runs that one worker does at once.")]
-Least = Annotated[int | None, typer.Option("--min", min=0, help="Workers at least.")]
-Most = Annotated[int | None, typer.Option("--max", min=1, help="Workers at most.")]
+Slots = Annotated[
+    int | None, typer.Option("--slots", min=1, max=100_000, help="Runs that one worker does at once.")
+]
+Least = Annotated[int | None, typer.Option("--min", min=0, max=100_000, help="Workers at least.")]
+Most = Annotated[int | None, typer.Option("--max", min=1, max=100_000, help="Workers at most.")]
 Scheduling = Annotated[
     str,
     typer.Option(
@@ -237,7 +239,10 @@ def _outage(text: str) -> tuple[float, float]:
     begin, dots, end = text.partition("..")
     if not dots:
         raise InputError(f"--outage {text[:40]!r} is not a span: write FROM..TO, like 10m..20m")
-    return _seconds(begin, "--outage", 0.0), _seconds(end, "--outage", 0.0)
+    span = _seconds(begin, "--outage", 0.0), _seconds(end, "--outage", 0.0)
+    if span[0] >= span[1]:
+        raise InputError(f"--outage {text[:40]!r} ends before it begins")
+    return span
 
 
 # -- what is shown

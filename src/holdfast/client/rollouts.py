@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from holdfast.client.rollout import Rollout, checked_percent, checked_rollout
-from holdfast.errors import NotFound, RedisUnavailable
-from holdfast.redis.client import TROUBLE
+from holdfast.errors import InputError, NotFound, RedisUnavailable
+from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.keys import rollout_key, rollouts_key
 from holdfast.redis.scripts import load
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SET = load(__package__, "rollout")
 _TENANT: Final = "tenant:"
+_CENTURY_MS: Final = 4.1e12
 _log = get_logger(__name__)
 
 
@@ -48,8 +49,16 @@ class Rollouts:
 
     async def all(self) -> list[Rollout]:
         """Read every roll-out that was set, by name."""
-        found = [(name, await self._fields(name)) for name in await self._names()]
-        return [_rollout(name, fields) for name, fields in found if fields]
+        found: list[Rollout] = []
+        for name in await self._names():
+            try:
+                fields = await self._fields(name)
+            except (InputError, *REFUSALS) as exc:  # one that somebody damaged must not hide the others
+                _log.warning("roll-out can't be read, so it is off", rollout=name[:200], error=str(exc))
+                continue
+            if fields:
+                found.append(_rollout(name, fields))
+        return found
 
     async def set(
         self,
@@ -160,8 +169,14 @@ def _rollout(name: str, fields: Mapping[bytes, bytes]) -> Rollout:
         allowed=frozenset(by_word["on"]),
         denied=frozenset(by_word["off"]),
         reason=said.get("reason", ""),
-        changed_at=(_number(said.get("changed_at", "")) or 0.0) / 1000,
+        changed_at=_moment(said.get("changed_at", "")),
     )
+
+
+def _moment(text: str) -> float:
+    """Read ms since 1970; what is none of this century is none."""
+    at = _number(text)
+    return at / 1000 if at is not None and 0 <= at < _CENTURY_MS else 0.0
 
 
 def _percent(name: str, text: str) -> float:
@@ -174,6 +189,6 @@ def _percent(name: str, text: str) -> float:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        return None if "_" in text else float(text)  # Python alone reads 1_000
     except ValueError:
         return None

@@ -31,6 +31,16 @@ def test_a_csv_is_read_with_or_without_a_header_and_put_in_order(file):
     assert (plain.lanes, plain.seconds, len(plain)) == (None, 2, 2)
 
 
+def test_a_spreadsheets_mark_is_no_part_of_it(file):
+    assert list(read_trace(file("\ufeff0,3\n")).durations) == [3]
+
+
+@pytest.mark.parametrize("text", ["0,1\n1e308,1\n", "0,1\n1760000000,1\n"])
+def test_times_of_two_clocks_are_refused(file, text):
+    with pytest.raises(InputError, match="ten years are the most: are all arrivals seconds"):
+        read_trace(file(text))
+
+
 def test_json_lines_are_read(file):
     trace = read_trace(file('{"arrival": 1, "duration": 5}\n\n{"arrival": 0, "duration": 2, "more": 1}\n'))
     assert list(trace.durations) == [2, 5]

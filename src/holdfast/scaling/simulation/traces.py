@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.config.durations import DAY
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("arrival", "duration", "queue", "priority")
 _EPOCH: Final = 1e8
 """Arrivals from here on are times of the clock, and are counted from the first of them."""
+_LONGEST_SECONDS: Final = 3660 * DAY
 _LANES: Final = {"high": 1, "": 2, "normal": 2, "low": 3}
 
 
@@ -72,12 +74,19 @@ def read_trace(path: Path, *, queue: str = "") -> Trace:
         raise InputError(f"{path} has runs of several queues: name one with --queue ({', '.join(names)})")
     if not rows:
         raise InputError(f"{path} holds no runs: write a line `arrival,duration` in seconds for each")
-    return trace_of(rows)
+    trace = trace_of(rows)
+    if trace.seconds > _LONGEST_SECONDS:
+        raise InputError(
+            f"{path} goes on for {trace.seconds / DAY:,.3g} days, and ten years are the most: "
+            "are all arrivals seconds, and of one clock?"
+        )
+    return trace
 
 
 def _rows(path: Path) -> Iterator[Row]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        # As spreadsheets write it, too: with a mark of the order of bytes.
+        with path.open(encoding="utf-8-sig", newline="") as file:
             first = next((line for line in file if line.strip()), "")
             file.seek(0)
             yield from (_jsonl if first.lstrip().startswith("{") else _csv)(path, file)
