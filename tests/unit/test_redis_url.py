@@ -47,7 +47,7 @@ def test_a_url_says_where_redis_is(url: str, address: Address):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("", "no Redis is configured: set redis\.url \(REDIS_URL\)"),
+        ("", r"no Redis is configured: set redis\.url \(REDIS_URL\)"),
         ("http://:hunter2@localhost", "scheme 'http'"),
         ("localhost:6379", "scheme 'localhost'"),
         ("redis://", "host:port belongs"),
