@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -120,7 +121,9 @@ async def test_a_request_that_is_being_sent_may_finish(place):
             async with asyncio.timeout(10):
                 while True:
                     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
-                        await client.get("/healthz")
+                        # One that came just before the door was closed is let in by the kernel, and by nobody else.
+                        with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
+                            await client.get("/healthz")
         writer.write(body[5:])
         answer = await asyncio.wait_for(reader.read(), 10)
         assert answer.startswith(b"HTTP/1.1 202"), answer
