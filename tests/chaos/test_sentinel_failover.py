@@ -13,14 +13,18 @@ from collections import Counter
 import msgspec
 import pytest
 from clusters import Guarded
+from grpc import aio
 from hosting import agent, cluster_of
+from receiver import Receiver
+from relaying import Outside
+from scalers import calling, heard, settings_of, submit
 from scheduling import RunningScheduler
 from system import System, until
 
 from holdfast import App, Client, Context
 from holdfast.config import RedisSettings
 from holdfast.errors import NoHost, RedisUnavailable
-from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.client import DISCONNECTS, connect
 from holdfast.runs.run import Status
 
 pytestmark = pytest.mark.chaos
@@ -170,3 +174,45 @@ async def test_a_resident_lives_through_a_failover(guarded, redis):
         await patiently(lambda: hosts.engine.run(agent("y")))
         assert (await patiently(lambda: hosts.where("y"))).host == "h1"
         await patiently(lambda: hosts.engine.stop("x"))
+
+
+async def test_a_relay_goes_on_where_it_was_after_a_failover(guarded, redis):
+    async with Receiver() as receiver, Outside(redis, receiver.url) as outside:
+        running = outside.relay()
+        await outside.run("a")
+        await outside.say("a", *["chunk"] * 20)
+        await outside.emptied()
+        await asyncio.to_thread(guarded.in_sync)
+        guarded.primary.kill()
+        await asyncio.to_thread(guarded.promoted)
+        await patiently(lambda: outside.say("a", *["chunk"] * 20))
+        await outside.emptied(60)
+        assert not running.task.done()
+        arrived = list(dict.fromkeys(receiver.ids("a")))
+        assert arrived == [f"a/{number}" for number in range(1, 41)]
+
+
+async def test_a_scaler_says_unavailable_during_a_failover_and_then_pushes_again(guarded, redis):
+    client = connect(redis)
+    async with calling(settings_of(redis, answer_seconds=0.5)) as caller:
+        stream = caller.stream()
+        assert await heard(stream) is False
+        guarded.primary.kill()
+        with pytest.raises(aio.AioRpcError) as caught:
+            await heard(stream)
+        assert caught.value.code().name == "UNAVAILABLE", "an error: 0 would end every worker"
+        await asyncio.to_thread(guarded.promoted)
+
+        async def listen():
+            try:
+                again = caller.stream()
+                return again, await heard(again)
+            except aio.AioRpcError as exc:
+                raise ConnectionError(exc.details()) from exc
+
+        again, active = await patiently(listen)
+        assert active is False
+        await patiently(lambda: submit(client))
+        assert await heard(again) is True, "pushed by the queue on its new primary"
+        assert (await caller.value()).metricValue == 1
+    await client.aclose()

@@ -1,17 +1,20 @@
 """Asks for depths on behalf of many at once: what is asked in the same moment travels as one round trip.
 
+In a cluster each queue is asked for alone: a server that hangs keeps only its own queues from an answer.
 Invariant: whoever asks hears within ``seconds``, and never 0 from a Redis that did not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from holdfast.config import redacted
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import REFUSALS
+from holdfast.redis.connections import Cluster
 from holdfast.redis.edge import answering
 from holdfast.runs.queue import read_depths
 
@@ -32,20 +35,28 @@ class Asker:
         self._redis = redis
         self._url = url
         self._seconds = seconds
-        self._batcher: Batcher[Queues, list[Depth]] = Batcher(self._read)
+        self._batchers: defaultdict[str, Batcher[Queues, list[Depth]]] = defaultdict(
+            lambda: Batcher(self._read)
+        )
 
     async def ask(self, queues: Queues) -> list[Depth]:
         """Read the depths of these queues, in their order; errors are ours, with a sentence."""
         try:
             async with asyncio.timeout(self._seconds):
                 with answering(self._url):
-                    return await self._batcher.add(queues)
+                    return await self._together(queues)
         except TimeoutError as exc:
             raise too_slow(self._url, self._seconds) from exc
 
     async def aclose(self) -> None:
         """Wait for what is being asked."""
-        await self._batcher.aclose()
+        await asyncio.gather(*(batcher.aclose() for batcher in self._batchers.values()))
+
+    async def _together(self, queues: Queues) -> list[Depth]:
+        if not isinstance(self._redis, Cluster):
+            return await self._batchers[""].add(queues)
+        found = await asyncio.gather(*(self._batchers[queue.name].add((queue,)) for queue in queues))
+        return [depth for (depth,) in found]
 
     async def _read(self, asked: list[Queues]) -> list[list[Depth] | Exception]:
         distinct = {queue.name: queue for queues in asked for queue in queues}
