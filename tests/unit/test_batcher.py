@@ -74,6 +74,19 @@ async def test_a_caller_that_is_cancelled_costs_the_others_nothing():
     assert await second == 20
 
 
+async def test_what_its_caller_has_given_up_is_not_sent_any_more():
+    server = Server()
+    server.open.clear()
+    batcher: Batcher[int, int] = Batcher(server.flush)
+    adds = [asyncio.create_task(batcher.add(n)) for n in (0, 2, 4)]
+    await asyncio.sleep(0)
+    adds[1].cancel()
+    server.open.set()
+    assert [await adds[0], await adds[2]] == [0, 40]
+    assert adds[1].cancelled()
+    assert server.batches == [[0], [4]]
+
+
 async def test_closing_waits_for_what_is_on_its_way():
     server = Server()
     server.open.clear()

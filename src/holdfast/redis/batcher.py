@@ -1,7 +1,8 @@
 """Coalesces concurrent writes of one kind into batches.
 
 One batch is in flight at a time; whatever arrives meanwhile goes next, together, so batches grow with the
-load and an idle caller waits for nobody.
+load and an idle caller waits for nobody. What its caller gave up before its turn came is never sent: it may
+have gone another way since.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Batcher(Generic[T, R]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
-                await self._send(batch)
+                if wanted := [(item, future) for item, future in batch if not future.done()]:
+                    await self._send(wanted)
         finally:
             self._drainer = None
 

@@ -17,6 +17,7 @@ from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message, decode_value, encode_value
 from holdfast.runs.run import Envelope, Run, RunFault, Status, attempt_of
 from holdfast.runs.scope import shown_limit, unscoped
+from holdfast.runs.sending import Sending
 from holdfast.runs.submit import Submitter
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ class Partition:
         self.outside = outside and not settings.private
         self.keys = QueueKeys.of(settings.stream, prefix=prefix, deadletter=settings.deadletter)
         self.redis = redis
+        self.sending = Sending(settings.name, sender, breaker)
         self._submitter = Submitter(
-            settings, self.keys, redis, sender=sender, breaker=breaker, metrics=metrics, outside=self.outside
+            settings, self.keys, redis, sending=self.sending, metrics=metrics, outside=self.outside
         )
 
     @property

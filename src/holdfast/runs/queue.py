@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.config.queues import MOST_PARTITIONS
 from holdfast.errors import RedisUnavailable
+from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.connections import Cluster
 from holdfast.redis.scripts import load
@@ -76,7 +77,7 @@ class RunQueue:
         self.partitions: list[Partition] = [make(number) for number in range(self._count)]
         """Those that are known; ``look_around`` finds more while others count on more than we do."""
         self._looked_at = self._said_at = self._tried_at = float("-inf")
-        self._sender = sender
+        self._sayings: Batcher[None, None] = Batcher(self._say_for)
         self._turns = itertools.count(random.randrange(self._count))  # noqa: S311
 
     @property
@@ -101,6 +102,7 @@ class RunQueue:
 
     async def aclose(self) -> None:
         """Wait until what was submitted has been sent."""
+        await self._sayings.aclose()
         for partition in self.partitions:
             await partition.aclose()
 
@@ -197,34 +199,33 @@ class RunQueue:
 
         Nothing is sent before it was said: it would be where nobody looks. Later it may wait a while.
         """
+        if self._must_say():
+            await self._sayings.add(None)
+
+    def _must_say(self) -> bool:
         now = asyncio.get_running_loop().time()
-        trusted = now - self._said_at < FORGET_SECONDS / 2
-        if now - self._said_at <= COUNT_SECONDS or (trusted and now - self._tried_at <= COUNT_SECONDS):
-            return
-        self._tried_at = now
+        tried_at = self._tried_at if self._was_heard(now) else float("-inf")
+        return now - max(self._said_at, tried_at) > COUNT_SECONDS
+
+    def _was_heard(self, now: float) -> bool:
+        """Whether what we said last is remembered for long enough to go on by it."""
+        return now - self._said_at < FORGET_SECONDS / 2
+
+    async def _say_for(self, callers: list[None]) -> list[None]:
+        """Say it once for all who want to submit."""
+        if not self._must_say():
+            return callers
+        now = self._tried_at = asyncio.get_running_loop().time()
         try:
-            await self._told()
-        except DISCONNECTS as exc:
-            told = f"queue {self.name!r}: can't say that it has {self._count} partitions: {exc}"
-            if not trusted:
-                raise RedisUnavailable(told, retry_after=2.0) from exc
-            _log.warning(told)  # the others' partitions must not wait for the first one
+            await self.partitions[0].sending(lambda: self.look_around(say=True))
+        except RedisUnavailable as exc:
+            if not self._was_heard(now):
+                raise
+            # The others' partitions must not wait for the first one.
+            _log.warning("can't say how many partitions there are", queue=self.name, error=str(exc))
         else:
             self._said_at = now
-
-    async def _told(self) -> None:
-        """Say it, with the sender's retries."""
-        sender = self._sender
-        retries, delay = (sender.max_retries, sender.retry_delay_seconds) if sender else (0, 0.0)
-        for _ in range(retries):
-            try:
-                await self.look_around(say=True)
-            except DISCONNECTS:
-                await asyncio.sleep(delay)
-                delay *= sender.retry_backoff if sender else 1.0
-            else:
-                return
-        await self.look_around(say=True)
+        return callers
 
     # -- looking
 

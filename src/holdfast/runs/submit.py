@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import Conflict, InputError, PayloadTooLarge, QueueFull, QueuePaused, RedisUnavailable
 from holdfast.redis.batcher import Batcher, fitting
-from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.keys import LANES
 from holdfast.redis.scripts import load
 from holdfast.runs.message import encode_message
@@ -27,10 +26,10 @@ from holdfast.telemetry.traces import inject
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.config import QueueSettings, SenderSettings
-    from holdfast.redis.breaker import Breaker
+    from holdfast.config import QueueSettings
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import QueueKeys
+    from holdfast.runs.sending import Sending
     from holdfast.telemetry.metrics import Metrics
 
 _SUBMIT = load(__package__, "submit")
@@ -68,7 +67,7 @@ class _Written(NamedTuple):
 
 
 class Submitter:
-    """Sends submissions to one queue, with the sender's retries and breaker if it has any."""
+    """Sends submissions to one partition of a queue."""
 
     def __init__(
         self,
@@ -76,15 +75,13 @@ class Submitter:
         keys: QueueKeys,
         redis: Redis,
         *,
-        sender: SenderSettings | None,
-        breaker: Breaker | None,
+        sending: Sending,
         metrics: Metrics | None,
         outside: bool,
     ) -> None:
         self._settings = settings
         self._redis = redis
-        self._sender = sender
-        self._breaker = breaker
+        self._sending = sending
         self._metrics = metrics
         self._keys = [
             *keys.lanes,
@@ -212,34 +209,14 @@ class Submitter:
             size = fitting(rows, lambda row: len(row[_MESSAGE]), most=len(rows))
             page, rows = rows[:size], rows[size:]
             try:
-                answered, tries = await self._call([*self._head, *(part for row in page for part in row)])
+                args = [*self._head, *(part for row in page for part in row)]
+                answered, tries = await self._sending(partial(_SUBMIT, self._redis, self._keys, args))
             except RedisUnavailable as exc:
                 if not replies:
                     raise
                 return replies, most, exc
             replies, most = replies + answered, max(most, tries)
         return replies, most, AssertionError("every row has its reply")
-
-    async def _call(self, args: list[Any]) -> tuple[list[list[bytes]], int]:
-        """Call the script until it answers or the sender's tries are used up; return how many it took."""
-        sender = self._sender
-        tries, delay = (1 + sender.max_retries, sender.retry_delay_seconds) if sender else (1, 0.0)
-        for attempt in range(1, tries + 1):
-            try:
-                return await self._guarded(args), attempt
-            except DISCONNECTS as exc:
-                if attempt == tries:
-                    told = f"queue {self._settings.name!r}: Redis did not answer in {tries} tries: {exc}"
-                    raise RedisUnavailable(told, retry_after=2.0) from exc
-                await asyncio.sleep(delay)
-                delay *= sender.retry_backoff if sender else 1.0
-        raise AssertionError("the last try returns or raises")
-
-    async def _guarded(self, args: list[Any]) -> list[list[bytes]]:
-        if self._breaker is None:
-            return await _SUBMIT(self._redis, self._keys, args)
-        with self._breaker.guard():
-            return await _SUBMIT(self._redis, self._keys, args)
 
     def _ticket(self, submission: Submission, reply: list[bytes], *, resent: bool) -> Ticket | Exception:
         word, run_id, entry, *status = (part.decode() for part in reply)

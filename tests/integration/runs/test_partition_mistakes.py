@@ -47,9 +47,23 @@ MISTAKES = [
     Mistake(
         "producers don't say how many partitions they count on",
         "runs/queue.py",
-        "await self.look_around(say=True)",
-        "await self.look_around()",
+        "lambda: self.look_around(say=True)",
+        "lambda: self.look_around()",
         f"{ONE}::test_growing_with_work_in_flight_loses_nothing",
+    ),
+    Mistake(
+        "every producer says it for itself",
+        "runs/queue.py",
+        "            await self._sayings.add(None)\n",
+        "            await self._say_for([None])\n",
+        f"{ONE}::test_many_producers_at_once_say_how_many_partitions_there_are_for_each_other",
+    ),
+    Mistake(
+        "what its caller gave up is sent all the same",
+        "redis/batcher.py",
+        " if not future.done()]",
+        "]",
+        "tests/unit/test_batcher.py::test_what_its_caller_has_given_up_is_not_sent_any_more",
     ),
     Mistake(
         "partitions are forgotten with what is in them",

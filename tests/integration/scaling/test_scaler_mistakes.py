@@ -113,9 +113,17 @@ class TestScaler(KnownMistakes):
         Mistake(
             "every call is a round trip of its own",
             "scaling/asking.py",
-            "return await self._batcher.add(queues)",
-            "return (await self._read([queues]))[0]",
+            'return await self._batchers[""].add(queues)',
+            "return _answer(queues, await self._depths(queues))",
             f"{CALLS}::test_what_is_asked_in_one_moment_travels_together",
+        ),
+        Mistake(
+            "in a cluster all queues are asked for together",
+            "scaling/asking.py",
+            "if not isinstance(self._redis, Cluster):",
+            "if self._redis:",
+            "tests/integration/scaling/test_scaler_on_a_cluster.py::"
+            "test_a_server_that_hangs_keeps_only_its_own_queues_from_an_answer",
         ),
         Mistake(
             "a damaged queue leaves others without an answer",

@@ -1,0 +1,47 @@
+"""How a producer's calls are repeated: by the settings of ``sender``, and behind the breaker.
+
+Only for scripts that change nothing more when they are called again after a lost reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.errors import RedisUnavailable
+from holdfast.redis.client import DISCONNECTS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.config import SenderSettings
+    from holdfast.redis.breaker import Breaker
+
+T = TypeVar("T")
+
+
+class Sending:
+    """Makes calls for one partition of a queue until they are answered, or the tries are used up."""
+
+    def __init__(self, queue: str, sender: SenderSettings | None, breaker: Breaker | None) -> None:
+        self._queue = queue
+        self._breaker = breaker
+        self._tries = 1 + sender.max_retries if sender else 1
+        self._delay = sender.retry_delay_seconds if sender else 0.0
+        self._backoff = sender.retry_backoff if sender else 1.0
+
+    async def __call__(self, call: Callable[[], Awaitable[T]]) -> tuple[T, int]:
+        """Call until there is an answer; return it, and how many tries it took."""
+        delay = self._delay
+        for attempt in range(1, self._tries + 1):
+            try:
+                with self._breaker.guard() if self._breaker else contextlib.nullcontext():
+                    return await call(), attempt
+            except DISCONNECTS as exc:
+                if attempt == self._tries:
+                    told = f"queue {self._queue!r}: Redis did not answer in {self._tries} tries: {exc}"
+                    raise RedisUnavailable(told, retry_after=2.0) from exc
+            await asyncio.sleep(delay)
+            delay *= self._backoff
+        raise AssertionError("the last try returns or raises")
