@@ -2,7 +2,8 @@
 
 One round: note where the lanes end, look at the depths, tell who has to be told, and block until something
 comes after those ends. What comes between the look and the block is after the ends too, so it is not missed.
-Only lanes of queues without work are waited for: work on top of work is no news.
+Only lanes of queues without work are waited for: work on top of work is no news. While Redis can't be asked
+nothing is said: what was said last counts, and whoever asks on its own hears the error.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, Refused
 from holdfast.redis.client import TROUBLE, connect, connect_blocking
 from holdfast.redis.connections import Cluster
 from holdfast.redis.scripts import load
@@ -94,6 +95,7 @@ class Watch:
         self._waiting: asyncio.Timeout | None = None
         self._reader: Any = None
         self._leaving = False
+        self._is_away = False
 
     @contextlib.contextmanager
     def listening(self, trigger: Trigger) -> Generator[Listener]:
@@ -166,13 +168,23 @@ class Watch:
         return any(news)
 
     def _tell(self, listener: Listener, answer: list[Depth] | BaseException) -> bool:
+        if isinstance(answer, (Refused, ConfigError)):
+            # Not now. The stream stays open: after every error KEDA waits longer to open the next one.
+            self._say_away(answer)
+            return False
         if isinstance(answer, HoldfastError):
             listener.end(answer)
             self._listeners.discard(listener)
             return True
         if isinstance(answer, BaseException):
             raise answer
+        self._is_away = False
         return listener.tell(listener.trigger.is_active(listener.trigger.demand(answer)))
+
+    def _say_away(self, fault: HoldfastError) -> None:
+        if not self._is_away:
+            _log.warning("streams are silent until Redis can be asked again", error=str(fault))
+        self._is_away = True
 
     # -- waiting
 

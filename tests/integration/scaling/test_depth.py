@@ -8,7 +8,7 @@ from faultproxy import FaultProxy
 from holdfast.config import QueueSettings, RedisSettings
 from holdfast.redis.client import DISCONNECTS, REFUSALS, Redis, connect
 from holdfast.runs.queue import RunQueue
-from holdfast.runs.run import Submission
+from holdfast.runs.run import Priority, Submission
 from holdfast.scaling.depth import needs
 
 
@@ -102,3 +102,23 @@ async def test_a_lane_without_the_group_and_one_that_is_missing_hold_nobody(redi
     await redis.execute_command("XDEL", queue.keys.stream, "1-1")
     assert (await needs(redis, [queue]))[0].depth == 0
     assert (await queue.depth()).workers == 0
+
+
+async def test_what_was_acked_and_left_there_wants_nobody(redis: Redis):
+    """As after delete_after_ack was off, or a foreign consumer's XACK: idle workers would be kept for it."""
+    queue = await filled(redis, "q", waiting=0, held=5)
+    entries = await redis.xrange(queue.keys.stream)
+    await redis.xack(queue.keys.stream, queue.settings.group, *(entry for entry, _ in entries))
+    need = (await needs(redis, [queue]))[0]
+    assert (need.depth, need.undelivered, need.wanted) == (0, 0, 0)
+    await queue.submit(Submission(agent="a"))
+    assert (await needs(redis, [queue]))[0].undelivered > 0
+
+
+async def test_what_is_held_in_one_lane_hides_nothing_that_waits_in_another(redis: Redis):
+    queue = await filled(redis, "q", waiting=0, held=3)
+    await redis.execute_command("XTRIM", queue.keys.stream, "MAXLEN", 0)
+    for _ in range(3):
+        await queue.submit(Submission(agent="a", priority=Priority.LOW))
+    need = (await needs(redis, [queue]))[0]
+    assert (need.undelivered, need.in_flight) == (3, 3)

@@ -111,6 +111,13 @@ class TestScaler(KnownMistakes):
             f"{CALLS}::test_a_redis_that_is_away_is_an_error_never_zero[refuse]",
         ),
         Mistake(
+            "an outage ends all streams with an error",
+            "scaling/waking.py",
+            "if isinstance(answer, (Refused, ConfigError)):",
+            "if False:",
+            f"{STREAMS}::test_a_stream_outlives_an_outage_and_tells_what_came_meanwhile",
+        ),
+        Mistake(
             "every call is a round trip of its own",
             "scaling/asking.py",
             'return await self._batchers[""].add(queues)',

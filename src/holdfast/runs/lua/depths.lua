@@ -8,17 +8,18 @@ local delayed, deadletter, gate = KEYS[5], KEYS[6], KEYS[7]
 local group, deletes, counting = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
 
 local now = now_ms()
-local total, pending, oldest, names, workers = 0, 0, 0, {}, 0
+local undelivered, pending, oldest, names, workers = 0, 0, 0, {}, 0
 
-local function note_oldest(lane, after)
-  local first = redis.call('XRANGE', lane, after, '+', 'COUNT', 1)[1]
-  if first then oldest = math.max(oldest, now - tonumber(first[1]:match('^%d+'))) end
-end
-
-local function look(lane, info)
-  if not info then return note_oldest(lane, '-') end
-  pending = pending + info['pending']
-  note_oldest(lane, '(' .. info['last-delivered-id'])
+-- Each lane for itself: what somebody deleted in one while it was held must not hide what waits in another. Where
+-- nothing comes after what was delivered nothing waits: all that is left was acked by somebody who did not delete it.
+local function look(lane)
+  local info = group_of(lane, group)
+  local held = info and info['pending'] or 0
+  pending = pending + held
+  local first = redis.call('XRANGE', lane, info and '(' .. info['last-delivered-id'] or '-', '+', 'COUNT', 1)[1]
+  if not first then return end
+  undelivered = undelivered + math.max(lane_depth(lane, group, deletes) - held, 1)
+  oldest = math.max(oldest, now - tonumber(first[1]:match('^%d+')))
 end
 
 local function count_workers(lane)
@@ -34,8 +35,7 @@ for i = 1, 4 do
   local lane = KEYS[i]
   local exists = redis.call('EXISTS', lane) == 1
   if exists and redis.call('XLEN', lane) > 0 then
-    total = total + lane_depth(lane, group, deletes)
-    look(lane, group_of(lane, group))
+    look(lane)
   elseif exists then
     -- What somebody else has deleted while a worker held it is pending, and nowhere else.
     local held = redis.pcall('XPENDING', lane, group)
@@ -43,6 +43,6 @@ for i = 1, 4 do
   end
   if exists and counting and group_of(lane, group) then count_workers(lane) end
 end
-return { math.max(total - pending, 0), pending, redis.call('ZCARD', delayed),
+return { undelivered, pending, redis.call('ZCARD', delayed),
   redis.call('ZCOUNT', delayed, '-inf', now), redis.call('XLEN', deadletter), oldest, workers,
   redis.call('HGET', gate, 'mode') == 'paused' and 1 or 0 }
