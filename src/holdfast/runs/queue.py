@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.config.queues import MOST_PARTITIONS
-from holdfast.errors import RedisUnavailable
+from holdfast.errors import NotFound, RedisUnavailable
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.connections import Cluster
@@ -40,6 +40,7 @@ FORGET_SECONDS: Final = 600.0
 _MODES: Final = ("open", "draining", "paused")
 
 _log = get_logger(__name__)
+T = TypeVar("T")
 
 
 class RunQueue:
@@ -166,6 +167,15 @@ class RunQueue:
         found = await asyncio.gather(*(partition.has(run_id) for partition in others))
         return next(itertools.compress(others, found), partitions[first])
 
+    async def _at_home(self, run_id: str, do: Callable[[Partition], Awaitable[T]]) -> T:
+        """Do something where a run is; if it is nowhere, a partition may be new since we looked."""
+        try:
+            return await do(await self.home(run_id))
+        except NotFound:
+            if not await self.look_around(len(self.partitions)):
+                raise
+            return await do(await self.home(run_id))
+
     # -- submitting
 
     async def submit(self, submission: Submission) -> Ticket:
@@ -231,7 +241,7 @@ class RunQueue:
 
     async def get(self, run_id: str) -> Run:
         """Read one run."""
-        return await (await self.home(run_id)).get(run_id)
+        return await self._at_home(run_id, lambda home: home.get(run_id))
 
     async def has(self, run_id: str) -> bool:
         """Whether a run is here."""
@@ -271,15 +281,15 @@ class RunQueue:
 
     async def cancel(self, run_id: str, reason: str = "cancelled by request") -> str:
         """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
-        return await (await self.home(run_id)).cancel(run_id, reason)
+        return await self._at_home(run_id, lambda home: home.cancel(run_id, reason))
 
     async def replay(self, run_id: str, *, letter: str = "") -> None:
         """Queue a failed, timed out or cancelled run again, from its first attempt."""
-        await (await self.home(run_id)).replay(run_id, letter=letter)
+        await self._at_home(run_id, lambda home: home.replay(run_id, letter=letter))
 
     async def resume_run(self, run_id: str, answer: Any = None) -> None:
         """Give an interrupted run its answer; it goes on at once."""
-        await (await self.home(run_id)).resume_run(run_id, answer)
+        await self._at_home(run_id, lambda home: home.resume_run(run_id, answer))
 
     async def gate(self) -> Gate:
         """Whether the queue is open, draining or paused; if partitions differ, the stricter one."""

@@ -159,6 +159,15 @@ async def test_nothing_is_sent_before_it_was_said_how_many_partitions_there_are(
         fault_proxy.heal()
 
 
+async def test_a_run_in_a_partition_that_is_new_is_found_at_once(redis, redis_settings):
+    """Fails if it is told that there is no such run, for as long as the number of partitions is trusted."""
+    async with System(redis_settings) as narrow, System(redis_settings, partitions=4) as wide:
+        await narrow.queue.depth()  # from here on it counts on one, for some seconds
+        run_id = await wide.submit("echo", thread_id=thread_in(3))
+        assert (await narrow.queue.get(run_id)).id == run_id
+        assert await narrow.queue.cancel(run_id) == "cancelled"
+
+
 async def test_a_look_that_failed_is_not_what_is_known(redis, redis_settings, proxied_settings, fault_proxy):
     """Fails if nothing is asked for some seconds after it: the depth would be 0 with a run in the fourth."""
     async with System(redis_settings, partitions=4) as wide, System(proxied_settings) as narrow:
