@@ -35,6 +35,7 @@ FENCES = "tests/integration/runs/test_fences.py"
 ATTEMPTS = "tests/integration/runs/test_attempts.py"
 HEARD = "tests/integration/runs/test_listeners.py"
 REDIS = "tests/chaos/test_redis_fails.py"
+AWAY = "tests/chaos/test_redis_away.py"
 FOREIGN = "tests/integration/runs/test_foreign.py"
 WORKER = "tests/integration/runs/test_worker.py"
 DIE = "tests/chaos/test_workers_die.py"
@@ -294,6 +295,17 @@ GUARDS = [
         f"{FENCES}::test_leaving_returns_what_was_delivered_but_never_started",
     ),
     Guard(
+        "a body that lost its lease is waited for before the next renewal",
+        "leases/keeper.py",
+        "self._call_loop(self._apply, holds, standings)\n        return True",
+        "self._call_loop(self._apply, holds, standings)\n"
+        "        losers = {hold for hold, found in zip(holds, standings) if found is Standing.LOST}\n"
+        "        while losers & self.guarded:\n"
+        "            await asyncio.sleep(0.01)\n"
+        "        return True",
+        f"{KEEPER}::test_a_slow_loser_does_not_hurt_the_other_leases",
+    ),
+    Guard(
         "stores are renewed one after the other",
         "leases/keeper.py",
         "return all(await asyncio.gather(*calls))",
@@ -551,6 +563,27 @@ GUARDS = [
         "sequence = told, tries",
         "sequence = 0, tries",
         f"{RELAYED}::test_a_run_revived_after_it_left_goes_on_with_the_next_number",
+    ),
+    Guard(
+        "a worker dies of a heartbeat that Redis does not take",
+        "services/worker.py",
+        "with contextlib.suppress(*TROUBLE):  # the next beat",
+        "with contextlib.nullcontext():  # the next beat",
+        f"{AWAY}::test_workers_outlive_a_redis_that_is_away[3.0]",
+    ),
+    Guard(
+        "a worker dies of results that Redis does not take",
+        "runs/settle.py",
+        "except TROUBLE as exc:",
+        "except ZeroDivisionError as exc:",
+        f"{AWAY}::test_workers_outlive_a_redis_that_is_away[3.0]",
+    ),
+    Guard(
+        "a connection that was reset is written to",
+        "redis/connections.py",
+        "writer.transport.is_closing():",
+        "writer is False:",
+        f"{AWAY}::test_workers_outlive_connections_that_are_reset_again_and_again",
     ),
     Guard(
         "an agent that ignores its deadline is waited for",
