@@ -34,11 +34,10 @@ class Leadership:
 
     async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
         """Prolong the term, if it is still ours."""
-        return [
-            STANDINGS[await _RENEW(redis, [self._key], [self._owner, le.fence, self._ttl_ms])]
-            for le in leases
-        ]
+        terms = [[self._owner, lease.fence, self._ttl_ms] for lease in leases]
+        return [STANDINGS[await _RENEW(redis, [self._key], term)] for term in terms]
 
     async def release(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[bool]:
         """Resign, if the term is still ours."""
-        return [await _RESIGN(redis, [self._key], [self._owner, le.fence]) == b"released" for le in leases]
+        terms = [[self._owner, lease.fence] for lease in leases]
+        return [await _RESIGN(redis, [self._key], term) == b"released" for term in terms]
