@@ -1,0 +1,131 @@
+"""A worker that leaves tells its sidecar, last of all; whatever that answers, the worker is gone in time with exit code 0."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from fleet import Ledger, fleet_of
+from system import System, WorkerChild
+from valkeyprocess import free_port
+
+Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
+LEFT = "shutdown phase 3 complete"
+REFUSED = "the sidecar did not take the goodbye"
+
+
+async def nothing(writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+async def garbage(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\x16\x03 this is no HTTP\r\n\r\n")
+
+
+async def gone(writer: asyncio.StreamWriter) -> None:
+    """Envoy may be gone before it has answered."""
+
+
+async def byte_by_byte(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    while True:
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.2)
+
+
+class Sidecar:
+    """An HTTP server that notes what it was asked, and whether the worker had left its queue by then."""
+
+    def __init__(self, redis, answer: Answer) -> None:
+        self.asked: list[str] = []
+        self.had_left: list[bool] = []
+        self.url = ""
+        self._redis = redis
+        self._answer = answer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            self.asked.append((await reader.readuntil(b"\r\n\r\n")).decode().partition("\r\n")[0])
+            self.had_left.append(not await self._redis.exists("member:worker:leaver"))
+            await self._answer(writer)
+        writer.close()
+        self._tasks.discard(task)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def sidecar(redis, answer: Answer) -> AsyncIterator[Sidecar]:
+    beside = Sidecar(redis, answer)
+    async with await asyncio.start_server(beside, "127.0.0.1", 0) as server:
+        beside.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/quitquitquit"
+        yield beside
+        beside.close()
+
+
+@contextlib.asynccontextmanager
+async def leaving_worker(redis_settings, tmp_path, url: str, **environ: str) -> AsyncIterator[WorkerChild]:
+    """A worker that has been told to go."""
+    async with (
+        System(redis_settings) as system,
+        fleet_of(system, Ledger(tmp_path / "ledger"), HOLDFAST_ENVOY_QUIT_URL=url, **environ) as fleet,
+    ):
+        worker = await fleet.start("leaver")
+        worker.terminate()
+        yield worker
+
+
+async def test_the_sidecar_is_told_once_when_the_worker_has_left_its_queue(redis, redis_settings, tmp_path):
+    async def well(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nOK\n")
+
+    # A proxy for the world outside, where nobody listens.
+    proxy = f"http://127.0.0.1:{free_port()}"
+    async with (
+        sidecar(redis, well) as beside,
+        leaving_worker(redis_settings, tmp_path, beside.url, http_proxy=proxy, no_proxy="") as worker,
+    ):
+        assert await worker.exited() == 0
+        assert (beside.asked, beside.had_left) == (["POST /quitquitquit HTTP/1.1"], [True])
+        assert LEFT in worker.logged()
+        assert REFUSED not in worker.logged()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (garbage, REFUSED),
+        (gone, REFUSED),
+        (nothing, REFUSED),
+        (byte_by_byte, "the sidecar still answers the goodbye"),
+    ],
+)
+async def test_a_worker_leaves_in_time_whatever_its_sidecar_answers(
+    redis, redis_settings, tmp_path, answer, said
+):
+    async with (
+        sidecar(redis, answer) as beside,
+        leaving_worker(redis_settings, tmp_path, beside.url) as worker,
+    ):
+        asked = time.monotonic()
+        assert await worker.exited(15) == 0
+        assert time.monotonic() - asked < 10  # the goodbyes have 3 s each; a machine under load gets the rest
+        assert len(beside.asked) == 1
+        assert said in worker.logged()
+        assert LEFT in worker.logged()
+
+
+async def test_a_worker_leaves_though_there_is_no_sidecar(redis, redis_settings, tmp_path):
+    url = f"http://127.0.0.1:{free_port()}/quitquitquit"
+    async with leaving_worker(redis_settings, tmp_path, url) as worker:
+        assert await worker.exited() == 0
+        assert REFUSED in worker.logged()
