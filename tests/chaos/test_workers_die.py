@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 
@@ -97,6 +98,28 @@ async def test_sigterm_lets_runs_finish_and_exits_0(system, fleet, ledger):
     assert not await system.queue.redis.exists("member:worker:first")
     for lane in system.queue.keys.lanes:
         assert await system.queue.redis.xinfo_consumers(lane, system.queue.settings.group) == []
+
+
+async def test_a_draining_worker_says_what_it_still_waits_for(redis, redis_settings, ledger):
+    async with (
+        System(redis_settings, slots=4, ttl=30.0, drain=60.0) as system,
+        fleet_of(system, ledger, HOLDFAST_WORKER_PROGRESS_SECONDS="0.3") as fleet,
+    ):
+        worker = await fleet.start("first")
+        shorter, longer = await system.submit("work", 2.0), await system.submit("work", 4.0)
+        await begun(ledger, shorter)
+        await begun(ledger, longer)
+        worker.terminate()
+        assert await worker.exited(30) == 0
+        lines = [json.loads(line) for line in worker.logged().splitlines()]
+        said = [line for line in lines if line["event"] == "waiting for runs"]
+        assert [said[0]["running"], said[-1]["running"]] == [2, 1]
+        left = [line["seconds_left"] for line in said]
+        assert left == sorted(left, reverse=True)
+        assert 50 < left[-1] < left[0] <= 60
+        assert {line["name"] for line in said} == {"first"}
+        for run_id in (shorter, longer):
+            assert (await system.queue.get(run_id)).status is Status.SUCCEEDED
 
 
 async def test_what_cannot_finish_is_handed_back_and_starts_elsewhere_at_once(redis, redis_settings, ledger):
