@@ -1,0 +1,65 @@
+"""A sender tries again by its three settings: how often, after how long, and how much longer each time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from system import System
+
+from holdfast.config import RedisSettings, load
+from holdfast.errors import RedisUnavailable
+from holdfast.runs.queue import RunQueue
+from holdfast.runs.run import Submission
+from holdfast.services.connections import Connections
+
+ENVIRON = {
+    "REDIS_SEND_MESSAGE_MAX_RETRIES": "3",
+    "REDIS_SEND_MESSAGE_RETRY_DELAY": "0.25",
+    "REDIS_SEND_MESSAGE_RETRY_BACKOFF": "3",
+}
+
+
+class FakeSleep:
+    """Notes how long everybody wants to wait, and lets none of them; ``at`` says what happens in which wait."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.waits: list[float] = []
+        self.at = {}
+        self._real = asyncio.sleep
+        monkeypatch.setattr(asyncio, "sleep", self)
+
+    async def __call__(self, seconds: float, result=None):
+        if seconds:
+            self.waits.append(seconds)
+            self.at.get(len(self.waits), lambda: None)()
+        return await self._real(0, result)
+
+
+@pytest.fixture
+async def queue(restartable_valkey):
+    """A queue whose sender has the settings above, on a Redis that is away."""
+    redis = RedisSettings(url=restartable_valkey.tcp_url)
+    async with System(redis) as system:
+        sender = load(environ=ENVIRON).settings.sender
+        settings = msgspec.structs.replace(system.settings, sender=sender)
+        async with Connections(settings) as connections:
+            restartable_valkey.kill()
+            yield connections.sender(settings.queue)
+
+
+async def test_every_wait_is_longer_than_the_one_before_by_the_backoff(queue: RunQueue, monkeypatch):
+    clock = FakeSleep(monkeypatch)
+    with pytest.raises(RedisUnavailable, match="in 4 tries"):
+        await queue.submit(Submission(agent="work"))
+    assert clock.waits == [0.25, 0.75, 2.25]
+
+
+async def test_the_try_after_redis_is_back_is_the_last(queue: RunQueue, restartable_valkey, monkeypatch):
+    clock = FakeSleep(monkeypatch)
+    clock.at[2] = restartable_valkey.start
+    ticket = await queue.submit(Submission(agent="work"))
+    assert ticket.fresh
+    assert clock.waits == [0.25, 0.75]
+    assert await queue.redis.xlen(queue.keys.stream) == 1
