@@ -14,6 +14,9 @@ from holdfast.api.replies import body, reply
 from holdfast.api.shapes import QueueList, QueueView, ReasonRequest
 
 if TYPE_CHECKING:
+    from collections import Counter
+
+    from holdfast.api.access import Access
     from holdfast.runs.queue import RunQueue
 
 router = APIRouter(tags=["queues"])
@@ -53,7 +56,8 @@ _BODY: Final = takes(ReasonRequest, {"why": {"reason": "upgrade"}}, required=Fal
 async def get_queues(request: Request) -> Response:
     """Show every configured queue, the default one first."""
     here = access(request, READ)
-    return reply(QueueList([await _view(line.queue) for line in here.backend.lines.values()]))
+    serving = await here.backend.members.serving(here.backend.redis)
+    return reply(QueueList([await _view(line.queue, serving) for line in here.backend.lines.values()]))
 
 
 @router.get(
@@ -67,7 +71,7 @@ async def get_queues(request: Request) -> Response:
 async def get_queue(request: Request, name: Name) -> Response:
     """Show one queue."""
     here = access(request, READ)
-    return reply(await _view(here.line(name).queue))
+    return await _shown(here, here.line(name).queue)
 
 
 @router.post(
@@ -78,9 +82,9 @@ async def get_queue(request: Request, name: Name) -> Response:
 )
 async def pause_queue(request: Request, name: Name) -> Response:
     """Pause a queue."""
-    queue, reason = await _changing(request, name)
+    here, queue, reason = await _changing(request, name)
     await queue.pause(reason)
-    return reply(await _view(queue))
+    return await _shown(here, queue)
 
 
 @router.post(
@@ -91,27 +95,31 @@ async def pause_queue(request: Request, name: Name) -> Response:
 )
 async def drain_queue(request: Request, name: Name) -> Response:
     """Drain a queue."""
-    queue, reason = await _changing(request, name)
+    here, queue, reason = await _changing(request, name)
     await queue.drain(reason)
-    return reply(await _view(queue))
+    return await _shown(here, queue)
 
 
 @router.post("/queues/{name}/resume", summary="Open a queue again", responses=_CHANGES, openapi_extra=_BODY)
 async def resume_queue(request: Request, name: Name) -> Response:
     """Open a queue that was paused or drained."""
-    queue, _ = await _changing(request, name)
+    here, queue, _ = await _changing(request, name)
     await queue.resume()
-    return reply(await _view(queue))
+    return await _shown(here, queue)
 
 
-async def _changing(request: Request, name: str) -> tuple[RunQueue, str]:
+async def _changing(request: Request, name: str) -> tuple[Access, RunQueue, str]:
     here = access(request, OPERATE)
     here.caller.require_every_tenant()
     given = await body(request, _reason, ReasonRequest())
-    return here.line(name).queue, given.reason
+    return here, here.line(name).queue, given.reason
 
 
-async def _view(queue: RunQueue) -> QueueView:
+async def _shown(here: Access, queue: RunQueue) -> Response:
+    return reply(await _view(queue, await here.backend.members.serving(here.backend.redis)))
+
+
+async def _view(queue: RunQueue, serving: Counter[str]) -> QueueView:
     gate, depth = await queue.gate(), await queue.depth()
     return QueueView(
         name=queue.name,
@@ -124,6 +132,6 @@ async def _view(queue: RunQueue) -> QueueView:
         delayed=depth.delayed,
         dead=depth.dead,
         oldest_seconds=depth.oldest_seconds,
-        workers=depth.workers,
+        workers=serving[queue.name],
         partitions=len(queue.partitions),
     )

@@ -17,6 +17,7 @@ from holdfast.runs.partition import Depth, Gate, partition_depths
 from holdfast.runs.queue import RunQueue, together
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
@@ -73,7 +74,8 @@ def list_queues(json: options.Json = False, config: options.Config = None) -> No
     """List the configured queues."""
 
     async def work(station: Station) -> list[QueueState]:
-        return [await _state(queue) for queue in station.queues()]
+        serving = await station.members().serving(station.redis)
+        return [await _state(queue, serving) for queue in station.queues()]
 
     states = at_station(options.read_settings(config), work)
     if json:
@@ -88,7 +90,8 @@ def show_queue(name: QueueName = None, json: options.Json = False, config: optio
 
     async def work(station: Station) -> QueueState:
         queue = await station.queue(name)
-        return msgspec.structs.replace(await _state(queue), settings=queue.settings)
+        serving = await station.members().serving(station.redis)
+        return msgspec.structs.replace(await _state(queue, serving), settings=queue.settings)
 
     state = at_station(options.read_settings(config), work)
     if json:
@@ -97,7 +100,7 @@ def show_queue(name: QueueName = None, json: options.Json = False, config: optio
         output.record(_fields(state))
 
 
-async def _state(queue: RunQueue) -> QueueState:
+async def _state(queue: RunQueue, serving: Counter[str]) -> QueueState:
     partitions = await queue.all_partitions()
     depths = await partition_depths(queue.redis, partitions)
     depth = together(depths)
@@ -111,7 +114,7 @@ async def _state(queue: RunQueue) -> QueueState:
         delayed=depth.delayed,
         dead=depth.dead,
         oldest_seconds=depth.oldest_seconds,
-        workers=depth.workers,
+        workers=serving[queue.name],
         partitions=[
             PartitionState(stream, key_slot(stream), depth)
             for stream, depth in zip(streams, depths, strict=True)

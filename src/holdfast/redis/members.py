@@ -5,6 +5,7 @@ A process without a record is not alive for the others.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -107,6 +108,11 @@ class Members:
             if member is not None:
                 found.append(member)
         return sorted(found, key=lambda member: (member.kind, member.name))
+
+    async def serving(self, redis: Redis) -> Counter[str]:
+        """How many live workers serve each queue: ghosts are among a group's consumers, but not here."""
+        workers = [member for member in await self.all(redis) if member.kind == "worker"]
+        return Counter(name for each in workers for name in each.fields.get("queues", "").split(","))
 
 
 def _member(kind: str, name: str, fields: dict[bytes, bytes]) -> Member:

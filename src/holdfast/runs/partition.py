@@ -64,7 +64,8 @@ class Depth(msgspec.Struct, frozen=True):
     due: int
     dead: int
     oldest_seconds: float
-    workers: int
+    consumers: int
+    """Of the group: the living, and ghosts."""
     paused: bool = False
 
     @property
@@ -286,16 +287,16 @@ class Partition:
 
 
 async def partition_depths(
-    redis: Redis, partitions: Sequence[Partition], *, workers: bool = True
+    redis: Redis, partitions: Sequence[Partition], *, consumers: bool = True
 ) -> list[Depth]:
     """Read how much work each of these holds, in one round trip (in a cluster: one to each node).
 
-    Without ``workers`` those are not counted, which for an idle queue would be most of the cost.
+    Without ``consumers`` those are not counted, which for an idle queue would be most of the cost.
     """
     calls = [
         (
             (*each.keys.lanes, each.keys.delayed, each.keys.deadletter, each.keys.gate),
-            (each.settings.group, int(each.settings.delete_after_ack), int(workers)),
+            (each.settings.group, int(each.settings.delete_after_ack), int(consumers)),
         )
         for each in partitions
     ]
@@ -303,8 +304,8 @@ async def partition_depths(
 
 
 def _depth(reply: Sequence[int]) -> Depth:
-    undelivered, pending, delayed, due, dead, oldest_ms, workers, paused = reply
-    return Depth(undelivered, pending, delayed, due, dead, oldest_ms / 1000, workers, bool(paused))
+    undelivered, pending, delayed, due, dead, oldest_ms, consumers, paused = reply
+    return Depth(undelivered, pending, delayed, due, dead, oldest_ms / 1000, consumers, bool(paused))
 
 
 def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> Run:

@@ -271,7 +271,7 @@ class RunQueue:
 
     async def depth(self) -> Depth:
         """How much work there is, in one call."""
-        return (await read_depths(self.redis, (self,), workers=True))[0]
+        return (await read_depths(self.redis, (self,), consumers=True))[0]
 
     async def answer(self, run_id: str, index: int) -> bytes | None:
         """Return the answer that a run was given to its n-th question, as JSON."""
@@ -324,11 +324,11 @@ async def partitions_of(redis: Redis, queues: Sequence[RunQueue]) -> list[Sequen
     return [queue.partitions for queue in queues]
 
 
-async def read_depths(redis: Redis, queues: Sequence[RunQueue], *, workers: bool = False) -> list[Depth]:
+async def read_depths(redis: Redis, queues: Sequence[RunQueue], *, consumers: bool = False) -> list[Depth]:
     """Read how much work each of these queues holds, in one round trip (in a cluster: one to each node)."""
     parts = await partitions_of(redis, queues)
     every = [partition for each in parts for partition in each]
-    found = iter(await partition_depths(redis, every, workers=workers))
+    found = iter(await partition_depths(redis, every, consumers=consumers))
     return [together(list(itertools.islice(found, len(each)))) for each in parts]
 
 
@@ -343,7 +343,7 @@ def together(depths: list[Depth]) -> Depth:
     return Depth(
         **sums,
         oldest_seconds=max(depth.oldest_seconds for depth in depths),
-        workers=max(depth.workers for depth in depths),
+        consumers=max(depth.consumers for depth in depths),
         paused=all(depth.paused for depth in depths),
     )
 

@@ -282,14 +282,9 @@ class Janitor:
             await asyncio.sleep(_GAUGES_SECONDS)
 
     async def _count_workers(self) -> None:
-        """Count those who live: a group's consumers are no measure, ghosts are among them."""
-        members = await self._members.all(self._connections.redis)
-        serving = [
-            member.fields.get("queues", "").split(",") for member in members if member.kind == "worker"
-        ]
+        serving = await self._members.serving(self._connections.redis)
         for queue in self._queues:
-            alive = sum(queue.name in queues for queues in serving)
-            self._metrics.queue_workers.labels(queue.name).set(alive)
+            self._metrics.queue_workers.labels(queue.name).set(serving[queue.name])
 
     async def _measure(self, queue: RunQueue) -> None:
         depth, metrics = await queue.depth(), self._metrics
@@ -303,7 +298,7 @@ class Janitor:
         metrics.queue_dead.labels(queue.name).set(depth.dead)
         metrics.queue_oldest_seconds.labels(queue.name).set(depth.oldest_seconds)
         metrics.queue_paused.labels(queue.name).set(depth.paused)
-        metrics.queue_consumers.labels(queue.name).set(depth.workers)
+        metrics.queue_consumers.labels(queue.name).set(depth.consumers)
         metrics.queue_max_pending.labels(queue.name).set(queue.settings.max_pending)
 
 

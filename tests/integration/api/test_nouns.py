@@ -287,6 +287,18 @@ async def test_waiting_goes_on_while_a_run_waits_for_an_answer(system, client):
 # -- queues, dead letters, members
 
 
+async def test_a_queue_counts_the_workers_that_live_and_no_ghosts(system, client):
+    group = system.queue.settings.group
+    for ghost in ("killed-1", "killed-2"):
+        await system.queue.redis.xgroup_createconsumer(system.queue.keys.stream, group, ghost)
+    assert (await client.get("/queues/agent-queue")).json()["workers"] == 0
+    await system.worker(agents(), "first")
+    assert (await client.get("/queues/agent-queue")).json()["workers"] == 1
+    assert [queue["workers"] for queue in (await client.get("/queues")).json()["queues"]] == [1]
+    assert (await client.post("/queues/agent-queue/resume")).json()["workers"] == 1
+    assert (await system.queue.depth()).consumers == 3
+
+
 async def test_a_queue_is_paused_drained_and_opened(system, client):
     await submit(client, "a")
     queue = (await client.get("/queues/agent-queue")).json()

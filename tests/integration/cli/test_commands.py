@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 import redis as redis_py
@@ -181,6 +182,18 @@ def test_queues_are_shown_paused_drained_and_resumed(cli):
     assert cli("queues", "drain", "agent-queue", "--json").json["gate"]["mode"] == "draining"
     assert cli("queues", "resume").out == "agent-queue open\n"
     assert cli("queues", "list", "--json").json[0]["gate"]["mode"] == "open"
+
+
+def test_a_queue_counts_the_workers_that_live_and_no_ghosts(cli, store):
+    store.xgroup_create("agent-queue", "agent-queue-group", mkstream=True)
+    store.xgroup_createconsumer("agent-queue", "agent-queue-group", "killed")
+    state = cli("queues", "show", "--json").json
+    assert (state["workers"], state["partitions"][0]["depth"]["consumers"]) == (0, 1)
+    assert cli("queues", "list").out.splitlines()[1].split()[-1] == "0"
+    store.hset("member:worker:first", mapping={"queues": "other,agent-queue"})
+    store.zadd("members", {"worker:first": time.time() + 30})
+    assert cli("queues", "show", "--json").json["workers"] == 1
+    store.delete("member:worker:first", "members")
 
 
 def test_a_queue_that_is_used_needs_no_settings(cli, store):

@@ -101,7 +101,7 @@ async def test_a_lane_without_the_group_and_one_that_is_missing_hold_nobody(redi
     assert (await needs(redis, [queue]))[0].undelivered == 1
     await redis.execute_command("XDEL", queue.keys.stream, "1-1")
     assert (await needs(redis, [queue]))[0].depth == 0
-    assert (await queue.depth()).workers == 0
+    assert (await queue.depth()).consumers == 0
 
 
 async def test_what_was_acked_and_left_there_wants_nobody(redis: Redis):

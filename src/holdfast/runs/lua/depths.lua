@@ -1,14 +1,14 @@
 -- How much work a queue holds, over all lanes, in one call.
 -- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 dead letters (stream), 7 gate (hash)
--- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 '1' to count the workers: one by one, so only if asked
--- returns { undelivered, pending, delayed, due, dead, oldest undelivered ms, workers, 1 if paused }
+-- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 '1' to count the consumers: one by one, so only if asked
+-- returns { undelivered, pending, delayed, due, dead, oldest undelivered ms, consumers, 1 if paused }
 -- @include clock
 -- @include depth
 local delayed, deadletter, gate = KEYS[5], KEYS[6], KEYS[7]
 local group, deletes, counting = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
 
 local now = now_ms()
-local undelivered, pending, oldest, names, workers = 0, 0, 0, {}, 0
+local undelivered, pending, oldest, names, consumers = 0, 0, 0, {}, 0
 
 -- Each lane for itself: what somebody deleted in one while it was held must not hide what waits in another. Where
 -- nothing comes after what was delivered nothing waits: all that is left was acked by somebody who did not delete it.
@@ -22,11 +22,11 @@ local function look(lane)
   oldest = math.max(oldest, now - tonumber(first[1]:match('^%d+')))
 end
 
-local function count_workers(lane)
+local function count_consumers(lane)
   for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', lane, group)) do
     if not names[consumer[2]] then
       names[consumer[2]] = true
-      workers = workers + 1
+      consumers = consumers + 1
     end
   end
 end
@@ -41,8 +41,8 @@ for i = 1, 4 do
     local held = redis.pcall('XPENDING', lane, group)
     if not held.err then pending = pending + held[1] end
   end
-  if exists and counting and group_of(lane, group) then count_workers(lane) end
+  if exists and counting and group_of(lane, group) then count_consumers(lane) end
 end
 return { undelivered, pending, redis.call('ZCARD', delayed),
-  redis.call('ZCOUNT', delayed, '-inf', now), redis.call('XLEN', deadletter), oldest, workers,
+  redis.call('ZCOUNT', delayed, '-inf', now), redis.call('XLEN', deadletter), oldest, consumers,
   redis.call('HGET', gate, 'mode') == 'paused' and 1 or 0 }
