@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.client.client import Client
@@ -27,34 +27,61 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_CLOSED = (
+    "the client was closed while a call waited: close it when no thread uses it; what was submitted goes on"
+)
+
 
 class LoopThread:
-    """An event loop on a thread of its own."""
+    """An event loop on a thread of its own; any number of threads may call it, and one closes it."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._calls: set[Future[Any]] = set()
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-client", daemon=True)
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` on the loop and return its result; an interrupted caller stops it."""
-        if os.getpid() != self._pid:
-            work.close()
-            raise Conflict("this SyncClient was opened before a fork: open another one in the child process")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise HoldfastError(_CLOSED)
+            future = self._begin(work)
+            self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
         try:
             return future.result()
+        except CancelledError:
+            raise HoldfastError(_CLOSED) from None
         except BaseException:
             future.cancel()
             raise
 
-    def close(self) -> None:
-        """End the loop and its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+    def close(self, last: Coroutine[Any, Any, Any] | None = None) -> None:
+        """Wake all callers, do the last thing, and end the loop and its thread."""
+        with self._lock:
+            self._closed = True
+        # The loop would stop under those that still wait, and nobody would ever tell them.
+        for future in list(self._calls):
+            future.cancel()
+        try:
+            if last is not None:
+                self._begin(last).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if os.getpid() != self._pid:
+            work.close()
+            raise Conflict("this SyncClient was opened before a fork: open another one in the child process")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 class SyncRunHandle:
@@ -226,9 +253,7 @@ class SyncClient:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._end)
-            self._call(self._client.__aexit__(kind, exc, trace))
+        self._end(self._client.__aexit__(kind, exc, trace))
 
     def submit(
         self,
@@ -278,7 +303,9 @@ class SyncClient:
             raise HoldfastError("the client is not open: use it inside `with SyncClient(...) as client:`")
         return self._thread.call(work)
 
-    def _end(self) -> None:
-        if self._thread is not None:
-            self._thread.close()
-            self._thread = None
+    def _end(self, last: Coroutine[Any, Any, Any] | None = None) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close(last)
+        elif last is not None:  # another thread has closed it
+            last.close()

@@ -524,6 +524,22 @@ async def test_the_thread_of_a_sync_client_ends_with_it(face):
     await until(lambda: not any(t.name == "holdfast-client" for t in threading.enumerate()))
 
 
+async def test_who_waits_while_another_thread_closes_the_client_is_told(face):
+    """The loop stopped under them: they waited for ever, and so did the end of the script."""
+    with SyncClient(**face.here) as client:
+        handle = await asyncio.to_thread(client.submit, "echo", delay=60)
+        waiting = [asyncio.create_task(asyncio.to_thread(handle.result)) for _ in range(2)]
+        waiting.append(asyncio.create_task(asyncio.to_thread(list, handle.events())))
+        calls = client._thread._calls
+        await until(lambda: len(calls) == len(waiting))
+        await asyncio.to_thread(client.__exit__, None, None, None)
+    done, late = await asyncio.wait(waiting, timeout=10)
+    assert not late
+    for task in done:
+        with pytest.raises(HoldfastError, match=r"closed while a call waited|not open"):
+            task.result()
+
+
 async def test_a_script_answers_a_run(face, worker, system):
     def script():
         with SyncClient(**face.here) as client:
