@@ -47,6 +47,9 @@ SECRETS = {
     "webhook-secret": "whsec_c2VjcmV0c2VjcmV0c2VjcmV0",
 }
 
+FOREIGN = {"OTEL_EXPORTER_OTLP_ENDPOINT"}
+"""Variables of the values that are not ours: what agents need."""
+
 
 def values_file(name: str) -> Path:
     return CHART / "ci" / f"{name}-values.yaml"
@@ -99,6 +102,19 @@ def component(manifest: Manifest) -> str:
 
 def containers(pod: Manifest) -> list[Manifest]:
     return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+def processes(manifests: list[Manifest]) -> list[Manifest]:
+    """The containers of ours."""
+    return [
+        container
+        for each in of_kind(manifests, "Deployment")
+        for container in (
+            *each["spec"]["template"]["spec"]["containers"],
+            *each["spec"]["template"]["spec"].get("initContainers", []),
+        )
+        if container.get("command", [""])[0] == "holdfast"
+    ]
 
 
 def environment(container: Manifest) -> dict[str, str]:

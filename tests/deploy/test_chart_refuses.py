@@ -62,6 +62,22 @@ LOSES_WORK = {
         "env[0].name=WORKER_POD_MESSAGES_BATCH_SIZE,env[0].value=nine",
         "env: WORKER_POD_MESSAGES_BATCH_SIZE is set by the chart itself",
     ),
+    "slots behind the chart's back, by their other name": (
+        "env[0].name=HOLDFAST_QUEUE_SLOTS,env[0].value=nine",
+        "env: HOLDFAST_QUEUE_SLOTS is set by the chart itself, for all that must agree about it: set workerDefaults.slots instead",
+    ),
+    "a name that is the pod's": (
+        "env[0].name=CLUSTER_WORKER_CONSUMER_NAME,env[0].value=me",
+        "CLUSTER_WORKER_CONSUMER_NAME is set by the chart itself, for all that must agree about it: leave it out, it is the pod's name",
+    ),
+    "finished entries that count for ever, by a variable": (
+        "env[0].name=REDIS_STREAM_DELETE_AFTER_ACK,env[0].value=no",
+        "env: REDIS_STREAM_DELETE_AFTER_ACK would beat settings.queue.delete_after_ack",
+    ),
+    "partitions that KEDA does not see, by a variable of one type": (
+        "workers.default.env[0].name=HOLDFAST_QUEUE_PARTITIONS,workers.default.env[0].value=four",
+        "workers.default.env: HOLDFAST_QUEUE_PARTITIONS would beat settings.queue.partitions, which targets and graces",
+    ),
     "slots that a worker can't fill": (
         "workers.default.slots=1000",
         "workers.default.slots: 1000 are more than the 256 runs that a worker may hold",

@@ -12,12 +12,14 @@ from charts import (
     ALL,
     CHART,
     FIELDS,
+    FOREIGN,
     Manifest,
     component,
     environment,
     of_kind,
     one,
     pod_specs,
+    processes,
     rendered,
     settings_of,
 )
@@ -30,20 +32,6 @@ from holdfast.config.tree import Settings
 from holdfast.redis.keys import QueueKeys
 
 OURS = {name for row in setting_rows() for name in row.env} | {CONFIG_VARIABLE}
-FOREIGN = {"OTEL_EXPORTER_OTLP_ENDPOINT"}  # of the values: what agents need is not ours
-
-
-def processes(manifests: list[Manifest]) -> list[Manifest]:
-    """The containers of ours."""
-    return [
-        container
-        for each in of_kind(manifests, "Deployment")
-        for container in (
-            *each["spec"]["template"]["spec"]["containers"],
-            *each["spec"]["template"]["spec"].get("initContainers", []),
-        )
-        if container.get("command", [""])[0] == "holdfast"
-    ]
 
 
 @pytest.mark.parametrize(("name", "profile"), ALL)

@@ -8,11 +8,11 @@
 {{- end -}}
 
 {{- define "holdfast.checkSettings" -}}
-{{- range $path, $instead := include "holdfast.owned" . | fromYaml -}}
+{{- range $path, $owned := include "holdfast.owned" . | fromYaml -}}
 {{- $parts := splitList "." $path -}}
 {{- $section := get $.Values.settings (first $parts) -}}
 {{- if and (kindIs "map" $section) (hasKey $section (last $parts)) -}}
-{{- fail (printf "settings.%s: the chart decides this one, for all processes alike: set %s instead" $path $instead) -}}
+{{- fail (printf "settings.%s: the chart decides this one, for all processes alike: %s" $path (include "holdfast.instead" $owned.instead)) -}}
 {{- end -}}
 {{- end -}}
 {{- range $queue, $given := default dict .Values.settings.queues -}}
@@ -52,15 +52,30 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* What the chart sets itself, or counts on: given again, it would contradict the rest of the pod. */ -}}
+{{- /* A variable beats holdfast.yaml: what the chart decides or counts on would not be what processes do. */ -}}
 {{- define "holdfast.checkEnv" -}}
-{{- $ours := list "HOLDFAST_CONFIG" "HOLDFAST_DATABASE_PATH" "HOLDFAST_DRAIN_SECONDS" "HOLDFAST_ENVOY_QUIT_URL" "HOLDFAST_HOSTS_NAME" "HOLDFAST_JANITOR_KUBERNETES" "HOLDFAST_WORKER_QUEUES" "MAX_PENDING_PER_WORKER" "METRICS_PORT" "POD_IP" "POD_NAME" "POD_NAMESPACE" "POD_UID" "WORKER_POD_MESSAGES_BATCH_SIZE" "WORKER_POD_NAME" -}}
 {{- $where := index . 0 -}}
-{{- range $given := index . 1 -}}
-{{- if has (get $given "name") $ours -}}
-{{- fail (printf "%s: %s is set by the chart itself, and graces and targets are computed from it: set the value that it comes from, or settings" $where (get $given "name")) -}}
+{{- $given := list -}}
+{{- range index . 1 -}}{{- $given = append $given (get . "name") -}}{{- end -}}
+{{- range include "holdfast.owned" $ | fromYaml -}}
+{{- $owned := . -}}
+{{- range $name := .env -}}
+{{- if has $name $given -}}
+{{- fail (printf "%s: %s is set by the chart itself, for all that must agree about it: %s" $where $name (include "holdfast.instead" $owned.instead)) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- range $path, $names := include "holdfast.read" $ | fromYaml -}}
+{{- range $name := $names -}}
+{{- if has $name $given -}}
+{{- fail (printf "%s: %s would beat settings.%s, which targets and graces are computed from: set that instead" $where $name $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "holdfast.instead" -}}
+{{- if hasPrefix "it is " . -}}leave it out, {{ . }}{{- else -}}set {{ . }} instead{{- end -}}
 {{- end -}}
 
 {{- define "holdfast.checkWorkers" -}}

@@ -25,46 +25,59 @@
 {{- toYaml (mergeOverwrite (deepCopy $v.settings) $ours) -}}
 {{- end -}}
 
-{{/* What the chart decides, by its path in holdfast.yaml, and where to say it instead. */}}
+{{/* What the chart decides, by its path in holdfast.yaml: where to say it instead, and all variables that would say it behind
+     the chart's back. A test compares them with the settings of the code. */}}
 {{- define "holdfast.owned" -}}
-redis.url: redis.url
-redis.password: redis.password
-database.url: database.url
-database.path: database.ephemeral
-log.level: log.level
-log.format: log.format
-metrics.host: listen
-metrics.port: metrics.port
-api.host: listen
-api.port: api.port
-api.open: api.open
-api.keys: secret.apiKeys
-api.linger_seconds: api.linger
-api.drain_seconds: api.drain
-api.janitor: janitor.enabled
-api.relay: relay.enabled
-queue.slots: workerDefaults.slots
-queue.scaling: workerDefaults.scaling
-worker.name: nothing, since it is the pod's name
-worker.queues: workers.<type>.queues
-worker.drain_seconds: workers.<type>.drain
-worker.envoy_quit_url: envoyQuitUrl
-janitor.kubernetes: janitor.kubernetes
-janitor.pod_selector: nothing, since it is that of the workers
-event_api.secret: secret.eventApiSecret
-relay.webhook_secret: secret.webhookSecret
-scaler.host: listen
-scaler.port: scaler.port
-hosts.name: nothing, since it is the pod's name
-hosts.address: nothing, since it is the pod's address
-hosts.listen: listen
-hosts.grpc_port: host.grpcPort
-hosts.max_processes: host.maxProcesses
-hosts.stop_seconds: host.stopSeconds
-hosts.insecure: host.insecure
-hosts.service_name: host.name
-hosts.token: secret.hostsToken
-hosts.tls_certificate: host.tls.secret
-hosts.tls_key: host.tls.secret
-hosts.tls_ca: host.tls.secret
+redis.url: {instead: redis.url, env: [REDIS_URL, HOLDFAST_REDIS_URL]}
+redis.password: {instead: redis.password, env: [REDIS_PASSWORD, HOLDFAST_REDIS_PASSWORD]}
+database.url: {instead: database.url, env: [DATABASE_URL, HOLDFAST_DATABASE_URL]}
+database.path: {instead: database.ephemeral, env: [HOLDFAST_DATABASE_PATH]}
+log.level: {instead: log.level, env: []}    # one type may log more than others
+log.format: {instead: log.format, env: []}
+metrics.host: {instead: listen, env: [HOLDFAST_METRICS_HOST]}
+metrics.port: {instead: metrics.port, env: [METRICS_PORT, HOLDFAST_METRICS_PORT]}
+api.host: {instead: listen, env: [HOLDFAST_API_HOST]}
+api.port: {instead: api.port, env: [HOLDFAST_API_PORT]}
+api.open: {instead: api.open, env: [HOLDFAST_API_OPEN]}
+api.keys: {instead: secret.apiKeys, env: [HOLDFAST_API_KEYS]}
+api.linger_seconds: {instead: api.linger, env: [HOLDFAST_API_LINGER_SECONDS]}
+api.drain_seconds: {instead: api.drain, env: [HOLDFAST_API_DRAIN_SECONDS]}
+api.janitor: {instead: janitor.enabled, env: [HOLDFAST_API_JANITOR]}
+api.relay: {instead: relay.enabled, env: [HOLDFAST_API_RELAY]}
+queue.slots: {instead: workerDefaults.slots, env: [WORKER_POD_MESSAGES_BATCH_SIZE, HOLDFAST_QUEUE_SLOTS]}
+queue.scaling: {instead: workerDefaults.scaling, env: [HOLDFAST_QUEUE_SCALING_MIN_WORKERS, HOLDFAST_QUEUE_SCALING_MAX_WORKERS, HOLDFAST_QUEUE_SCALING_TARGET_WAIT_SECONDS, HOLDFAST_QUEUE_SCALING_AGE_WEIGHT, HOLDFAST_QUEUE_SCALING_DOWN_SECONDS]}
+worker.name: {instead: "it is the pod's name", env: [WORKER_POD_NAME, CLUSTER_WORKER_CONSUMER_NAME, HOLDFAST_WORKER_NAME]}
+worker.queues: {instead: "workers.<type>.queues", env: [HOLDFAST_WORKER_QUEUES]}
+worker.drain_seconds: {instead: "workers.<type>.drain", env: [HOLDFAST_DRAIN_SECONDS, HOLDFAST_WORKER_DRAIN_SECONDS]}
+worker.envoy_quit_url: {instead: envoyQuitUrl, env: [HOLDFAST_ENVOY_QUIT_URL, HOLDFAST_WORKER_ENVOY_QUIT_URL]}
+janitor.kubernetes: {instead: janitor.kubernetes, env: [HOLDFAST_JANITOR_KUBERNETES]}
+janitor.pod_selector: {instead: it is that of the workers, env: [HOLDFAST_JANITOR_POD_SELECTOR]}
+event_api.secret: {instead: secret.eventApiSecret, env: [INTERSERVICES_SHARED_SECRET, HOLDFAST_EVENT_API_SECRET]}
+relay.webhook_secret: {instead: secret.webhookSecret, env: [HOLDFAST_WEBHOOK_SECRET, HOLDFAST_RELAY_WEBHOOK_SECRET]}
+scaler.host: {instead: listen, env: [HOLDFAST_SCALER_HOST]}
+scaler.port: {instead: scaler.port, env: [HOLDFAST_SCALER_PORT]}
+hosts.name: {instead: "it is the pod's name", env: [HOLDFAST_HOSTS_NAME]}
+hosts.address: {instead: "it is the pod's address", env: [POD_IP, HOLDFAST_HOSTS_ADDRESS]}
+hosts.listen: {instead: listen, env: [HOLDFAST_HOSTS_LISTEN]}
+hosts.grpc_port: {instead: host.grpcPort, env: [GRPC_PORT, HOLDFAST_HOSTS_GRPC_PORT]}
+hosts.max_processes: {instead: host.maxProcesses, env: [MAX_PROCESSES, HOLDFAST_HOSTS_MAX_PROCESSES]}
+hosts.stop_seconds: {instead: host.stopSeconds, env: [HOLDFAST_HOSTS_STOP_SECONDS]}
+hosts.insecure: {instead: host.insecure, env: [HOLDFAST_HOSTS_INSECURE]}
+hosts.service_name: {instead: host.name, env: [AGENT_HOST_SERVICE_NAME, HOLDFAST_HOSTS_SERVICE_NAME]}
+hosts.token: {instead: secret.hostsToken, env: [HOLDFAST_HOSTS_TOKEN]}
+hosts.tls_certificate: {instead: host.tls.secret, env: [HOLDFAST_HOSTS_TLS_CERTIFICATE]}
+hosts.tls_key: {instead: host.tls.secret, env: [HOLDFAST_HOSTS_TLS_KEY]}
+hosts.tls_ca: {instead: host.tls.secret, env: [HOLDFAST_HOSTS_TLS_CA]}
+pod.name: {instead: "it is the pod's name", env: [POD_NAME, HOLDFAST_POD_NAME]}
+pod.uid: {instead: "it is the pod's uid", env: [POD_UID, HOLDFAST_POD_UID]}
+pod.namespace: {instead: "it is the pod's namespace", env: [POD_NAMESPACE, HOLDFAST_POD_NAMESPACE]}
+config: {instead: settings, env: [HOLDFAST_CONFIG]}
+{{- end -}}
+
+{{/* What the chart reads in `settings`, to compute targets and graces or to refuse: a variable would beat what it read. */}}
+{{- define "holdfast.read" -}}
+redis.key_prefix: [HOLDFAST_KEY_PREFIX, HOLDFAST_REDIS_KEY_PREFIX]
+queue.max_pending: [MAX_PENDING_PER_WORKER, HOLDFAST_QUEUE_MAX_PENDING]
+queue.partitions: [HOLDFAST_QUEUE_PARTITIONS]
+queue.delete_after_ack: [REDIS_STREAM_DELETE_AFTER_ACK, HOLDFAST_QUEUE_DELETE_AFTER_ACK]
 {{- end -}}
