@@ -23,8 +23,28 @@ LOSES_WORK = {
         "100 agents that move eight at a time, each within 10 s, and 30 s more need 155",
     ),
     "grace of schedulers": (
-        "scheduler.terminationGracePeriodSeconds=10",
-        "scheduler.terminationGracePeriodSeconds: what it does when it leaves may take 25 s: set it to 30 or more",
+        "scheduler.terminationGracePeriodSeconds=29",
+        "scheduler.terminationGracePeriodSeconds: 29 is too short: its turns and passes may take 21 s to end",
+    ),
+    "grace of schedulers whose turns may end for long": (
+        "settings.redis.scheduler.zombie-cleanup.executor-shutdown-await-ms=2m,scheduler.terminationGracePeriodSeconds=45",
+        "-force-await-ms of redis.scheduler) and its goodbye 9 s; set it to 140 or more",
+    ),
+    "grace of schedulers by a variable": (
+        "env[0].name=HOLDFAST_REDIS_SCHEDULER_ZOMBIE_CLEANUP_EXECUTOR_SHUTDOWN_AWAIT_MS,env[0].value=long",
+        "would beat settings.redis.scheduler.zombie-cleanup.executor-shutdown-await-ms",
+    ),
+    "grace of relays": (
+        "relay.enabled=true,relay.terminationGracePeriodSeconds=45,settings.relay.timeout_seconds=30",
+        "relay.terminationGracePeriodSeconds: 45 is too short: a receiver may take 30 s to answer",
+    ),
+    "grace of the janitor": (
+        "janitor.terminationGracePeriodSeconds=1",
+        "janitor.terminationGracePeriodSeconds: 1 is too short: giving its offices back and its goodbye may take 8 s",
+    ),
+    "grace of the scaler": (
+        "keda.profile=external-push,scaler.terminationGracePeriodSeconds=1",
+        "scaler.terminationGracePeriodSeconds: 1 is too short: answering whoever asks and its goodbye may take 8 s",
     ),
     "eviction": (
         "redis.trial.maxmemoryPolicy=allkeys-lru",
@@ -207,6 +227,15 @@ def test_the_values_that_the_table_begins_with_are_right():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_shortest_grace_that_is_enough_is_taken():
-    values = "workers.default.drain=60,workers.default.terminationGracePeriodSeconds=75"
-    assert helm("--values", str(values_file("trial")), "--set", values).returncode == 0
+@pytest.mark.parametrize(
+    "values",
+    [
+        "workers.default.drain=60,workers.default.terminationGracePeriodSeconds=75",
+        "scheduler.terminationGracePeriodSeconds=30",
+        "relay.enabled=true,relay.terminationGracePeriodSeconds=30",
+        "janitor.terminationGracePeriodSeconds=10",
+    ],
+)
+def test_the_shortest_grace_that_is_enough_is_taken(values):
+    done = helm("--values", str(values_file("trial")), "--set", values)
+    assert done.returncode == 0, done.stderr

@@ -177,14 +177,15 @@
 {{- if and .Values.scheduler.enabled (not .Values.app) -}}
 {{- fail "scheduler: it needs your schedules: set app, like app=your_agents:app" -}}
 {{- end -}}
-{{- range $name := list "scheduler" "relay" -}}
-{{- if and (get $.Values $name).enabled (lt (int64 (get $.Values $name).terminationGracePeriodSeconds) 30) -}}
-{{- fail (printf "%s.terminationGracePeriodSeconds: what it does when it leaves may take 25 s: set it to 30 or more" $name) -}}
-{{- end -}}
-{{- end -}}
+{{- include "holdfast.checkGraces" . -}}
 {{- end -}}
 
-{{/* How long all agents of a host need to move: eight at a time. */}}
-{{- define "holdfast.hostGrace" -}}
-{{- add (ceil (divf (mulf .Values.host.stopSeconds .Values.host.maxProcesses) 8)) 30 -}}
+{{- define "holdfast.checkGraces" -}}
+{{- range $name, $needed := include "holdfast.needed" . | fromYaml -}}
+{{- $values := get $.Values $name -}}
+{{- $grace := int64 $values.terminationGracePeriodSeconds -}}
+{{- if and (ne $values.enabled false) $grace (lt $grace (int64 $needed.seconds)) -}}
+{{- fail (printf "%s.terminationGracePeriodSeconds: %d is too short: %s; set it to %d or more" $name $grace $needed.why (int64 $needed.seconds)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
