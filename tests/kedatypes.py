@@ -1,13 +1,18 @@
-"""KEDA's types, as far as we use them, strictly: a field or a key of a trigger that KEDA does not know is an error.
+"""KEDA's types, twice: those that are published, and our own, which are stricter.
 
-Trigger metadata are strings; the API server refuses numbers and booleans there.
+The published ones (cloudcoil-models-keda) are made from KEDA's own CRDs, so they know what we may have misread. But what runs on our
+oldest Python is of KEDA 2.16 and does not know `fallback.behavior`; and no CRD says which keys a trigger's metadata may have.
+Ours are only what we use: a field or a key of a trigger that KEDA does not know is an error. Trigger metadata are strings; the
+API server refuses numbers and booleans there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
+from cloudcoil.models.keda.v1alpha1 import ScaledObject, TriggerAuthentication
 
 Schema = dict[str, Any]
 
@@ -172,9 +177,39 @@ SCHEMAS: dict[str, Schema] = {
 }
 """The kinds that Kubernetes itself does not know."""
 
+PUBLISHED = {"ScaledObject": ScaledObject, "TriggerAuthentication": TriggerAuthentication}
+NEWER = {".spec.fallback.behavior"}
+"""Fields that came after KEDA 2.16."""
+
 
 def check(manifest: dict[str, Any]) -> None:
-    """Raise jsonschema.ValidationError or AssertionError with what is wrong."""
+    """Raise ValidationError of jsonschema or pydantic, or AssertionError, with what is wrong."""
+    check_published(manifest)
+    check_ours(manifest)
+
+
+def check_published(manifest: dict[str, Any]) -> None:
+    """Read a manifest as KEDA's own types; what they pass over in silence must be newer than they are."""
+    if published := PUBLISHED.get(manifest["kind"]):
+        understood = published.model_validate(manifest).model_dump(by_alias=True, exclude_unset=True)
+        unknown = set(_lost(manifest, understood)) - NEWER
+        assert not unknown, f"KEDA has no {sorted(unknown)}"
+
+
+def _lost(given: Any, understood: Any, path: str = "") -> Iterator[str]:
+    if isinstance(given, list):
+        for number, each in enumerate(given):
+            yield from _lost(each, understood[number], f"{path}[{number}]")
+    elif isinstance(given, dict):
+        for key, value in given.items():
+            if key in understood:
+                yield from _lost(value, understood[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key}"
+
+
+def check_ours(manifest: dict[str, Any]) -> None:
+    """Compare a manifest with what we use of KEDA."""
     jsonschema.validate(manifest, SCHEMAS[manifest["kind"]])
     if manifest["kind"] != "ScaledObject":
         return

@@ -11,6 +11,7 @@ import jsonschema
 import kedatypes
 import kubernetes_validate
 import kubernetes_validate.utils
+import pydantic
 import pytest
 from charts import (
     ALL,
@@ -73,7 +74,25 @@ def test_the_checks_find_what_is_wrong():
         scaled = copy.deepcopy(of_kind(manifests, "ScaledObject")[0])
         break_it(scaled["spec"])
         with pytest.raises((jsonschema.ValidationError, AssertionError)):
-            kedatypes.check(scaled)
+            kedatypes.check_ours(scaled)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda spec: spec.update(trigger=spec.pop("triggers")),
+        lambda spec: spec["triggers"][0]["metadata"].update(targetValue=3),
+        lambda spec: spec["triggers"][0].update(authentication={"name": "x"}),
+        lambda spec: spec.update(coolDownPeriod=180),
+        lambda spec: spec["scaleTargetRef"].pop("name"),
+    ],
+)
+def test_the_types_that_keda_publishes_find_what_is_wrong_too(break_it):
+    scaled = copy.deepcopy(of_kind(rendered("trial"), "ScaledObject")[0])
+    kedatypes.check_published(scaled)
+    break_it(scaled["spec"])
+    with pytest.raises((pydantic.ValidationError, AssertionError)):
+        kedatypes.check_published(scaled)
 
 
 @pytest.mark.parametrize(("name", "profile"), ALL)
