@@ -21,11 +21,11 @@ PROFILES = ("metrics-api", "external-push", "redis-streams", "none")
 ALL = [(name, profile) for name in SETS for profile in PROFILES]
 """Every set of values with every profile."""
 
-# What the profile that asks Redis needs, and does no harm to the others.
-_FOR_EVERY_PROFILE = {
+# What the profile that asks Redis needs; with every other one, the values are as they ship.
+_FOR_REDIS_STREAMS = {
     "trial": "workers.default.scaling.min=1",
     "production": "keda.redisStreams.address=redis.example:6379,workers.browser.scaling.min=1",
-    "external": "workers.default.scaling.min=1",
+    "external": "",
 }
 
 Manifest = dict[str, Any]
@@ -68,9 +68,10 @@ def rendered(name: str, profile: str = "", more: str = "") -> list[Manifest]:
     They are kept for the next who asks: copy what you change.
     """
     assert chart_folder() == CHART
-    words = ["--values", str(values_file(name)), "--set", _FOR_EVERY_PROFILE[name]]
-    words += ["--set", f"keda.profile={profile}"] if profile else []
-    done = helm(*words, *(["--set", more] if more else []))
+    words = ["--values", str(values_file(name))]
+    sets = [f"keda.profile={profile}" if profile else ""]
+    sets += [_FOR_REDIS_STREAMS[name] if profile == "redis-streams" else "", more]
+    done = helm(*words, *(word for each in sets if each for word in ("--set", each)))
     assert done.returncode == 0, done.stderr
     return parsed(done.stdout)
 
