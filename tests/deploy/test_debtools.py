@@ -67,6 +67,23 @@ def test_what_apt_says_is_told_when_it_can_not(machine, tmp_path):
         debtools.find("promtool")
 
 
-def test_a_test_without_its_tool_is_skipped_by_name(machine):
+def test_a_test_without_its_tool_is_skipped_by_name(machine, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="amtool: install it"):
+        debtools._tool("amtool")
+
+
+def test_in_a_ci_a_test_without_its_tool_fails_and_says_what_to_do(machine, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.delenv(debtools.OPT_OUT, raising=False)
+    with pytest.raises(
+        pytest.fail.Exception, match=r"amtool: install it .*; or set TOOLS_MAY_BE_MISSING=1 if this CI"
+    ):
+        debtools._tool("amtool")
+
+
+def test_a_ci_may_say_that_it_does_without(machine, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv(debtools.OPT_OUT, "1")
     with pytest.raises(pytest.skip.Exception, match="amtool: install it"):
         debtools._tool("amtool")
