@@ -29,7 +29,7 @@ TRIGGERS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "redis-streams": (
         frozenset({"stream", "streamLength", "address"}),
-        frozenset({"databaseIndex", "enableTLS", "unsafeSsl"}),
+        frozenset({"databaseIndex", "enableTLS", "unsafeSsl", "username"}),
     ),
 }
 

@@ -187,6 +187,29 @@ def test_keda_asks_the_api_where_it_is_with_a_key_that_it_knows():
     assert "scaling-token" in secret
 
 
+@pytest.mark.parametrize("name", ["trial", "external"])
+def test_keda_logs_in_with_a_key_that_the_secret_has(name):
+    manifests = rendered(name, "redis-streams")
+    [shown] = of_kind(manifests, "TriggerAuthentication")
+    [reference] = shown["spec"]["secretTargetRef"]
+    assert (reference["parameter"], reference["key"]) == ("password", "redis-password")
+    assert one(manifests, "Secret", reference["name"])["stringData"]["redis-password"] == "change-me"
+
+
+def test_keda_logs_in_as_the_user_that_the_values_name():
+    user = "redis.url=redis://holdfast@redis.example:6379/0,keda.redisStreams.username=holdfast"
+    [scaled] = of_kind(rendered("external", "redis-streams", user), "ScaledObject")
+    kedatypes.check(scaled)
+    assert {each["metadata"]["username"] for each in scaled["spec"]["triggers"]} == {"holdfast"}
+
+
+def test_keda_shows_nothing_to_a_redis_without_a_password():
+    manifests = rendered("external", "redis-streams", "redis.password=")
+    assert not of_kind(manifests, "TriggerAuthentication")
+    [scaled] = of_kind(manifests, "ScaledObject")
+    assert not [each for each in scaled["spec"]["triggers"] if "authenticationRef" in each]
+
+
 def test_keda_asks_the_scaler_where_it_is():
     manifests = rendered("production", "external-push")
     service = one(manifests, "Service", "holdfast-scaler")["spec"]

@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 from charts import helm, values_file
 
+KEDA_ASKS = (
+    "keda.profile=redis-streams,workers.default.scaling.min=1,redis.trial.enabled=false,redis.password="
+    ",keda.redisStreams.address=redis.example:6379"
+)
+"""A Redis elsewhere, which KEDA asks itself."""
 LOSES_WORK = {
     "grace shorter than the drain": (
         "workers.default.drain=60,workers.default.terminationGracePeriodSeconds=70",
@@ -144,6 +149,22 @@ CONTRADICTS = {
     "a Redis that KEDA does not know": (
         "keda.profile=redis-streams,workers.default.scaling.min=1,redis.trial.enabled=false,redis.url=redis://x:1",
         "keda.redisStreams.address: KEDA asks Redis itself with this profile: say where it is",
+    ),
+    "a password that KEDA can't read": (
+        f"{KEDA_ASKS},redis.url=rediss://:secret@redis.example:6380/0",
+        "redis.url: it has the password in it, where KEDA, which asks Redis itself",
+    ),
+    "a password among the options of a URL": (
+        f"{KEDA_ASKS},redis.url=redis://redis.example:6379/0?password=secret",
+        "put it into redis.password",
+    ),
+    "a user that KEDA does not know": (
+        f"{KEDA_ASKS},redis.url=redis://holdfast@redis.example:6379/0,redis.password=secret",
+        "name it in keda.redisStreams.username, too",
+    ),
+    "a user without a password": (
+        f"{KEDA_ASKS},redis.url=redis://redis.example:6379/0,redis.password=,keda.redisStreams.username=holdfast",
+        "keda.redisStreams.username: a user needs a password: set redis.password",
     ),
     "slots in two places": ("settings.queues.agent-queue.slots=5", "set workers.<type>.slots instead"),
     "slots of all queues in two places": ("settings.queue.slots=4", "set workerDefaults.slots instead"),

@@ -125,8 +125,26 @@
 {{- if and (eq $profile "redis-streams") (not .Values.redis.trial.enabled) (not .Values.keda.redisStreams.address) -}}
 {{- fail "keda.redisStreams.address: KEDA asks Redis itself with this profile: say where it is, like redis.example:6379" -}}
 {{- end -}}
+{{- if eq $profile "redis-streams" -}}
+{{- include "holdfast.checkKedaLogin" . -}}
+{{- end -}}
 {{- if and (eq $profile "metrics-api") (not .Values.api.enabled) -}}
 {{- fail "keda.profile metrics-api: KEDA asks the api, and api.enabled is false: enable it or take another keda.profile" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* KEDA logs in by itself, with what the TriggerAuthentication names: it does not read redis.url. */ -}}
+{{- define "holdfast.checkKedaLogin" -}}
+{{- $url := .Values.redis.url -}}
+{{- $user := .Values.keda.redisStreams.username -}}
+{{- if and (regexMatch "^[a-z+]+://([^/]*:[^/]+@|.*[?&]password=)" $url) (not .Values.redis.password) -}}
+{{- fail "redis.url: it has the password in it, where KEDA, which asks Redis itself with keda.profile redis-streams, can't read it: put it into redis.password" -}}
+{{- end -}}
+{{- if and (regexMatch "^[a-z+]+://([^:/@]+(:[^/]*)?@|.*[?&]username=)" $url) (not $user) -}}
+{{- fail "redis.url: it names a user, and KEDA, which asks Redis itself with keda.profile redis-streams, would log in as another: name it in keda.redisStreams.username, too" -}}
+{{- end -}}
+{{- if and $user (not (or .Values.redis.password .Values.redis.trial.enabled .Values.secret.existing)) -}}
+{{- fail "keda.redisStreams.username: a user needs a password: set redis.password, or redis-password in the Secret that secret.existing names" -}}
 {{- end -}}
 {{- end -}}
 
