@@ -66,6 +66,21 @@ def test_a_pod_takes_runs_once_it_has_a_node_and_has_started():
     assert polled.wait_seconds.most == 13.5  # woken by the poll at 5
 
 
+def test_a_push_waits_for_the_run_that_is_more_than_its_activation():
+    policy = policies_of("push", WORLD)[0]
+    trigger = msgspec.structs.replace(policy.keda.triggers[0], activation=1.0)
+    spec = msgspec.structs.replace(policy.keda, triggers=(trigger,))
+    simulation = Simulation(trace((0.5, 9), (3.5, 9)), msgspec.structs.replace(policy, keda=spec), WORLD)
+    simulation.run()
+    assert simulation.waited[0] == 3  # alone it is not worth a worker
+
+
+@pytest.mark.parametrize("name", ["push", "local"])
+def test_an_arrival_wakes_nobody_while_redis_can_not_be_asked(name):
+    outcome = run(trace((1.5, 1)), name, world(outages=((1.0, 21.0),)))
+    assert outcome.wait_seconds.most >= 19.5  # the outage is over at 21
+
+
 def test_idle_years_are_jumped_over_in_the_rhythm_of_the_polls():
     outcome = run(trace((0, 1), (1e9 + 0.5, 1)), "depth")
     assert outcome.ended == 2
@@ -127,7 +142,7 @@ class Scripted:
     def step(self, now, values, replicas):
         return self._later.pop(now)
 
-    def wake(self, now, replicas):
+    def wake(self, now, values, replicas):
         return replicas
 
     def scaler(self, world):

@@ -80,9 +80,22 @@ def test_idle_replicas_go_to_the_minimum_with_work_and_back_without():
 
 
 def test_a_push_wakes_at_once_and_a_poll_does_not():
-    assert Keda(spec(push=True)).wake(1.0, 0) == 1
-    assert Keda(spec(push=True, min_replica_count=3, idle_replica_count=0)).wake(1.0, 0) == 3
-    assert Keda(spec()).wake(1.0, 0) == 0
+    assert Keda(spec(push=True)).wake(1.0, [1], 0) == 1
+    assert Keda(spec(push=True, min_replica_count=3, idle_replica_count=0)).wake(1.0, [1], 0) == 3
+    assert Keda(spec()).wake(1.0, [1], 0) == 0
+
+
+def test_a_push_wakes_only_above_its_own_activation():
+    assert Keda(spec(push=True, activation=5)).wake(1.0, [5], 0) == 0
+    assert Keda(spec(push=True, activation=5)).wake(1.0, [5.01], 0) == 1
+    polled_beside = (Trigger(target=3), Trigger(target=3, activation=5, push=True))
+    assert Keda(spec(triggers=polled_beside)).wake(1.0, [3, 3], 0) == 0
+
+
+def test_a_scaler_that_can_not_ask_pushes_nothing():
+    assert Keda(spec(push=True)).wake(1.0, [None], 0) == 0
+    assert Local(ScalingSettings(max_workers=8), slots=3).wake(1.0, [None], 0) == 0
+    assert Local(ScalingSettings(max_workers=8), slots=3).wake(1.0, [1], 0) == 1
 
 
 def test_several_triggers_count_by_the_greatest():
@@ -186,4 +199,4 @@ def test_the_local_autoscaler_changes_nothing_without_an_answer():
 
 def test_fixed_is_fixed():
     fixed = Fixed(4)
-    assert (fixed.first, fixed.step(0, [], 4), fixed.wake(0, 4)) == (4, 4, 4)
+    assert (fixed.first, fixed.step(0, [], 4), fixed.wake(0, [], 4)) == (4, 4, 4)

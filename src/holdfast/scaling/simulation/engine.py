@@ -169,7 +169,7 @@ class Simulation:
         self._dispatch()
         self.queue_most = max(self.queue_most, self.waiting)
         if self.replicas == 0:
-            self._scale(self._scaler.wake(self.now, 0))
+            self._scale(self._scaler.wake(self.now, self._values(), 0))
 
     def _dispatch(self) -> None:
         """Give what waits to whoever has a free slot."""
@@ -308,8 +308,7 @@ class Simulation:
     # -- scaling
 
     def _control(self, about: None) -> None:
-        values = [self._value(trigger) for trigger in self._policy.triggers]
-        self._scale(self._scaler.step(self.now, values, self.replicas))
+        self._scale(self._scaler.step(self.now, self._values(), self.replicas))
         self._plan(self._scaler.next_at + self._idle_seconds(), self._control, about)
 
     def _idle_seconds(self) -> float:
@@ -318,6 +317,9 @@ class Simulation:
         if not still or self._world.outages or self._arrival == _NEVER:
             return 0.0
         return max(self._arrival - self._scaler.next_at, 0.0) // _HOUR * _HOUR
+
+    def _values(self) -> list[float | None]:
+        return [self._value(trigger) for trigger in self._policy.triggers]
 
     def _value(self, trigger: Trigger) -> float | None:
         """What a trigger would read in Redis now."""

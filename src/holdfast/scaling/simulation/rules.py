@@ -40,7 +40,7 @@ class Scaler(Protocol):
         """Say how many replicas there should be from now on."""
         ...
 
-    def wake(self, now: float, replicas: int) -> int:
+    def wake(self, now: float, values: Sequence[float | None], replicas: int) -> int:
         """Say the same because work has arrived, if that tells it anything."""
         ...
 
@@ -98,9 +98,10 @@ class Keda:
             replicas = self._autoscale(now, values, replicas)
         return replicas
 
-    def wake(self, now: float, replicas: int) -> int:
-        """Leave zero at once if a trigger pushes; the others wait for the next poll."""
-        if any(trigger.push for trigger in self._spec.triggers):
+    def wake(self, now: float, values: Sequence[float | None], replicas: int) -> int:
+        """Leave zero at once if a trigger that pushes is active; the others wait for the next poll."""
+        asked = zip(self._spec.triggers, values, strict=True)
+        if any(trigger.push and _active(trigger, value) for trigger, value in asked):
             return self._activated(now, replicas)
         return replicas
 
@@ -195,8 +196,10 @@ class Local:
         followed = self._damper.follow(now, wanted)
         return replicas if demand is None else followed
 
-    def wake(self, now: float, replicas: int) -> int:
+    def wake(self, now: float, values: Sequence[float | None], replicas: int) -> int:
         """Have the first one at once: what else is needed it sees when it looks, within a second."""
+        if values[0] is None:  # whoever can't ask Redis does not hear of arrivals either
+            return replicas
         return max(replicas, self._damper.follow(now, min(1, self._scaling.max_workers)))
 
 
@@ -213,7 +216,7 @@ class Fixed:
         del now, values
         return replicas
 
-    def wake(self, now: float, replicas: int) -> int:
+    def wake(self, now: float, values: Sequence[float | None], replicas: int) -> int:
         """Leave it as it is."""
-        del now
+        del now, values
         return replicas

@@ -48,7 +48,7 @@ class Trigger(_Spec, frozen=True, kw_only=True):
     target: Annotated[float, Meta(gt=0)]
     activation: Annotated[float, Meta(ge=0)] = 0.0
     push: bool = False
-    """Whether the first arrival wakes from zero at once (external-push), not at the next poll."""
+    """Whether the arrival that makes it active wakes from zero at once (external-push), not only a poll."""
     null_lag: Literal[0, -1] = 0
     """What KEDA makes of a lag that is NULL: 0, or -1 from 2.18 to 2.20.1."""
 
