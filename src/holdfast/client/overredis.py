@@ -14,6 +14,7 @@ from holdfast.errors import NotFound, RedisUnavailable
 from holdfast.events.feed import NOW
 from holdfast.redis.breaker import Breaker
 from holdfast.redis.client import connect
+from holdfast.redis.connections import Cluster
 from holdfast.redis.edge import answering
 from holdfast.redis.nearby import nearby
 from holdfast.runs.feeds import Feeds
@@ -155,6 +156,10 @@ class RedisWay:
     def rollouts(self) -> Rollouts:
         """The roll-outs."""
         return Rollouts(self._sending, prefix=self._settings.redis.key_prefix)
+
+    def breaker_apart(self) -> Breaker:
+        """A breaker for keys that are not a queue's: in a cluster their server fails on its own."""
+        return self.breaker.twin() if isinstance(self._sending, Cluster) else self.breaker
 
     def schedules(self) -> RedisSchedules:
         """The schedules."""

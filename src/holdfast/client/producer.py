@@ -122,7 +122,7 @@ class Producer:
         self._rollout = LiveRollout(
             way.rollouts(),
             self._rollout_name,
-            way.breaker,
+            way.breaker_apart(),
             refresh_seconds=self._refresh_seconds,
             patience_seconds=timely.redis.socket_timeout_seconds,
         )
