@@ -223,7 +223,7 @@ DATA_MODEL = (
         "1 day after its last heartbeat",
         "the pod of a process, `namespace/pod/uid`, by which the janitor can tell that it is gone",
     ),
-    KeyDoc("pods-leader", "hash", "lock_ttl_seconds", "which janitor watches the pods and marks busy ones"),
+    KeyDoc("pods-leader", "hash", "the lease's ttl", "which janitor watches the pods and marks busy ones"),
     KeyDoc("rollouts", "set", "permanent", "names of the roll-outs that were set"),
     KeyDoc(
         "rollout:<name>",

@@ -167,9 +167,10 @@ class Janitor:
         return done or Upkeep(ward.queue.name, None, None)
 
     def _keeper(self) -> Keeper:
-        """A keeper whose trust window fits the janitor's lease, which may be shorter than that of a run."""
+        """A keeper whose trust window fits both kinds of office: a turn at a queue, and the watch of pods."""
         settings = self._settings
-        lease = msgspec.structs.replace(settings.lease, ttl_seconds=settings.janitor.lock_ttl_seconds)
+        shorter = min(settings.janitor.lock_ttl_seconds, settings.lease.ttl_seconds)
+        lease = msgspec.structs.replace(settings.lease, ttl_seconds=shorter)
         return Keeper(lease, self._connections.for_keeper, self._metrics)
 
     # -- rounds

@@ -62,8 +62,10 @@ class PodKeeping:
             self._redis,
             pods_leader_key(prefix=settings.redis.key_prefix),
             owner=owner,
-            ttl_seconds=settings.janitor.lock_ttl_seconds,
+            # Not a janitor's turn, as for a pass: whoever watches dies without a word, and nobody marks pods.
+            ttl_seconds=settings.lease.ttl_seconds,
         )
+        self._campaign_seconds = min(settings.lease.ttl_seconds / 4, _CAMPAIGN_SECONDS)
         # By then the heartbeat and the leases of whoever was in a pod that has gone have ended too.
         ended = max(3 * settings.worker.heartbeat_seconds, settings.lease.ttl_seconds)
         self._settle_seconds = ended + _MARGIN_SECONDS
@@ -91,13 +93,12 @@ class PodKeeping:
 
     async def run(self, keeper: Keeper) -> None:
         """Watch whenever no other janitor does, until cancelled."""
-        every = min(self._settings.lock_ttl_seconds / 4, _CAMPAIGN_SECONDS)
         while True:
             try:
                 await self._office.perform(keeper, self._watch, endless=True)
             except Exception as exc:
                 _log.error("the watch of pods has failed", error=repr(exc))
-            await asyncio.sleep(every)
+            await asyncio.sleep(self._campaign_seconds)
 
     async def _watch(self) -> None:
         self._costs = Costs(self._settings)

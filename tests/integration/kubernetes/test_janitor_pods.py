@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from byhand import Hand, open_queue, submit
 from kubeapi import NAMESPACE, KubeApi
-from system import System, until
+from system import System, WorkerChild, until
 
 from holdfast import App
 from holdfast.config import JanitorSettings, LeaseSettings, PodSettings, Settings, WorkerSettings
@@ -22,6 +22,10 @@ from holdfast.services.janitor import Janitor
 from holdfast.services.pod import Holding, pod_name
 from holdfast.telemetry.metrics import Metrics
 
+JANITOR = (
+    "import sys; from holdfast.config import load; from holdfast.services.janitor import run_janitor; "
+    "sys.exit(run_janitor(load().settings))"
+)
 MEMBERS = Members(prefix="", heartbeat_seconds=30)
 
 
@@ -246,6 +250,26 @@ async def test_one_janitor_at_a_time_watches_and_another_takes_over(redis, redis
             later.request_stop()
             await until(lambda: watched(first) == 1)
             assert watched(second) == 0
+
+
+async def test_a_killed_janitors_watch_is_taken_over_when_its_lease_ends_not_its_turn(
+    redis, redis_settings, kube
+):
+    """A turn lasts five minutes: for so long nobody would mark the pods of busy workers."""
+    await open_queue(redis)
+    await kube.put("w-1")
+    settings, metrics = settings_of(redis_settings, lock_ttl_seconds=300.0), Metrics()
+    killed = WorkerChild(settings, "", "first", code=JANITOR, HOLDFAST_JANITOR_KUBERNETES="true")
+    try:
+
+        async def watches() -> bool:
+            return bool(await redis.hget("pods-leader", "owner")) and "watch" in kube.verbs()
+
+        await until_async(watches)
+    finally:
+        killed.close()
+    async with a_janitor(settings, metrics):
+        await until(lambda: watched(metrics) == 1)
 
 
 @pytest.mark.parametrize("off", ["deletion_cost", "dry_run"])
