@@ -144,9 +144,9 @@ class Janitor:
 
     async def run_once(self, *, dry_run: bool = False) -> list[Upkeep]:
         """Do every duty once, now; a dry run only looks, so it needs no lease."""
-        for queue in self._queues:
-            await self._look_around(queue)
         try:
+            for queue in self._queues:
+                await self._look_around(queue)
             async with self._keeper() as keeper:
                 return [await self._once(ward, keeper, dry_run=dry_run) for ward in self._wards]
         finally:

@@ -15,6 +15,7 @@ from system import System, WorkerChild, until
 from holdfast import App
 from holdfast.config import JanitorSettings, LeaseSettings, PodSettings, Settings, WorkerSettings
 from holdfast.errors import ConfigError
+from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.members import Member, Members, PodName
 from holdfast.services import podkeeping
 from holdfast.services.connections import Connections
@@ -282,6 +283,19 @@ async def test_nothing_is_written_if_nobody_asked_for_it(redis, redis_settings, 
         await until(lambda: watched(metrics) == 1)
         await asyncio.sleep(0.3)
     assert "patch" not in kube.verbs()
+
+
+async def test_one_round_by_hand_closes_its_connections_also_while_redis_is_away(
+    redis_settings, kube, fault_proxy
+):
+    fault_proxy.refuse()
+    away = msgspec.structs.replace(redis_settings, url=fault_proxy.url)
+    async with Connections(settings_of(away)) as connections:
+        janitor = Janitor(connections, Metrics())
+        with pytest.raises(DISCONNECTS):
+            await janitor.run_once()
+        with pytest.raises(RuntimeError, match="closed"):
+            await janitor._pods._mirror.pods.get("w-1")
 
 
 async def test_without_the_setting_nobody_asks_for_pods(redis, redis_settings, kube):
