@@ -38,7 +38,7 @@ from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator
 
     from holdfast.agents.app import App
     from holdfast.config import Settings
@@ -241,16 +241,18 @@ class WorkerProcess:
 
     async def _phase_3(self, connections: Connections, floor: Floor) -> None:
         with self._phase("3", "leave"):
-            try:
-                async with asyncio.timeout(_STOP_MARGIN_SECONDS):
-                    await floor.leave()
-                    await self._members.leave(connections.redis, "worker", self.name)
-            except TROUBLE as exc:
-                # What we could not return, another worker reclaims when our leases end.
-                self._log.warning(
-                    "left without saying goodbye to Redis", error=str(exc) or type(exc).__name__
-                )
+            await self._say_goodbye(floor.leave())
+            # Also if a partition could not be left: we would look alive for three more heartbeats.
+            await self._say_goodbye(self._members.leave(connections.redis, "worker", self.name))
             await quit_sidecar(self._settings.worker.envoy_quit_url)
+
+    async def _say_goodbye(self, goodbye: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(_STOP_MARGIN_SECONDS):
+                await goodbye
+        except TROUBLE as exc:
+            # What we could not return, another worker reclaims when our leases end.
+            self._log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
 
     @contextlib.contextmanager
     def _phase(self, number: str, what: str) -> Generator[None]:

@@ -17,6 +17,7 @@ from holdfast.config import RedisSettings
 from holdfast.config.checks import key_slot
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.keys import member_key, members_key, pod_key
 from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.run import Status, Submission
@@ -100,6 +101,21 @@ async def test_a_server_that_hangs_holds_up_its_own_partitions_only(nodes):
                     await system.ended(run_id)
                     break
                 await asyncio.sleep(0.1)
+
+
+async def test_a_worker_that_can_not_leave_one_server_is_not_taken_for_alive_by_the_others(nodes):
+    """Its record would say so for three more heartbeats, which is half a minute by default."""
+    async with System(settings_of(nodes), partitions=4, slots=1, heartbeat=30.0) as system:
+        homes = {server_of(nodes, partition) for partition in system.queue.partitions}
+        name = "w"
+        records = (members_key(), member_key("worker", name), pod_key("worker", name))
+        away = max(homes - {owner_of(nodes, key_slot(key)) for key in records})
+        worker = await system.worker(echo_app(), name)
+        redis = system.queue.redis
+        assert await redis.exists(member_key("worker", name))
+        nodes[away].kill()
+        await worker.stop()
+        assert not await redis.exists(member_key("worker", name))
 
 
 async def test_resharding_under_load_loses_and_doubles_nothing(nodes):
