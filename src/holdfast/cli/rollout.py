@@ -14,6 +14,7 @@ from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, moment
 from holdfast.client.rollout import checked_percent, checked_rollout
 from holdfast.client.rollouts import Rollouts
+from holdfast.errors import InputError
 
 if TYPE_CHECKING:
     from holdfast.client.rollout import Rollout
@@ -22,6 +23,10 @@ rollout = options.group(COMMANDS["rollout"])
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The roll-out, as redis_streams_media_cluster_enabled.")
+]
+Percent = Annotated[
+    float | None,
+    typer.Argument(metavar="PERCENT", help="From 0, nobody, to 100, everybody; without it, it stays."),
 ]
 Allow = Annotated[
     list[str] | None,
@@ -97,7 +102,7 @@ def show_rollout(
 @rollout.command("set")
 def set_rollout(
     name: Name,
-    percent: Annotated[float, typer.Argument(metavar="PERCENT", help="From 0, nobody, to 100, everybody.")],
+    percent: Percent = None,
     allow: Allow = None,
     deny: Deny = None,
     clear: Clear = None,
@@ -105,9 +110,12 @@ def set_rollout(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Set the percentage; producers go by it within a second, without a restart."""
+    """Set the percentage, or what a tenant does; producers go by it within a second, without a restart."""
     checked_rollout(name)
-    checked_percent(percent)
+    if percent is not None:
+        checked_percent(percent)
+    elif not (allow or deny or clear):
+        raise InputError(f"say what to change in {name}: a PERCENT, --allow, --deny or --clear")
 
     async def work(station: Station) -> Rollout:
         return await _rollouts(station).set(

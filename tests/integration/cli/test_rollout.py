@@ -38,6 +38,21 @@ def test_setting_the_percentage_keeps_the_tenants_until_they_are_cleared(cli):
     assert cli("rollout", "show", FLAG, "--json").json["percent"] == 0.5
 
 
+def test_what_is_said_of_a_tenant_leaves_the_percentage_and_its_reason_to_whoever_set_them(cli):
+    cli("rollout", "set", FLAG, "50", "--reason", "ramp")
+    cli("rollout", "set", FLAG, "0", "--reason", "lag grows")  # a colleague, meanwhile
+    after = cli("rollout", "set", FLAG, "--allow", "acme", "--json").json
+    assert (after["percent"], after["reason"], after["allowed"]) == (0, "lag grows", ["acme"])
+    after = cli("rollout", "set", FLAG, "--clear", "acme", "--reason", "tried", "--json").json
+    assert (after["percent"], after["reason"], after["allowed"]) == (0, "tried", [])
+    assert cli("rollout", "set", FLAG, "10", "--json").json["reason"] == ""
+
+
+def test_a_tenant_may_be_denied_before_anybody_goes(cli):
+    before = cli("rollout", "set", FLAG, "--deny", "globex", "--json").json
+    assert (before["percent"], before["denied"]) == (0, ["globex"])
+
+
 def test_a_rollout_that_is_removed_is_gone(cli):
     cli("rollout", "set", FLAG, "10")
     assert cli("rollout", "remove", FLAG).out == f"{FLAG} removed\n"
@@ -53,6 +68,8 @@ def test_a_rollout_that_is_removed_is_gone(cli):
         (("set", "a b", "10"), "roll-out must have a name"),
         (("set", FLAG, "10", "--allow", "a b"), "tenant must be"),
         (("set", FLAG, "some"), "valid number"),
+        (("set", FLAG), "say what to change"),
+        (("set", FLAG, "--reason", "none"), "--allow"),
     ],
 )
 def test_what_cant_be_is_refused_and_changes_nothing(cli, arguments, told):
