@@ -33,6 +33,8 @@ class KubeApi:
         self.forbidden: set[str] = set()
         self.hanging: set[str] = set()
         self.garbled: set[str] = set()
+        self.unwanted: set[str] = set()
+        """Pods whose patches an admission webhook denies, with 422."""
         self.page = 2
         self.asked: list[tuple[str, str, dict[str, str]]] = []
         self.patches: list[tuple[str, int]] = []
@@ -211,7 +213,12 @@ class KubeApi:
             return _not_found(name)
         pod = copy.deepcopy(self.pods[name])
         if patch["metadata"].get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
-            return _status(422, "Invalid", f'Pod "{name}" is invalid: metadata.uid: field is immutable')
+            said = f'Pod "{name}" is invalid: metadata.uid: Invalid value: field is immutable'
+            cause = {"reason": "FieldValueInvalid", "message": "Invalid value", "field": "metadata.uid"}
+            details = {"name": name, "kind": "Pod", "causes": [cause]}
+            return _status(422, "Invalid", said, details=details)
+        if name in self.unwanted:
+            return _status(422, "Invalid", f'admission webhook "w.example" denied the request: {name}')
         pod["metadata"]["annotations"] = (pod["metadata"]["annotations"] or {}) | patch["metadata"][
             "annotations"
         ]

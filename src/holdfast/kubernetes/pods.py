@@ -29,8 +29,7 @@ _CONNECT_SECONDS: Final = 5.0
 _NEEDS: Final = 'apiGroups [""], resources [pods], verbs [get, list, watch, patch]'
 _MERGE: Final = "application/merge-patch+json"
 _NOT_FOUND: Final = 404
-_ANOTHER: Final = frozenset({404, 409, 422})
-"""What the patch of a pod is answered that is gone, or has another uid under the same name."""
+_INVALID: Final = 422
 _PAGE: Final = 500
 _MOST_PAGES: Final = 1000
 _WHOLE_SECONDS: Final = 10.0
@@ -77,8 +76,13 @@ class _PodList(msgspec.Struct):
     items: list[_KubePod]
 
 
+class _Cause(msgspec.Struct):
+    field: str = ""
+
+
 class _Details(msgspec.Struct):
     kind: str = ""
+    causes: list[_Cause] | None = None
 
 
 class _Failure(msgspec.Struct):
@@ -175,7 +179,7 @@ class Pods:
                 answer = await self._http.patch(
                     self._path(pod.name), content=msgspec.json.encode(patch), headers={"Content-Type": _MERGE}
                 )
-            if answer.status_code in _ANOTHER:
+            if _says_not_found(answer) or _says_another(answer):
                 return None
             return _read(answer, _KubePod).seen()
 
@@ -197,10 +201,22 @@ def _read(answer: httpx2.Response, kind: type[Answer]) -> Answer:
 
 def _says_not_found(answer: httpx2.Response) -> bool:
     """Whether the API itself says that there is no such pod: a proxy's 404 says nothing about pods."""
-    if answer.status_code != _NOT_FOUND:
-        return False
+    details = _details(answer, _NOT_FOUND, "NotFound")
+    return details is not None and details.kind == "pods"
+
+
+def _says_another(answer: httpx2.Response) -> bool:
+    """Whether the patch is refused for its uid: a webhook may say 422, too, of the very pod that we mean."""
+    details = _details(answer, _INVALID, "Invalid")
+    return details is not None and any(cause.field == "metadata.uid" for cause in details.causes or ())
+
+
+def _details(answer: httpx2.Response, code: int, reason: str) -> _Details | None:
+    """What the API adds to that refusal; None if it is another one, or not the API's."""
+    if answer.status_code != code:
+        return None
     try:
         failure = msgspec.json.decode(answer.content, type=_Failure)
     except msgspec.MsgspecError:
-        return False
-    return failure.reason == "NotFound" and failure.details is not None and failure.details.kind == "pods"
+        return None
+    return failure.details if failure.reason == reason else None

@@ -221,6 +221,21 @@ async def test_busy_workers_pods_cost_more_and_idle_ones_nothing(redis, redis_se
         assert metrics.registry.get_sample_value("holdfast_pod_costs_written_total", {"kind": kind}) == count
 
 
+async def test_a_pod_that_a_webhook_keeps_as_it_is_is_counted_and_keeps_nobody_else_from_being_marked(
+    redis, redis_settings, kube
+):
+    await open_queue(redis)
+    for name in ("w-1", "w-2"):
+        await kube.put(name)
+        await announce(redis, name, load="1")
+    kube.unwanted.add("w-1")
+    metrics = Metrics()
+    async with a_janitor(settings_of(redis_settings), metrics):
+        await until(lambda: kube.cost("w-2") == "100")
+        await until(lambda: errors(metrics) >= 1)
+    assert kube.cost("w-1") is None
+
+
 async def test_another_janitor_goes_on_with_the_costs_that_it_finds(redis, redis_settings, kube):
     await open_queue(redis)
     for n in range(10):

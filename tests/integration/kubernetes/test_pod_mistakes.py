@@ -55,9 +55,16 @@ MISTAKES = [
     Mistake(
         "a proxy's 404 is taken for a pod that is gone",
         "kubernetes/pods.py",
-        "    except msgspec.MsgspecError:\n        return False\n",
-        "    except msgspec.MsgspecError:\n        return True\n",
+        "    except msgspec.MsgspecError:\n        return None\n",
+        '    except msgspec.MsgspecError:\n        return _Details("pods")\n',
         f"{PODS}::test_what_no_api_says_proves_nothing[get]",
+    ),
+    Mistake(
+        "what a webhook denies is taken for a pod that is gone",
+        "kubernetes/pods.py",
+        "if _says_not_found(answer) or _says_another(answer):",
+        "if answer.status_code in {404, 422}:",
+        f"{PODS}::test_a_webhook_that_denies_the_patch_does_not_mean_that_the_pod_is_gone",
     ),
     Mistake(
         "a cost is written to whoever has the name now",
@@ -93,6 +100,13 @@ MISTAKES = [
         "await self._office.perform(keeper, self._watch, endless=True)",
         "await self._watch()",
         f"{JANITOR}::test_one_janitor_at_a_time_watches_and_another_takes_over",
+    ),
+    Mistake(
+        "whoever watches has the office for a janitor's turn",
+        "services/podkeeping.py",
+        "            ttl_seconds=settings.lease.ttl_seconds,\n",
+        "            ttl_seconds=settings.janitor.lock_ttl_seconds,\n",
+        f"{JANITOR}::test_a_killed_janitors_watch_is_taken_over_when_its_lease_ends_not_its_turn",
     ),
     Mistake(
         "a cost follows every run down",

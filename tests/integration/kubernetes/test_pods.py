@@ -83,9 +83,6 @@ async def test_a_missing_right_is_named(kube, pods, verb):
 async def test_what_no_api_says_proves_nothing(kube, pods, verb):
     """A proxy's 404 is not the news that a pod is gone. Fails if the status alone is read."""
     kube.garbled.add(verb)
-    if verb == "patch":
-        assert await ask(pods, verb) is None, "and here nothing follows from it"
-        return
     with pytest.raises(KubernetesUnavailable) as caught:
         await ask(pods, verb)
     assert caught.value.kind in {"odd", "refused"}
@@ -180,6 +177,15 @@ async def test_a_pod_that_is_gone_or_another_one_is_not_written(kube, pods):
     await kube.put("w-1", uid="another")
     assert await pods.set_cost(seen, 1000) is None
     assert kube.patches == []
+
+
+async def test_a_webhook_that_denies_the_patch_does_not_mean_that_the_pod_is_gone(kube, pods):
+    await kube.put("w-1")
+    seen = await pods.get("w-1")
+    kube.unwanted.add("w-1")
+    with pytest.raises(KubernetesUnavailable, match="denied the request") as caught:
+        await pods.set_cost(seen, 1000)
+    assert (caught.value.kind, caught.value.status) == ("refused", 422)
 
 
 # -- the mirror
