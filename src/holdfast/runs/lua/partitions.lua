@@ -7,7 +7,7 @@
 local partitions = KEYS[1]
 local own, most, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local MOST = 1024
+local MOST = 64
 
 local now = now_ms()
 if own > 1 then redis.call('ZADD', partitions, now, own) end
