@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 1.0
 """How often a queue is looked at when nothing comes in: what is due, done or resumed is seen then."""
 _BREATH_SECONDS: Final = 0.1
+"""The least time between two looks because something came in: a flood is one look."""
 _SILENCES: Final = 2
 _CALM_BEATS: Final = 3
 """After trouble with Redis everybody has the time of so many beats before silence counts."""
-"""The least time between two looks because something came in: a flood is one look."""
 
 
 class Places:
