@@ -1,4 +1,9 @@
-"""The gRPC server of a host: its own service, ``grpc.health.v1`` for probes, and reflection for people."""
+"""The gRPC server of a host: its own service, ``grpc.health.v1`` for probes, and reflection for people.
+
+::
+
+    listening ─> serving: probes are answered, callers are told UNAVAILABLE ─> open ─> leaving ─> end
+"""
 
 # grpc_health and the generated code are not typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -15,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from holdfast.errors import ConfigError
 from holdfast.hosts.counting import CallCounter
+from holdfast.hosts.door import Door
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import add_AgentHostServiceServicer_to_server
 from holdfast.hosts.security import MAX_MESSAGE_BYTES, TokenCheck, server_credentials
@@ -37,6 +43,8 @@ class Server:
         # Counted first: also what is refused for want of a token.
         interceptors: list[aio.ServerInterceptor] = [CallCounter(metrics)]
         interceptors += [TokenCheck(settings.token)] if settings.token else []
+        self._door = Door(SERVICE)
+        interceptors.append(self._door)
         # Without SO_REUSEPORT a second host on the same port is an error, not a lottery for its callers.
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
         self._server = aio.server(interceptors=interceptors, options=options)
@@ -45,19 +53,30 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def serving(self, servicer: AgentHostServicer) -> AsyncGenerator[None]:
-        """Answer callers; at the end, what was begun may finish for a moment."""
+        """Answer probes, and callers once it is open; at the end, what was begun may finish for a moment."""
         add_AgentHostServiceServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+        # A port that only listens would take connections and leave their callers waiting for an answer.
         await self._server.start()
-        for service in ("", SERVICE):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         try:
             yield
         finally:
             await self._server.stop(_GRACE_SECONDS)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers are answered."""
+        return self._door.is_open
+
+    async def open(self) -> None:
+        """Let callers in, and have probes know."""
+        self._door.is_open = True
+        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
 
     async def leave(self) -> None:
         """Have probes know that this host leaves; calls are still answered, and the process is well ("")."""

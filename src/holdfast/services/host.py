@@ -2,6 +2,7 @@
 
 ::
 
+    waits for Redis and its name ─> open: takes agents
     SIGTERM ─> draining: no new agents ─> each stops here, starts elsewhere ─> goodbye ─> gRPC ends ─> exit 0
 """
 
@@ -79,17 +80,24 @@ class HostService:
 
     async def run(self) -> None:
         """Serve until asked to stop."""
+        servicer = AgentHostServicer(self.host, default_entry=default_entry(self._settings.hosts))
         try:
-            if await self._has_name():
-                await self._serve()
+            async with self._server.serving(servicer):
+                if await self._has_name():
+                    await self._serve()
         finally:
             await self._engine.close()
 
+    @property
+    def ready(self) -> bool:
+        """Whether it takes agents."""
+        return self._server.is_open and not self.host.draining
+
     async def _serve(self) -> None:
-        servicer = AgentHostServicer(self.host, default_entry=default_entry(self._settings.hosts))
         rescue = Rescue(self.host.registry, self._engine, self.host)
         try:
-            async with self._server.serving(servicer), asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:
+                await self._server.open()
                 await self._announce()
                 upkeep = [
                     group.create_task(each)
@@ -231,7 +239,7 @@ async def _until_signal(settings: Settings, processes: Processes, app: str) -> N
     async with Connections(settings) as connections:
         service = HostService(settings, connections.redis, processes, metrics, app=app)
         on_signals(service.request_stop)
-        with Exporter(metrics, settings.metrics, ready=lambda: not service.host.draining):
+        with Exporter(metrics, settings.metrics, ready=lambda: service.ready):
             await service.run()
 
 

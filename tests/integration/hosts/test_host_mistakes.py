@@ -11,6 +11,7 @@ REGISTRY, GUARDS, FAULTS, OUTAGES, HOSTS, TLS, FUZZ = (
 )
 
 RESIDENTS = f"{HERE}/test_residents.py"
+DOOR = f"{HERE}/test_host_door.py"
 
 TABLE = [
     Mistake(
@@ -453,6 +454,20 @@ AROUND = [
         "with contextlib.suppress(ValueError):",
         "if True:",
         f"{FAULTS}::test_a_heartbeat_that_can_not_be_read_is_no_host",
+    ),
+    Mistake(
+        "a host says that it is ready while it waits for Redis",
+        "services/host.py",
+        "return self._server.is_open and not self.host.draining",
+        "return not self.host.draining",
+        f"{DOOR}::test_a_host_without_redis_is_not_ready_until_it_has_one",
+    ),
+    Mistake(
+        "a host that waits for its name answers its callers",
+        "hosts/door.py",
+        "        self.is_open = False\n",
+        "        self.is_open = True\n",
+        f"{DOOR}::test_a_host_that_does_not_serve_yet_is_passed_over_at_once",
     ),
     Mistake(
         "two hosts have one name",
