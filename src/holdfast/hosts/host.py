@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -24,6 +23,7 @@ import msgspec
 from holdfast.errors import Conflict, InputError, NotAllowed, NotFound, ProcessesFull, ProcessFailed
 from holdfast.hosts.agent import Agent
 from holdfast.hosts.agent import Status as Placing
+from holdfast.hosts.allotted import allotted
 from holdfast.hosts.health import Health
 from holdfast.hosts.measuring import MESSAGES, count_messages
 from holdfast.hosts.placement import Host as Seen
@@ -142,14 +142,14 @@ class Host:
     def seen(self) -> Seen:
         """Return this host as others see it who look for one."""
         needs = [copy.agent.needs for copy in self.copies.values()]
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        may_use = allotted()
         return Seen(
             name=self.name,
             address=self.address,
             agents=len(self.copies),
             capacity=self.settings.max_processes,
-            cpu=(os.cpu_count() or 1) - sum(each.cpu for each in needs),
-            memory_mb=memory / 2**20 - sum(each.memory_mb for each in needs),
+            cpu=may_use.cpus - sum(each.cpu for each in needs),
+            memory_mb=may_use.memory_bytes / 2**20 - sum(each.memory_mb for each in needs),
             labels=self.settings.labels,
             holds=tuple(sorted({label for each in needs for label in each.labels})),
             draining=self.draining,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import collections
 import math
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from holdfast.hosts.allotted import allotted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MESSAGES: Final = "messages"
 """A report of what was done since the last one: ``finished`` (status to count), ``retried``, ``seconds``."""
-_CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 _STATUSES: Final = ("succeeded", "failed", "timed_out", "cancelled", "interrupted")
 
 
@@ -31,8 +30,9 @@ def measure(host: Host, seen: Seen) -> None:
     metrics.host_agents.set(seen.agents)
     metrics.host_capacity.set(seen.capacity)
     metrics.host_density.set(seen.density)
-    metrics.host_cpus.set(len(os.sched_getaffinity(0)))
-    metrics.host_memory_limit_bytes.set(_memory_limit())
+    may_use = allotted()
+    metrics.host_cpus.set(may_use.cpus)
+    metrics.host_memory_limit_bytes.set(may_use.memory_bytes)
     agents = {copy.agent.agent_id: (copy.agent.guild_id, process.status) for copy, process in host.all()}
     metrics.host_guild_agents.show(collections.Counter(map(tuple, agents.values())))
     usage = host.processes.usage()
@@ -42,15 +42,6 @@ def measure(host: Host, seen: Seen) -> None:
         each = {(name, agents[name][0]): used for name, used in usage.items() if name in agents}
         metrics.host_agent_memory_bytes.show({key: used.memory_bytes for key, used in each.items()})
         metrics.host_agent_cpu_seconds.show({key: used.cpu_seconds for key, used in each.items()})
-
-
-def _memory_limit() -> int:
-    """The machine's memory, or what its container is given of it."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(machine, int(_CGROUP_LIMIT.read_text()))
-    except (OSError, ValueError):  # no container, or one that is given "max"
-        return machine
 
 
 def count_messages(metrics: Metrics, name: str, said: Mapping[str, Any]) -> None:

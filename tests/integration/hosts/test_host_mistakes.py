@@ -12,6 +12,7 @@ REGISTRY, GUARDS, FAULTS, OUTAGES, HOSTS, TLS, FUZZ = (
 
 RESIDENTS = f"{HERE}/test_residents.py"
 DOOR = f"{HERE}/test_host_door.py"
+RESOURCES = f"{HERE}/test_host_resources.py"
 
 TABLE = [
     Mistake(
@@ -468,6 +469,13 @@ AROUND = [
         "        self.is_open = False\n",
         "        self.is_open = True\n",
         f"{DOOR}::test_a_host_that_does_not_serve_yet_is_passed_over_at_once",
+    ),
+    Mistake(
+        "a host counts with all cores of its machine",
+        "hosts/allotted.py",
+        "cpus = float(len(os.sched_getaffinity(0)))",
+        "cpus = float(os.cpu_count() or 1)",
+        f"{RESOURCES}::test_placement_and_metrics_count_with_the_cores_that_the_host_may_use",
     ),
     Mistake(
         "two hosts have one name",

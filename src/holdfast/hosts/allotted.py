@@ -1,0 +1,71 @@
+"""What a host may use: the machine's memory and cores, or what its container is given of them.
+
+Read anew each time: a container's limits may change while it runs. Both versions of cgroups are understood.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOUNT: Final = Path("/sys/fs/cgroup")
+_MEMBERSHIP: Final = Path("/proc/self/cgroup")
+_COUNTED: Final = frozenset({"memory", "cpu"})
+
+
+@dataclass(frozen=True, slots=True)
+class Allotted:
+    """Memory and cores; parts of a core too."""
+
+    memory_bytes: int
+    cpus: float
+
+
+def allotted(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> Allotted:
+    """The machine's, or less where a cgroup of this process or one above it says so."""
+    memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    cpus = float(len(os.sched_getaffinity(0)))
+    for cgroup in _cgroups(mount, membership):
+        memory = min(memory, _number(cgroup / "memory.max"), _number(cgroup / "memory.limit_in_bytes"))
+        cpus = min(cpus, _quota(cgroup))
+    return Allotted(int(memory), cpus)
+
+
+def _cgroups(mount: Path, membership: Path) -> Iterator[Path]:
+    """Those of this process and all above them: a limit holds for everything below it."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = membership.read_text().splitlines()
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if controllers and not _COUNTED & set(controllers.split(",")):
+            continue
+        root = mount / controllers  # of version 1; that of version 2 has no name
+        path = root / name.lstrip("/")
+        # A container may see the names of its machine, but only its own cgroups: those are at the root then.
+        yield from (each for each in (path, *path.parents) if ".." not in each.parts and root in each.parents)
+        yield root
+
+
+def _quota(cgroup: Path) -> float:
+    """Cores by the time that may be used of each period."""
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (cgroup / "cpu.max").read_text().split()
+        return float(quota) / float(period) if quota != "max" else math.inf
+    quota, period = _number(cgroup / "cpu.cfs_quota_us"), _number(cgroup / "cpu.cfs_period_us")
+    return quota / period if quota > 0 and 0 < period < math.inf else math.inf
+
+
+def _number(file: Path) -> float:
+    """A number in a file; infinity where there is none."""
+    try:
+        return float(file.read_text())
+    except (OSError, ValueError):  # no such limit, or "max"
+        return math.inf
