@@ -36,6 +36,9 @@ class Idle:
         if spec.get("fails"):
             raise ValueError("this agent does not like its spec")
         time.sleep(spec.get("sleeps", 0))
+        until_used = time.process_time() + spec.get("burns", 0)
+        while time.process_time() < until_used:
+            pass
         if spec.get("exits"):
             os._exit(int(spec["exits"]))
 

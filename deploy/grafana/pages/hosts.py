@@ -79,7 +79,7 @@ HOSTS = Dashboard(
                     "Share of its cores that the agents of a host use.",
                     "percentunit",
                     one(
-                        f"sum by (instance) (rate(holdfast_host_cpu_seconds{{{HERE}}}{RATE}))"
+                        f"sum by (instance) (rate(holdfast_host_cpu_seconds_total{{{HERE}}}{RATE}))"
                         f" / on (instance) max by (instance) (holdfast_host_cpus{{{HERE}}})",
                         "{{instance}}",
                     ),

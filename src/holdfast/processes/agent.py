@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import ProcessError
 from holdfast.processes.info import AgentProcessInfo, Status
 from holdfast.processes.limits import Limits
 
@@ -74,6 +75,10 @@ class Agent:
     def is_new(self) -> bool:
         """Whether it has never been ready, so that whoever asked for it still waits."""
         return not self.created.done()
+
+    def stopped_early(self) -> ProcessError:
+        """The error for whoever still waits for it."""
+        return ProcessError(f"agent {self.wanted.id!r} was stopped before it was ready")
 
     def rest(self) -> None:
         """Forget the timer of the state that ends now."""

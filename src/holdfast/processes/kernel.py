@@ -58,9 +58,9 @@ def start_time(pid: int) -> int | None:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return the processor time that a process has used."""
+    """Return the processor time that a process has used, and the ended ones that it had started."""
     fields = _stat(pid)
-    return None if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return None if fields is None else sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int | None:

@@ -144,7 +144,12 @@ class Processes:
                 memory, seconds = kernel.resident_bytes(info.pid), kernel.cpu_seconds(info.pid)
                 if memory is not None and seconds is not None:
                     found[name] = Usage(memory, seconds)
+                    self._supervisor.spending.saw(info.pid, seconds)
         return found
+
+    def spent_seconds(self) -> float:
+        """Return the CPU time that was used since this was last asked, also by agents that have ended."""
+        return self._supervisor.spending.take()
 
     def subscribe(self, hear: Callable[[ProcessEvent], None]) -> Callable[[], None]:
         """Have every event told, on the supervisor's thread: be quick, and wait for nothing of this class.

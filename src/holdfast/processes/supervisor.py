@@ -14,6 +14,7 @@ from holdfast.processes import wire
 from holdfast.processes.agent import Agent, how_it_ended, promise, settle
 from holdfast.processes.handle import Handle, Hearing
 from holdfast.processes.info import EventKind, ProcessEvent, Status
+from holdfast.processes.spending import Spending
 from holdfast.processes.zygotes import ZygoteClient
 from holdfast.telemetry.logs import get_logger
 
@@ -43,6 +44,7 @@ class Supervisor:
         self._publish = publish
         self._zygote: ZygoteClient | None = None
         self._by_pid: dict[int, Agent] = {}
+        self.spending = Spending()
         self._zygote_ends: tuple[float, ...] = ()
         self._false_starts = 0
         self._zygote_due = False
@@ -76,7 +78,7 @@ class Supervisor:
     def stop(self, agent: Agent, timeout: float) -> None:
         """Ask an agent to end, and make it end when the time is over."""
         if agent.successor is not None:
-            agent.successor.created.set_exception(_stopped_early(agent))
+            agent.successor.created.set_exception(agent.stopped_early())
             agent.successor = None
         if agent.status.ended or agent.status is Status.STOPPING:
             return
@@ -201,6 +203,7 @@ class Supervisor:
             return
         handle.began(answer["pid"])
         self._by_pid[handle.pid] = agent
+        self.spending.began(handle.pid)
         if agent.status is Status.STOPPING:
             # It was stopped before it had a number.
             self._signal(agent, signal.SIGTERM if agent.timer else signal.SIGKILL)
@@ -233,6 +236,7 @@ class Supervisor:
 
     def _on_exit(self, message: Message) -> None:
         agent = self._by_pid[message["pid"]]
+        self.spending.saw(message["pid"], message["cpu_seconds"])
         handle = agent.handle
         assert handle is not None
         self._release(agent)
@@ -244,6 +248,7 @@ class Supervisor:
         """Let go of a process that has ended."""
         if agent.handle is not None:
             self._by_pid.pop(agent.handle.pid, None)
+            self.spending.ended(agent.handle.pid)
             agent.handle.close()
             agent.handle = None
 
@@ -298,7 +303,7 @@ class Supervisor:
         """Nothing more happens to this agent; its successor may begin."""
         agent.status = status
         if agent.is_new:
-            agent.created.set_exception(_stopped_early(agent))
+            agent.created.set_exception(agent.stopped_early())
         successor, agent.successor = agent.successor, None
         self._tell(EventKind.EXITED, agent)
         agent.ended.set_result(True)
@@ -392,7 +397,3 @@ class Supervisor:
             agent.restarts += not agent.is_new
             self._launch(agent)
             self._tell(EventKind.EXITED, agent)
-
-
-def _stopped_early(agent: Agent) -> ProcessError:
-    return ProcessError(f"agent {agent.wanted.id!r} was stopped before it was ready")

@@ -19,7 +19,9 @@ class HostMetrics:
     host_capacity: Gauge = gauge("Agents that this host may have.")
     host_density: Gauge = gauge("How full this host is, from 0 to 1.")
     host_memory_bytes: Gauge = gauge("Memory that the agents of this host use.")
-    host_cpu_seconds: Gauge = gauge("CPU time that the agents of this host have used.")
+    host_cpu_seconds: Counter = counter(
+        "CPU time that the agents of this host have used, also those that have ended."
+    )
     host_cpus: Gauge = gauge("Cores that this host may use.")
     host_memory_limit_bytes: Gauge = gauge("Memory that this host may use.")
     host_guild_agents: Snapshot = snapshot(

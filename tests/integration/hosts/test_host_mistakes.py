@@ -478,6 +478,20 @@ AROUND = [
         f"{RESOURCES}::test_placement_and_metrics_count_with_the_cores_that_the_host_may_use",
     ),
     Mistake(
+        "what an agent used is forgotten with it",
+        "processes/supervisor.py",
+        'self.spending.saw(message["pid"], message["cpu_seconds"])',
+        "pass",
+        f"{RESOURCES}::test_the_cpu_time_of_agents_that_have_ended_stays_counted",
+    ),
+    Mistake(
+        "the CPU time of living agents only is summed up",
+        "hosts/measuring.py",
+        "metrics.host_cpu_seconds.inc(host.processes.spent_seconds())",
+        "metrics.host_cpu_seconds.reset(); metrics.host_cpu_seconds.inc(sum(each.cpu_seconds for each in usage.values()))",
+        f"{RESOURCES}::test_the_cpu_time_of_agents_that_have_ended_stays_counted",
+    ),
+    Mistake(
         "two hosts have one name",
         "services/host.py",
         "                if not await self._name_is_taken():\n",

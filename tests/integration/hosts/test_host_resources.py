@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hosting import agent
+from system import until
 
 from holdfast.config import HostSettings
 from holdfast.hosts.host import Host
@@ -55,3 +58,27 @@ async def test_placement_and_metrics_count_with_the_cores_that_the_host_may_use(
         assert (host.seen().cpu, measured(host, "cpus")) == (1.0, 1.0)
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+async def test_the_cpu_time_of_agents_that_have_ended_stays_counted(host):
+    """Fails if only those are summed that live: the sum falls, which looks like a host that began anew."""
+    await host.create(agent("seen", burns=0.3))
+    first = measured(host, "cpu_seconds_total")
+    assert first >= 0.25
+    await host.create(agent("unseen", burns=0.3))
+    await host.stop("unseen")
+    second = measured(host, "cpu_seconds_total")
+    assert second >= first + 0.25
+    await host.stop("seen")
+    assert second <= measured(host, "cpu_seconds_total") < second + 0.25
+
+
+async def test_the_cpu_time_of_agents_whose_zygote_died_stays_counted(host, processes):
+    await host.create(agent("x", burns=0.3))
+    first = measured(host, "cpu_seconds_total")
+    before = processes.get("x").pid
+    os.kill(processes.zygote_pid, signal.SIGKILL)
+    await until(
+        lambda: processes.get("x").pid not in {0, before} and processes.get("x").status == "running", 30
+    )
+    assert measured(host, "cpu_seconds_total") >= first + 0.25
