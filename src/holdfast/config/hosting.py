@@ -64,7 +64,7 @@ class HostSettings(Section, frozen=True, kw_only=True):
     ttl_seconds: Annotated[
         float,
         about(
-            "How long an agent stays its host's without a heartbeat; three are sent meanwhile.",
+            "How long an agent stays its host's without a heartbeat; three are sent meanwhile, or more.",
             ge=0.2,
             le=DAY,
         ),

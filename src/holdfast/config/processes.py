@@ -64,7 +64,13 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     heartbeat_seconds: Annotated[
-        float, about("How often a process says that it lives.", "HEARTBEAT_INTERVAL", ge=0.01, le=3600)
+        float,
+        about(
+            "How often a process says that it lives, and a host that its agents do.",
+            "HEARTBEAT_INTERVAL",
+            ge=0.01,
+            le=3600,
+        ),
     ] = 10.0
     event_loop: Annotated[
         Literal["uvloop", "asyncio"],

@@ -105,6 +105,6 @@ def registry_of(settings: Settings, redis: Redis, metrics: Metrics | None = None
 
 
 def members_of(settings: Settings) -> Members:
-    """The heartbeats of hosts; they must not outlive the leases on their agents."""
+    """The heartbeats of hosts, three within a lease at least: they must not outlive those on their agents."""
     beat = min(settings.worker.heartbeat_seconds, settings.hosts.ttl_seconds / 3)
     return Members(prefix=settings.redis.key_prefix, heartbeat_seconds=beat)

@@ -104,7 +104,7 @@ class HostService:
                     for each in (
                         self._beat(),
                         self.host.watch(),
-                        self.host.renew(),
+                        self.host.renew(at_least_every=self._members.heartbeat_seconds),
                         self.host.nurse(),
                         rescue.run(),
                     )

@@ -492,6 +492,13 @@ AROUND = [
         f"{RESOURCES}::test_the_cpu_time_of_agents_that_have_ended_stays_counted",
     ),
     Mistake(
+        "locations are renewed by their ttl only",
+        "services/host.py",
+        "self.host.renew(at_least_every=self._members.heartbeat_seconds)",
+        "self.host.renew()",
+        f"{HOSTS}::test_locations_are_renewed_at_the_pace_of_the_heartbeat",
+    ),
+    Mistake(
         "two hosts have one name",
         "services/host.py",
         "                if not await self._name_is_taken():\n",

@@ -289,6 +289,18 @@ async def test_an_agent_moves_when_it_is_told(redis_settings):
         assert (await cluster.where("x")).status is Status.RUNNING
 
 
+async def test_locations_are_renewed_at_the_pace_of_the_heartbeat(redis, redis_settings):
+    """Fails if they are renewed by their ttl only: three times in a minute, whatever the interval is."""
+    async with cluster_of(redis_settings, "a", ttl_seconds=60.0, heartbeat=0.5) as cluster:
+        await cluster.engine.run(agent())
+        key = cluster.engine.registry.keys.location_prefix + "x"
+        for _ in range(3):
+            before = await redis.pexpiretime(key)
+            async with asyncio.timeout(8):  # less than half a third of the ttl
+                while await redis.pexpiretime(key) <= before:
+                    await asyncio.sleep(0.05)
+
+
 async def test_a_host_that_does_not_answer_is_passed_over(redis_settings):
     async with cluster_of(redis_settings, "a", "b", grpc_timeout_seconds=5.0, ready_seconds=1.0) as cluster:
         cluster.children["a"].freeze()
