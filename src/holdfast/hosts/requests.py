@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from holdfast.errors import InputError
-from holdfast.hosts.agent import Agent, Needs, checked, qualified
+from holdfast.hosts.agent import Agent, Needs, checked, guild_prefix, qualified
 
 if TYPE_CHECKING:
     from holdfast.hosts.proto import agent_host_pb2 as wire
 
+T = TypeVar("T")
 _MOST_CPU: Final = 100_000
 _MOST_MEMORY_MB: Final = 1_000_000_000
 _PARTS: Final = ("agent_spec", "guild_spec", "messaging_config", "client_properties")
@@ -36,9 +37,15 @@ class _Spec(msgspec.Struct):
 
     id: str = ""
     name: str = ""
+    guild_id: str | None = None
+    organization_id: str | None = None
 
 
-_spec = msgspec.json.Decoder(_Spec)
+class _Guild(msgspec.Struct):
+    """What a host reads of a GuildSpec."""
+
+    id: str | None = None
+    organization_id: str | None = None
 
 
 def create_fields(agent: Agent) -> dict[str, Any]:
@@ -59,21 +66,17 @@ def create_fields(agent: Agent) -> dict[str, Any]:
 def requested(request: wire.CreateAgentRequest, default_entry: str) -> Agent:
     """The agent that a request asks for; raises InputError naming what can't be read."""
     documents = {name: _document(name, getattr(request, name)) for name in _PARTS}
-    try:
-        spec = _spec.decode(bytes(documents["agent_spec"]))
-    except msgspec.ValidationError as exc:
-        raise InputError(f"agent_spec: {exc}") from exc
-    # An agent_id of its own is the qualified one already.
-    given = request.agent_id
-    agent_id = checked(given) if given else qualified(spec.id, request.guild_id, request.organization_id)
+    spec = _read("agent_spec", documents["agent_spec"], _Spec)
+    guild = _read("guild_spec", documents["guild_spec"], _Guild)
     payload = Payload(**documents, machine_id=request.machine_id, client_type=request.client_type)
     return Agent(
-        agent_id=agent_id,
+        agent_id=_named(request, spec.id),
         entry=request.entry or default_entry,
         payload=msgspec.json.encode(payload),
         name=spec.name,
-        guild_id=request.guild_id,
-        organization_id=request.organization_id,
+        # Callers that know the document's fields only say it in their specs.
+        guild_id=request.guild_id or spec.guild_id or guild.id or "",
+        organization_id=request.organization_id or spec.organization_id or guild.organization_id or "",
         needs=_needs(request.needs),
     )
 
@@ -81,6 +84,22 @@ def requested(request: wire.CreateAgentRequest, default_entry: str) -> Agent:
 def spec_of(agent: Agent) -> bytes:
     """The AgentSpec of an agent, as it came."""
     return bytes(_payload.decode(agent.payload).agent_spec)
+
+
+def _named(request: wire.CreateAgentRequest, in_spec: str) -> str:
+    """The qualified id: it is given, or made of the guild and organization that the request has."""
+    given, guild, organization = request.agent_id, request.guild_id, request.organization_id
+    # Whoever knows the fence has read it under the qualified id.
+    if given and (request.HasField("fence") or given.startswith(guild_prefix(guild, organization))):
+        return checked(given)
+    return qualified(given or in_spec, guild, organization)
+
+
+def _read(name: str, document: msgspec.Raw, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(document, type=kind)
+    except msgspec.ValidationError as exc:
+        raise InputError(f"{name}: {exc}") from exc
 
 
 def _document(name: str, data: bytes) -> msgspec.Raw:

@@ -91,7 +91,7 @@ class AgentHostServicer(AgentHostServiceServicer):
         """Stop an agent."""
         timeout = float(request.timeout) if request.timeout > 0 else None
         try:
-            agent_id = _qualified(request)
+            agent_id = self._meant(request)
             await self._host.stop(agent_id, timeout_seconds=timeout, moving=request.moving)
         except Exception as exc:
             await _fail(context, exc)
@@ -103,7 +103,7 @@ class AgentHostServicer(AgentHostServiceServicer):
     ) -> wire.AgentInfo:
         """Describe an agent."""
         try:
-            copy, process = self._host.info(_qualified(request))
+            copy, process = self._host.info(self._meant(request))
         except Exception as exc:
             await _fail(context, exc)
         return _described(copy, process, self._host.processes.usage())
@@ -117,8 +117,7 @@ class AgentHostServicer(AgentHostServiceServicer):
         found = [
             _described(copy, process, usage)
             for copy, process in self._host.all()
-            if request.guild_id in {"", copy.agent.guild_id}
-            and request.organization_id in {"", copy.agent.organization_id}
+            if self._is_of(copy.agent.agent_id, request.guild_id, request.organization_id)
         ]
         return wire.ListAgentsResponse(agents=found)
 
@@ -135,6 +134,20 @@ class AgentHostServicer(AgentHostServiceServicer):
             draining=self._host.draining,
             address=self._host.address,
         )
+
+    def _meant(self, request: wire.StopAgentRequest | wire.GetAgentInfoRequest) -> str:
+        """The id of the agent that a request names, however much of its guild its creator told."""
+        guild, organization = request.guild_id, request.organization_id
+        exact = qualified(request.agent_id, guild, organization)
+        # Without a guild only the exact one: another guild's agent of that id is another agent.
+        if exact in self._host.copies or not (guild or organization):
+            return exact
+        alike = [agent_id for agent_id in self._host.copies if plain(agent_id) == request.agent_id]
+        return next((each for each in alike if self._is_of(each, guild, organization)), exact)
+
+    def _is_of(self, agent_id: str, guild: str, organization: str) -> bool:
+        agent = self._host.copies[agent_id].agent
+        return guild in {"", agent.guild_id} and organization in {"", agent.organization_id}
 
 
 async def _fail(context: aio.ServicerContext[Any, Any], exc: Exception, **fields: str) -> NoReturn:
@@ -153,10 +166,6 @@ def _code(exc: Exception) -> grpc.StatusCode:
     if isinstance(exc, TROUBLE):
         return grpc.StatusCode.UNAVAILABLE
     return next((code for kind, code in _CODES if isinstance(exc, kind)), grpc.StatusCode.INTERNAL)
-
-
-def _qualified(request: wire.StopAgentRequest | wire.GetAgentInfoRequest) -> str:
-    return qualified(request.agent_id, request.guild_id, request.organization_id)
 
 
 def _described(copy: Copy, process: AgentProcessInfo, usage: Mapping[str, Usage]) -> wire.AgentInfo:

@@ -529,8 +529,8 @@ AROUND = [
     Mistake(
         "any text is an id",
         "hosts/requests.py",
-        "agent_id = checked(given) if given else",
-        "agent_id = given if given else",
+        "    return qualified(given or in_spec, guild, organization)\n",
+        "    return given or in_spec\n",
         f"{HOSTS}::test_what_can_not_be_started_says_why",
     ),
     Mistake(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 
@@ -89,6 +90,40 @@ async def test_the_calls_of_the_document(redis_settings):
         probe = health_pb2_grpc.HealthStub(channel)
         answer = await probe.Check(health_pb2.HealthCheckRequest())
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+IDLE = {"id": "a1", "class_name": "hosting.Idle"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "location"),
+    [
+        ({"guild_spec": {"id": "g", "organization_id": "o"}}, "a1"),
+        ({"agent_spec": {**IDLE, "guild_id": "g", "organization_id": "o"}, "guild_spec": {"id": "h"}}, "a1"),
+        ({"guild_id": "g", "organization_id": "o"}, "o/g/a1"),
+        ({"guild_id": "g", "organization_id": "o", "agent_id": "a1"}, "o/g/a1"),
+        ({"guild_id": "g", "organization_id": "o", "agent_id": "o/g/a1"}, "o/g/a1"),
+    ],
+    ids=["guild_spec", "agent_spec", "fields", "fields and id", "qualified id"],
+)
+async def test_an_agent_is_of_its_guild_however_its_creator_says_so(bad_calls, redis, fields, location):
+    """Fails if only the fields that are ours say it: callers of the document's six fields have no guild then."""
+    stub = AgentHostServiceStub(bad_calls)
+    said = {"agent_spec": IDLE, **fields}
+    said = {
+        name: json.dumps(value).encode() if isinstance(value, dict) else value for name, value in said.items()
+    }
+    created = await stub.CreateAgent(wire.CreateAgentRequest(**said))
+    assert created.agent_id == "a1"
+    assert await redis.exists(f"agent_location:{location}")
+    (listed,) = (await stub.ListAgents(wire.ListAgentsRequest(guild_id="g"))).agents
+    assert (listed.agent_id, listed.guild_id, listed.organization_id) == ("a1", "g", "o")
+    who = {"agent_id": "a1", "guild_id": "g", "organization_id": "o"}
+    assert (await stub.GetAgentInfo(wire.GetAgentInfoRequest(**who))).pid == created.pid
+    with pytest.raises(aio.AioRpcError, match="is not on host"):
+        await stub.StopAgent(wire.StopAgentRequest(**who | {"guild_id": "h"}))
+    assert (await stub.StopAgent(wire.StopAgentRequest(**who))).success
+    await gone(created.pid)
 
 
 @pytest.mark.parametrize(
