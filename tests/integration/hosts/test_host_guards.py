@@ -225,9 +225,10 @@ async def test_what_is_granted_to_a_host_that_begins_to_leave_is_given_back(host
 
 async def test_an_agent_that_started_while_redis_was_away_is_found_afterwards(host, registry, fault_proxy):
     """Fails if nobody says it again: the agent ran, and was 'starting' for ever."""
-    wanted = await registry.want(troubled("x", "wait", seconds=0.5))
+    slow = troubled("x", "wait", seconds=2.0)  # long enough to be cut off before it can say that it is ready
+    wanted = await registry.want(slow)
     async with going(host.watch(), host.renew()):
-        creating = asyncio.create_task(host.create(troubled("x", "wait", seconds=0.5), seen=wanted.fence))
+        creating = asyncio.create_task(host.create(slow, seen=wanted.fence))
         await reaches(registry, Status.STARTING)
         fault_proxy.refuse()
         with pytest.raises(Exception):  # noqa: B017 - whatever the client says of it
