@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast.processes.info import AgentProcessInfo, ProcessEvent
     from holdfast.processes.options import ProcessOptions
 
+LARGEST_PAYLOAD_BYTES: Final = wire.MAX_PAYLOAD_BYTES // 2
+"""What an agent may be given, as JSON with all but ASCII escaped."""
 _MAX_ID: Final = 512
 # On top of what an agent gets for its end: to be killed, reaped and heard of.
 _MARGIN_SECONDS: Final = 30.0
@@ -246,10 +248,8 @@ def _as_json(payload: Any) -> bytes:
         data = wire.encode(payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"an agent's payload must be JSON: {error}") from error
-    if len(data) > wire.MAX_PAYLOAD_BYTES // 2:
-        raise PayloadTooLarge(
-            f"an agent's payload has {len(data)} bytes: {wire.MAX_PAYLOAD_BYTES // 2} at most"
-        )
+    if len(data) > LARGEST_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"an agent's payload has {len(data)} bytes: {LARGEST_PAYLOAD_BYTES} at most")
     return data
 
 

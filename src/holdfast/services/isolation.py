@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.agents.loader import reference_of
-from holdfast.errors import AppError, ProcessError
+from holdfast.errors import AppError, ConfigError, ProcessError
 from holdfast.processes.attempts import ENTRY, Attempts
 from holdfast.processes.options import ProcessOptions
-from holdfast.processes.processes import Processes
+from holdfast.processes.processes import LARGEST_PAYLOAD_BYTES, Processes
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ async def isolation(
             f"agent {isolated[0]!r} has isolation='process', but no other process can find its app "
             f"{app.name!r}: make the App a variable of a module or file, and its agents too"
         )
+    _check_payloads(settings, isolated[0])
     processes = await _started(settings, reference, slots)
     lease = settings.lease
     try:
@@ -54,6 +55,17 @@ async def isolation(
         )
     finally:
         await asyncio.to_thread(processes.shutdown, 0)
+
+
+def _check_payloads(settings: Settings, agent: str) -> None:
+    """Refuse queues that take larger messages than a process can be given: each would fail, one by one."""
+    for queue in settings.worker_queues():
+        if queue.max_payload_bytes > LARGEST_PAYLOAD_BYTES:
+            raise ConfigError(
+                f"queue {queue.name!r} takes max_payload_bytes = {queue.max_payload_bytes} "
+                f"(HOLDFAST_MAX_PAYLOAD_BYTES), but agent {agent!r} has isolation='process', and what a "
+                f"process is given has at most {LARGEST_PAYLOAD_BYTES} bytes: lower that, or drop this"
+            )
 
 
 async def _started(settings: Settings, reference: str, slots: int) -> Processes:

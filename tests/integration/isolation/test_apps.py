@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from isolating import AGENTS
 from processhand import children_of
@@ -13,7 +14,7 @@ from system import RunningWorker, until
 
 from holdfast import App
 from holdfast.agents.loader import load_app, reference_of
-from holdfast.errors import AppError
+from holdfast.errors import AppError, ConfigError
 from holdfast.runs.run import Status
 from holdfast.services.worker import WorkerProcess
 
@@ -42,6 +43,13 @@ async def test_an_app_that_no_other_process_can_find_is_refused(system):
         AppError, match=r"no other process can find its app 'hidden': make the App a variable"
     ):
         await WorkerProcess(system.settings, app).run()
+
+
+async def test_messages_that_no_process_could_be_given_are_refused_before_they_come(system):
+    queue = msgspec.structs.replace(system.settings.queue, max_payload_bytes=8 * 1024 * 1024 + 1)
+    settings = msgspec.structs.replace(system.settings, queue=queue)
+    with pytest.raises(ConfigError, match=r"max_payload_bytes = 8388609 .* isolation='process'"):
+        await WorkerProcess(settings, load_app(f"{AGENTS}:isolated")).run()
 
 
 async def test_an_app_that_is_a_variable_of_a_module_is_found_there(tmp_path, monkeypatch):
