@@ -201,9 +201,10 @@ def help_of(*path: str) -> str:
 
 
 def commands(page: Path) -> list[str]:
-    """Every command that a page mentions: in its shell blocks, and in code spans."""
-    script = re.sub(r"\s+# .*", "", "\n".join(blocks(page, "sh")).replace("\\\n", " "))
-    found = [part.strip() for part in re.split(r"[|;\n]|&&", script)]
+    """Every command that a page mentions: in its shell blocks, also inside a pod, and in code spans."""
+    scripts = blocks(page, "sh") + blocks(page, "bash")
+    script = re.sub(r"\s+# .*", "", "\n".join(scripts).replace("\\\n", " "))
+    found = [part.strip().rpartition(" -- ")[2] for part in re.split(r"[|;\n]|&&", script)]
     return [text for text in [*found, *spans(page)] if text.startswith("holdfast ")]
 
 
@@ -231,6 +232,7 @@ def test_the_check_of_commands_finds_what_is_wrong():
     with pytest.raises(AssertionError, match="No such command"):
         check_command("holdfast fly")
     assert len(commands(ROOT / "docs/operate/workers.md")) > 20
+    assert "holdfast queues list" in commands(ROOT / "docs/operate/kubernetes.md")
 
 
 # -- names
