@@ -89,7 +89,9 @@ class LeaseMetrics:
 class QueueMetrics:
     """How much there is to do."""
 
-    queue_depth: Gauge = gauge("Runs not finished: undelivered and pending.", "queue")
+    queue_depth: Gauge = gauge(
+        "Runs that a worker should be doing now: undelivered, pending and due.", "queue"
+    )
     queue_undelivered: Gauge = gauge("Runs no worker has taken yet.", "queue")
     queue_pending: Gauge = gauge("Runs a worker holds.", "queue")
     queue_delayed: Gauge = gauge("Runs that are not due yet.", "queue")
