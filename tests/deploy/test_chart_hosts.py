@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from charts import environment, one, pod_specs, rendered
+import yaml
+from charts import ROOT, environment, one, pod_specs, rendered
+from promql import Catalogue
 
 from holdfast.config import HostSettings
 from holdfast.hosts.server import SERVICE
@@ -14,6 +16,22 @@ def test_hosts_grow_by_a_metric_that_they_measure():
     hosts = one(manifests, "HorizontalPodAutoscaler", "agent-host")
     metric = hosts["spec"]["metrics"][0]["pods"]["metric"]["name"]
     assert metric in {declared.name for declared in Metrics().declared}
+
+
+def test_the_adapter_is_told_the_metric_that_the_autoscaler_asks_for():
+    values = yaml.safe_load((ROOT / "deploy" / "prometheus" / "adapter-values.yaml").read_text())
+    [rule] = values["rules"]["custom"]
+    hosts = one(rendered("production"), "HorizontalPodAutoscaler", "agent-host")
+    asked = hosts["spec"]["metrics"][0]["pods"]["metric"]["name"]
+    assert rule["name"]["as"] == asked
+    series = rule["seriesQuery"]
+    assert Catalogue().labels(series) >= {"namespace", "pod"}
+    assert series.startswith(f"{asked}{{")
+    query = rule["metricsQuery"]
+    for written, real in (("Series", asked), ("LabelMatchers", 'pod=~"a|b"'), ("GroupBy", "pod")):
+        query = query.replace(f"<<.{written}>>", real)
+    assert Catalogue().labels(query) == {"pod"}
+    assert set(rule["resources"]["overrides"]) == {"namespace", "pod"}
 
 
 def test_a_hosts_ports_are_those_that_it_listens_on():
