@@ -24,7 +24,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types imports docs-check bench chaos docs tools dashboards proto fmt hooks clean
+.PHONY: help setup demo test check lint types imports docs-check bench chaos docs tools dashboards keda proto fmt hooks clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,9 @@ tools: $(SYNCED) ## Fetch promtool and amtool into .tools (tests do this by them
 
 dashboards: $(SYNCED) ## Write the dashboards of deploy/grafana
 	@$(PY) -B deploy/grafana/build.py
+
+keda: $(SYNCED) ## Write the ScaledObjects of deploy/keda, from the chart
+	@$(PY) -B deploy/keda/build.py
 
 proto: $(SYNCED) ## Generate the gRPC code from the proto files
 	@$(PY) -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src --grpc_python_out=src \

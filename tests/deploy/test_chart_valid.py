@@ -68,6 +68,17 @@ def test_the_committed_manifests_are_accepted_as_they_are(version):
     accepted(committed(), version)
 
 
+@pytest.mark.parametrize("profile", ["metrics-api", "external-push", "redis-streams"])
+def test_what_keda_gets_alone_is_current_and_accepted(profile):
+    file = ROOT / "deploy" / "keda" / f"{profile}.yaml"
+    never_zero = ["--values", str(file.with_suffix(".values.yaml"))] if profile == "redis-streams" else []
+    values = ["--values", str(COMMITTED / "values.yaml"), *never_zero, "--set", f"keda.profile={profile}"]
+    done = helm(*values, "--namespace", "holdfast", "--show-only", "templates/keda.yaml")
+    manifests = parsed(file.read_text())
+    assert manifests == parsed(done.stdout), "it is not what the chart says: run `make keda`"
+    accepted(manifests, NEWEST)
+
+
 # -- kustomize
 
 
