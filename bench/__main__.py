@@ -22,6 +22,7 @@ from bench import (
     leases,
     memory,
     outside,
+    partitions,
     recovery,
     report,
     scaling,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 PARTS = {
     "drain": drain,
+    "partitions": partitions,
     "submit": submit,
     "latency": latency,
     "memory": memory,

@@ -33,6 +33,8 @@ otherwise), with {harness.SLOTS} slots and log level WARNING where it is about s
 
 - drain: a no-op async agent, queued before the clock starts; bare = XREADGROUP COUNT 500, a task per entry,
   pipelined XACK + XDEL. CPU is that of the server (INFO cpu) and of the worker process, for each run.
+- partitions: the same runs of one queue, drained by two workers from a cluster of three servers; bare = one
+  partition, so one of them does all. The busiest server's CPU for a run is what limits a queue.
 - submit: bare = pipelined XADD of the same five fields, as many as one call of ours takes.
 - latency: from before the submit in one process to the first line of the agent in another, open loop; bare =
   XADD and the drain's loop with blocking reads.
