@@ -84,8 +84,7 @@ class Station:
 
     def members(self) -> Members:
         """The live processes."""
-        heartbeat = self.settings.worker.heartbeat_seconds
-        return Members(prefix=self.settings.redis.key_prefix, heartbeat_seconds=heartbeat)
+        return Members.of(self.settings)
 
 
 def at_station(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:

@@ -16,7 +16,9 @@ from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self
 
+    from holdfast.config import Settings
     from holdfast.redis.client import Redis
 
 
@@ -62,6 +64,11 @@ class Members:
         self.heartbeat_seconds = heartbeat_seconds
         self._ttl_ms = int(heartbeat_seconds * 3000)
         self._index = members_key(prefix=prefix)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Those that share our Redis and our prefix."""
+        return cls(prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds)
 
     async def announce(self, redis: Redis, member: Member) -> None:
         """Write or refresh a record."""

@@ -95,9 +95,7 @@ class ApiProcess:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._since = time.time()
-        self._members = Members(
-            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
-        )
+        self._members = Members.of(settings)
 
     def request_stop(self) -> None:
         """Begin to leave; asked again, leave at once."""

@@ -131,10 +131,7 @@ class Autoscaler:
             places=self._places,
             voice=self._voice,
             metrics=self.metrics,
-            members=Members(
-                prefix=self._settings.redis.key_prefix,
-                heartbeat_seconds=self._settings.worker.heartbeat_seconds,
-            ),
+            members=Members.of(self._settings),
             ttl_seconds=self._settings.lease.ttl_seconds,
             grace_seconds=self._settings.worker.drain_seconds + STOP_MARGIN_SECONDS,
             poll_seconds=self._poll_seconds,
@@ -156,9 +153,7 @@ class Autoscaler:
 
     def _presence(self, connections: Connections) -> Presence:
         settings = self._settings
-        members = Members(
-            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
-        )
+        members = Members.of(settings)
         name = f"{_OURSELVES}-{uuid.uuid4()}"
         queues = [queue.name for queue in self._queues]
         return Presence(members, connections.redis, self.metrics, kind=_OURSELVES, name=name, queues=queues)

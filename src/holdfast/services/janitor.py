@@ -101,9 +101,7 @@ class Janitor:
         self._connections = connections
         self._settings = settings
         self._metrics = metrics
-        self._members = Members(
-            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
-        )
+        self._members = Members.of(settings)
         self._pods = open_pods(connections, self._members, metrics, self.name)
         self._queues = [connections.queue(settings.queue_named(queue)) for queue in settings.queue_names()]
         self._wards = [self._ward(partition) for queue in self._queues for partition in queue.partitions]

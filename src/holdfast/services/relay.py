@@ -88,9 +88,7 @@ class Relay:
         self._connections = connections
         self._settings = settings
         self._metrics = metrics
-        members = Members(
-            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
-        )
+        members = Members.of(settings)
         self._presence = Presence(
             members,
             connections.redis,

@@ -50,9 +50,7 @@ class ScalerService:
         self._asker = Asker(redis, settings.redis.url, seconds=scaler.answer_seconds)
         self._watch = Watch(redis, settings.redis, self._asker, poll_seconds=scaler.poll_seconds)
         self._scaler = Scaler(self._queues, self._asker, self._watch, metrics)
-        members = Members(
-            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
-        )
+        members = Members.of(settings)
         self._presence = Presence(members, redis, metrics, kind="scaler", name=self.name, queues=self._queues)
         self._stop = asyncio.Event()
 

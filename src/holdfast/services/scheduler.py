@@ -77,9 +77,7 @@ class SchedulerProcess:
         # Once: it is read from files, and turns must not wait for that at every heartbeat.
         self._version = importlib.metadata.version("holdfast")
         self._senders: dict[str, RunQueue] = {}
-        self._members = Members(
-            prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds
-        )
+        self._members = Members.of(settings)
 
     def request_stop(self) -> None:
         """Begin the shutdown; asking again changes nothing."""

@@ -264,9 +264,7 @@ class WorkerProcess:
 
     @property
     def _members(self) -> Members:
-        return Members(
-            prefix=self._settings.redis.key_prefix, heartbeat_seconds=self._settings.worker.heartbeat_seconds
-        )
+        return Members.of(self._settings)
 
     def _executor(self) -> concurrent.futures.ThreadPoolExecutor:
         return concurrent.futures.ThreadPoolExecutor(self._slots, thread_name_prefix=_THREADS)
