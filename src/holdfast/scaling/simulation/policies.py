@@ -16,6 +16,7 @@ from holdfast.scaling.simulation.manifest import read_documents
 from holdfast.scaling.simulation.rules import Fixed, Keda, Local
 from holdfast.scaling.simulation.scaledobject import plain, spec_of
 from holdfast.scaling.simulation.spec import (
+    UP_LIMITS,
     Behavior,
     Direction,
     Fallback,
@@ -205,13 +206,7 @@ def fallback_of(least: int) -> Fallback:
 def behavior_of(scaling: ScalingSettings) -> Behavior:
     """Up as fast as Kubernetes does by itself; down by half in a minute, to what was enough for a while."""
     return Behavior(
-        scale_up=Direction(
-            stabilization_window_seconds=0,
-            policies=(
-                Limit(type="Percent", value=100, period_seconds=15),
-                Limit(type="Pods", value=4, period_seconds=15),
-            ),
-        ),
+        scale_up=Direction(stabilization_window_seconds=0, policies=UP_LIMITS),
         scale_down=Direction(
             stabilization_window_seconds=min(math.ceil(scaling.down_seconds), _LONGEST_WINDOW),
             policies=(Limit(type="Percent", value=50, period_seconds=60),),
