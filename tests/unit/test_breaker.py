@@ -203,3 +203,7 @@ def test_looking_never_changes_the_story(steps: list[str]):
                 bench.do(step)
         watched.do("look")
         assert watched.breaker.state is alone.breaker.state
+
+
+def test_gauges_show_more_the_less_is_let_through():
+    assert {state.value: state.level for state in State} == {"closed": 0, "half_open": 1, "open": 2}

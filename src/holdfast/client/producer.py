@@ -26,7 +26,6 @@ from holdfast.errors import (
     QueuePaused,
     Refused,
 )
-from holdfast.redis.breaker import State
 from holdfast.redis.edge import answering
 from holdfast.runs.run import checked_id
 from holdfast.runs.submit import uuid7
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 QUEUE: Final = "queue"
 FALLBACK: Final = "fallback"
-_STATES: Final = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
 _REASONS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
     (QueueFull, "full"),
     (QueuePaused, "paused"),
@@ -237,7 +235,7 @@ class Producer:
     def _show(self, metrics: Metrics, breaker: Breaker) -> None:
         """Show what is counted from the start, at 0: what appears at 1 has no increase to alert on."""
         gauge = metrics.redis_breaker_state.labels(self._queue_name)
-        gauge.set_function(lambda: _STATES[breaker.state])
+        gauge.set_function(lambda: breaker.state.level)
         for path in (QUEUE, FALLBACK):
             metrics.producer_sent.labels(self.name, path)
             metrics.producer_failures.labels(self.name, path)

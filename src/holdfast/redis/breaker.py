@@ -36,6 +36,11 @@ class State(enum.StrEnum):
     OPEN = "open"
     HALF_OPEN = "half_open"
 
+    @property
+    def level(self) -> int:
+        """As gauges show it: 0 is closed, 1 half open, 2 open."""
+        return (State.CLOSED, State.HALF_OPEN, State.OPEN).index(self)
+
 
 class Breaker:
     """Counts the failures of one Redis; wrap every call in ``with breaker.guard():``."""

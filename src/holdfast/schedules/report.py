@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from holdfast.redis.breaker import State
 from holdfast.redis.client import TROUBLE
 from holdfast.schedules.cadence import period
 from holdfast.schedules.health import Health, Sample, health, problems, summary
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _GAUGES_SECONDS: Final = 5.0
 _SCRIPTS: Final = 14
-_STATES: Final = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
 
 _log = get_logger(__name__)
 
@@ -99,7 +97,7 @@ class Report:
 
     def _count_breakers(self) -> None:
         for name, breaker in self._scheduler.breakers.items():
-            self._metrics.schedule_breaker_state.labels(name).set(_STATES[breaker.state])
+            self._metrics.schedule_breaker_state.labels(name).set(breaker.state.level)
             now = {"trip": breaker.trips, "blocked": breaker.blocked, "recovery": breaker.recoveries}
             for event, count in now.items():
                 before = self._counted.get((name, event), 0)

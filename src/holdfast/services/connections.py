@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.redis.breaker import Breaker, State
+from holdfast.redis.breaker import Breaker
 from holdfast.redis.client import Redis, connect, connect_blocking
 from holdfast.runs.partition import Partition
 from holdfast.runs.queue import RunQueue
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from holdfast.config import QueueSettings, Settings
     from holdfast.telemetry.metrics import Metrics
-
-_STATES = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
 
 
 class Connections:
@@ -78,7 +76,7 @@ class Connections:
         breaker = Breaker(self.settings.redis.breaker)
         if self._metrics is not None:
             gauge = self._metrics.redis_breaker_state.labels(settings.name)
-            gauge.set_function(lambda: _STATES[breaker.state])
+            gauge.set_function(lambda: breaker.state.level)
         queue = RunQueue(
             settings,
             client,
