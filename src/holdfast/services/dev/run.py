@@ -24,7 +24,7 @@ import msgspec
 from holdfast.config import redacted
 from holdfast.errors import AppError
 from holdfast.redis.nearby import embedded_server
-from holdfast.services.autoscaler import Autoscaler
+from holdfast.services.autoscaler import STOP_MARGIN_SECONDS, Autoscaler
 from holdfast.services.dev.address import curl_line, missing_packages, reserved
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.child import Child
@@ -46,7 +46,6 @@ RELOAD_GRACE_SECONDS = 2.0
 """How long runs may finish on the old code before they are handed to workers with the new one."""
 API_GRACE_SECONDS = 0.5
 """How long the api may linger: here no load balancer has to learn first that it leaves."""
-STOP_MARGIN_SECONDS = 2.0
 SERVER_LOOK_SECONDS = 1.0
 
 
