@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 """The annotation by which a ReplicaSet chooses: of two pods the one with the lower cost goes first."""
@@ -47,6 +47,12 @@ class PodLook(Protocol):
     async def get(self, name: str) -> Pod | None:
         """The pod of that name as it is now, not as a cache remembers it; None if there is none."""
         ...
+
+
+def in_words(rule: Mapping[str, Sequence[str]]) -> str:
+    """A rule of a Role as an error names it: ``apiGroups [""], resources [pods], verbs [get]``."""
+    parts = {key: ", ".join(each or '""' for each in values) for key, values in rule.items()}
+    return ", ".join(f"{key} [{values}]" for key, values in parts.items())
 
 
 def cost_of(annotations: Mapping[str, str]) -> int:

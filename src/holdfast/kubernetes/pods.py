@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import KubernetesUnavailable
 from holdfast.kubernetes.client import Api
-from holdfast.kubernetes.pod import COST, Pod, cost_of
+from holdfast.kubernetes.pod import COST, RULES, Pod, cost_of, in_words
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -26,7 +26,6 @@ WATCH_SECONDS: Final = 60
 """How long one watch goes on; one that the API forgot is noticed a little later."""
 _LATE_SECONDS: Final = 10
 _CONNECT_SECONDS: Final = 5.0
-_NEEDS: Final = 'apiGroups [""], resources [pods], verbs [get, list, watch, patch]'
 _MERGE: Final = "application/merge-patch+json"
 _NOT_FOUND: Final = 404
 _INVALID: Final = 422
@@ -191,7 +190,7 @@ class Pods:
         return f"pods in namespace {self.namespace}"
 
     def _asking(self, verb: str) -> AbstractContextManager[None]:
-        return self._api.asking(verb, self._what, _NEEDS)
+        return self._api.asking(verb, self._what, in_words(RULES[0]))
 
 
 def _read(answer: httpx2.Response, kind: type[Answer]) -> Answer:
