@@ -35,6 +35,7 @@
     ├── ProcessError                an agent's process can't be started or kept
     │   ├── ProcessesFull           as many run as the host allows
     │   ├── ProcessFailed           the agent ended before it was ready; ``traceback`` says why
+    │   │   └── AgentRefused        what was asked for can't be an agent: no host will start it
     │   └── NotAllowed              the host does not allow that entry or class
     ├── EmbeddedServerError         no embedded server could be found or started
     └── ScriptError                 a Lua script is missing, or includes a missing fragment
@@ -204,6 +205,10 @@ class ProcessFailed(ProcessError):
     def __init__(self, message: str, *, traceback: str = "") -> None:
         super().__init__(message)
         self.traceback = traceback
+
+
+class AgentRefused(ProcessFailed, InputError):
+    """Its class is not there or not allowed, or its spec lacks something: no host will start it."""
 
 
 class NotAllowed(ProcessError):

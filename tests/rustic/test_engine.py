@@ -159,10 +159,10 @@ def test_what_can_not_run_says_why(engine, guild_id, guild_spec, messaging, monk
             1,
         )
     outside = answering("one").model_copy(update={"class_name": "os.path.Agent"})
-    with pytest.raises(ProcessFailed, match=r"'os\.path\.Agent' is outside of the prefixes"):
+    with pytest.raises(InputError, match=r"'os\.path\.Agent' is outside of the prefixes"):
         engine.run_agent(guild_spec, outside, messaging, 1)
     peers = guild_spec.model_copy(update={"agents": [outside]})
-    with pytest.raises(ProcessFailed, match=r"'os\.path\.Agent' is outside of the prefixes"):
+    with pytest.raises(InputError, match=r"'os\.path\.Agent' is outside of the prefixes"):
         engine.run_agent(peers, answering("one"), messaging, 1)
     assert engine.get_agents_in_guild(guild_id) == {}
     engine.stop_agent(guild_id, "nobody")

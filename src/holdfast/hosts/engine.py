@@ -18,6 +18,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import (
+    AgentRefused,
     AppError,
     Conflict,
     HostUnavailable,
@@ -162,7 +163,7 @@ class Engine:
         """Raise what no other host would cure."""
         match failed.trouble:
             case Trouble.INVALID:
-                raise InputError(f"agent {agent.agent_id}: {failed.detail}") from failed
+                raise AgentRefused(f"agent {agent.agent_id}: {failed.detail}") from failed
             case Trouble.FAILED:
                 raise ProcessFailed(f"agent {agent.agent_id}: {failed.detail}") from failed
             case _:

@@ -17,7 +17,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
-from holdfast.errors import AppError, InputError
+from holdfast.errors import AppError, InputError, NotAllowed
 from holdfast.processes import kernel, limits
 from holdfast.processes.control import Control
 from holdfast.processes.entries import load_entry
@@ -123,9 +123,9 @@ def _live(birth: Birth) -> int:
     return code
 
 
-def _is_plain(error: BaseException) -> bool:
-    """Whether its words say it all: the request is wrong, and only our own code has run yet."""
-    if not isinstance(error, AppError | InputError) or error.__cause__ is not None:
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the request is wrong: our own code says so, and no agent's has run yet."""
+    if not isinstance(error, AppError | InputError | NotAllowed):
         return False
     frames = traceback.walk_tb(error.__traceback__)
     return all(str(frame.f_globals.get("__name__")).startswith("holdfast.") for frame, _ in frames)
@@ -134,9 +134,11 @@ def _is_plain(error: BaseException) -> bool:
 def _tell(control: Control, error: BaseException) -> int:
     """Tell the host what was raised; SystemExit keeps its code, though nobody asked for it."""
     limits.lift_memory()
-    told = traceback.format_exception_only(error) if _is_plain(error) else traceback.format_exception(error)
+    refused = _is_refusal(error)
+    plain = refused and error.__cause__ is None  # its words say it all
+    told = traceback.format_exception_only(error) if plain else traceback.format_exception(error)
     lines = "".join(told).splitlines()[-_TRACE_LINES:]
-    control.failed("\n".join(lines)[-_TRACE_CHARACTERS:], type(error).__name__)
+    control.failed("\n".join(lines)[-_TRACE_CHARACTERS:], type(error).__name__, refused=refused)
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 1

@@ -76,10 +76,10 @@ class Control:
                 call(data)
             self._told.clear()
 
-    def failed(self, trace: str, error: str) -> None:
+    def failed(self, trace: str, error: str, *, refused: bool = False) -> None:
         """Tell the host why this process ends; a host that is gone need not know."""
         with contextlib.suppress(OSError):
-            self._send({"kind": "failed", "traceback": trace, "type": error})
+            self._send({"kind": "failed", "traceback": trace, "type": error, "refused": refused})
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when it is time to stop, for select and event loops."""

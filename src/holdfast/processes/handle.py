@@ -42,7 +42,7 @@ class Handle:
         self, agent_id: str, labels: Mapping[str, str], loop: Loop, options: ProcessOptions, hear: Hearing
     ) -> None:
         self.pid = 0
-        self.error = ""
+        self.error, self.refused = "", False
         self.given_up = ""
         self._loop = loop
         self._hear = hear
@@ -153,6 +153,6 @@ class Handle:
                     self.output.tell(dict(message["data"]))
                 self._hear.on_report(message["report"], message["data"])
             case "failed":
-                self.error = message["traceback"]
+                self.error, self.refused = message["traceback"], message.get("refused", False)
             case unknown:
                 raise ValueError(f"unknown kind {unknown!r}")

@@ -9,7 +9,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import Conflict, NotAllowed, ProcessError, ProcessesFull, ProcessFailed
+from holdfast.errors import AgentRefused, Conflict, NotAllowed, ProcessError, ProcessesFull, ProcessFailed
 from holdfast.processes import wire
 from holdfast.processes.agent import Agent, how_it_ended, promise, settle
 from holdfast.processes.handle import Handle, Hearing
@@ -242,7 +242,8 @@ class Supervisor:
         self._release(agent)
         agent.exit_code, agent.max_rss_bytes = message["code"], message["max_rss_bytes"]
         said = handle.error or (handle.output.tail() if agent.is_new or self._options.once else "")
-        self._ended(agent, handle.given_up + how_it_ended(message["code"]), said=said)
+        refusal = AgentRefused if handle.refused else ProcessFailed
+        self._ended(agent, handle.given_up + how_it_ended(message["code"]), refusal, said=said)
 
     def _release(self, agent: Agent) -> None:
         """Let go of a process that has ended."""
@@ -268,10 +269,8 @@ class Supervisor:
 
     def _give_up_creation(self, agent: Agent, refusal: type[ProcessError], how: str, said: str) -> None:
         message = f"agent {agent.wanted.id!r} was not created: {how}" + (f"\n{said}" if said else "")
-        if refusal is ProcessFailed:
-            agent.created.set_exception(ProcessFailed(message, traceback=said))
-        else:
-            agent.created.set_exception(refusal(message))
+        failed = issubclass(refusal, ProcessFailed)
+        agent.created.set_exception(refusal(message, traceback=said) if failed else refusal(message))
         self._settle(agent, Status.CRASHED)
         if self.agents.get(agent.wanted.id) is agent:
             del self.agents[agent.wanted.id]

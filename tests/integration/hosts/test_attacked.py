@@ -15,7 +15,7 @@ from hosting import TESTS, Cluster, agent, cluster_of
 from system import until
 
 from holdfast.config import HostSettings, RedisSettings
-from holdfast.errors import Conflict, NoHost, ProcessError, ProcessFailed
+from holdfast.errors import Conflict, InputError, NoHost, ProcessError
 from holdfast.hosts.agent import Needs, Status
 from holdfast.hosts.host import Host
 from holdfast.processes.info import AgentProcessInfo, EventKind, ProcessEvent
@@ -193,8 +193,6 @@ async def test_a_resident_that_there_is_not_is_said_without_a_traceback(redis, r
     async with cluster_of(redis_settings) as cluster:
         await cluster.start("a", app=odd)
         async with Residents(cluster.settings) as residents:
-            with pytest.raises(
-                ProcessFailed, match="has no resident 'Nope'; its residents: Mute, Well"
-            ) as told:
+            with pytest.raises(InputError, match="has no resident 'Nope'; its residents: Mute, Well") as told:
                 await residents.start("Nope", "n", needs=Needs())
             assert "Traceback" not in str(told.value)

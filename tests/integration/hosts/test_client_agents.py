@@ -14,7 +14,7 @@ from hosting import Cluster, agent, cluster_of
 
 from holdfast import Client, InputError, NotFound, RunFailed, SyncClient
 from holdfast.config import ApiSettings, ClientSettings, DatabaseSettings, RedisSettings, Settings
-from holdfast.errors import Conflict, NoHost, ProcessFailed, Refused
+from holdfast.errors import Conflict, NoHost, Refused
 from holdfast.hosts.agent import Needs
 from holdfast.services.api import ApiProcess
 
@@ -113,7 +113,7 @@ async def test_what_can_not_be_done_is_said(cluster, given, tmp_path):
         with pytest.raises(InputError, match="JSON"):
             await client.agents.start("Clerk", "clerk", object())
         await hosts(cluster, tmp_path, "a")
-        with pytest.raises(ProcessFailed, match="has no resident 'Clark'"):
+        with pytest.raises(InputError, match="has no resident 'Clark'"):
             await client.agents.start("Clark", "clerk")
 
 

@@ -499,6 +499,13 @@ AROUND = [
         f"{HOSTS}::test_locations_are_renewed_at_the_pace_of_the_heartbeat",
     ),
     Mistake(
+        "a wrong request is its host's error",
+        "processes/handle.py",
+        'message.get("refused", False)',
+        "False",
+        f"{HOSTS}::test_a_wrong_class_is_its_callers_mistake_and_none_of_the_hosts",
+    ),
+    Mistake(
         "two hosts have one name",
         "services/host.py",
         "                if not await self._name_is_taken():\n",

@@ -18,7 +18,7 @@ from system import until
 from valkeyprocess import free_port
 
 from holdfast.config import HostSettings
-from holdfast.errors import InputError, NoHost, ProcessFailed
+from holdfast.errors import AgentRefused, InputError, NoHost, ProcessFailed
 from holdfast.hosts.agent import Needs, Status
 from holdfast.hosts.calls import CallFailed, Trouble
 from holdfast.hosts.engine import Engine
@@ -139,10 +139,12 @@ async def test_an_agent_is_of_its_guild_however_its_creator_says_so(bad_calls, r
         ({"entry": "os:system"}, "INVALID_ARGUMENT", "this host has no entry 'os:system' (it has: plain)"),
         (
             {"agent_spec": b'{"id": "x", "class_name": "os.system"}'},
-            "INTERNAL",
+            "INVALID_ARGUMENT",
             "outside of the prefixes that this host allows (hosting)",
         ),
-        ({"agent_spec": b'{"id": "x", "class_name": "hosting.Nobody"}'}, "INTERNAL", "has no 'Nobody'"),
+        ({"agent_spec": b'{"id": "x", "class_name": "hosting.Nobody"}'}, "INVALID_ARGUMENT", "no 'Nobody'"),
+        ({"agent_spec": b'{"id": "x", "class_name": "hosting.no.C"}'}, "INVALID_ARGUMENT", "no module"),
+        ({"agent_spec": b'{"id": "x"}'}, "INVALID_ARGUMENT", "agent_spec needs a 'class_name'"),
         (
             {"agent_spec": b'{"id": "x", "class_name": "hosting.Idle", "fails": true}'},
             "INTERNAL",
@@ -159,6 +161,17 @@ async def test_what_can_not_be_started_says_why(bad_calls, fields, code, words):
         await AgentHostServiceStub(bad_calls).CreateAgent(request)
     assert caught.value.code().name == code, caught.value.details()
     assert words in caught.value.details()
+
+
+async def test_a_wrong_class_is_its_callers_mistake_and_none_of_the_hosts(redis_settings):
+    async with cluster_of(redis_settings) as cluster, httpx.AsyncClient() as web:
+        port = free_port()
+        await cluster.start("a", METRICS_PORT=str(port))
+        with pytest.raises(AgentRefused, match="outside of the prefixes"):
+            await cluster.engine.run(agent("x", class_name="os.system"))
+        lines = (await web.get(f"http://127.0.0.1:{port}/metrics")).text.splitlines()
+        assert 'holdfast_host_calls_total{kind="CreateAgent",status="INVALID_ARGUMENT"} 1.0' in lines
+        assert 'holdfast_host_create_errors_total{guild_id="",status="INVALID_ARGUMENT"} 1.0' in lines
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ async def test_what_goes_wrong_is_said_as_by_any_host(redis, redis_settings):
             await engine.run(msgspec.structs.replace(agent("tiny"), needs=Needs(memory_mb=1e-9)))
         with pytest.raises(InputError, match="no entry 'nothing'"):
             await engine.run(msgspec.structs.replace(agent("y"), entry="nothing"))
-        with pytest.raises(ProcessFailed, match="outside of the prefixes"):
+        with pytest.raises(InputError, match="outside of the prefixes"):
             await engine.run(agent("z", class_name="os.system"))
         await engine.run(agent("first"))
         with pytest.raises(NoHost, match="it is full"):

@@ -11,7 +11,7 @@ import pytest
 from hosting import cluster_of
 
 from holdfast.config import QueueSettings, Settings
-from holdfast.errors import InputError, NotFound, ProcessFailed, RunFailed
+from holdfast.errors import InputError, NotFound, RunFailed
 from holdfast.hosts.mailbox import copy_of, mailbox_of, mailbox_settings, reader_name
 from holdfast.leases.permits import Permits
 from holdfast.services.residents import Residents
@@ -108,7 +108,7 @@ async def test_a_message_that_kills_is_given_up_before_the_resident_is(redis, re
 
 
 async def test_what_is_wrong_with_a_resident_is_said(residents):
-    with pytest.raises(ProcessFailed, match="has no resident 'Clark'; its residents: Clerk, Mute, sick"):
+    with pytest.raises(InputError, match="has no resident 'Clark'; its residents: Clerk, Mute, sick"):
         await residents.start("Clark", "x")
     with pytest.raises(InputError, match="must be JSON"):
         await residents.start("Clerk", "x", object())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import (
+    AgentRefused,
     Conflict,
     HoldfastError,
     InputError,
@@ -24,6 +25,7 @@ from holdfast.hosts.local import is_gone, own_name, trouble_of
 from holdfast.hosts.remote import TROUBLES
 
 ERRORS = [
+    AgentRefused,
     Conflict,
     Elsewhere,
     HoldfastError,

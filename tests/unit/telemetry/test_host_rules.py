@@ -50,7 +50,7 @@ _SELECTED = re.compile(r"(holdfast_\w+)(?:\{(\w+)[=!~]+\"([^\"]+)\"\})?")
 _RENAMED = re.compile(r'"(\w+)", "\$1", "(\w+)", "\(\.\*\)"')
 _REMOVED = re.compile(r"without \((\w+)\) \((holdfast_\w+)")
 _CODES = {"RESOURCE_EXHAUSTED", "ALREADY_EXISTS", "FAILED_PRECONDITION", "INTERNAL", "UNKNOWN", "UNAVAILABLE"}
-_WORDS = _CODES | {"DEADLINE_EXCEEDED", "running", "crashed"}
+_WORDS = _CODES | {"INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "running", "crashed"}
 
 
 def groups() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
