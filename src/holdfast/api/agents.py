@@ -29,7 +29,7 @@ from holdfast.api.tracing import trace_of
 from holdfast.client.mail import letter
 from holdfast.errors import NotFound
 from holdfast.hosts.mailbox import mailbox_of
-from holdfast.hosts.residents import missing, require_movable, require_resident
+from holdfast.hosts.residents import missing, require_alive, require_movable, require_resident
 
 router = APIRouter(tags=["agents"], route_class=VerbRoute)
 
@@ -172,6 +172,8 @@ async def send_message(
     key = checked_key(request.headers.get("idempotency-key", ""))
     placed = await roster.find(agent_id)
     require_resident(placed, agent_id)
+    if wait:
+        require_alive(placed.status, placed.error, agent_id)
     line = roster.here.backend.mailbox(mailbox_of(placed.agent.agent_id))
     submission = letter(
         placed.agent,

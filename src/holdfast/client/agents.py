@@ -10,6 +10,7 @@ import msgspec
 from holdfast.client.handle import RunHandle
 from holdfast.errors import InputError
 from holdfast.hosts.agent import Needs, Status, checked
+from holdfast.hosts.residents import require_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +144,9 @@ class Agents:
         return RunHandle(sent.run_id, self._way().line(sent.queue), fresh=sent.fresh)
 
     async def ask(self, agent_id: str, message: Any, timeout: Duration | None = 30.0) -> Any:
-        """Send a message and wait for what ``receive`` returns."""
+        """Send a message and wait for what ``receive`` returns; raises at once if the agent has crashed."""
+        known = await self.get(agent_id)
+        require_alive(known.status, known.error, agent_id)
         return await (await self.send(agent_id, message)).result(timeout)
 
     async def hosts(self) -> list[HostInfo]:

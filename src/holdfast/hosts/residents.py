@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import Conflict, InputError, NotFound
-from holdfast.hosts.agent import Agent, Needs, checked
+from holdfast.hosts.agent import Agent, Needs, Status, checked
 
 if TYPE_CHECKING:
     from holdfast.hosts.agent import Placed
@@ -64,7 +64,7 @@ def input_of(agent: Agent) -> Any:
 
 def lives(placed: Placed | None) -> bool:
     """Whether an agent should run, and was not given up."""
-    return placed is not None and placed.wanted and placed.status != "crashed"
+    return placed is not None and placed.wanted and placed.status is not Status.CRASHED
 
 
 def require_same(placed: Placed, wanted: Agent, shown: str) -> None:
@@ -84,6 +84,15 @@ def require_resident(placed: Placed, shown: str) -> None:
         raise Conflict(f"the agent {shown!r} is no resident, so it has no mailbox here")
     if not placed.wanted:
         raise Conflict(f"the agent {shown!r} is being stopped")
+
+
+def require_alive(status: str, error: str, shown: str) -> None:
+    """Raise Conflict if nobody will answer: a crashed agent reads its mailbox when it is started again."""
+    if status == Status.CRASHED:
+        raise Conflict(
+            f"the agent {shown!r} crashed, so nobody answers: start it again (`holdfast agents start`). "
+            f"What was sent to it waits until then. It ended so: {error}"
+        )
 
 
 async def require_movable(engine: Engine, placed: Placed, to: str) -> None:

@@ -11,7 +11,7 @@ from holdfast.client.client import Client
 from holdfast.errors import ConfigError, NotFound
 from holdfast.hosts.agent import checked
 from holdfast.hosts.mailbox import RECEIVE, mailbox_of, thread_of
-from holdfast.hosts.residents import ENTRY, resident_agent
+from holdfast.hosts.residents import ENTRY, require_alive, resident_agent
 from holdfast.redis.client import connect
 from holdfast.redis.nearby import nearby
 from holdfast.services.entries import engine_of
@@ -76,17 +76,23 @@ class Residents:
         return [each async for each in self.engine.registry.all() if each.agent.entry == ENTRY]
 
     async def send(self, agent_id: str, message: Any) -> str:
-        """Put a message into its mailbox; returns the message's id."""
-        return (await self._submit(agent_id, message)).run_id
+        """Put a message into its mailbox, where it waits for one that has crashed too; returns its id."""
+        return (await self._submit(await self._known(agent_id), message)).run_id
 
     async def ask(self, agent_id: str, message: Any, timeout: float = 30.0) -> Any:
-        """Send a message and wait for what ``receive`` returns."""
-        return await (await self._submit(agent_id, message)).result(timeout)
+        """Send a message and wait for what ``receive`` returns; raises at once if it has crashed."""
+        placed = await self._known(agent_id)
+        require_alive(placed.status, placed.error, agent_id)
+        return await (await self._submit(placed, message)).result(timeout)
 
-    async def _submit(self, agent_id: str, message: Any) -> Any:
+    async def _known(self, agent_id: str) -> Placed:
         placed = await self.engine.registry.get(checked(agent_id))
         if placed is None or not placed.wanted or placed.agent.entry != ENTRY:
             raise NotFound(f"There is no resident {agent_id}: start it first.")
+        return placed
+
+    async def _submit(self, placed: Placed, message: Any) -> Any:
+        agent_id = placed.agent.agent_id
         return await self._client.submit(
             RECEIVE,
             message,

@@ -506,6 +506,13 @@ AROUND = [
         f"{HOSTS}::test_a_wrong_class_is_its_callers_mistake_and_none_of_the_hosts",
     ),
     Mistake(
+        "whom nobody answers is asked and waited for",
+        "hosts/residents.py",
+        "    if status == Status.CRASHED:\n",
+        "    if False:\n",
+        f"{RESIDENTS}::test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_for_it",
+    ),
+    Mistake(
         "two hosts have one name",
         "services/host.py",
         "                if not await self._name_is_taken():\n",

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from hosting import cluster_of
 
+from holdfast import Client
 from holdfast.config import QueueSettings, Settings
-from holdfast.errors import InputError, NotFound, RunFailed
+from holdfast.errors import Conflict, InputError, NotFound, RunFailed
 from holdfast.hosts.mailbox import copy_of, mailbox_of, mailbox_settings, reader_name
 from holdfast.leases.permits import Permits
 from holdfast.services.residents import Residents
@@ -105,6 +106,25 @@ async def test_a_message_that_kills_is_given_up_before_the_resident_is(redis, re
                 await residents.ask("clerk", {"dies": True}, 60)
             assert (await residents.ask("clerk", {"name": "Ada"}, 60))["said"] == "hello Ada"
             assert (await cluster.where("clerk")).restarts == cluster.settings.hosts.max_restarts
+
+
+async def test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_for_it(redis, redis_settings):
+    async with cluster_of(redis_settings) as cluster:
+        await cluster.start("a", app=APP, HOLDFAST_HOSTS_MAX_RESTARTS="0")
+        async with Residents(cluster.settings) as residents, Client(settings=cluster.settings) as client:
+            placed = await residents.start("Clerk", "clerk")
+            os.kill(placed.pid, signal.SIGKILL)
+            async with asyncio.timeout(30):
+                while (await client.agents.get("clerk")).status != "crashed":
+                    await asyncio.sleep(0.02)
+            async with asyncio.timeout(30):  # a tenth of the time that an answer is waited for
+                for ask in (residents.ask, client.agents.ask):
+                    with pytest.raises(Conflict, match=r"'clerk' crashed.*was killed by SIGKILL"):
+                        await ask("clerk", {"name": "Ada"}, 300)
+            sent = await client.agents.send("clerk", {"name": "Bob"})
+            await residents.start("Clerk", "clerk")
+            answer = await sent.result(60)
+            assert (answer["said"], answer["seen"]) == ("hello Bob", 1), "nobody was asked before"
 
 
 async def test_what_is_wrong_with_a_resident_is_said(residents):
