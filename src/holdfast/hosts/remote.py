@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.config import HostSettings
     from holdfast.hosts.agent import Agent
 
+_UNUSED_SECONDS: Final = 600.0
 TROUBLES: Final = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: Trouble.NEXT,
     grpc.StatusCode.UNAVAILABLE: Trouble.NEXT,
@@ -35,11 +37,18 @@ TROUBLES: Final = {
 class RemoteCalls:
     """The channels to all hosts that were called, until closed; belongs to one event loop."""
 
-    def __init__(self, settings: HostSettings) -> None:
+    def __init__(self, settings: HostSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
+        self._clock = clock
         self._metadata = call_metadata(settings)
         self._channels: dict[str, aio.Channel] = {}
+        self._used: dict[str, float] = {}
         self._stamp = tls_stamp(settings)
+
+    @property
+    def addresses(self) -> set[str]:
+        """Where channels lead that are kept for the next call."""
+        return set(self._channels)
 
     async def close(self) -> None:
         """Close all channels."""
@@ -108,10 +117,18 @@ class RemoteCalls:
         if stamp != self._stamp:
             # New certificates: the old channels end when nobody uses them any more.
             self._stamp, self._channels = stamp, {}
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(address, self._settings)
-        return channel
+        now = self._clock()
+        if address not in self._channels:
+            self._let_go_of_unused(now)
+            self._channels[address] = open_channel(address, self._settings)
+        self._used[address] = now
+        return self._channels[address]
+
+    def _let_go_of_unused(self, now: float) -> None:
+        """Forget what no call has needed for long: pods come and go, each with an address of its own."""
+        self._used = {address: at for address, at in self._used.items() if now - at < _UNUSED_SECONDS}
+        # Not closed: a call that still waits keeps its channel until it ends.
+        self._channels = {address: kept for address, kept in self._channels.items() if address in self._used}
 
 
 def failed(address: str, error: aio.AioRpcError) -> CallFailed:
