@@ -126,15 +126,15 @@ async def test_what_was_accepted_before_redis_went_is_told(redis, redis_settings
     monkeypatch.setattr("holdfast.runs.submit._BATCH", 2)
     async with System(redis_settings) as system:
         submitter = system.queue.partitions[0]._submitter
-        sent, call = [], submitter._call
+        sent, send = [], submitter._sending
 
-        async def going_away(args):
-            sent.append(args)
+        async def going_away(call):
+            sent.append(call)
             if len(sent) > 2:
                 raise RedisUnavailable("gone", retry_after=1.0)
-            return await call(args)
+            return await send(call)
 
-        monkeypatch.setattr(submitter, "_call", going_away)
+        monkeypatch.setattr(submitter, "_sending", going_away)
         told = await system.queue.submit_many([Submission(agent="echo", input=n) for n in range(9)])
         assert [type(one).__name__ for one in told] == ["Ticket"] * 4 + ["RedisUnavailable"] * 5
         assert len(sent) == 3, "nobody is asked again who is known to be away"
