@@ -340,7 +340,7 @@ async def test_what_residents_count_and_use_is_among_their_hosts_metrics(cluster
         'holdfast_host_message_retries_total{agent="Clerk"} 1.0',
         'holdfast_host_guild_agents{guild_id="",status="running"} 1.0',
         'holdfast_host_create_seconds_count{guild_id=""} 1.0',
-        'holdfast_host_create_errors_total{guild_id="",status="INTERNAL"} 1.0',
+        'holdfast_host_create_errors_total{guild_id="",status="INVALID_ARGUMENT"} 1.0',
         'holdfast_host_agent_memory_bytes{agent_id="clerk",guild_id=""}',
         'holdfast_host_agent_cpu_seconds{agent_id="clerk",guild_id=""}',
     ]
