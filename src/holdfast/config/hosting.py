@@ -178,6 +178,10 @@ class HostSettings(Section, frozen=True, kw_only=True):
         int,
         about("Memory that one agent may use; 0 is no limit.", ge=0, le=1_000_000),
     ] = 0
+    nice: Annotated[
+        int,
+        about("How much agents give way to others for CPU, the host itself among them.", ge=0, le=19),
+    ] = 0
     cgroups: Annotated[
         bool,
         about("Whether agents with limits get cgroups, where that of the host is delegated to it."),

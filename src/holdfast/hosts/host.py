@@ -292,7 +292,7 @@ class Host:
         memory = int(megabytes * 2**20)
         if megabytes and not memory:
             raise InputError(f"agent {agent.agent_id}: needs.memory_mb is {megabytes:g}, less than a byte")
-        limits = Limits(memory_bytes=memory or None)
+        limits = Limits(memory_bytes=memory or None, nice=self.settings.nice or None)
         labels = {**self._labels, "guild_id": agent.guild_id, "name": agent.name}
         return await self.processes.create(
             agent.agent_id, agent.entry, payload, fence=fence, limits=limits, labels=labels

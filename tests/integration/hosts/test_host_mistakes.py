@@ -513,6 +513,13 @@ AROUND = [
         f"{RESIDENTS}::test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_for_it",
     ),
     Mistake(
+        "agents never give way",
+        "hosts/host.py",
+        ", nice=self.settings.nice or None",
+        "",
+        f"{RESOURCES}::test_agents_give_way_as_much_as_the_host_says",
+    ),
+    Mistake(
         "two hosts have one name",
         "services/host.py",
         "                if not await self._name_is_taken():\n",

@@ -60,6 +60,14 @@ async def test_placement_and_metrics_count_with_the_cores_that_the_host_may_use(
         os.sched_setaffinity(0, allowed)
 
 
+async def test_agents_give_way_as_much_as_the_host_says(host):
+    process, _ = await host.create(agent("plain"))
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+    host.settings = HostSettings(nice=7)
+    process, _ = await host.create(agent("nice"))
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
+
+
 async def test_the_cpu_time_of_agents_that_have_ended_stays_counted(host):
     """Fails if only those are summed that live: the sum falls, which looks like a host that began anew."""
     await host.create(agent("seen", burns=0.3))
