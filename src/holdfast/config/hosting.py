@@ -117,7 +117,15 @@ class HostSettings(Section, frozen=True, kw_only=True):
     grpc_timeout_seconds: Annotated[
         float, about("How long to wait for a host's answer.", "GRPC_TIMEOUT", ge=0.001, le=DAY)
     ] = 30.0
-    grpc_max_retries: Annotated[int, about("Retries of one call.", "GRPC_MAX_RETRIES", ge=0, le=1000)] = 3
+    grpc_max_retries: Annotated[
+        int,
+        about(
+            "Retries of a call that no host received; a new agent is offered to the next host instead.",
+            "GRPC_MAX_RETRIES",
+            ge=0,
+            le=1000,
+        ),
+    ] = 3
     token: Annotated[
         str,
         about("Secret that callers of a host show; empty asks for none.", secret=True),

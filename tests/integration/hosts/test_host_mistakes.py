@@ -520,6 +520,13 @@ AROUND = [
         f"{RESOURCES}::test_agents_give_way_as_much_as_the_host_says",
     ),
     Mistake(
+        "the agents of a dead host wait for a minute of calm",
+        "hosts/rescue.py",
+        "return self._host.calm_seconds >= ttl / 2",
+        "return self._host.calm_seconds >= 60",
+        f"{HOSTS}::test_a_dead_hosts_agents_are_back_elsewhere",
+    ),
+    Mistake(
         "two hosts have one name",
         "services/host.py",
         "                if not await self._name_is_taken():\n",

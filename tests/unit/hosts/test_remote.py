@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import grpc
 import pytest
+from grpc import aio
 from valkeyprocess import free_port
 
 from holdfast.config import HostSettings
 from holdfast.hosts.calls import CallFailed
+from holdfast.hosts.proto import agent_host_pb2 as wire
+from holdfast.hosts.proto.agent_host_pb2_grpc import (
+    AgentHostServiceServicer,
+    add_AgentHostServiceServicer_to_server,
+)
 from holdfast.hosts.remote import RemoteCalls
 
 
@@ -39,3 +48,38 @@ async def test_a_channel_that_nobody_uses_is_not_kept():
         assert calls.addresses == {lives, new}
     finally:
         await calls.close()
+
+
+class Reluctant(AgentHostServiceServicer):
+    """A host that is not there for the first calls."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+        self.calls = 0
+
+    async def ListAgents(self, request, context) -> wire.ListAgentsResponse:  # noqa: N802 - gRPC calls it so
+        self.calls += 1
+        if self.calls <= self.refusals:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not yet")
+        return wire.ListAgentsResponse()
+
+
+@pytest.mark.parametrize(
+    ("retries", "refusals", "calls", "answered"),
+    [(0, 1, 1, False), (2, 2, 3, True), (2, 3, 3, False), (3, 0, 1, True)],
+)
+async def test_a_call_that_was_not_received_is_tried_again_as_often_as_the_setting_says(
+    retries: int, refusals: int, calls: int, answered: bool
+):
+    host, server = Reluctant(refusals), aio.server()
+    add_AgentHostServiceServicer_to_server(host, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    remote = RemoteCalls(HostSettings(grpc_max_retries=retries))
+    try:
+        with contextlib.nullcontext() if answered else pytest.raises(CallFailed, match="UNAVAILABLE"):
+            await remote.list(address, wire.ListAgentsRequest())
+        assert host.calls == calls
+    finally:
+        await remote.close()
+        await server.stop(None)
