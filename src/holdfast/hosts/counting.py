@@ -1,4 +1,7 @@
-"""Counts the calls of a host: which, how they were answered, and how long that took."""
+"""Counts the calls of a host: which, how they were answered, how long that took.
+
+Each is a span of its caller's trace.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from holdfast.hosts.proto import agent_host_pb2 as wire
+from holdfast.telemetry.traces import run_span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 _SERVICE: Final = wire.DESCRIPTOR.services_by_name["AgentHostService"]
 # By name from the proto file: a caller that makes up names makes up no labels.
 _KNOWN: Final = {f"/{_SERVICE.full_name}/{method.name}": method.name for method in _SERVICE.methods}
+
+_TRACE: Final = ("traceparent", "tracestate")
 
 
 class CallCounter(aio.ServerInterceptor):
@@ -48,7 +54,8 @@ class CallCounter(aio.ServerInterceptor):
         async def counted(data: bytes, context: aio.ServicerContext[Any, Any]) -> Any:
             began, status = time.monotonic(), "OK"
             try:
-                return await call(await _decoded(handler, data, context), context)
+                with run_span(f"host {name}", _carrier(context)):
+                    return await call(await _decoded(handler, data, context), context)
             except BaseException:
                 status = getattr(
                     context.code(), "name", "UNKNOWN"
@@ -59,6 +66,12 @@ class CallCounter(aio.ServerInterceptor):
                 self._metrics.host_call_seconds.labels(name).observe(time.monotonic() - began)
 
         return counted
+
+
+def _carrier(context: aio.ServicerContext[Any, Any]) -> dict[str, str]:
+    """The trace of whoever calls."""
+    told = context.invocation_metadata() or ()
+    return {key: value for key, value in told if key in _TRACE and isinstance(value, str)}
 
 
 async def _decoded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -14,12 +15,16 @@ from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.requests import create_fields
 from holdfast.hosts.security import call_metadata, open_channel, tls_stamp
+from holdfast.telemetry.logs import get_logger
+from holdfast.telemetry.traces import inject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.config import HostSettings
     from holdfast.hosts.agent import Agent
+
+_log = get_logger(__name__)
 
 _UNUSED_SECONDS: Final = 600.0
 TROUBLES: Final = {
@@ -57,7 +62,11 @@ class RemoteCalls:
 
     async def create(self, address: str, agent: Agent, fence: int) -> None:
         """Ask a host to start an agent; only its own answer says that it did not."""
-        request = wire.CreateAgentRequest(**create_fields(agent), fence=fence)
+        request_id = uuid.uuid4().hex
+        _log.debug(
+            "a host is asked for an agent", address=address, agent_id=agent.agent_id, request_id=request_id
+        )
+        request = wire.CreateAgentRequest(**create_fields(agent), fence=fence, request_id=request_id)
         wait = self._settings.create_seconds
         await self._call(address, lambda stub: stub.CreateAgent, request, retries=0, timeout_seconds=wait)
 
@@ -98,12 +107,13 @@ class RemoteCalls:
         left = self._settings.grpc_max_retries if retries is None else retries
         wait = self._settings.grpc_timeout_seconds if timeout_seconds is None else timeout_seconds
         pause = 0.05
+        metadata = (*self._metadata, *inject().items())
         if address.startswith(LOCAL):
             raise CallFailed(address, Trouble.NEXT, "it is inside another program (hosts.engine is local)")
         while True:
             try:
                 call = method(AgentHostServiceStub(self._channel(address)))
-                return await call(request, timeout=wait, metadata=self._metadata)
+                return await call(request, timeout=wait, metadata=metadata)
             except aio.AioRpcError as exc:
                 # Only what was not even received is tried again here: the rest is for the caller to judge.
                 if exc.code() is not grpc.StatusCode.UNAVAILABLE or left <= 0:

@@ -7,16 +7,21 @@ import contextlib
 import grpc
 import pytest
 from grpc import aio
+from opentelemetry import trace
 from valkeyprocess import free_port
 
 from holdfast.config import HostSettings
+from holdfast.hosts.agent import Agent
 from holdfast.hosts.calls import CallFailed
+from holdfast.hosts.counting import CallCounter
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import (
     AgentHostServiceServicer,
     add_AgentHostServiceServicer_to_server,
 )
 from holdfast.hosts.remote import RemoteCalls
+from holdfast.telemetry.metrics import Metrics
+from holdfast.telemetry.traces import inject
 
 
 class Clock:
@@ -80,6 +85,40 @@ async def test_a_call_that_was_not_received_is_tried_again_as_often_as_the_setti
         with contextlib.nullcontext() if answered else pytest.raises(CallFailed, match="UNAVAILABLE"):
             await remote.list(address, wire.ListAgentsRequest())
         assert host.calls == calls
+    finally:
+        await remote.close()
+        await server.stop(None)
+
+
+class Traced(AgentHostServiceServicer):
+    """A host that remembers what came with a call."""
+
+    def __init__(self) -> None:
+        self.request_id = ""
+        self.trace = ""
+
+    async def CreateAgent(self, request, context) -> wire.CreateAgentResponse:  # noqa: N802 - gRPC calls it so
+        self.request_id = request.request_id
+        self.trace = inject().get("traceparent", "")
+        return wire.CreateAgentResponse(success=True)
+
+
+async def test_a_call_has_an_id_and_goes_on_with_the_trace_of_its_caller():
+    host, server = Traced(), aio.server(interceptors=[CallCounter(Metrics())])
+    add_AgentHostServiceServicer_to_server(host, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    remote = RemoteCalls(HostSettings())
+    wanted = Agent(agent_id="x", entry="plain", payload=b"{}")
+    caller = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+    try:
+        await remote.create(address, wanted, 0)
+        first = host.request_id
+        assert (len(first), host.trace) == (32, "")
+        with trace.use_span(trace.NonRecordingSpan(caller)):
+            await remote.create(address, wanted, 0)
+        assert host.request_id != first
+        assert host.trace.split("-")[1] == f"{0xABC:032x}"
     finally:
         await remote.close()
         await server.stop(None)
