@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.letters import Boxes, Filter, Found, Listed
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, compact, moment
-from holdfast.errors import Conflict, InputError, NotFound
-from holdfast.runs.deadletter import DeadLetters, Dealt, Letter, Letters
+from holdfast.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+    from holdfast.runs.deadletter import Dealt
 
 dead = options.group(COMMANDS["dead"])
 
@@ -26,13 +29,12 @@ LetterRefs = Annotated[
 ]
 Agent = Annotated[str, typer.Option("--agent", metavar="AGENT", help="Only letters of this agent.")]
 Why = Annotated[str, typer.Option("--reason", metavar="REASON", help="Only letters with this reason.")]
-All = Annotated[
-    bool, typer.Option("--all", help="All letters of the queue, or those that the filters leave.")
-]
+All = Annotated[bool, typer.Option("--all", help="All letters, or those that the filters leave.")]
 
 _COLUMNS = (
     Column("RUN"),
     Column("AGENT", free=True),
+    Column("QUEUE", free=True),
     Column("REASON"),
     Column("TRIES", number=True),
     Column("WHEN"),
@@ -47,58 +49,74 @@ def add_to(root: typer.Typer) -> None:
 
 @dead.command("list")
 def list_letters(
-    queue: options.OneQueue = None,
+    queue: options.AnyQueue = None,
     agent: Agent = "",
     reason: Why = "",
     limit: options.Limit = 20,
-    cursor: Annotated[str, typer.Option("--cursor", help="Go on where a page ended.")] = "",
+    cursor: Annotated[
+        str, typer.Option("--cursor", help="Go on where a page ended; needs --queue if there are several.")
+    ] = "",
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """List dead letters, newest first."""
+    settings, chosen = options.read_settings(config), Filter(agent, reason)
+    several = queue is None and len(settings.queue_names()) > 1
+    if cursor and several:
+        raise InputError("--cursor belongs to one queue: name it with --queue")
 
-    async def work(station: Station) -> Letters:
-        letters = DeadLetters(await station.queue(queue))
-        return await letters.list(limit=limit, cursor=cursor, agent=agent, reason=reason)
+    async def work(station: Station) -> tuple[Listed, str]:
+        boxes = await Boxes.at(station, queue)
+        page = await boxes.list(chosen, limit=limit, cursor=cursor)
+        return page, "" if page.letters or cursor else await boxes.missing(chosen)
 
-    page = at_station(options.read_settings(config), work)
+    page, missing = at_station(settings, work)
     if json:
-        output.document(page)
+        output.document({"letters": [_listed(each) for each in page.letters], "cursor": page.cursor})
         return
-    output.table(_COLUMNS, [_row(letter) for letter in page.letters], empty="no dead letters")
-    if page.cursor:
-        output.note(f"more: --cursor {page.cursor}")
+    shown = [at for at, column in enumerate(_COLUMNS) if several or column.title != "QUEUE"]
+    rows = [tuple(_row(each)[at] for at in shown) for each in page.letters]
+    output.table([_COLUMNS[at] for at in shown], rows, empty=missing or "no dead letters")
+    if page.more:
+        output.note(f"more: --cursor {page.cursor}" if page.cursor else "more: --limit, or --queue for one")
 
 
-def _row(letter: Letter) -> tuple[str, ...]:
+def _listed(found: Found) -> dict[str, Any]:
+    return {**msgspec.to_builtins(found.letter), "queue": found.queue}
+
+
+def _row(found: Found) -> tuple[str, ...]:
+    letter = found.letter
     tries, error = str(letter.attempts), letter.error.message
-    return (letter.run_id, letter.agent, letter.reason, tries, ago(letter.at), error)
+    return (letter.run_id, letter.agent, found.queue, letter.reason, tries, ago(letter.at), error)
 
 
 @dead.command("show")
 def show_letter(
     ref: LetterRef,
-    queue: options.OneQueue = None,
+    queue: options.AnyQueue = None,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """Show one dead letter, with its last error."""
 
-    async def work(station: Station) -> Letter:
-        return await DeadLetters(await station.queue(queue)).show(ref)
+    async def work(station: Station) -> Found:
+        return await (await Boxes.at(station, queue)).find(ref)
 
-    letter = at_station(options.read_settings(config), work)
+    found = at_station(options.read_settings(config), work)
     if json:
-        output.document(letter)
+        output.document(_listed(found))
     else:
-        output.record(_fields(letter))
+        output.record(_fields(found))
 
 
-def _fields(letter: Letter) -> list[tuple[str, str]]:
+def _fields(found: Found) -> list[tuple[str, str]]:
+    letter = found.letter
     return [
         ("letter", letter.id),
         ("run", letter.run_id),
         ("agent", letter.agent),
+        ("queue", found.queue),
         ("tenant", letter.tenant),
         ("status", letter.status),
         ("reason", letter.reason),
@@ -114,82 +132,84 @@ def _fields(letter: Letter) -> list[tuple[str, str]]:
 def replay_letters(
     refs: LetterRefs = None,
     everything: All = False,
-    queue: options.OneQueue = None,
+    queue: options.AnyQueue = None,
     agent: Agent = "",
     reason: Why = "",
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """Queue the runs of dead letters again, from their first attempt."""
-    if _choice(refs, everything=everything, filters=agent + reason):
-        _deal("queued", lambda letters: letters.replay_all(agent=agent, reason=reason), queue, json, config)
-    else:
-        _deal("queued", lambda letters: _each(refs or [], letters.replay), queue, json, config)
+    chosen = _choice(refs, Filter(agent, reason), everything=everything)
+
+    async def deal(boxes: Boxes) -> Dealt:
+        if refs:
+            return await boxes.each(refs, lambda found: found.box.replay_letter(found.letter))
+        return await boxes.all(lambda box: box.replay_all(agent=agent, reason=reason))
+
+    _deal("queued", deal, chosen, queue, json, config)
 
 
 @dead.command("drop")
 def drop_letters(
     refs: LetterRefs = None,
     everything: All = False,
-    queue: options.OneQueue = None,
+    queue: options.AnyQueue = None,
     agent: Agent = "",
     reason: Why = "",
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """Throw dead letters away: their runs can't be replayed by them any more."""
-    if _choice(refs, everything=everything, filters=agent + reason):
-        _deal("dropped", lambda letters: letters.drop_all(agent=agent, reason=reason), queue, json, config)
-    else:
-        _deal("dropped", lambda letters: _each(refs or [], letters.drop), queue, json, config)
+    chosen = _choice(refs, Filter(agent, reason), everything=everything)
+
+    async def deal(boxes: Boxes) -> Dealt:
+        if refs:
+            return await boxes.each(refs, lambda found: found.box.drop_letter(found.letter))
+        return await boxes.all(lambda box: box.drop_all(agent=agent, reason=reason))
+
+    _deal("dropped", deal, chosen, queue, json, config)
 
 
-def _choice(refs: list[str] | None, *, everything: bool, filters: str) -> bool:
-    """Whether all letters are meant; what is neither named nor asked for as a whole is not touched."""
+def _choice(refs: list[str] | None, chosen: Filter, *, everything: bool) -> Filter:
+    """Return the filter; what is neither named nor asked for as a whole is not touched."""
     if everything and refs:
         raise InputError("name letters or say --all, not both")
     if not everything and not refs:
         raise InputError("name the letters, or say --all for all of them")
-    if filters and not everything:
+    if chosen and not everything:
         raise InputError("--agent and --reason choose among all letters: say --all with them")
-    return everything
-
-
-async def _each(refs: list[str], deal: Callable[[str], Awaitable[Letter]]) -> Dealt:
-    done: list[Letter] = []
-    refused: dict[str, str] = {}
-    for ref in refs:
-        try:
-            done.append(await deal(ref))
-        except (NotFound, Conflict) as exc:
-            refused[ref] = str(exc)
-    return Dealt(done, refused)
+    return chosen
 
 
 def _deal(
     word: str,
-    deal: Callable[[DeadLetters], Awaitable[Dealt]],
+    deal: Callable[[Boxes], Awaitable[Dealt]],
+    chosen: Filter,
     queue: str | None,
     json: bool,
     config: Path | None,
 ) -> None:
-    async def work(station: Station) -> Dealt:
-        return await deal(DeadLetters(await station.queue(queue)))
+    async def work(station: Station) -> tuple[Dealt, str]:
+        boxes = await Boxes.at(station, queue)
+        dealt = await deal(boxes)
+        return dealt, "" if dealt.done or dealt.refused else await boxes.missing(chosen)
 
-    dealt = at_station(options.read_settings(config), work)
+    dealt, missing = at_station(options.read_settings(config), work)
     if json:
         done = [{"id": letter.id, "run_id": letter.run_id} for letter in dealt.done]
         output.document({word: done, "refused": dealt.refused})
     else:
-        _tell(word, dealt)
-    if dealt.refused:
+        _tell(word, dealt, empty="" if missing else "no dead letters")
+    if missing:
+        output.note(missing)
+    if dealt.refused or missing:
         raise typer.Exit(FAILED)
 
 
-def _tell(word: str, dealt: Dealt) -> None:
+def _tell(word: str, dealt: Dealt, *, empty: str) -> None:
     for letter in dealt.done:
         output.line(f"{letter.run_id} {word}")
     for problem in dealt.refused.values():
         output.note(problem)
-    if not dealt.done and not dealt.refused:
-        output.line("no dead letters")
+    if empty and not dealt.done and not dealt.refused:
+        output.line(empty)

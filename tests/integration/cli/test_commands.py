@@ -201,8 +201,8 @@ def test_a_queue_that_is_used_needs_no_settings(cli, store):
     assert cli("queues", "show", "other", "--json").json["undelivered"] == 1
 
 
-def bury(store, run_id, agent="echo", reason="invalid"):
-    keys = QueueKeys.of("agent-queue")
+def bury(store, run_id, agent="echo", reason="invalid", queue="agent-queue"):
+    keys = QueueKeys.of(queue)
     error = '{"kind":"invalid","message":"bad\\nnews"}'
     letter = store.xadd(
         keys.deadletter,
@@ -241,6 +241,47 @@ def test_all_dead_letters_are_dealt_with_only_if_asked(cli, store):
     replayed = cli("dead", "replay", "--all", "--json").json
     assert sorted(each["run_id"] for each in replayed["queued"]) == ["a", "b"]
     assert cli("dead", "replay", "--all").out == "no dead letters\n"
+
+
+def test_dead_letters_are_found_in_whichever_queue_has_them(cli, store, place):
+    (place / "holdfast.yaml").write_text("queues:\n  other: {}\n")
+    for run_id in ("a", "b", "c"):
+        bury(store, run_id, queue="other")
+    bury(store, "d")
+    titles, first, *_ = cli("dead", "list").out.splitlines()
+    assert titles.split()[:3] == ["RUN", "AGENT", "QUEUE"]
+    assert first.split()[:3] == ["d", "echo", "agent-queue"]
+    assert cli("dead", "list", "--limit", "3").err == "holdfast: more: --limit, or --queue for one\n"
+    (only,) = cli("dead", "list", "--queue", "agent-queue", "--json").json["letters"]
+    assert (only["run_id"], only["queue"]) == ("d", "agent-queue")
+    assert cli("dead", "show", "a", "--json").json["queue"] == "other"
+    assert cli("dead", "replay", "a").out == "a queued\n"
+    assert cli("dead", "drop", "b").out == "b dropped\n"
+    assert "in queue 'agent-queue' or 'other'" in cli("dead", "drop", "b").err
+    assert cli("dead", "list", "--cursor", "1-1").code == 2
+    assert sorted(cli("dead", "drop", "--all").out.splitlines()) == ["c dropped", "d dropped"]
+
+
+def test_a_dead_letter_of_two_queues_is_left_alone_until_one_is_named(cli, store, place):
+    (place / "holdfast.yaml").write_text("queues:\n  other: {}\n")
+    bury(store, "a")
+    bury(store, "a", queue="other")
+    said = cli("dead", "drop", "a")
+    assert (said.code, "'agent-queue' and 'other' have a dead letter 'a'" in said.err) == (1, True)
+    assert cli("dead", "drop", "a", "--queue", "other").out == "a dropped\n"
+
+
+def test_a_filter_that_leaves_no_dead_letter_says_what_there_is(cli, store):
+    bury(store, "a", reason="unknown")
+    sentence = "no letter has the reason 'failed'; there are unknown (1)\n"
+    assert cli("dead", "list", "--reason", "failed").out == sentence
+    for verb in ("replay", "drop"):
+        said = cli("dead", verb, "--all", "--reason", "failed")
+        assert (said.code, said.out, said.err) == (1, "", f"holdfast: {sentence}")
+    said = cli("dead", "drop", "--all", "--agent", "x", "--reason", "failed")
+    assert said.err.endswith(
+        "no letter has the agent 'x' and the reason 'failed'; there are echo unknown (1)\n"
+    )
 
 
 def test_cleanup_says_what_it_does(cli, store):
