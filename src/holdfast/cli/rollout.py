@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,7 +15,7 @@ from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, moment
 from holdfast.client.rollout import checked_percent, checked_rollout
 from holdfast.client.rollouts import Rollouts
-from holdfast.errors import InputError
+from holdfast.errors import InputError, NotFound
 
 if TYPE_CHECKING:
     from holdfast.client.rollout import Rollout
@@ -43,6 +44,12 @@ Clear = Annotated[
 Tenant = Annotated[
     list[str] | None, typer.Option("--tenant", metavar="TENANT", help="Say also which way this tenant goes.")
 ]
+Create = Annotated[
+    bool, typer.Option("--create", help="Set it though it is new and its name is much like another's.")
+]
+
+_ALIKE = 0.85
+"""From which likeness on a new name is taken for a slip; the names of one project are rather alike."""
 
 _COLUMNS = (
     Column("ROLLOUT", free=True),
@@ -107,6 +114,7 @@ def set_rollout(
     deny: Deny = None,
     clear: Clear = None,
     reason: options.Reason = "",
+    create: Create = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
@@ -118,11 +126,25 @@ def set_rollout(
         raise InputError(f"say what to change in {name}: a PERCENT, --allow, --deny or --clear")
 
     async def work(station: Station) -> Rollout:
-        return await _rollouts(station).set(
+        rollouts = _rollouts(station)
+        others = await rollouts.names()
+        if name not in others:
+            _begin(name, others, create=create)
+        return await rollouts.set(
             name, percent, allow=allow or (), deny=deny or (), clear=clear or (), reason=reason
         )
 
     _show(at_station(options.read_settings(config), work), [], json=json)
+
+
+def _begin(name: str, others: list[str], *, create: bool) -> None:
+    """Say that a roll-out is new, or raise NotFound where another one is likely to be meant."""
+    alike = get_close_matches(name, others, n=1, cutoff=_ALIKE)
+    if alike and not create:
+        raise NotFound(
+            f"no roll-out {name!r} was set: did you mean {alike[0]!r}? If it is to be a new one, say --create"
+        )
+    output.note(f"new roll-out {name}" + (f"; others are: {', '.join(others)}" if others else ""))
 
 
 @rollout.command("remove")

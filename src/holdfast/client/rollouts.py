@@ -42,7 +42,7 @@ class Rollouts:
         """Read one that was set, else NotFound with those that were."""
         if fields := await self._fields(name):
             return _rollout(name, fields)
-        names = await self._names()
+        names = await self.names()
         raise NotFound(
             f"no roll-out {name!r} was set: " + (f"known are {', '.join(names)}" if names else "none was")
         )
@@ -50,7 +50,7 @@ class Rollouts:
     async def all(self) -> list[Rollout]:
         """Read every roll-out that was set, by name."""
         found: list[Rollout] = []
-        for name in await self._names():
+        for name in await self.names():
             try:
                 fields = await self._fields(name)
             except (InputError, *REFUSALS) as exc:  # one that somebody damaged must not hide the others
@@ -59,6 +59,11 @@ class Rollouts:
             if fields:
                 found.append(_rollout(name, fields))
         return found
+
+    async def names(self) -> list[str]:
+        """Read the names of those that were set, sorted."""
+        names: Iterable[bytes] = await command(self._redis, "SMEMBERS", rollouts_key(prefix=self._prefix))
+        return sorted(name.decode(errors="replace") for name in names)
 
     async def set(
         self,
@@ -84,10 +89,6 @@ class Rollouts:
         await self.known(name)
         await command(self._redis, "DEL", self._key(name))
         await command(self._redis, "SREM", rollouts_key(prefix=self._prefix), name)
-
-    async def _names(self) -> list[str]:
-        names: Iterable[bytes] = await command(self._redis, "SMEMBERS", rollouts_key(prefix=self._prefix))
-        return sorted(name.decode(errors="replace") for name in names)
 
     async def _fields(self, name: str) -> dict[bytes, bytes]:
         return await command(self._redis, "HGETALL", self._key(name))

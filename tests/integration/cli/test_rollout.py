@@ -48,6 +48,17 @@ def test_what_is_said_of_a_tenant_leaves_the_percentage_and_its_reason_to_whoeve
     assert cli("rollout", "set", FLAG, "10", "--json").json["reason"] == ""
 
 
+def test_a_slip_in_the_name_is_no_new_rollout(cli):
+    assert cli("rollout", "set", FLAG, "50").err == f"holdfast: new roll-out {FLAG}\n"
+    assert cli("rollout", "set", FLAG, "60").err == ""
+    slip = cli("rollout", "set", FLAG.replace("cluster", "clutser"), "0")
+    assert (slip.code, f"did you mean {FLAG!r}?" in slip.err) == (1, True)
+    assert [each["percent"] for each in cli("rollout", "list", "--json").json] == [60]
+    other = cli("rollout", "set", "shop_to_queue", "10")
+    assert (other.code, other.err) == (0, f"holdfast: new roll-out shop_to_queue; others are: {FLAG}\n")
+    assert cli("rollout", "set", "shop_to_queues", "10", "--create").code == 0
+
+
 def test_a_tenant_may_be_denied_before_anybody_goes(cli):
     before = cli("rollout", "set", FLAG, "--deny", "globex", "--json").json
     assert (before["percent"], before["denied"]) == (0, ["globex"])
