@@ -12,9 +12,9 @@ import typer
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.wording import ago, moment
+from holdfast.cli.wording import ago, compact, moment
 from holdfast.client.client import Client
-from holdfast.errors import InputError, NoHost
+from holdfast.errors import HoldfastError, InputError, NoHost, NotFound
 from holdfast.hosts.agent import Needs
 from holdfast.redis.nearby import nearby
 
@@ -74,7 +74,15 @@ def list_agents(
     if json:
         output.document(found)
     else:
-        output.table(_COLUMNS, [_row(each) for each in found], empty="no agent lives")
+        output.table(_COLUMNS, [_row(each) for each in found], empty=_none(status, host, name))
+
+
+def _none(status: str, host: str, name: str) -> str:
+    """What a list without agents says: that there are none, or none like that."""
+    if not (status or host or name):
+        return "no agent lives"
+    called = f" of the name {name!r}" if name else ""
+    return f"no agent{called} is {status or 'there'}" + (f" on host {host!r}" if host else "")
 
 
 @agents.command("show")
@@ -88,11 +96,22 @@ def show(agent_id: AgentId, json: options.Json = False, config: options.Config =
 def start(
     resident: Annotated[str, typer.Argument(metavar="RESIDENT", help="Its name in the hosts' app.")],
     agent_id: AgentId,
-    value: Message = "null",
+    value: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JSON]",
+            help="A JSON value; left out, it is what the agent of this id was made with, else null.",
+            show_default=False,
+        ),
+    ] = None,
     needs: Annotated[
-        str,
-        typer.Option("--needs", metavar="JSON", help='What it asks of its host, like {"near": ["gpu"]}.'),
-    ] = "{}",
+        str | None,
+        typer.Option(
+            "--needs",
+            metavar="JSON",
+            help='What it asks of its host, like {"near": ["gpu"]}; left out, it stays.',
+        ),
+    ] = None,
     wait: Annotated[
         float,
         typer.Option(
@@ -102,14 +121,30 @@ def start(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Have a resident live on one of the hosts; JSON is what its class is made with."""
-    made_with, wanted = options.json_value(value), _needs(needs)
+    """Have a resident live, or live again, on one of the hosts; JSON is what its class is made with."""
+    made_with, wanted = options.json_value("null" if value is None else value), _needs(needs or "{}")
 
-    async def begin(known: Agents) -> AgentInfo:
-        return await known.start(resident, agent_id, made_with, needs=wanted)
+    async def work(known: Agents) -> AgentInfo:
+        there = await _known(known, resident, agent_id)
+        stored = there.input if there and value is None else made_with
+        needed = there.needs if there and needs is None else wanted
+        try:
+            return await _begun(known, lambda: known.start(resident, agent_id, stored, needs=needed), wait)
+        except HoldfastError:
+            if there and stored is not None:  # what could not be started is forgotten
+                output.note(f"{agent_id} is made with {compact(stored)}: give that when you start it again")
+            raise
 
-    settings = options.read_settings(config)
-    _tell(with_agents(settings, lambda known: _begun(known, begin, wait)), json=json)
+    _tell(with_agents(options.read_settings(config), work), json=json)
+
+
+async def _known(known: Agents, resident: str, agent_id: str) -> AgentInfo | None:
+    """The agent of that id, if it is such a resident: one that crashed is started as it was."""
+    try:
+        there = await known.get(agent_id)
+    except NotFound:
+        return None
+    return there if there.name == resident else None
 
 
 @agents.command("move")
@@ -177,16 +212,16 @@ def with_agents(settings: Settings, work: Callable[[Agents], Awaitable[T]]) -> T
     return asyncio.run(use())
 
 
-async def _begun(known: Agents, begin: Callable[[Agents], Awaitable[AgentInfo]], seconds: float) -> AgentInfo:
+async def _begun(known: Agents, begin: Callable[[], Awaitable[AgentInfo]], seconds: float) -> AgentInfo:
     """Begin, once there is a host: the one of `holdfast dev` is ready some seconds after its first lines."""
     had_hosts = bool(await known.hosts())
     try:
-        return await begin(known)
+        return await begin()
     except NoHost:
         # Hosts that were there have said why they don't take it: that is no matter of waiting.
         if had_hosts or not await _first_host(known, seconds):
             raise
-    return await begin(known)
+    return await begin()
 
 
 async def _first_host(known: Agents, seconds: float) -> bool:
@@ -235,6 +270,7 @@ def _fields(found: AgentInfo) -> list[tuple[str, str]]:
         ("entry", found.entry),
         ("tenant", found.tenant),
         ("guild", found.guild_id),
+        ("input", "" if found.input is None else compact(found.input)),
         ("state", found.status),
         ("host", f"{found.host} ({found.address})" if found.host else ""),
         ("process", str(found.pid or "")),

@@ -43,6 +43,9 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Why it last ended or did not start."""
     created_at: float
     started_at: float
+    input: Any = None
+    """What a resident's class was made with; lists over HTTP leave it and the needs out."""
+    needs: Needs = Needs()
 
 
 class HostInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,14 @@ from holdfast.errors import ConfigError
 from holdfast.hosts.directory import hosts_among
 from holdfast.hosts.engines import members_of, open_cluster, registry_of
 from holdfast.hosts.mailbox import mailbox_of
-from holdfast.hosts.residents import missing, require_movable, require_resident, require_same, resident_agent
+from holdfast.hosts.residents import (
+    input_of,
+    missing,
+    require_movable,
+    require_resident,
+    require_same,
+    resident_agent,
+)
 from holdfast.redis.edge import answering
 
 if TYPE_CHECKING:
@@ -61,9 +68,11 @@ class RedisAgents:
         return info_of(await self._find(agent_id))
 
     async def start(self, agent_id: str, resident: str, made_with: Any, needs: Needs) -> AgentInfo:
-        """Have a resident live."""
-        agent = resident_agent(agent_id, resident, made_with, needs=needs)
+        """Have a resident live; one that a tenant has started stays the tenant's."""
         with answering(self._url):
+            there = await self._registry.get(agent_id)
+            tenant = there.agent.organization_id if there and there.wanted else ""
+            agent = resident_agent(agent_id, resident, made_with, needs=needs, tenant=tenant)
             placed = await self._engine().run(agent)
         require_same(placed, agent, agent_id)
         return info_of(placed)
@@ -135,6 +144,8 @@ def info_of(placed: Placed) -> AgentInfo:
         error=placed.error,
         created_at=placed.created_at,
         started_at=placed.started_at,
+        input=input_of(agent),
+        needs=agent.needs,
     )
 
 

@@ -90,7 +90,8 @@ def require_alive(status: str, error: str, shown: str) -> None:
     """Raise Conflict if nobody will answer: a crashed agent reads its mailbox when it is started again."""
     if status == Status.CRASHED:
         raise Conflict(
-            f"the agent {shown!r} crashed, so nobody answers: start it again (`holdfast agents start`). "
+            f"the agent {shown!r} crashed, so nobody answers: start it again "
+            "(`holdfast agents start NAME ID`). "
             f"What was sent to it waits until then. It ended so: {error}"
         )
 

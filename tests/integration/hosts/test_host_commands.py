@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from subprocess import PIPE
 
@@ -23,6 +25,7 @@ def environ(redis_url: str, tmp_path: Path) -> dict[str, str]:
         "GRPC_PORT": "0",
         "HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite"),
         "HOLDFAST_HOSTS_NAME": "here",
+        "HOLDFAST_HOSTS_MAX_RESTARTS": "0",
     }
 
 
@@ -64,7 +67,7 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     sent = holdfast(environ, "agents", "send", "clerk-1", '{"name": "Bob"}', "--json")
     assert json.loads(sent.stdout)["queue"] == "mailbox:clerk-1"
     (row,) = json.loads(holdfast(environ, "agents", "list", "--name", "Clerk", "--json").stdout)
-    assert holdfast(environ, "agents", "list", "--status", "crashed").stdout == "no agent lives\n"
+    assert holdfast(environ, "agents", "list", "--status", "crashed").stdout == "no agent is crashed\n"
     asked = holdfast(environ, "agents", "ask", "clerk-1", '{"name": "Cid"}', "--wait", "60")
     assert json.loads(asked.stdout)["seen"] == 3, asked.stderr
     shown = holdfast(environ, "agents", "show", "clerk-1").stdout
@@ -83,6 +86,23 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     assert holdfast(environ, "agents", "stop", "clerk-1").stdout == "clerk-1 has stopped\n"
     again = holdfast(environ, "agents", "stop", "clerk-1")
     assert (again.returncode, "there is no agent 'clerk-1'" in again.stderr) == (1, True)
+
+
+def test_a_resident_that_crashed_is_started_as_it_was_made(host, environ):
+    needs = ("--needs", '{"labels": ["clerk"]}')
+    begun = json.loads(
+        holdfast(environ, "agents", "start", "Clerk", "c", '"good day"', *needs, "--json").stdout
+    )
+    os.kill(begun["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while "c " not in holdfast(environ, "agents", "list", "--status", "crashed").stdout:
+        assert time.monotonic() < deadline
+    shown = holdfast(environ, "agents", "show", "c").stdout
+    assert re.search(r'^input +"good day"$', shown, re.MULTILINE), shown
+    again = json.loads(holdfast(environ, "agents", "start", "Clerk", "c", "--json").stdout)
+    assert (again["input"], again["needs"]["labels"]) == ("good day", ["clerk"])
+    answered = holdfast(environ, "agents", "ask", "c", '{"name": "Ada"}', "--wait", "60")
+    assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
 
 
 def test_a_start_waits_for_the_first_host(redis, environ, tmp_path):
