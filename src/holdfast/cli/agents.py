@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -14,14 +15,16 @@ from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.wording import ago, compact, moment
 from holdfast.client.client import Client
-from holdfast.errors import HoldfastError, InputError, NoHost, NotFound
+from holdfast.errors import HoldfastError, InputError, NoHost, NotFound, ResultTimeout, RunError
 from holdfast.hosts.agent import Needs
+from holdfast.hosts.residents import require_alive
 from holdfast.redis.nearby import nearby
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.client.agents import AgentInfo, Agents
+    from holdfast.client.handle import RunHandle
     from holdfast.config import Settings
 
 T = TypeVar("T")
@@ -184,7 +187,7 @@ def send(
     if json:
         output.document({"id": agent_id, "run_id": sent.run_id, "queue": sent.queue})
     else:
-        output.line(f"message {sent.run_id} is in the mailbox of {agent_id}")
+        output.line(f"message {sent.run_id} is in the mailbox of {agent_id}: {_look(sent)}")
 
 
 @agents.command("ask")
@@ -196,9 +199,25 @@ def ask(
 ) -> None:
     """Send a resident a message and print its reply, which is JSON."""
     message = options.json_value(value)
-    output.document(
-        with_agents(options.read_settings(config), lambda known: known.ask(agent_id, message, wait))
-    )
+    settings = options.read_settings(config)
+    output.document(with_agents(settings, lambda known: _answer(known, agent_id, message, wait)))
+
+
+async def _answer(known: Agents, agent_id: str, message: Any, wait: float) -> Any:
+    """What ``ask`` returns; where there is no reply, say how to look at the message."""
+    there = await known.get(agent_id)
+    require_alive(there.status, there.error, agent_id)
+    sent = await known.send(agent_id, message)
+    try:
+        return await sent.result(wait)
+    except (ResultTimeout, RunError):
+        output.note(f"no reply to message {sent.run_id}: {_look(sent)}")
+        raise
+
+
+def _look(sent: RunHandle) -> str:
+    """The command that shows a message; no mailbox is among the queues that are looked in unasked."""
+    return f"`holdfast runs show {sent.run_id} --queue {shlex.quote(sent.queue)}` shows it"
 
 
 def with_agents(settings: Settings, work: Callable[[Agents], Awaitable[T]]) -> T:

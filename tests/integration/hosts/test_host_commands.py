@@ -105,6 +105,18 @@ def test_a_resident_that_crashed_is_started_as_it_was_made(host, environ):
     assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
 
 
+def test_a_message_without_a_reply_is_shown_by_the_command_that_is_told(host, environ):
+    holdfast(environ, "agents", "start", "Clerk", "c")
+    sent = holdfast(environ, "agents", "send", "c", '{"name": "Ada"}').stdout
+    failed = holdfast(environ, "agents", "ask", "c", '{"fails": true}', "--wait", "0.001")
+    assert failed.returncode == 1
+    for said in (sent, failed.stderr):
+        look = re.search(r"`holdfast (runs show \S+ --queue mailbox:c)` shows it$", said, re.MULTILINE)
+        assert look, said
+        shown = holdfast(environ, *look[1].split())
+        assert re.search(r"^queue +mailbox:c$", shown.stdout, re.MULTILINE), shown.stderr
+
+
 def test_a_start_waits_for_the_first_host(redis, environ, tmp_path):
     start = [sys.executable, "-m", "holdfast", "agents", "start", "Clerk", "early", "--wait", "80"]
     with subprocess.Popen(start, env=environ, stdout=PIPE, stderr=PIPE, text=True) as starting:
