@@ -37,7 +37,8 @@ def dev(
     autoscale: Annotated[
         bool,
         typer.Option(
-            "--autoscale", help="Have as many workers for each queue as it needs, by its scaling settings."
+            "--autoscale",
+            help="Have as many workers for each queue as its scaling settings say; --workers 4 caps them.",
         ),
     ] = False,
     port: Annotated[
