@@ -13,11 +13,11 @@ import typer
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.station import Station, at_station
+from holdfast.cli.station import Station, at_station, meant
 from holdfast.cli.wording import span
 from holdfast.config.durations import duration_seconds
 from holdfast.config.names import checked_queue
-from holdfast.errors import ConfigError, InputError
+from holdfast.errors import ConfigError, InputError, NotFound
 from holdfast.redis.keys import QueueKeys
 from holdfast.scaling.policy import slots_of
 from holdfast.scaling.simulation.drawing import (
@@ -166,7 +166,8 @@ def simulate_policies(
     if context.invoked_subcommand is not None:
         return
     settings = options.read_settings(config)
-    asked = settings.queue_named(settings.messaging.queue if queue is None else checked_queue(queue))
+    runs = _trace(trace, queue or "", seed) if trace or emit is None else None
+    asked = _asked(settings, queue, runs.queue if runs else "")
     world = World(
         slots=slots or slots_of(asked),
         scaling=_bounded(asked, least, most),
@@ -181,11 +182,13 @@ def simulate_policies(
         outages=tuple(_outage(text) for text in outage or ()),
         seed=seed,
     )
+    if queue is None and runs and runs.queue == asked.name:
+        output.note(f"as {asked.name}, {world.slots} slots")
     policies = [found for text in policy or ["depth"] for found in policies_of(text, world)]
     if emit is not None:
         _emit(emit, policies, asked, settings, deployment)
-    if trace or emit is None:
-        outcomes = _simulated(_trace(trace, queue or "", seed), policies, world)
+    if runs is not None:
+        outcomes = _simulated(runs, policies, world)
         _report(outcomes, plot, priced=price > 0, chart=chart, json=json)
 
 
@@ -206,6 +209,17 @@ def _trace(text: str, queue: str, seed: int) -> Trace:
     if text.startswith(PREFIX):
         return synthetic_trace(text, seed)
     return read_trace(Path(text), queue=queue)
+
+
+def _asked(settings: Settings, given: str | None, traced: str) -> QueueSettings:
+    """The queue that was named, else the one that all runs of the trace name, if it is configured."""
+    known = settings.queue_names()
+    if given is None:
+        return settings.queue_named(traced if traced in known else settings.messaging.queue)
+    name = checked_queue(given)
+    if name not in (*known, traced):
+        raise NotFound(f"no queue {name!r} is configured{meant(name, known)}")
+    return settings.queue_named(name)
 
 
 def _simulated(trace: Trace, policies: Sequence[Policy], world: World) -> list[Outcome]:

@@ -47,7 +47,7 @@ class Station:
         queue = self._connections.queue(self.settings.queue_named(name))
         if name not in self.settings.queue_names() and not await self._in_use(queue):
             raise NotFound(
-                f"no queue {name!r} is configured or in use{_meant(name, self.settings.queue_names())}"
+                f"no queue {name!r} is configured or in use{meant(name, self.settings.queue_names())}"
             )
         return queue
 
@@ -100,6 +100,7 @@ async def _connected(settings: Settings, work: Callable[[Station], Awaitable[T]]
         return await work(Station(settings, connections))
 
 
-def _meant(name: str, known: tuple[str, ...]) -> str:
+def meant(name: str, known: tuple[str, ...]) -> str:
+    """The end of a refusal: which name is close to this one, or else all there are."""
     close = get_close_matches(name, known, n=1)
     return f": did you mean {close[0]!r}?" if close else f": known are {', '.join(known)}"

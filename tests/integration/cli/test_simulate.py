@@ -105,6 +105,28 @@ def test_the_settings_of_the_queue_count(cli, place):
     assert (wide["slots"], wide["replicas_most"]) == (2, 9)
 
 
+def test_the_queue_that_all_runs_of_a_trace_name_counts_if_it_is_configured(cli, place):
+    (place / "holdfast.yaml").write_text("queues: {'nap:jobs': {slots: 2}, media: {slots: 5}}")
+    (place / "naps.csv").write_text("0,5,nap:jobs\n1,5,nap:jobs\n")
+    (place / "some.csv").write_text("0,5,nap:jobs\n1,5\n")
+    (place / "else.csv").write_text("0,5,elsewhere\n")
+    said = cli("simulate", "--trace", "naps.csv", "--json")
+    assert (said.json[0]["slots"], said.err.strip()) == (2, "holdfast: as nap:jobs, 2 slots")
+    for name in ("some.csv", "else.csv"):
+        said = cli("simulate", "--trace", name, "--json")
+        assert (said.json[0]["slots"], said.err) == (3, "")
+    named = cli("simulate", "--trace", "else.csv", "--queue", "elsewhere", "--json")
+    assert (named.json[0]["slots"], named.err) == (3, "")
+
+
+def test_a_misspelt_queue_is_refused_with_the_name_that_was_meant(cli, place):
+    (place / "holdfast.yaml").write_text("queues: {'nap:jobs': {slots: 2}}")
+    for arguments in (("--emit", "-"), ("--trace", BURST)):
+        said = cli("simulate", *arguments, "--queue", "nap:jbs")
+        assert (said.code, said.out) == (1, "")
+        assert "no queue 'nap:jbs' is configured: did you mean 'nap:jobs'?" in said.err
+
+
 def test_a_picture_is_written(cli, place):
     said = cli("simulate", "--trace", BURST, "--policy", "depth", "--policy", "push", "--plot", "out.svg")
     assert said.code == 0

@@ -34,6 +34,8 @@ class Trace:
     """The lane of each run, if they differ: 1 high, 2 normal, 3 low."""
     seconds: float = 0.0
     """How long it goes on, which may be longer than until the last arrival."""
+    queue: str = ""
+    """The one queue that all of its runs name, if they do."""
 
     def __len__(self) -> int:
         return len(self.arrivals)
@@ -54,11 +56,13 @@ def trace_of(rows: Iterable[Row], *, seconds: float = 0.0) -> Trace:
     begin = ordered[0].arrival if ordered and ordered[0].arrival >= _EPOCH else 0.0
     lanes = bytes(_LANES[row.priority] for row in ordered)
     arrivals = array("d", [row.arrival - begin for row in ordered])
+    queues = {row.queue for row in ordered}
     return Trace(
         arrivals,
         array("d", [row.duration for row in ordered]),
         lanes if set(lanes) - {2} else None,
         max(seconds, arrivals[-1] if arrivals else 0.0),
+        queues.pop() if len(queues) == 1 else "",
     )
 
 
