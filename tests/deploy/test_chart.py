@@ -155,6 +155,22 @@ def test_replicas_are_said_by_us_or_owned_by_one_autoscaler(name, profile):
     assert targets <= {each["metadata"]["name"] for each in of_kind(manifests, "Deployment")}
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", {"default": 50, "browser": 1}),
+        ("workers.browser.replicas=0", {"default": 50, "browser": 0}),
+        ("workerDefaults.replicas=7", {"default": 7, "browser": 7}),
+    ],
+)
+def test_without_an_autoscaler_a_warm_pool_is_as_large_as_its_min(more, expected):
+    manifests = rendered("production", "none", more)
+    found = {
+        name: one(manifests, "Deployment", f"holdfast-worker-{name}")["spec"]["replicas"] for name in expected
+    }
+    assert found == expected
+
+
 @pytest.mark.parametrize("profile", sorted(AUTOSCALED))
 @pytest.mark.parametrize("name", SETS)
 def test_a_depth_that_nobody_knows_ends_no_worker(name, profile):
