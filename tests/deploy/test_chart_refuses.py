@@ -62,6 +62,10 @@ LOSES_WORK = {
     "min over max of hosts": ("host.autoscaling.min=30", "host.autoscaling: min is 30 and max is 20"),
     "min over max of the api": ("api.autoscaling.min=30", "api.autoscaling: min is 30 and max is 10"),
     "fallback over max": ("keda.fallback.replicas=50", "more than workers.default.scaling.max, which is 10"),
+    "a queue that nobody serves": (
+        "settings.queues.browsr:jobs.max_attempts=3,workers.browser.queues={browser:jobs}",
+        "no worker type serves the queue browsr:jobs, so its runs would wait for ever: workers serve agent-queue, browser:jobs;",
+    ),
     "no database": (
         "database.trial.enabled=false",
         "steps, state and archived runs would be lost with their pod: set database.url",

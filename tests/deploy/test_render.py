@@ -114,8 +114,8 @@ def test_values_that_are_wrong_are_refused_in_one_sentence(values, sentence, fol
             "queue.timeout_seconds = 45 parsecs is not allowed: it must be a duration",
         ),
         (
-            '{queues: {"browser:jobs": {max_attemts: 3}}}',
-            "queues.browser:jobs.max_attemts is not a setting. Did you mean queues.browser:jobs.max_attempts?",
+            "{queues: {agent-queue: {max_attemts: 3}}}",
+            "queues.agent-queue.max_attemts is not a setting. Did you mean queues.agent-queue.max_attempts?",
         ),
         (
             "{queue: {backoff: {base_seconds: 60, cap_seconds: 5}}}",

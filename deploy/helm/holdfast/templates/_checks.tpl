@@ -113,6 +113,7 @@
 {{- fail (printf "%s.terminationGracePeriodSeconds: %d is too short: a worker drains for %v s and needs 15 s more to hand back what did not finish; set it to %d or more, or lower drain" $where $grace $type.drain $needed) -}}
 {{- end -}}
 {{- end -}}
+{{- include "holdfast.checkServed" (list (default dict .Values.settings.queues) $served) -}}
 {{- $given := prepend (values (default dict .Values.settings.queues)) (default dict .Values.settings.queue) -}}
 {{- range $queue := $given -}}
 {{- if and (eq $profile "redis-streams") (kindIs "map" $queue) (eq (get $queue "delete_after_ack" | toString) "false") -}}
@@ -130,6 +131,16 @@
 {{- end -}}
 {{- if and (eq $profile "metrics-api") (not .Values.api.enabled) -}}
 {{- fail "keda.profile metrics-api: KEDA asks the api, and api.enabled is false: enable it or take another keda.profile" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Called with (list described served). A release without workers may describe the queues of another one. */ -}}
+{{- define "holdfast.checkServed" -}}
+{{- $served := index . 1 -}}
+{{- range $queue, $_ := index . 0 -}}
+{{- if and $served (not (hasKey $served $queue)) -}}
+{{- fail (printf "settings.queues: no worker type serves the queue %s, so its runs would wait for ever: workers serve %s; correct the name, or add it to workers.<type>.queues" $queue (keys $served | sortAlpha | join ", ")) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
