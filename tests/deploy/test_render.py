@@ -139,6 +139,32 @@ def test_settings_that_no_process_would_start_with_are_refused(
     assert main(["render", *given]) == 0
 
 
+@pytest.mark.parametrize(
+    ("values", "part", "sentence"),
+    [
+        ("env: [{name: HOLDFAST_LOG_LEVL, value: DEBUG}]", "api", "HOLDFAST_LOG_LEVL"),
+        (
+            "workers: {default: {env: [{name: HOLDFAST_NO_SUCH, valueFrom: {secretKeyRef: {name: a, key: b}}}]}}",
+            "worker-default",
+            "HOLDFAST_NO_SUCH",
+        ),
+        (
+            "workers: {default: {env: [{name: HOLDFAST_LOG_LEVEL, value: LOUD}]}}",
+            "worker-default",
+            "log.level = LOUD (environment HOLDFAST_LOG_LEVEL) is not allowed",
+        ),
+    ],
+)
+def test_a_variable_that_no_process_would_start_with_is_refused(values, part, sentence, folder, capsys):
+    Path("mine.yaml").write_text(f"{values}\n")
+    given = ["--values", str(values_file("trial")), "--values", "mine.yaml", "--out", "out"]
+    assert main(["render", *given]) == 2
+    said = capsys.readouterr().err
+    assert f"the env of holdfast-{part} of these values can't be used: " in said
+    assert sentence in said
+    assert not Path("out").exists()
+
+
 def test_without_values_it_says_which_file_is_missing_and_what_to_give(folder, capsys):
     assert main(["render"]) == 2
     said = capsys.readouterr().err

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 import typer
@@ -23,7 +23,7 @@ from holdfast.config import load
 from holdfast.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 NOTE: Final = "# Rendered by `holdfast render`: change the chart or the values, not this file.\n"
 OUT: Final = Path("deploy/kubernetes")
@@ -162,17 +162,40 @@ def _values_beside(out: Path) -> tuple[Path, ...]:
 
 
 def _check_settings(parts: Sequence[Path], folder: Path) -> None:
-    """Read holdfast.yaml as the processes will: a word that is wrong would keep them from starting."""
+    """Read the settings as the processes will: a word that is wrong would keep them from starting."""
     file = folder / "holdfast.yaml"
     [part] = [part for part in parts if part.name == _SETTINGS]
     manifest = yaml.safe_load(part.read_text(encoding="utf-8"))
     file.write_text(manifest["data"][file.name], encoding="utf-8")
+    _check_loads("settings", file, {})
+    for name, environ in _environments(parts):
+        _check_loads(f"env of {name}", file, environ)
+
+
+def _check_loads(what: str, file: Path, environ: Mapping[str, str]) -> None:
     try:
-        load(file, {})
+        load(file, environ)
     except ConfigError as exc:
         # Its lines are those of a file that nobody has: the path of the setting says enough.
         said = re.sub(rf" \({re.escape(str(file))}:\d+\)", "", str(exc)).replace(str(file), "settings")
-        raise InputError(f"the settings of these values can't be used: {said}") from exc
+        raise InputError(f"the {what} of these values can't be used: {said}") from exc
+
+
+def _environments(parts: Sequence[Path]) -> Iterator[tuple[str, dict[str, str]]]:
+    """What each process of ours is told in plain words; what comes from a Secret or the pod is empty."""
+    for manifest in _deployments(parts):
+        pod = manifest["spec"]["template"]["spec"]
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            if container.get("command", [""])[0] == "holdfast":
+                environ = {each["name"]: str(each.get("value") or "") for each in container.get("env", ())}
+                yield manifest["metadata"]["name"], environ
+
+
+def _deployments(parts: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the slow one would take longer than helm
+    for part in parts:
+        documents = yaml.load_all(part.read_text(encoding="utf-8"), loader)
+        yield from (each for each in documents if each and each["kind"] == "Deployment")
 
 
 def _call(command: Sequence[str]) -> None:
