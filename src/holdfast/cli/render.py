@@ -6,6 +6,7 @@ The chart is the only source: a file that differs from it is an edit that the ne
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 NOTE: Final = "# Rendered by `holdfast render`: change the chart or the values, not this file.\n"
 OUT: Final = Path("deploy/kubernetes")
 VALUES: Final = "values.yaml"
+RELEASE: Final = "holdfast"
+"""The release, and its namespace."""
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,51}[a-z0-9])?")
 _KUSTOMIZATION: Final = "kustomization.yaml"
 _SETTINGS: Final = "configmap.yaml"
@@ -65,17 +68,28 @@ def render(
     profile: Annotated[
         Profile | None, typer.Option("--profile", help="How workers are scaled: keda.profile of the chart.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the manifests go.")] = OUT,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help=f"Where the manifests go: {OUT}; with --values, a folder of yours.",
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 1 when a file is not current.")
     ] = False,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The release's name.")] = "holdfast",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The release's name.")] = RELEASE,
     namespace: Annotated[
         str, typer.Option("--namespace", metavar="NAME", help="The namespace of everything.")
-    ] = "holdfast",
+    ] = RELEASE,
     json: options.Json = False,
 ) -> None:
     """Render the chart with helm, one file for each of its parts."""
+    if values and out is None:
+        raise InputError(f"--values needs --out FOLDER: {OUT} has the manifests of its own {VALUES}")
+    again = _command(values or (), profile, out, name, namespace)
+    out = out or OUT
     given = tuple(values) if values else _values_beside(out)
     files = manifests(given, profile=profile, name=name, namespace=namespace)
     changed = stale(files, out)
@@ -84,7 +98,7 @@ def render(
     if json:
         output.document(Rendered(str(out), sorted(files), changed))
     else:
-        _tell(out, changed, check=check)
+        _tell(out, changed, again if check else "")
     if check and changed:
         raise typer.Exit(FAILED)
 
@@ -93,8 +107,8 @@ def manifests(
     values: Sequence[Path],
     *,
     profile: Profile | None = None,
-    name: str = "holdfast",
-    namespace: str = "holdfast",
+    name: str = RELEASE,
+    namespace: str = RELEASE,
 ) -> dict[str, str]:
     """Render the chart; the text of each file by its name."""
     for option, given in (("--name", name), ("--namespace", namespace)):
@@ -156,7 +170,9 @@ def write(files: Mapping[str, str], changed: Sequence[str], out: Path) -> None:
 
 def _values_beside(out: Path) -> tuple[Path, ...]:
     if not (out / VALUES).is_file():
-        where = ", or run this in a clone of the repository, which has one" if out == OUT else ""
+        where = (
+            " and --out FOLDER, or run this in a clone of the repository, which has one" if out == OUT else ""
+        )
         raise InputError(f"{out / VALUES} is not here: give your values with --values FILE{where}")
     return (out / VALUES,)
 
@@ -235,11 +251,23 @@ def _read(path: Path) -> str | None:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
-def _tell(out: Path, changed: Sequence[str], *, check: bool) -> None:
+def _command(
+    values: Sequence[Path], profile: Profile | None, out: Path | None, name: str, namespace: str
+) -> str:
+    """What writes the files that were looked at."""
+    words = [("--values", str(file)) for file in values]
+    words += [("--profile", profile)] if profile else []
+    words += [("--out", str(out))] if out else []
+    words += [("--name", name)] if name != RELEASE else []
+    words += [("--namespace", namespace)] if namespace != RELEASE else []
+    return shlex.join(["holdfast", "render", *(word for pair in words for word in pair)])
+
+
+def _tell(out: Path, changed: Sequence[str], again: str) -> None:
     if not changed:
         output.line(f"{out}: current")
     for name in changed:
-        if check:
-            say(f"{out / name} is not what the chart says: run `holdfast render`")
+        if again:
+            say(f"{out / name} is not what the chart says: run `{again}`")
         else:
             output.line(f"{'wrote' if (out / name).exists() else 'removed'} {out / name}")
