@@ -16,6 +16,7 @@ from holdfast import Client, InputError, NotFound, RunFailed, SyncClient
 from holdfast.config import ApiSettings, ClientSettings, DatabaseSettings, RedisSettings, Settings
 from holdfast.errors import Conflict, NoHost, Refused
 from holdfast.hosts.agent import Needs
+from holdfast.hosts.residents import resident_agent
 from holdfast.services.api import ApiProcess
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
@@ -83,6 +84,14 @@ async def test_a_resident_from_its_start_to_its_end(cluster, given, tmp_path):
         ):
             with pytest.raises(NotFound, match="there is no agent 'front/clerk'"):
                 await call
+
+
+async def test_a_resident_that_a_tenant_has_started_stays_the_tenants(cluster, tmp_path):
+    await hosts(cluster, tmp_path, "a")
+    await cluster.engine.run(resident_agent("clerk", "Clerk", "good day", tenant="acme"))
+    async with Client(settings=cluster.settings) as client:
+        again = await client.agents.start("Clerk", "clerk", "good day")
+        assert (again.tenant, again.input) == ("acme", "good day")
 
 
 async def test_agents_and_hosts_are_listed(cluster, given, tmp_path):
