@@ -194,7 +194,7 @@ def simulate_policies(
 
 def _report(outcomes: Sequence[Outcome], plot: Path | None, *, priced: bool, chart: bool, json: bool) -> None:
     if plot is not None:
-        _write(plot, svg(outcomes))
+        _write(plot, svg(outcomes, span))
     if json:
         output.document(outcomes)
         return

@@ -7,7 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from holdfast.scaling.simulation.drawing import braille, columns, replicas_of, svg, ticks, waiting_of
+from holdfast.cli.wording import span
+from holdfast.scaling.simulation.drawing import braille, columns, levels, replicas_of, svg, ticks, waiting_of
 from holdfast.scaling.simulation.engine import Simulation
 from holdfast.scaling.simulation.outcome import Sample
 from holdfast.scaling.simulation.policies import policies_of
@@ -34,15 +35,35 @@ def test_an_svg_has_a_line_for_each_policy_in_both_panels():
     outcomes = [
         Simulation(trace, policies_of(name, world)[0], world).run() for name in ("depth", "local", "fixed:2")
     ]
-    root = ET.fromstring(svg(outcomes))
+    root = ET.fromstring(svg(outcomes, span))
     names = "{http://www.w3.org/2000/svg}"
     assert len(root.findall(f".//{names}path")) == 6
+    looks = [path.get("stroke-dasharray") for path in root.iter(f"{names}path")]
+    assert len(set(looks[:3])) == 3, "curves that are the same would hide each other"
+    assert looks[3:] == looks[:3]
     texts = [text.text or "" for text in root.iter(f"{names}text")]
     assert any(text.startswith("fixed:2: 2.0 replicas, at most 2; wait p50") for text in texts)
     assert "replicas" in texts
     assert [text for text in texts if re.fullmatch("[0-9]+[smhd]", text)] == 2 * [
         f"{minutes}m" for minutes in range(5, 35, 5)
     ]
+
+
+@pytest.mark.parametrize(
+    ("most", "named"),
+    [
+        (0, [0, 1]),
+        (1, [0, 1]),
+        (3, [0, 1, 2, 3]),
+        (20, [0, 5, 10, 15, 20]),
+        (99, [0, 20, 40, 60, 80, 100]),
+        (303, [0, 100, 200, 300, 400]),
+        (1_022, [0, 500, 1_000, 1_500]),
+        (100_000, [0, 20_000, 40_000, 60_000, 80_000, 100_000]),
+    ],
+)
+def test_heights_are_named_in_whole_and_round_numbers(most, named):
+    assert list(levels(most)) == named
 
 
 @pytest.mark.parametrize(
@@ -71,9 +92,16 @@ def test_a_policy_that_never_finishes_is_cut_and_flattens_nobody():
     depth, stuck = (
         Simulation(trace, policies_of(name, world)[0], world).run() for name in ("depth", "pending-entries")
     )
-    alone, both = ET.fromstring(svg([depth])), ET.fromstring(svg([depth, stuck]))
+    alone, both = ET.fromstring(svg([depth], span)), ET.fromstring(svg([depth, stuck], span))
     path = ".//{http://www.w3.org/2000/svg}path"
     assert both.find(path).get("d") == alone.find(path).get("d")
     lowest = [float(y) for line in both.iterfind(path) for y in re.findall(r"V(-?[0-9.]+)", line.get("d"))]
     assert 0 <= min(lowest) <= max(lowest) <= 210
+    *_, caption, cut = (text.text for text in both.iter("{http://www.w3.org/2000/svg}text"))
+    assert "cut" not in caption
+    assert cut == (
+        f"pending-entries: 0.0 replicas, at most 0; wait p50 {span(stuck.wait_seconds.p50)}, "
+        f"p95 {span(stuck.wait_seconds.p95)}, p99 {span(stuck.wait_seconds.p99)}; "
+        f"waiting cut at {levels(depth.queue_most)[-1]}, goes to {stuck.queue_most}"
+    )
     assert columns(stuck.samples, waiting_of, 4, 100.0)[-1] < 20  # what comes after the end is not seen

@@ -27,6 +27,10 @@ _STEPS: Final = (
 )
 _COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 
+_DASHES: Final = ("", "8 8", "2 5", "12 6 2 6")
+"""Curves that are the same lie on each other: the gaps of the upper one show the lower one."""
+_MOST_LINES: Final = 5
+
 
 def replicas_of(sample: Sample) -> float:
     """What is drawn as the number of workers."""
@@ -75,15 +79,16 @@ def _half(dots: int, row: int, bits: Sequence[int]) -> int:
     return sum(bits[: max(min(dots - 4 * row, 4), 0)])
 
 
-def svg(outcomes: Sequence[Outcome]) -> str:
-    """One picture of all policies: their replicas above, what waited below."""
+def svg(outcomes: Sequence[Outcome], span: Callable[[float], str]) -> str:
+    """One picture of all policies: their replicas above, what waited below; ``span`` words the waits."""
     end = max((outcome.seconds for outcome in scale_of(outcomes)), default=0.0) or 1.0
     height = 2 * (_HEIGHT + _GAP) + 24 + 18 * len(outcomes)
     panels = [
         _panel(outcomes, "replicas", replicas_of, end, _GAP / 2),
         _panel(outcomes, "waiting runs", waiting_of, end, _GAP * 1.5 + _HEIGHT),
     ]
-    legend = [_legend(outcome, at, height - 18 * (len(outcomes) - at)) for at, outcome in enumerate(outcomes)]
+    captions = [_caption(outcome, span) + _cut(outcome, outcomes) for outcome in outcomes]
+    legend = [_legend(text, at, height - 18 * (len(captions) - at)) for at, text in enumerate(captions)]
     size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
     return "\n".join(
         [
@@ -97,30 +102,40 @@ def svg(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def _legend(outcome: Outcome, at: int, y: float) -> str:
-    line = f'<rect x="{_EDGE}" y="{y:g}" width="14" height="4" fill="{_colour(at)}"/>'
-    return f'{line}<text x="{_EDGE + 22}" y="{y + 7:g}">{escape(_caption(outcome))}</text>'
+def _legend(caption: str, at: int, y: float) -> str:
+    line = f'<line x1="{_EDGE}" x2="{_EDGE + 32}" y1="{y + 2:g}" y2="{y + 2:g}" {_stroke(at)}/>'
+    return f'{line}<text x="{_EDGE + 40}" y="{y + 7:g}">{escape(caption)}</text>'
 
 
-def _caption(outcome: Outcome) -> str:
+def _caption(outcome: Outcome, span: Callable[[float], str]) -> str:
     waits = outcome.wait_seconds
     return (
         f"{outcome.policy}: {outcome.replicas_mean:.1f} replicas, at most {outcome.replicas_most}; "
-        f"wait p50 {waits.p50:.1f} s, p95 {waits.p95:.1f} s, p99 {waits.p99:.1f} s"
+        f"wait p50 {span(waits.p50)}, p95 {span(waits.p95)}, p99 {span(waits.p99)}"
     )
+
+
+def _cut(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
+    """What the picture does not show of a policy, since others said how high it is."""
+    said = ""
+    for title, of in (("replicas", replicas_of), ("waiting", waiting_of)):
+        top, most = levels(highest(scale_of(outcomes), of))[-1], highest([outcome], of)
+        said += f"; {title} cut at {top:,}, goes to {most:,.0f}" if most > top else ""
+    return said
 
 
 def _panel(
     outcomes: Sequence[Outcome], title: str, of: Callable[[Sample], float], end: float, y: float
 ) -> str:
-    top = highest(scale_of(outcomes), of) or 1.0
+    named = levels(highest(scale_of(outcomes), of))
+    top = named[-1]
     inner = _WIDTH - 2 * _EDGE
     parts = [f'<g transform="translate({_EDGE} {y:g})">', f'<text x="0" y="-6">{title}</text>']
-    for share in (0.0, 0.5, 1.0):
-        at = _HEIGHT * (1 - share)
+    for level in named:
+        at = _HEIGHT * (1 - level / top)
         parts += [
             f'<line x1="0" x2="{inner}" y1="{at:g}" y2="{at:g}" stroke="#ddd"/>',
-            f'<text x="-8" y="{at + 4:g}" text-anchor="end">{top * share:,.4g}</text>',
+            f'<text x="-8" y="{at + 4:g}" text-anchor="end">{level:,}</text>',
         ]
     for second in ticks(end):
         x = f"{inner * second / end:g}"
@@ -141,11 +156,20 @@ def _line(
             break
         x, y = inner * sample.at / end, _HEIGHT * (1 - min(of(sample) / top, 1.0))
         steps.append(f"H{x:.1f}V{y:.1f}" if steps else f"M{x:.1f} {y:.1f}")
-    return f'<path d="{"".join(steps)}" fill="none" stroke="{_colour(at)}" stroke-width="1.5"/>'
+    return f'<path d="{"".join(steps)}" fill="none" {_stroke(at)}/>'
 
 
-def _colour(at: int) -> str:
-    return _COLOURS[at % len(_COLOURS)]
+def _stroke(at: int) -> str:
+    dashes = _DASHES[at % len(_DASHES)]
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'stroke="{_COLOURS[at % len(_COLOURS)]}" stroke-width="1.5"{dashed}'
+
+
+def levels(most: float) -> range:
+    """The whole numbers that the upright axis names, a round step apart, up to ``most`` or above."""
+    size = 10 ** max(math.floor(math.log10(most)) - 1, 0) if most >= 1 else 1
+    step = next(size * times for times in (1, 2, 5, 10, 20) if most <= _MOST_LINES * size * times)
+    return range(0, step * max(math.ceil(most / step), 1) + 1, step)
 
 
 def ticks(end: float) -> range:
