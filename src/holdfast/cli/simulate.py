@@ -183,7 +183,7 @@ def simulate_policies(
         seed=seed,
     )
     if queue is None and runs and runs.queue == asked.name:
-        output.note(f"as {asked.name}, {world.slots} slots")
+        output.note(f"as {asked.name}, {world.slots} {'slot' if world.slots == 1 else 'slots'}")
     policies = [found for text in policy or ["depth"] for found in policies_of(text, world)]
     if emit is not None:
         _emit(emit, policies, asked, settings, deployment)
