@@ -146,7 +146,8 @@ class LiveRollout:
                     self._last = await self._rollouts.get(self.name)
         except (RedisUnavailable, *TROUBLE) as exc:
             if not self._missing:
-                _log.warning("roll-out can't be read, the last one stays", rollout=self.name, error=str(exc))
+                why = str(exc) or type(exc).__name__
+                _log.warning("roll-out can't be read, the last one stays", rollout=self.name, error=why)
             self._missing = True
         else:
             self._missing = False

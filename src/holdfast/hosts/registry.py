@@ -176,6 +176,10 @@ class Registry:
         fields: dict[bytes, bytes] = await self._looked(look)
         return _placed(agent_id, fields) if b"fence" in fields else None
 
+    async def fence(self, agent_id: str) -> int:
+        """The highest fence under which an agent was given to anybody; 0 if nobody knows it."""
+        return int(await command(self.redis, "HGET", self.keys.record_prefix + agent_id, "fence") or 0)
+
     async def all(self, *, guild_id: str | None = None, prefix: str = "") -> AsyncIterator[Placed]:
         """Every agent that should run, oldest first; only those whose ids begin so are read at all."""
         # All ids at once: by pages, one that is stopped meanwhile would make us pass over another.

@@ -3,11 +3,13 @@
 ::
 
     make ─> start ─> worker of the mailbox ─> control.ready ─> receive … ─> asked to stop ─> drain ─> stop
+                                                                       └─> disowned: hand back ─> stop
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +20,10 @@ from holdfast.agents.app import App
 from holdfast.agents.loader import load_app
 from holdfast.config import Settings, load
 from holdfast.errors import AppError, InputError
+from holdfast.hosts.engines import registry_of
 from holdfast.hosts.mailbox import RECEIVE, copy_of, mailbox_of, mailbox_settings, reader_name
 from holdfast.processes import kernel
+from holdfast.redis.client import TROUBLE, connect
 from holdfast.services.desk import Ways
 from holdfast.services.news import News
 from holdfast.services.worker import WorkerProcess
@@ -33,6 +37,10 @@ if TYPE_CHECKING:
 APP: Final = "app"
 """The label under which a host tells its children where its residents are."""
 
+_LOOK_SECONDS: Final = 5.0
+"""How often a resident looks, at least, whether it is still the one."""
+
+_log = logs.get_logger(__name__)
 _loaded: dict[str, App] = {}
 _settings: list[Settings] = []
 _metrics: list[Metrics] = []
@@ -71,7 +79,7 @@ def run(payload: dict[str, Any], control: Control) -> None:
     try:
         spec = msgspec.convert(payload["agent_spec"], Spec)
     except msgspec.ValidationError as exc:
-        raise InputError(f"agent_spec: {exc}") from exc
+        raise InputError(f"agent_spec: {exc}") from None  # the caller is told a sentence, not where we were
     asyncio.run(_live(settings, spec, _known(spec.resident, control.labels[APP]), control))
 
 
@@ -107,12 +115,29 @@ async def _live(settings: Settings, spec: Spec, known: ResidentSpec, control: Co
             control.report("health", well=True, error="")
         telling = group.create_task(news.run())
         asking = group.create_task(_ask_health(resident, settings.hosts.health_seconds, control))
-        await control.stopped()
-        asking.cancel()
-        telling.cancel()
+        asked = group.create_task(control.stopped())
+        disowned = group.create_task(_disowned(settings, control))
+        await asyncio.wait((asked, disowned), return_when=asyncio.FIRST_COMPLETED)
+        for task in (asking, telling, asked, disowned):
+            task.cancel()
         worker.request_stop()
+        if not control.stop.is_set():
+            worker.request_stop()  # twice: at once, since the mailbox is another's
     news.tell()
     await _maybe(resident, "stop")
+
+
+async def _disowned(settings: Settings, control: Control) -> None:
+    """Return when a later copy of this resident was placed: a host that is stuck would never tell us."""
+    every = min(settings.hosts.ttl_seconds / 6, _LOOK_SECONDS)
+    async with contextlib.aclosing(connect(settings.redis)) as redis:
+        registry = registry_of(settings, redis)
+        while True:
+            await asyncio.sleep(every)
+            with contextlib.suppress(*TROUBLE):
+                if (fence := await registry.fence(control.agent_id)) > control.fence:
+                    _log.warning("disowned: a later copy was placed", agent_id=control.agent_id, fence=fence)
+                    return
 
 
 def _ways(agent_id: str, fence: int) -> Ways:

@@ -16,6 +16,14 @@ RESOURCES = f"{HERE}/test_host_resources.py"
 
 TABLE = [
     Mistake(
+        "only its host may end a resident",
+        "services/resident.py",
+        "> control.fence:",
+        "> control.fence + 1000:",
+        "tests/integration/hosts/test_residents.py::"
+        "test_the_copy_of_a_host_that_is_stuck_leaves_when_there_is_a_later_one",
+    ),
+    Mistake(
         "a call from before the last placing is served",
         "hosts/lua/grant.lua",
         "if seen ~= '' and fence ~= tonumber(seen) then return { 'stale', have[3], have[4] or '' } end\n",

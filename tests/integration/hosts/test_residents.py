@@ -54,6 +54,29 @@ async def test_what_it_remembers_outlives_its_process_and_its_host(cluster, resi
     assert (await cluster.where("clerk")).host != placed.host
 
 
+async def test_the_copy_of_a_host_that_is_stuck_leaves_when_there_is_a_later_one(cluster, residents):
+    """Fails if only its host may end it: both copies would take messages, each with memories of its own."""
+    placed = await residents.start("Clerk", "clerk")
+    cluster.children[placed.host].freeze()  # it alone: its agents go on
+    try:
+        async with asyncio.timeout(60):
+            while (await cluster.where("clerk")).host == placed.host:
+                await asyncio.sleep(0.05)
+            while _state(placed.pid) != "Z":
+                await asyncio.sleep(0.05)
+        pids = {(await residents.ask("clerk", {"name": "Ada"}, 60))["pid"] for _ in range(4)}
+        assert pids == {(await cluster.where("clerk")).pid}
+    finally:
+        cluster.children[placed.host].thaw()
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
 async def test_what_a_dead_copy_had_begun_goes_on_at_once_in_the_next(redis, redis_settings, tmp_path):
     async with cluster_of(redis_settings) as cluster:
         await cluster.start("a", app=APP, HOLDFAST_LEASE_TTL_SECONDS="600")
@@ -108,9 +131,12 @@ async def test_a_message_that_kills_is_given_up_before_the_resident_is(redis, re
             assert (await cluster.where("clerk")).restarts == cluster.settings.hosts.max_restarts
 
 
-async def test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_for_it(redis, redis_settings):
+async def test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_for_it(
+    redis, redis_settings, tmp_path
+):
     async with cluster_of(redis_settings) as cluster:
-        await cluster.start("a", app=APP, HOLDFAST_HOSTS_MAX_RESTARTS="0")
+        own = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite"), "HOLDFAST_HOSTS_MAX_RESTARTS": "0"}
+        await cluster.start("a", app=APP, **own)
         async with Residents(cluster.settings) as residents, Client(settings=cluster.settings) as client:
             placed = await residents.start("Clerk", "clerk")
             os.kill(placed.pid, signal.SIGKILL)

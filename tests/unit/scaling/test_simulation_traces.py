@@ -156,6 +156,9 @@ def test_a_burst_comes_at_once_and_a_step_stays():
         ("synthetic:poisson?for=0", "for=0"),
         ("synthetic:poisson?shape=square", "shape 'square'"),
         ("synthetic:poisson?rate=1e9&for=1d", "at most 20,000,000"),
+        ("synthetic:poisson?rate=0.0000001&for=100000000d", "longer than 3,660 days"),
+        ("synthetic:step?rate=1&peak=10&at=1e300", "at= must not be later than for="),
+        ("synthetic:burst?rate=0&runs=1&at=2h&for=1h", "at= must not be later than for="),
     ],
 )
 def test_a_trace_that_can_not_be_made_is_refused(text, said):

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=100_000)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=31_536_000)]
-Interval: TypeAlias = Annotated[float, Meta(gt=0, le=86_400)]
+Interval: TypeAlias = Annotated[float, Meta(ge=1, le=86_400)]
 
 
 class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.config.durations import DAY, parse_duration, parse_number
 from holdfast.errors import InputError
-from holdfast.scaling.simulation.traces import Trace
+from holdfast.scaling.simulation.traces import LONGEST_SECONDS, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +55,7 @@ def synthetic_trace(text: str, seed: int) -> Trace:
     if kind not in _KINDS:
         raise InputError(f"there is no synthetic trace {kind[:40]!r}: there are {', '.join(_KINDS)}")
     wanted = _read(query, text, Wanted(length=float(DAY)) if kind == "diurnal" else Wanted())
+    _check_times(wanted, text)
     expected = (
         max(wanted.rate, wanted.top if kind in {"diurnal", "step"} else 0.0) * wanted.length + wanted.runs
     )
@@ -66,6 +67,15 @@ def synthetic_trace(text: str, seed: int) -> Trace:
     arrivals = array("d", _KINDS[kind](wanted, rng))
     draw = _durations(wanted, rng)
     return Trace(arrivals, array("d", [draw() for _ in arrivals]), None, wanted.length)
+
+
+def _check_times(wanted: Wanted, text: str) -> None:
+    if wanted.length > LONGEST_SECONDS:
+        raise InputError(
+            f"{text[:80]!r} takes longer than {LONGEST_SECONDS / DAY:,.0f} days: say less by for="
+        )
+    if wanted.at > wanted.length:
+        raise InputError(f"{text[:80]!r} changes after its end: at= must not be later than for=")
 
 
 def _poisson(rate: float, begin: float, end: float, rng: random.Random) -> Iterator[float]:

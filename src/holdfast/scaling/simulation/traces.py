@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("arrival", "duration", "queue", "priority")
 _EPOCH: Final = 1e8
 """Arrivals from here on are times of the clock, and are counted from the first of them."""
-_LONGEST_SECONDS: Final = 3660 * DAY
+LONGEST_SECONDS: Final = 3660 * DAY
 _LANES: Final = {"high": 1, "": 2, "normal": 2, "low": 3}
 
 
@@ -79,7 +79,7 @@ def read_trace(path: Path, *, queue: str = "") -> Trace:
     if not rows:
         raise InputError(f"{path} holds no runs: write a line `arrival,duration` in seconds for each")
     trace = trace_of(rows)
-    if trace.seconds > _LONGEST_SECONDS:
+    if trace.seconds > LONGEST_SECONDS:
         raise InputError(
             f"{path} goes on for {trace.seconds / DAY:,.3g} days, and ten years are the most: "
             "are all arrivals seconds, and of one clock?"
