@@ -33,15 +33,14 @@ end
 
 for i = 1, 4 do
   local lane = KEYS[i]
-  local exists = redis.call('EXISTS', lane) == 1
-  if exists and redis.call('XLEN', lane) > 0 then
+  if redis.call('XLEN', lane) > 0 then
     look(lane)
-  elseif exists then
-    -- What somebody else has deleted while a worker held it is pending, and nowhere else.
+  else
+    -- What somebody else has deleted while a worker held it is pending, and nowhere else; no group, nobody holds it.
     local held = redis.pcall('XPENDING', lane, group)
     if not held.err then pending = pending + held[1] end
   end
-  if exists and counting and group_of(lane, group) then count_consumers(lane) end
+  if counting and group_of(lane, group) then count_consumers(lane) end
 end
 return { undelivered, pending, redis.call('ZCARD', delayed),
   redis.call('ZCOUNT', delayed, '-inf', now), redis.call('XLEN', deadletter), oldest, consumers,
