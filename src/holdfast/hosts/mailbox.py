@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RECEIVE: Final = "receive"
 _LONG: Final = 150
+_COPY: Final = re.compile(r":(\d+):(\d+)\Z")
 
 
 def mailbox_of(agent_id: str) -> str:
@@ -43,7 +44,7 @@ def reader_name(agent_id: str, fence: int, pid: int) -> str:
 
 def copy_of(agent_id: str, reader: str) -> tuple[int, int] | None:
     """The fence and the process of the copy that has this name; None if it is no copy's."""
-    found = re.search(r":(\d+):(\d+)\Z", reader)
+    found = _COPY.search(reader)
     copy = (int(found[1]), int(found[2])) if found else (0, 0)
     return copy if reader_name(agent_id, *copy) == reader else None
 

@@ -98,27 +98,33 @@ async def _live(settings: Settings, spec: Spec, known: ResidentSpec, control: Co
     app = App("resident")
     app.register(RECEIVE, resident.receive, **known.options)
     agent_id = control.agent_id
+    joined = asyncio.Event()
+
+    def join() -> None:
+        control.ready(mailbox=mailbox_of(agent_id))
+        if settings.hosts.health_seconds > 0:
+            # Said before it can be held up by its first message: one that never spoke is not missed.
+            control.report("health", well=True, error="")
+        joined.set()
+
     worker = WorkerProcess(
         _own(settings, agent_id, control.fence),
         app,
         ways=_ways(agent_id, control.fence),
         metrics=_metrics[0] if _metrics else None,
+        on_joined=join,  # not what waits for it: everything that a worker begins with would come first
     )
     news = News(worker.metrics, control)
     async with asyncio.TaskGroup() as group:
         working = group.create_task(worker.run())
-        joined = group.create_task(worker.joined.wait())
-        await asyncio.wait((working, joined), return_when=asyncio.FIRST_COMPLETED)
-        control.ready(mailbox=mailbox_of(agent_id))
-        if settings.hosts.health_seconds > 0:
-            # Said before it can be held up by its first message: one that never spoke is not missed.
-            control.report("health", well=True, error="")
+        joining = group.create_task(joined.wait())
+        asked = group.create_task(control.stopped())
+        await asyncio.wait((working, joining, asked), return_when=asyncio.FIRST_COMPLETED)
         telling = group.create_task(news.run())
         asking = group.create_task(_ask_health(resident, settings.hosts.health_seconds, control))
-        asked = group.create_task(control.stopped())
         disowned = group.create_task(_disowned(settings, control))
         await asyncio.wait((asked, disowned), return_when=asyncio.FIRST_COMPLETED)
-        for task in (asking, telling, asked, disowned):
+        for task in (joining, asking, telling, asked, disowned):
             task.cancel()
         worker.request_stop()
         if not control.stop.is_set():

@@ -61,6 +61,7 @@ class WorkerProcess:
         app: App,
         *,
         abandon: Callable[[], None] = lambda: None,
+        on_joined: Callable[[], None] = lambda: None,
         ways: Ways | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -68,12 +69,12 @@ class WorkerProcess:
         self._settings = settings
         self._app = app
         self._abandon = abandon
+        self._on_joined = on_joined
         self.name = settings.worker.name or f"consumer-{uuid.uuid4()}"
         # Several workers may write to one log, as those of an autoscaler do.
         self._log = _log.bind(name=self.name)
         self.metrics = metrics or Metrics(app.agents)
         self.ready = False
-        self.joined = asyncio.Event()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._since = time.time()
@@ -131,7 +132,6 @@ class WorkerProcess:
                 staff(desk)
             rounds.append(group.create_task(floor.grow(staff), name="partitions"))
             self.ready = True
-            self.joined.set()
             self._log.info("worker ready", queues=floor.names)
             await self._stop.wait()
             self.ready = False
@@ -150,6 +150,7 @@ class WorkerProcess:
                 if not await self._name_is_taken(connections):
                     await floor.join()
                     await self._announce(connections, floor)
+                    self._on_joined()
                     return
             except DISCONNECTS as exc:
                 self._log.warning("waiting for Redis", error=str(exc) or type(exc).__name__)

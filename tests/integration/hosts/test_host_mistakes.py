@@ -423,6 +423,13 @@ AROUND = [
         f"{RESIDENTS}::test_what_a_dead_copy_had_begun_goes_on_at_once_in_the_next",
     ),
     Mistake(
+        "a resident hears its host only when it has joined",
+        "services/resident.py",
+        "asyncio.wait((working, joining, asked),",
+        "asyncio.wait((working, joining),",
+        f"{RESIDENTS}::test_one_that_is_stopped_while_it_waits_for_redis_ends_willingly",
+    ),
+    Mistake(
         "one that never says how it is is not missed",
         "services/resident.py",
         'control.report("health", well=True, error="")',

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hosting import cluster_of
 
-from holdfast import Client
-from holdfast.config import QueueSettings, Settings
+from holdfast import App, Client, Context
+from holdfast.config import QueueSettings, RedisSettings, Settings
 from holdfast.errors import Conflict, InputError, NotFound, RunFailed
 from holdfast.hosts.mailbox import copy_of, mailbox_of, mailbox_settings, reader_name
 from holdfast.leases.permits import Permits
+from holdfast.services import resident
 from holdfast.services.residents import Residents
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
@@ -52,6 +55,50 @@ async def test_what_it_remembers_outlives_its_process_and_its_host(cluster, resi
     answer = await residents.ask("clerk", {"name": "Cid"}, 60)
     assert answer["seen"] == 3
     assert (await cluster.where("clerk")).host != placed.host
+
+
+class Told:
+    """What a resident's process hears of its host, and says to it."""
+
+    agent_id, fence = "early", 1
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.said: list[str] = []
+
+    def ready(self, **_: Any) -> None:
+        self.said.append("ready")
+
+    def report(self, kind: str, **_: Any) -> None:
+        self.said.append(kind)
+
+    async def stopped(self) -> None:
+        await asyncio.to_thread(self.stop.wait)
+
+
+async def test_one_that_is_stopped_while_it_waits_for_redis_ends_willingly(tmp_path):
+    """Fails if it hears its host only once it has joined: it would have to be killed."""
+    control = Told()
+    app = App("early")
+    ended = []
+
+    @app.resident
+    class Early:
+        async def start(self) -> None:
+            control.stop.set()
+
+        async def receive(self, ctx: Context, message: Any) -> None:
+            """Is never asked."""
+
+        async def stop(self) -> None:
+            ended.append(True)
+
+    settings = Settings(redis=RedisSettings(url=f"unix://{tmp_path}/nobody"))
+    spec = resident.Spec(id="early", resident="Early")
+    async with asyncio.timeout(20):
+        await resident._live(settings, spec, app.residents["Early"], control)
+    assert ended
+    assert "ready" not in control.said
 
 
 async def test_the_copy_of_a_host_that_is_stuck_leaves_when_there_is_a_later_one(cluster, residents):

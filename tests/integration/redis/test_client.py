@@ -288,6 +288,21 @@ async def test_a_unix_connection_introduces_itself_once(
     assert await calls_of(redis, "client|setinfo") - before == 2
 
 
+async def test_a_connection_says_whose_it_is_and_looks_nothing_up_for_it(
+    redis_settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+):
+    """The mistake: redis-py reads its own version from the disk for every connection, on the event loop."""
+
+    def looked_up(name: str) -> str:
+        raise AssertionError(f"looked up the version of {name}")
+
+    monkeypatch.setattr("redis.utils.metadata.version", looked_up)
+    client = connect(redis_settings)
+    told = await client.execute_command("CLIENT", "INFO")
+    await client.aclose()
+    assert b"lib-name=redis-py(holdfast_v" in told
+
+
 async def test_replies_are_bytes_in_the_old_shape(redis: Redis):
     await redis.execute_command("XADD", "s", "1-1", "f", "v")
     assert await redis.execute_command("XRANGE", "s", "-", "+") == [(b"1-1", {b"f": b"v"})]
