@@ -46,7 +46,7 @@ class RemoteCalls:
         self._settings = settings
         self._clock = clock
         self._metadata = call_metadata(settings)
-        self._channels: dict[str, aio.Channel] = {}
+        self._channels: dict[str, tuple[aio.Channel, AgentHostServiceStub]] = {}
         self._used: dict[str, float] = {}
         self._stamp = tls_stamp(settings)
 
@@ -58,7 +58,7 @@ class RemoteCalls:
     async def close(self) -> None:
         """Close all channels."""
         channels, self._channels = self._channels, {}
-        await asyncio.gather(*(channel.close() for channel in channels.values()))
+        await asyncio.gather(*(channel.close() for channel, _ in channels.values()))
 
     async def create(self, address: str, agent: Agent, fence: int) -> None:
         """Ask a host to start an agent; only its own answer says that it did not."""
@@ -112,7 +112,7 @@ class RemoteCalls:
             raise CallFailed(address, Trouble.NEXT, "it is inside another program (hosts.engine is local)")
         while True:
             try:
-                call = method(AgentHostServiceStub(self._channel(address)))
+                call = method(self._stub(address))
                 return await call(request, timeout=wait, metadata=metadata)
             except aio.AioRpcError as exc:
                 # Only what was not even received is tried again here: the rest is for the caller to judge.
@@ -122,7 +122,7 @@ class RemoteCalls:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
 
-    def _channel(self, address: str) -> aio.Channel:
+    def _stub(self, address: str) -> AgentHostServiceStub:
         stamp = tls_stamp(self._settings)
         if stamp != self._stamp:
             # New certificates: the old channels end when nobody uses them any more.
@@ -130,9 +130,10 @@ class RemoteCalls:
         now = self._clock()
         if address not in self._channels:
             self._let_go_of_unused(now)
-            self._channels[address] = open_channel(address, self._settings)
+            channel = open_channel(address, self._settings)
+            self._channels[address] = channel, AgentHostServiceStub(channel)
         self._used[address] = now
-        return self._channels[address]
+        return self._channels[address][1]
 
     def _let_go_of_unused(self, now: float) -> None:
         """Forget what no call has needed for long: pods come and go, each with an address of its own."""

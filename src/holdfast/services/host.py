@@ -31,6 +31,7 @@ from holdfast.redis.members import Member
 from holdfast.services.connections import Connections
 from holdfast.services.entries import default_entry, process_options
 from holdfast.services.names import is_taken
+from holdfast.services.process import calm_collector
 from holdfast.services.resident import APP
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
@@ -218,6 +219,7 @@ def run_host(settings: Settings, app: str = "") -> int:
     options = dataclasses.replace(process_options(settings, app), cgroups=cgroups)
     with Processes(options) as processes:
         _prepare(processes)
+        calm_collector()
         asyncio.run(_until_signal(settings, processes, app))
         ignore_signals()
     return 0
