@@ -1,8 +1,7 @@
-"""``python -m bench.actors COUNT``: how long Ray takes for fresh actors of the same kind, as JSON."""
+"""``python -m bench.actors``: for each line, Ray starts a fresh actor of the same kind; says how long."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -27,14 +26,14 @@ class Actor:
 def main() -> None:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     kind = ray.remote(num_cpus=0)(Actor)
-    took, actors = [], []
-    for _ in range(int(sys.argv[1])):
+    print("ready", flush=True)
+    actors = []
+    for _ in sys.stdin:
         began = time.monotonic()
         actor = kind.remote()
         ray.get(actor.ready.remote())
-        took.append(time.monotonic() - began)
+        print(time.monotonic() - began, flush=True)
         actors.append(actor)
-    print(json.dumps(took), flush=True)
     ray.shutdown()
 
 

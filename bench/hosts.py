@@ -79,7 +79,7 @@ async def _creation(plan: Plan) -> list[Figure]:
     return [
         median_of("create to ready, p50", "ms", ours, spawned, Goal("<", 40)),
         median_of("create to ready, beside spawn", "ms", ours, spawned, Goal("<=", 0.1, "ratio")),
-        *await _ray(plan, ours),
+        *await _beside_ray(plan),
         Figure("stop a willing one, p50", statistics.median(stops), "ms", goal=Goal("<", 100)),
         Figure("stop a willing one, max", max(stops), "ms", goal=Goal("<", 100)),
         Figure("ask and be answered, p50", statistics.median(asks), "ms"),
@@ -92,41 +92,65 @@ def _spawning(on: Server) -> contextlib.AbstractAsyncContextManager[Child]:
     return harness.Child.of("-m", "bench.spawning", cwd=harness.HERE.parent, **environ)
 
 
-async def _ray(plan: Plan, ours: list[float]) -> list[Figure]:
+async def _beside_ray(plan: Plan) -> list[Figure]:
     if importlib.util.find_spec("ray") is None:
         plan.say("Ray is not installed: no row beside it (pip install 'holdfast[bench]')")
         return []
-    count = plan.pick(10, 2)
-    async with harness.Child.of("-m", "bench.actors", str(count), cwd=harness.HERE.parent) as child:
+    ours, actors = [], []
+    async with harness.server() as on, _host(on), _office(on) as office, _ray() as ray:
         async with asyncio.timeout(180):
-            took = [1000 * seconds for seconds in await child.result()]
-    plan.say(f"Ray: a fresh actor in {statistics.median(took):.0f} ms")
-    return [
-        median_of("create to ready, beside a fresh Ray actor", "ms", ours, took, Goal("<=", 0.1, "ratio"))
-    ]
+            assert await ray.line() == "ready"
+            await _create(office, "first")
+            for number in range(plan.pick(10, 2)):
+                ours.append(1000 * await _create(office, f"r-{number}"))
+                await ray.go()
+                actors.append(1000 * float(await ray.line()))
+    plan.say(f"beside Ray: {statistics.median(ours):.1f} ms, an actor {statistics.median(actors):.0f} ms")
+    goal = Goal("<=", 0.1, "ratio")
+    return [median_of("create to ready, beside a fresh Ray actor", "ms", ours, actors, goal)]
+
+
+def _ray() -> contextlib.AbstractAsyncContextManager[Child]:
+    return harness.Child.of("-m", "bench.actors", cwd=harness.HERE.parent)
 
 
 async def _calls(office: Residents, count: int) -> list[Figure]:
-    lookups, healths = [], []
-    calls = RemoteCalls(HostSettings())
+    lookups, healths, bare = [], [], []
     address = await office.engine.location("first")
     assert address is not None
-    try:
+    async with _empty_host() as empty, contextlib.AsyncExitStack() as stack:
+        calls = RemoteCalls(HostSettings())
+        stack.push_async_callback(calls.close)
+        other = await empty.line()
         for _ in range(count):
             began = time.monotonic()
             assert await office.engine.location("first") == address
             lookups.append(1000 * (time.monotonic() - began))
-            began = time.monotonic()
-            assert (await calls.health(address)).healthy
-            healths.append(1000 * (time.monotonic() - began))
-    finally:
-        await calls.close()
+            healths.append(1000 * await _health(calls, address))
+            bare.append(1000 * await _health(calls, other))
     return [
         Figure("look up an agent, p50", statistics.median(lookups), "ms"),
         Figure("look up an agent, p99", percentile(lookups, 0.99), "ms", goal=Goal("<", 1)),
-        Figure("gRPC Health, p50", statistics.median(healths), "ms"),
-        Figure("gRPC Health, p99", percentile(healths, 0.99), "ms", goal=Goal("<", 2)),
+        _beside("gRPC Health, p50", 0.5, healths, bare),
+        _beside("gRPC Health, p99", 0.99, healths, bare, Goal("<", 2)),
     ]
+
+
+async def _health(calls: RemoteCalls, address: str) -> float:
+    began = time.monotonic()
+    assert (await calls.health(address)).healthy
+    return time.monotonic() - began
+
+
+def _beside(
+    name: str, share: float, ours: list[float], bare: list[float], goal: Goal | None = None
+) -> Figure:
+    value, other = percentile(ours, share), percentile(bare, share)
+    return Figure(name, value, "ms", bare=other, ratio=value / other, goal=goal)
+
+
+def _empty_host() -> contextlib.AbstractAsyncContextManager[Child]:
+    return harness.Child.of("-m", "bench.emptyhost", cwd=harness.HERE.parent)
 
 
 # -- many

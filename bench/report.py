@@ -46,7 +46,8 @@ otherwise), with {harness.SLOTS} slots and log level WARNING where it is about s
 - steps: one after the other, each committed. relay: one relay process, a receiver in this one.
 - schedules: bare = the two scripts alone, acquire a batch and complete it, from one process; nothing is run.
 - hosts: residents that import pydantic, through gRPC; bare = the same resident by multiprocessing spawn, or,
-  where the row says so, a fresh Ray actor of its class, ready when its constructor has returned.
+  where the row says so, a fresh Ray actor of its class, ready when its constructor has returned; of gRPC
+  Health, a server that has nothing else.
 """
 
 

@@ -53,7 +53,7 @@ async def get_hosts(request: Request) -> Response:
     """Show the hosts whose heartbeat is in Redis; not for the key of one tenant."""
     here = access(request, READ)
     here.caller.require_every_tenant()
-    found = hosts_among(await here.backend.members.all(here.backend.redis))
+    found = hosts_among(await here.backend.members.all(here.backend.redis, KIND))
     return reply(HostList([HostView(**_fields(*each)) for each in found]))
 
 

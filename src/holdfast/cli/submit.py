@@ -110,10 +110,8 @@ async def _accepted(station: Station, handle: RunHandle, agent: str, *, json: bo
 
 async def _warn(station: Station, queue: str, agent: str) -> None:
     """Say if nobody is there to do it: it waits, which may not be what was meant."""
-    members = await station.members().all(station.redis)
-    workers = [
-        m.fields for m in members if m.kind == "worker" and queue in m.fields.get("queues", "").split(",")
-    ]
+    members = await station.members().all(station.redis, "worker")
+    workers = [m.fields for m in members if queue in m.fields.get("queues", "").split(",")]
     if not workers:
         output.note(f"no worker serves queue {queue!r} now: the run waits for one")
     elif not any(agent in fields.get("agents", "").split(",") for fields in workers):

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.client.agents import AgentInfo, HostInfo, Sent
 from holdfast.client.mail import letter
 from holdfast.errors import ConfigError
-from holdfast.hosts.directory import hosts_among
+from holdfast.hosts.directory import KIND, hosts_among
 from holdfast.hosts.engines import members_of, open_cluster, registry_of
 from holdfast.hosts.mailbox import mailbox_of
 from holdfast.hosts.residents import (
@@ -103,7 +103,7 @@ class RedisAgents:
     async def hosts(self) -> list[HostInfo]:
         """Read every live host."""
         with answering(self._url):
-            members = await members_of(self._settings).all(self._redis)
+            members = await members_of(self._settings).all(self._redis, KIND)
         return [_host(member.fields, host) for member, host in hosts_among(members)]
 
     async def _find(self, agent_id: str) -> Placed:

@@ -44,7 +44,7 @@ class RedisDirectory:
 
     async def hosts(self) -> list[Host]:
         """Read all heartbeats."""
-        return [host for _, host in hosts_among(await self._members.all(self._redis))]
+        return [host for _, host in hosts_among(await self._members.all(self._redis, KIND))]
 
     async def close(self) -> None:
         """Nothing: the connection is its caller's."""

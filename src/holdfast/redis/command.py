@@ -7,9 +7,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.redis.client import Redis
 
 
 async def command(redis: Redis, *parts: Any) -> Any:
     """Send one command and return its reply."""
     return await redis.execute_command(*parts)
+
+
+async def commands(redis: Redis, many: Sequence[Sequence[Any]]) -> list[Any]:
+    """Send commands that don't need each other in one round trip, and return their replies."""
+    async with redis.pipeline(transaction=False) as pipeline:
+        for parts in many:
+            pipeline.execute_command(*parts)
+        return await pipeline.execute()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.redis.command import command
+from holdfast.redis.command import command, commands
 from holdfast.redis.keys import member_key, members_key, pod_key
 from holdfast.redis.scripts import load
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 
 _ANNOUNCE = load(__package__, "announce")
+_MEMBERS = load(__package__, "members")
+_PAGE = 200
+"""How many records are read in one round trip."""
 _LINGER_SECONDS = 60
 """How long the index remembers a process that is gone."""
 _POD_PARTS = 3
@@ -104,29 +107,27 @@ class Members:
         """Whether a process of that name has a record now."""
         return bool(await command(redis, "EXISTS", member_key(kind, name, prefix=self._prefix)))
 
-    async def all(self, redis: Redis) -> list[Member]:
-        """Every live process, by kind and name; expired ones leave the index here."""
-        await command(redis, "ZREMRANGEBYSCORE", self._index, "-inf", await _seconds(redis) - _LINGER_SECONDS)
-        names: list[bytes] = await command(redis, "ZRANGE", self._index, 0, -1)
+    async def all(self, redis: Redis, kind: str = "") -> list[Member]:
+        """Every live process, or those of one kind, by kind and name."""
+        listed: list[bytes] = await _MEMBERS(redis, [self._index], [_LINGER_SECONDS, kind])
         found: list[Member] = []
-        for raw in names:
-            kind, _, name = raw.decode(errors="replace").partition(":")
-            member = await self.find(redis, kind, name)
-            if member is not None:
-                found.append(member)
+        for at in range(0, len(listed), _PAGE):
+            names = [_named(raw) for raw in listed[at : at + _PAGE]]
+            reads = [("HGETALL", member_key(*each, prefix=self._prefix)) for each in names]
+            records = zip(names, await commands(redis, reads), strict=True)
+            found += [_member(*each, fields) for each, fields in records if fields]
         return sorted(found, key=lambda member: (member.kind, member.name))
 
     async def serving(self, redis: Redis) -> Counter[str]:
         """How many live workers serve each queue: ghosts are among a group's consumers, but not here."""
-        workers = [member for member in await self.all(redis) if member.kind == "worker"]
+        workers = await self.all(redis, "worker")
         return Counter(name for each in workers for name in each.fields.get("queues", "").split(","))
+
+
+def _named(raw: bytes) -> tuple[str, str]:
+    kind, _, name = raw.decode(errors="replace").partition(":")
+    return kind, name
 
 
 def _member(kind: str, name: str, fields: dict[bytes, bytes]) -> Member:
     return Member(kind, name, {key.decode(): value.decode(errors="replace") for key, value in fields.items()})
-
-
-async def _seconds(redis: Redis) -> int:
-    """Redis TIME: whole seconds will do for records that live for many."""
-    seconds, _ = await command(redis, "TIME")
-    return int(seconds)

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.leases.lease import Lease
 from holdfast.redis.command import command
-from holdfast.redis.groups import ensure_consumer, group_is_missing
+from holdfast.redis.groups import group_is_missing
 from holdfast.redis.scripts import load
 from holdfast.store.names import incarnation
 
@@ -107,9 +107,7 @@ class Claimer:
 
     async def join(self) -> None:
         """Create lanes, group and our consumer."""
-        await self._queue.ensure()
-        for lane in self._queue.keys.lanes:
-            await ensure_consumer(self._queue.redis, lane, self._group, self._owner)
+        await self._queue.ensure(self._owner)
 
     async def wait(self, block_ms: int) -> Woken:
         """Block until an entry is delivered to us, or the time is over; one wakes one worker."""

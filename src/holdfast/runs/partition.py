@@ -11,7 +11,6 @@ import msgspec
 
 from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge
 from holdfast.redis.command import command
-from holdfast.redis.groups import ensure_group
 from holdfast.redis.keys import QueueKeys
 from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message, decode_value, encode_value
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 _CANCEL = load(__package__, "cancel")
+_JOIN = load(__package__, "join")
 _REPLAY = load(__package__, "replay")
 _DEPTH = load(__package__, "depths")
 _GATE = load(__package__, "gate")
@@ -110,10 +110,9 @@ class Partition:
         """The queue's name, as it is configured."""
         return self.settings.name
 
-    async def ensure(self) -> None:
-        """Create the lanes and their group, from the first entry on, where they are missing."""
-        for lane in self.keys.lanes:
-            await ensure_group(self.redis, lane, self.settings.group)
+    async def ensure(self, consumer: str = "") -> None:
+        """Create the lanes and their group, and a consumer in it, where they are missing."""
+        await _JOIN(self.redis, list(self.keys.lanes), [self.settings.group, consumer])
 
     async def submit(self, submission: Submission) -> Ticket:
         """Queue one run; concurrent calls travel together."""

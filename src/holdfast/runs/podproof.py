@@ -88,11 +88,8 @@ class PodProofs:
 
     async def _is_shared(self, consumer: str, pod: Pod) -> bool:
         """Whether another worker lives in that pod: then it says nothing about this one's process."""
-        members = await self._members.all(self._redis)
-        return any(
-            member.kind == _KIND and member.name != consumer and member.fields.get("pod_uid") == pod.uid
-            for member in members
-        )
+        members = await self._members.all(self._redis, _KIND)
+        return any(member.name != consumer and member.fields.get("pod_uid") == pod.uid for member in members)
 
     def _failed(self, exc: KubernetesUnavailable) -> None:
         self._metrics.kubernetes_errors.labels(exc.kind).inc()

@@ -96,10 +96,10 @@ class RunQueue:
         """Whether its runs' events go to the outside."""
         return self.partitions[0].outside
 
-    async def ensure(self) -> None:
-        """Create the lanes and their groups, from the first entry on, where they are missing."""
+    async def ensure(self, consumer: str = "") -> None:
+        """Create the lanes and their groups, and a consumer in each, where they are missing."""
         for partition in self.partitions:
-            await partition.ensure()
+            await partition.ensure(consumer)
 
     async def aclose(self) -> None:
         """Wait until what was submitted has been sent."""

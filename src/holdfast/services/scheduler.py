@@ -236,7 +236,7 @@ class SchedulerProcess:
     async def _look_around(self, connections: Connections, scheduler: Scheduler) -> None:
         if self._settings.redis.scheduler.sharding == "none":
             return
-        others = [member.name for member in await self._members.all(connections.redis) if _shares(member)]
+        others = [one.name for one in await self._members.all(connections.redis, _KIND) if _shares(one)]
         if scheduler.shards is None or set(scheduler.shards.pods) != {self.name, *others}:
             scheduler.shards = Shards(self.name, others)
             scheduler.nudge()
@@ -252,7 +252,7 @@ class SchedulerProcess:
 
 
 def _shares(member: Member) -> bool:
-    return member.kind == _KIND and member.fields.get("state") != "draining"
+    return member.fields.get("state") != "draining"
 
 
 def _turn_of(task: str) -> dict[str, str]:

@@ -119,12 +119,13 @@ async def test_a_caller_calls_with_its_new_files(tmp_path):
     ca = tmp_path / "ca.crt"
     shutil.copy(CA, ca)
     calls = RemoteCalls(HostSettings(tls_ca=str(ca)))
-    first = calls._channel("127.0.0.1:1")
-    assert calls._channel("127.0.0.1:1") is first
+    first = calls._stub("127.0.0.1:1")
+    assert calls._stub("127.0.0.1:1") is first
+    channel, _ = calls._channels["127.0.0.1:1"]
     shutil.copy(OTHER_CA, ca)
-    assert calls._channel("127.0.0.1:1") is not first
+    assert calls._stub("127.0.0.1:1") is not first
     await calls.close()
-    await first.close()
+    await channel.close()
 
 
 async def health(address: str, ca: str, certificate: str, key: str) -> wire.HealthResponse:

@@ -1,0 +1,18 @@
+-- Create the lanes and their group where they are missing, from the first entry on, and a consumer in each: on Redis 7.0 a read
+-- that finds nothing does not.
+-- KEYS  1-4 lanes (streams)
+-- ARGV  1 group, 2 consumer, or '' for none
+-- returns how many groups were missing
+local group, consumer = ARGV[1], ARGV[2]
+
+local missing = 0
+for _, lane in ipairs(KEYS) do
+  local made = redis.pcall('XGROUP', 'CREATE', lane, group, '0', 'MKSTREAM')
+  if not made.err then
+    missing = missing + 1
+  elseif not made.err:find('BUSYGROUP', 1, true) then
+    return made
+  end
+  if consumer ~= '' then redis.call('XGROUP', 'CREATECONSUMER', lane, group, consumer) end
+end
+return missing
