@@ -74,7 +74,7 @@ async def _creation(plan: Plan) -> list[Figure]:
             began = time.monotonic()
             await office.stop(f"r-{number}")
             stops.append(1000 * (time.monotonic() - began))
-        calls = await _calls(office, plan.pick(2000, 100))
+        calls = await _calls(plan, office)
     plan.say(f"create: {statistics.median(ours):.1f} ms, spawn {statistics.median(spawned):.0f} ms")
     return [
         median_of("create to ready, p50", "ms", ours, spawned, Goal("<", 40)),
@@ -114,25 +114,34 @@ def _ray() -> contextlib.AbstractAsyncContextManager[Child]:
     return harness.Child.of("-m", "bench.actors", cwd=harness.HERE.parent)
 
 
-async def _calls(office: Residents, count: int) -> list[Figure]:
-    lookups, healths, bare = [], [], []
+async def _calls(plan: Plan, office: Residents) -> list[Figure]:
+    rounds: list[tuple[list[float], list[float], list[float]]] = []
     address = await office.engine.location("first")
     assert address is not None
     async with _empty_host() as empty, contextlib.AsyncExitStack() as stack:
         calls = RemoteCalls(HostSettings())
         stack.push_async_callback(calls.close)
         other = await empty.line()
-        for _ in range(count):
-            began = time.monotonic()
-            assert await office.engine.location("first") == address
-            lookups.append(1000 * (time.monotonic() - began))
-            healths.append(1000 * await _health(calls, address))
-            bare.append(1000 * await _health(calls, other))
+        for _ in range(plan.pick(9, 2)):
+            lookups, healths, bare = [], [], []
+            for _ in range(plan.pick(500, 50)):
+                began = time.monotonic()
+                assert await office.engine.location("first") == address
+                lookups.append(1000 * (time.monotonic() - began))
+                healths.append(1000 * await _health(calls, address))
+                bare.append(1000 * await _health(calls, other))
+            rounds.append((lookups, healths, bare))
+
+    def at(share: float) -> list[list[float]]:
+        return [[percentile(times, share) for times in each] for each in zip(*rounds, strict=True)]
+
+    lookups_50, healths_50, bare_50 = at(0.5)
+    lookups_99, healths_99, bare_99 = at(0.99)
     return [
-        Figure("look up an agent, p50", statistics.median(lookups), "ms"),
-        Figure("look up an agent, p99", percentile(lookups, 0.99), "ms", goal=Goal("<", 1)),
-        _beside("gRPC Health, p50", 0.5, healths, bare),
-        _beside("gRPC Health, p99", 0.99, healths, bare, Goal("<", 2)),
+        median_of("look up an agent, p50", "ms", lookups_50),
+        median_of("look up an agent, p99", "ms", lookups_99, goal=Goal("<", 1)),
+        median_of("gRPC Health, p50", "ms", healths_50, bare_50),
+        median_of("gRPC Health, p99", "ms", healths_99, bare_99, Goal("<", 2)),
     ]
 
 
@@ -140,13 +149,6 @@ async def _health(calls: RemoteCalls, address: str) -> float:
     began = time.monotonic()
     assert (await calls.health(address)).healthy
     return time.monotonic() - began
-
-
-def _beside(
-    name: str, share: float, ours: list[float], bare: list[float], goal: Goal | None = None
-) -> Figure:
-    value, other = percentile(ours, share), percentile(bare, share)
-    return Figure(name, value, "ms", bare=other, ratio=value / other, goal=goal)
 
 
 def _empty_host() -> contextlib.AbstractAsyncContextManager[Child]:
