@@ -24,6 +24,7 @@ from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from starlette.types import Receive, Scope, Send
     from uvicorn import Config
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _LINGER_SECONDS: Final = 2.0
 """How long what a client still sends is thrown away, so that it reads our answer before its line is cut."""
+_LONGEST_LENGTH: Final = 18
+"""How many digits a number of bytes may have: more are no number of anything."""
 _LEAVING_SECONDS: Final = 1.0
 """How long a client may take nothing once this process leaves."""
 
@@ -117,6 +120,8 @@ class Connection(HttpToolsProtocol):
         ):
             self.app = self._answer_too_large  # the connection ends with this answer
         super().on_headers_complete()
+        if self._may_be_too_large():
+            self.cycle.transport = cast("asyncio.Transport", _Parting(self.transport, self._part))
 
     def on_message_complete(self) -> None:
         """Note that a request is here."""
@@ -133,6 +138,15 @@ class Connection(HttpToolsProtocol):
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _may_be_too_large(self) -> bool:
+        """Whether the answer may come before the body is here."""
+        for name, value in self.headers:
+            if name == b"content-length":
+                return len(value) > _LONGEST_LENGTH or int(value) > self._settings.max_body_bytes
+            if name == b"transfer-encoding":
+                return True
+        return False
 
     async def _answer_too_large(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = HTTPException(431, _too_large(self._settings), headers={"Connection": "close"})
@@ -163,21 +177,33 @@ class Connection(HttpToolsProtocol):
             self.transport.close()  # nothing was said at all, or it was answered without its body
         elif not cycle.response_started:
             self._refuse(408, f"{late}: its body is not whole")
-            cycle.disconnected = True
-            cycle.message_event.set()
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Answer here, before any application, and end the connection once that has been read."""
-        self._refused = True
+        """Answer here, whatever the application is about, and end the connection once that has been read."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.abort()  # a second answer inside the first would be taken for a part of it
+                return
         self._arrived()
         answer = problems.answer(HTTPException(status, detail, headers={"Connection": "close"}))
         head = b"".join(name + b": " + value + b"\r\n" for name, value in answer.raw_headers)
         self.transport.write(STATUS_LINE[status] + head + b"\r\n" + bytes(answer.body))
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-            self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
-        else:
+        self._whole = False
+        self._part()
+
+    def _part(self) -> None:
+        """End the connection; a client that still sends reads our answer first, if it will."""
+        if self._whole or not self.transport.can_write_eof():
             self.transport.close()
+            return
+        # To close now would reset the line for what is unread, and the client would never see why.
+        self._refused = True
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     # -- what is taken
 
@@ -215,6 +241,19 @@ class Connection(HttpToolsProtocol):
         _log.info("a client takes nothing: dropped", client=self.client, seconds=self._patience)
         # To close would wait for it to take what is left.
         self.transport.abort()
+
+
+class _Parting:
+    """A transport whose ``close`` is another."""
+
+    __slots__ = ("_transport", "close")
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close = close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 def _too_large(settings: ApiSettings) -> str:

@@ -170,6 +170,40 @@ async def test_what_is_no_http_is_told_as_a_problem(api):
         told(await raw.answer(), 400, "bad-request")
 
 
+@pytest.mark.parametrize("length", [b"Content-Length: 9437184", b"Transfer-Encoding: chunked"])
+async def test_a_client_that_sends_all_before_it_reads_is_told_that_it_is_too_much(api, length):
+    """The mistake: closing with something unread resets the line, and the client never sees its answer."""
+    running = await api(max_body_bytes=1 << 20)
+    chunk = b"%x\r\n%b\r\n" % (1 << 20, b"x" * (1 << 20)) if b"chunked" in length else b"x" * (1 << 20)
+
+    def talk() -> bytes:
+        with socket.create_connection(("127.0.0.1", running.process.port), timeout=20) as line:
+            line.sendall(b"POST /execute HTTP/1.1\r\nHost: localhost\r\n" + length + b"\r\n\r\n")
+            for _ in range(9):
+                line.sendall(chunk)
+            answer = b""
+            while piece := line.recv(65536):
+                answer += piece
+            return answer
+
+    answer = await asyncio.to_thread(talk)
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"api.max_body_bytes" in answer
+
+
+async def test_chunks_that_are_none_are_told_and_leave_no_trace(api, caplog):
+    """The mistake: the application, which had the request already, answers into a line that has ended."""
+    running = await api()
+    async with connected(running) as line:
+        head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await line.send(head + b"zz\r\nno chunk\r\n")
+        code, _, _ = await line.answer()
+        assert code == 400
+        assert await line.ended() == b""
+    assert (await running.client().get("/healthz")).status_code == 200
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 async def test_an_upgrade_that_is_not_offered_is_served_without_it(api):
     async with connected(await api(request_seconds=QUICK)) as raw:
         for _ in range(2):
