@@ -490,19 +490,20 @@ async def test_a_delayed_run_is_cancelled(system):
     assert (await system.queue.depth()).delayed == 0
 
 
-async def test_a_running_run_is_cancelled_at_once(system, app):
+async def test_a_running_run_is_cancelled_at_once(redis, redis_settings, app):
     @app.agent
     async def endless(payload):
         await asyncio.Event().wait()
 
-    run_id = await system.submit("endless")
-    await system.worker(app)
-    await system.reaches(run_id, Status.RUNNING)
-    loop = asyncio.get_running_loop()
-    asked = loop.time()
-    assert await system.queue.cancel(run_id, "enough") == "requested"
-    run = await system.ended(run_id)
-    assert loop.time() - asked < 0.4  # by the channel; the lease's beat alone takes up to ttl/4 = 0.5 s
+    async with System(redis_settings, ttl=240.0) as system:
+        run_id = await system.submit("endless")
+        await system.worker(app)
+        await system.reaches(run_id, Status.RUNNING)
+        while not (await redis.pubsub_numsub(system.queue.keys.control))[0][1]:
+            await asyncio.sleep(0.01)
+        assert await system.queue.cancel(run_id, "enough") == "requested"
+        async with asyncio.timeout(20):  # by the channel: the lease's beat alone comes after ttl/4 = 60 s
+            run = await system.ended(run_id)
     assert (run.status, run.error.message) == (Status.CANCELLED, "enough")
 
 

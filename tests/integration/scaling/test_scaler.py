@@ -14,6 +14,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from scalers import OTHER, QUEUE, Caller, calling, queue_of, ref, serving, settings_of, submit
+from system import until
 
 from holdfast.config import QueueSettings, RedisSettings
 from holdfast.redis.client import Redis
@@ -218,18 +219,22 @@ async def test_what_is_asked_is_counted_by_queues_that_there_are(redis: Redis, r
             await refused(caller.active(wrong))
         await refused(caller.value(slots="0"))
         await caller.channel.close()
-        counted = {
-            (sample.labels["queue"], sample.labels["result"]): sample.value
-            for metric in service.metrics.registry.collect()
-            for sample in metric.samples
-            if sample.name == "holdfast_scaling_questions_total" and sample.value
+
+        def counted() -> dict[tuple[str, str], float]:
+            return {
+                (sample.labels["queue"], sample.labels["result"]): sample.value
+                for metric in service.metrics.registry.collect()
+                for sample in metric.samples
+                if sample.name == "holdfast_scaling_questions_total" and sample.value
+            }
+
+        await until(lambda: sum(counted().values()) >= 6)  # the last one is counted after it was answered
+        assert counted() == {
+            (QUEUE, "ok"): 1,
+            (OTHER, "ok"): 2,
+            ("unknown", "not_found"): 2,
+            ("unknown", "invalid_argument"): 1,
         }
-    assert counted == {
-        (QUEUE, "ok"): 1,
-        (OTHER, "ok"): 2,
-        ("unknown", "not_found"): 2,
-        ("unknown", "invalid_argument"): 1,
-    }
 
 
 # -- what it costs
