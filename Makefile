@@ -2,7 +2,8 @@
 
 PY := .venv/bin/python
 UV := .tools/bin/uv
-JOBS ?= 2
+# Most of a test is waiting for processes and timers: twice as many at once as there are cores.
+JOBS ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
 ARGS ?=
 
 # The editable install points to this folder, so a copied .venv must be set up again: hence the folder in the name.
