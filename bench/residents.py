@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pydantic.main
@@ -47,7 +46,6 @@ class Piped:
     def __init__(self, agent_id: str, ready: Any, stop: Any) -> None:
         self.agent_id = agent_id
         self.labels = {"app": "bench.residents:app"}
-        self.stop = threading.Event()
         self._ready, self._stop = ready, stop
 
     def ready(self, **info: Any) -> None:
@@ -58,4 +56,3 @@ class Piped:
 
     async def stopped(self) -> None:
         await asyncio.to_thread(self._stop.recv)
-        self.stop.set()

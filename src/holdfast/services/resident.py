@@ -2,8 +2,8 @@
 
 ::
 
-    make ─> start ─> worker of the mailbox ─> control.ready ─> receive … ─> asked to stop ─> drain ─> stop
-                                                                       └─> disowned: hand back ─> stop
+    make ─> start ─> worker of the mailbox ─> control.ready ─> receive …
+                                            ─> asked to stop, or disowned ─> drain ─> stop
 """
 
 from __future__ import annotations
@@ -126,9 +126,8 @@ async def _live(settings: Settings, spec: Spec, known: ResidentSpec, control: Co
         await asyncio.wait((asked, disowned), return_when=asyncio.FIRST_COMPLETED)
         for task in (joining, asking, telling, asked, disowned):
             task.cancel()
+        # Also one that is disowned finishes what it has begun: the next one waits for that message's thread.
         worker.request_stop()
-        if not control.stop.is_set():
-            worker.request_stop()  # twice: at once, since the mailbox is another's
     news.tell()
     await _maybe(resident, "stop")
 

@@ -430,6 +430,13 @@ AROUND = [
         f"{RESIDENTS}::test_one_that_is_stopped_while_it_waits_for_redis_ends_willingly",
     ),
     Mistake(
+        "one that is disowned hands back what it has begun",
+        "services/resident.py",
+        "        worker.request_stop()\n    news",
+        "        worker.request_stop()\n        worker.request_stop()\n    news",
+        f"{RESIDENTS}::test_one_that_is_disowned_finishes_what_it_has_begun",
+    ),
+    Mistake(
         "one that never says how it is is not missed",
         "services/resident.py",
         'control.report("health", well=True, error="")',

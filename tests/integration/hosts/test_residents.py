@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ import pytest
 from hosting import cluster_of
 
 from holdfast import App, Client, Context
-from holdfast.config import QueueSettings, RedisSettings, Settings
+from holdfast.config import HostSettings, QueueSettings, RedisSettings, Settings
 from holdfast.errors import Conflict, InputError, NotFound, RunFailed
-from holdfast.hosts.mailbox import copy_of, mailbox_of, mailbox_settings, reader_name
+from holdfast.hosts.mailbox import RECEIVE, copy_of, mailbox_of, mailbox_settings, reader_name, thread_of
 from holdfast.leases.permits import Permits
+from holdfast.runs.run import Status
 from holdfast.services import resident
 from holdfast.services.residents import Residents
 
@@ -63,7 +63,7 @@ class Told:
     agent_id, fence = "early", 1
 
     def __init__(self) -> None:
-        self.stop = threading.Event()
+        self.stop = asyncio.Event()
         self.said: list[str] = []
 
     def ready(self, **_: Any) -> None:
@@ -73,7 +73,7 @@ class Told:
         self.said.append(kind)
 
     async def stopped(self) -> None:
-        await asyncio.to_thread(self.stop.wait)
+        await self.stop.wait()
 
 
 async def test_one_that_is_stopped_while_it_waits_for_redis_ends_willingly(tmp_path):
@@ -99,6 +99,36 @@ async def test_one_that_is_stopped_while_it_waits_for_redis_ends_willingly(tmp_p
         await resident._live(settings, spec, app.residents["Early"], control)
     assert ended
     assert "ready" not in control.said
+
+
+async def test_one_that_is_disowned_finishes_what_it_has_begun(redis, redis_settings):
+    """The mistake: handed back in the middle, a message was received twice, and its calls paid twice."""
+    control, app = Told(), App("early")
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @app.resident
+    class Early:
+        async def receive(self, ctx: Context, message: Any) -> int:
+            begun.set()
+            await may_end.wait()
+            return ctx.attempt
+
+    settings = Settings(redis=redis_settings, hosts=HostSettings(ttl_seconds=0.6))
+    spec = resident.Spec(id="early", resident="Early")
+    async with asyncio.timeout(60), Client(settings=settings) as client:
+        living = asyncio.create_task(resident._live(settings, spec, app.residents["Early"], control))
+        queue, thread = mailbox_of("early"), thread_of("early")
+        first = await client.submit(RECEIVE, 1, queue=queue, thread_id=thread)
+        await begun.wait()
+        await redis.hset("agent:early", "fence", 2)
+        reader = f"member:worker:{reader_name('early', 1, os.getpid())}"
+        while await redis.hget(reader, "state") != b"draining":
+            await asyncio.sleep(0.01)
+        second = await client.submit(RECEIVE, 2, queue=queue, thread_id=thread)
+        may_end.set()
+        assert await first.result() == 1
+        await living
+        assert await second.status() is Status.QUEUED
 
 
 async def test_the_copy_of_a_host_that_is_stuck_leaves_when_there_is_a_later_one(cluster, residents):
