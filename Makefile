@@ -2,8 +2,8 @@
 
 PY := .venv/bin/python
 UV := .tools/bin/uv
-# Most of a test is waiting for processes and timers: twice as many at once as there are cores.
-JOBS ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
+# Most of a test is waiting for processes and timers: twice as many at once as there are cores, up to 8.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 4 ? 8 : 2 * cores)))
 ARGS ?=
 
 # The editable install points to this folder, so a copied .venv must be set up again: hence the folder in the name.
