@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _LINGER_SECONDS: Final = 2.0
 """How long what a client still sends is thrown away, so that it reads our answer before its line is cut."""
-_LONGEST_LENGTH: Final = 18
-"""How many digits a number of bytes may have: more are no number of anything."""
 _LEAVING_SECONDS: Final = 1.0
 """How long a client may take nothing once this process leaves."""
 
@@ -94,8 +92,11 @@ class Connection(HttpToolsProtocol):
         if not self._headed:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
+        if self._headed and not self._whole and self.cycle.transport is self.transport:
+            # Its answer may come before the rest of its body.
+            self.cycle.transport = cast("asyncio.Transport", _Parting(self.transport, self._part))
         if self._whole:
             self._arrived()
         elif not self._headed and self._head_bytes > self._settings.max_head_bytes:
@@ -120,13 +121,16 @@ class Connection(HttpToolsProtocol):
         ):
             self.app = self._answer_too_large  # the connection ends with this answer
         super().on_headers_complete()
-        if self._may_be_too_large():
-            self.cycle.transport = cast("asyncio.Transport", _Parting(self.transport, self._part))
 
     def on_message_complete(self) -> None:
         """Note that a request is here."""
         self._whole = True
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, unless this connection ends."""
+        if not self._refused:
+            super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Say that it was no HTTP, as a problem like all others."""
@@ -138,15 +142,6 @@ class Connection(HttpToolsProtocol):
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-
-    def _may_be_too_large(self) -> bool:
-        """Whether the answer may come before the body is here."""
-        for name, value in self.headers:
-            if name == b"content-length":
-                return len(value) > _LONGEST_LENGTH or int(value) > self._settings.max_body_bytes
-            if name == b"transfer-encoding":
-                return True
-        return False
 
     async def _answer_too_large(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = HTTPException(431, _too_large(self._settings), headers={"Connection": "close"})
@@ -184,8 +179,11 @@ class Connection(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
-            if cycle.response_started:
-                self.transport.abort()  # a second answer inside the first would be taken for a part of it
+            if cycle.response_started or self.pipeline:
+                # An answer inside that of an earlier request would be taken for a part of it.
+                self._refused = True
+                self.pipeline.clear()
+                self.transport.abort()
                 return
         self._arrived()
         answer = problems.answer(HTTPException(status, detail, headers={"Connection": "close"}))
@@ -196,11 +194,14 @@ class Connection(HttpToolsProtocol):
 
     def _part(self) -> None:
         """End the connection; a client that still sends reads our answer first, if it will."""
-        if self._whole or not self.transport.can_write_eof():
+        if self._refused:
+            return  # it is being done
+        if self._whole or self.transport.is_closing() or not self.transport.can_write_eof():
             self.transport.close()
             return
         # To close now would reset the line for what is unread, and the client would never see why.
         self._refused = True
+        self.pipeline.clear()
         self.flow.resume_reading()
         self.transport.write_eof()
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
+
+from redis.asyncio.cluster import RedisCluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +21,10 @@ async def command(redis: Redis, *parts: Any) -> Any:
 
 
 async def commands(redis: Redis, many: Sequence[Sequence[Any]]) -> list[Any]:
-    """Send commands that don't need each other in one round trip, and return their replies."""
+    """Send commands that don't need each other in as few round trips as may be, and return their replies."""
+    if isinstance(redis, RedisCluster):
+        # A pipeline would not notice that a master is gone, nor wait for a free connection.
+        return await asyncio.gather(*(redis.execute_command(*parts) for parts in many))
     async with redis.pipeline(transaction=False) as pipeline:
         for parts in many:
             pipeline.execute_command(*parts)

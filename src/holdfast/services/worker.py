@@ -117,7 +117,8 @@ class WorkerProcess:
             self._abandon()
 
     async def _work(self, connections: Connections, keeper: Keeper, floor: Floor) -> None:
-        await self._join(connections, floor)
+        if await self._join(connections, floor):
+            self._on_joined()
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(keeper.watch(), name="keeper")
             beat = group.create_task(self._heartbeat(connections, floor), name="heartbeat")
@@ -143,19 +144,19 @@ class WorkerProcess:
             for task in (watch, beat):
                 task.cancel()
 
-    async def _join(self, connections: Connections, floor: Floor) -> None:
-        """Enter the groups; a Redis that is not there yet is waited for."""
+    async def _join(self, connections: Connections, floor: Floor) -> bool:
+        """Enter the groups; a Redis that is not there yet is waited for. False if stopped before."""
         while not self._stop.is_set():
             try:
                 if not await self._name_is_taken(connections):
                     await floor.join()
                     await self._announce(connections, floor)
-                    self._on_joined()
-                    return
+                    return True
             except DISCONNECTS as exc:
                 self._log.warning("waiting for Redis", error=str(exc) or type(exc).__name__)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), 1.0)
+        return False
 
     async def _name_is_taken(self, connections: Connections) -> bool:
         """Whether another live process has our name: two would settle and return each other's runs."""

@@ -204,6 +204,57 @@ async def test_chunks_that_are_none_are_told_and_leave_no_trace(api, caplog):
     assert [record for record in caplog.records if record.exc_info] == []
 
 
+async def test_whatever_is_answered_early_is_read_by_a_client_that_sends_all_first(api):
+    running = await api()
+
+    def talk() -> bytes:
+        with socket.create_connection(("127.0.0.1", running.process.port), timeout=20) as line:
+            line.sendall(
+                b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1900000\r\n\r\n"
+            )
+            for _ in range(19):
+                line.sendall(b"x" * 100_000)
+            answer = b""
+            while piece := line.recv(65536):
+                answer += piece
+            return answer
+
+    assert (await asyncio.to_thread(talk)).startswith(b"HTTP/1.1 404")
+
+
+async def test_a_large_piece_of_nonsense_is_refused_once(api, caplog):
+    running = await api()
+    async with connected(running) as line:
+        await line.send(b"\0" * 200_000)
+        assert (await line.answer())[0] == 400
+        assert await line.ended() == b""
+    assert [record for record in caplog.records if record.levelname in {"ERROR", "CRITICAL"}] == []
+
+
+async def test_what_follows_the_last_answer_of_a_connection_is_not_begun(api, caplog):
+    """The mistake: a line that lingers is not closed, so the next request of it was started."""
+    running = await api(max_body_bytes=1024)
+    head = b"POST /execute HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    begun = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+    async with connected(running) as line:
+        await line.send(head + b"800\r\n" + b"x" * 2048 + b"\r\n0\r\n\r\n" + begun)
+        assert (await line.answer())[0] == 413
+        assert await line.ended() == b""
+    assert (await running.client().get("/healthz")).status_code == 200
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_nonsense_behind_a_request_is_no_part_of_its_answer(api, caplog):
+    running = await api()
+    first = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with connected(running) as line:
+        await line.send(first + first + b"\0\0\0")
+        with contextlib.suppress(ConnectionResetError):
+            assert b"400 Bad" not in (await line.ended()).partition(b"\r\n\r\n")[2]
+    assert (await running.client().get("/healthz")).status_code == 200
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 async def test_an_upgrade_that_is_not_offered_is_served_without_it(api):
     async with connected(await api(request_seconds=QUICK)) as raw:
         for _ in range(2):
