@@ -189,19 +189,22 @@ class Connection(HttpToolsProtocol):
         answer = problems.answer(HTTPException(status, detail, headers={"Connection": "close"}))
         head = b"".join(name + b": " + value + b"\r\n" for name, value in answer.raw_headers)
         self.transport.write(STATUS_LINE[status] + head + b"\r\n" + bytes(answer.body))
-        self._whole = False
-        self._part()
+        self._linger()
 
     def _part(self) -> None:
-        """End the connection; a client that still sends reads our answer first, if it will."""
-        if self._refused:
-            return  # it is being done
-        if self._whole or self.transport.is_closing() or not self.transport.can_write_eof():
+        """End the connection after an answer that may have come before the whole request."""
+        if self._whole or self.transport.is_closing():
             self.transport.close()
-            return
-        # To close now would reset the line for what is unread, and the client would never see why.
+        elif not self._refused:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Throw away what still comes: to close would reset the line before our answer is read."""
         self._refused = True
         self.pipeline.clear()
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
         self.flow.resume_reading()
         self.transport.write_eof()
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)

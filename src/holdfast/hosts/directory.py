@@ -158,13 +158,12 @@ def describe(host: Host) -> dict[str, str]:
 
 
 def hosts_among(members: Iterable[Member]) -> list[tuple[Member, Host]]:
-    """The hosts of all who live, each with its heartbeat."""
+    """The hosts that heartbeats describe, each with its own."""
     found: list[tuple[Member, Host]] = []
     for member in members:
-        if member.kind == KIND:
-            # What can't be read is no host: another version's record must not end those who look.
-            with contextlib.suppress(ValueError):
-                found.append((member, described(member)))
+        # What can't be read is no host: another version's record must not end those who look.
+        with contextlib.suppress(ValueError):
+            found.append((member, described(member)))
     return found
 
 

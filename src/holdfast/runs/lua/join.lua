@@ -2,17 +2,10 @@
 -- that finds nothing does not.
 -- KEYS  1-4 lanes (streams)
 -- ARGV  1 group, 2 consumer, or '' for none
--- returns how many groups were missing
 local group, consumer = ARGV[1], ARGV[2]
 
-local missing = 0
 for _, lane in ipairs(KEYS) do
   local made = redis.pcall('XGROUP', 'CREATE', lane, group, '0', 'MKSTREAM')
-  if not made.err then
-    missing = missing + 1
-  elseif not made.err:find('BUSYGROUP', 1, true) then
-    return made
-  end
+  if made.err and not made.err:find('BUSYGROUP', 1, true) then return made end
   if consumer ~= '' then redis.call('XGROUP', 'CREATECONSUMER', lane, group, consumer) end
 end
-return missing
