@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CLAIM = load(__package__, "claim")
 _TIDY = load(__package__, "tidy")
 _HEAD = 4
-_ALIKE, _FIELDS = 3, 5
+_ALIKE, _FIELDS = 4, 2
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
 """By priority, but of ten claims one begins with the normal and one with the low lane: nobody starves."""
 
@@ -161,19 +161,24 @@ def _limits(settings: QueueSettings, agents: Mapping[str, int]) -> bytes:
 
 def _claimed(reply: list[Any], undo: list[bytes]) -> list[Claimed]:
     owed = dict(zip(undo[::2], undo[1::2], strict=True))
-    return [
-        Claimed(
-            alike[at].decode(),
-            alike[1],
-            alike[2],
-            int(alike[at + 1].partition(b"-")[0]),
-            alike[at + 2].decode(errors="replace"),
-            alike[at + 3],
-            _debts(owed[alike[at]]) if alike[at] in owed else (),
-            int(alike[at + 4]),
-            alike[0],
-            alike[at + 1],
-        )
-        for alike in reply[_HEAD:]
-        for at in range(_ALIKE, len(alike), _FIELDS)
-    ]
+    claimed: list[Claimed] = []
+    for alike in reply[_HEAD:]:
+        lane, fence, attempt, agent = alike[:_ALIKE]
+        name = agent.decode(errors="replace")
+        for at in range(_ALIKE, len(alike), _FIELDS):
+            run_id, entry, submitted = alike[at].split(b" ")
+            claimed.append(
+                Claimed(
+                    run_id.decode(),
+                    fence,
+                    attempt,
+                    int(entry.partition(b"-")[0]),
+                    name,
+                    alike[at + 1],
+                    _debts(owed[run_id]) if run_id in owed else (),
+                    int(submitted),
+                    lane,
+                    entry,
+                )
+            )
+    return claimed

@@ -43,12 +43,16 @@ async def test_delayed_runs_behind_it_become_due(queue, hand):
     assert await queue.redis.zcard(queue.keys.delayed) == 0
 
 
-async def test_the_others_of_a_batch_are_settled_whole(queue, hand):
+@pytest.mark.parametrize("what", ["record", "feed"])
+async def test_the_others_of_a_batch_are_settled_whole(queue, hand, what):
     """Fails if the batch ends there: the runs before it would have their result, but never leave the stream."""
     for name in "abc":
         await submit(queue, name)
     leases = [hand.lease(run) for run in await hand.claim(3)]
-    await damage(queue, "b")
+    if what == "record":
+        await damage(queue, "b")
+    else:  # no id is left for its next event
+        await queue.redis.xadd(queue.keys.feed("b"), {"type": "last"}, id=f"{2**64 - 1}-{2**64 - 1}")
     batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1", b"{}") for lease in leases]
     assert await hand._settler._settle(batch) == [Verdict.SETTLED, Verdict.STALE, Verdict.SETTLED]
     assert await queue.redis.xlen(queue.keys.stream) == 1

@@ -126,6 +126,21 @@ async def test_a_settlement_sent_twice_says_already(queue):
     assert kinds == [b"submitted", b"started", b"succeeded"]
 
 
+@pytest.mark.parametrize("lane", ["its own", "another"])
+async def test_another_entry_of_a_run_that_has_not_begun_is_not_the_run(queue, redis, lane):
+    """Fails if a run that begins for the first time is claimed by any entry that names it."""
+    await queue.submit(Submission(agent="a", run_id="r"))
+    ((entry, fields),) = await redis.xrange(queue.keys.stream)
+    if lane == "its own":
+        await redis.xadd(queue.keys.stream, fields)
+    else:  # which is read first, and where an entry may have the same id
+        await redis.xadd(queue.keys.lanes[1], fields, id=entry)
+    holder = Holder(queue, "me")
+    claims = await holder.claimer.claim(5, [])
+    assert [(run.run_id, run.lane, run.entry, run.fence) for run in claims.runs] == [("r", 3, entry, 1)]
+    assert claims.dropped == 1
+
+
 async def test_an_entry_that_its_settlement_does_not_name_brings_no_second_start(queue, redis):
     """Redis has lost that the entry moved on: the run is ours by owner and fence, but lies elsewhere."""
     await queue.submit(Submission(agent="a", run_id="r"))
