@@ -262,7 +262,10 @@ local function claim_all(number, lane, items)
   end
   for i = 1, n do call('HSET', records[i], 'status', 'running', 'fence', '1', 'owner', owner, 'started_at', now) end
   local data = '{"attempt":1,"fence":1' .. by_owner
-  for i = 1, n do append_event(records[i], 'started', data, false) end
+  for i = 1, n do
+    local event = try('XADD', records[i] .. ':events', '*', 'type', 'started', 'data', data)
+    if event.err then append_event(records[i], 'started', data, false) end
+  end
   room = room - n
 end
 
