@@ -18,6 +18,7 @@ from bench import (
     emit,
     hosts,
     http,
+    instructions,
     latency,
     leases,
     memory,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 PARTS = {
     "drain": drain,
+    "instructions": instructions,
     "partitions": partitions,
     "submit": submit,
     "latency": latency,

@@ -33,6 +33,8 @@ otherwise), with {harness.SLOTS} slots and log level WARNING where it is about s
 
 - drain: a no-op async agent, queued before the clock starts; bare = XREADGROUP COUNT 500, a task per entry,
   pipelined XACK + XDEL. CPU is that of the server (INFO cpu) and of the worker process, for each run.
+- instructions: those of the server for a run that is claimed and settled in batches of 100, and for one of
+  the bare loop, counted by callgrind: while the code is the same so are they, whatever else the machine does.
 - partitions: the same runs of one queue, drained by two workers from a cluster of three servers; bare = one
   partition, so one of them does all. The busiest server's CPU for a run is what limits a queue.
 - submit: bare = pipelined XADD of the same five fields, as many as one call of ours takes.

@@ -28,6 +28,7 @@ class Guard:
     test: str
 
 
+DAMAGED = "tests/integration/runs/test_damaged.py"
 CONTRACT = "tests/contract/leases/test_lease_contract.py"
 ARCHIVE = "tests/integration/runs/test_archive.py"
 KEEPER = "tests/integration/leases/test_keeper.py"
@@ -145,7 +146,7 @@ GUARDS = [
         "runs/lua/settle.lua",
         "local fine, word = pcall(settle, run,",
         "local fine, word = true, settle(run,",
-        "tests/integration/runs/test_damaged.py::test_the_others_of_a_batch_are_settled_whole[feed]",
+        f"{DAMAGED}::test_the_others_of_a_batch_are_settled_whole[feed]",
     ),
     Guard(
         "nobody looks when a lease's time is over",
@@ -255,15 +256,15 @@ GUARDS = [
     Guard(
         "a run that has not begun is claimed by any entry that names it",
         "runs/lua/claim.lua",
-        "if have[3] == entry and have[2] == lane and have[1]",
-        "if have[2] == lane and have[1]",
+        "return have[3] == entry and have[2] == lane and have[1]",
+        "return have[2] == lane and have[1]",
         f"{FENCES}::test_another_entry_of_a_run_that_has_not_begun_is_not_the_run[its own]",
     ),
     Guard(
         "a run that has not begun is claimed by an entry of another lane",
         "runs/lua/claim.lua",
-        "if have[3] == entry and have[2] == lane and have[1]",
-        "if have[3] == entry and have[1]",
+        "return have[3] == entry and have[2] == lane and have[1]",
+        "return have[3] == entry and have[1]",
         f"{FENCES}::test_another_entry_of_a_run_that_has_not_begun_is_not_the_run[another]",
     ),
     Guard(
@@ -290,9 +291,30 @@ GUARDS = [
     Guard(
         "a run that begins for the first time does not wait for its agent's limit",
         "runs/lua/claim.lua",
-        " and not limited[fields[4]] then",
-        " then",
+        " and not limited[agent]\n",
+        "\n",
         f"{LIMITS}::test_an_agents_limit_holds_over_all_workers_and_is_first_come_first_served",
+    ),
+    Guard(
+        "a run that begins for the first time is read by the place of its fields, whoever wrote them",
+        "runs/lua/claim.lua",
+        "local record = is_ours(fields) and run_prefix .. fields[10]",
+        "local record = run_prefix .. (fields[10] or '')",
+        f"{DAMAGED}::test_a_foreign_entry_whose_adoption_was_cut_short_is_read_by_its_names",
+    ),
+    Guard(
+        "a run whose feed is damaged begins without an event",
+        "runs/lua/claim.lua",
+        "if event.err then append_event(records[i], 'started', data, false) end",
+        "",
+        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[queued]",
+    ),
+    Guard(
+        "of a run that is named twice in a batch the second one counts",
+        "runs/lua/settle.lua",
+        "  table.sort(others)",
+        "  --",
+        f"{DAMAGED}::test_of_a_run_that_is_named_twice_the_first_one_counts",
     ),
     Guard(
         "a zombie's run succeeds with those of others",
@@ -311,7 +333,7 @@ GUARDS = [
     Guard(
         "a run that is named twice in a batch ends twice",
         "runs/lua/settle.lua",
-        " and not mine[record] then",
+        " and not place_of[record] then",
         " then",
         f"{FENCES}::test_each_of_a_mixed_batch_gets_its_own_verdict",
     ),
@@ -320,7 +342,7 @@ GUARDS = [
         "runs/lua/settle.lua",
         "if event.err then",
         "if false then",
-        "tests/integration/runs/test_damaged.py::test_a_feed_that_is_none_any_more_stops_nobody[running]",
+        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[running]",
     ),
     Guard(
         "a cancelled run is started",
@@ -471,7 +493,7 @@ GUARDS = [
         "redis/lua/feed.lua",
         "if id.err:find('WRONGTYPE', 1, true) then redis.call('DEL', feed) end",
         "",
-        "tests/integration/runs/test_damaged.py::test_a_feed_that_is_none_any_more_stops_nobody[queued]",
+        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[queued]",
     ),
     Guard(
         "a server that takes no writes is taken for a damaged run",

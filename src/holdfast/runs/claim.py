@@ -166,7 +166,7 @@ def _claimed(reply: list[Any], undo: list[bytes]) -> list[Claimed]:
         lane, fence, attempt, agent = alike[:_ALIKE]
         name = agent.decode(errors="replace")
         for at in range(_ALIKE, len(alike), _FIELDS):
-            run_id, entry, submitted = alike[at].split(b" ")
+            run_id, entry, submitted = alike[at].rsplit(b" ", 2)
             claimed.append(
                 Claimed(
                     run_id.decode(),

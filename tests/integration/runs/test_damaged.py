@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from byhand import Hand, events, expiry_without_retention, leases_end, open_queue, submit
 from keycheck import noted_ends
+from redis.exceptions import ResponseError
 from system import System
 
 from holdfast.errors import RedisUnavailable
@@ -77,9 +78,34 @@ async def test_a_feed_that_is_none_any_more_stops_nobody(queue, hand, when):
         hand = await Hand(queue, "other").join()
         await hand.reclaim_all()
         runs = await hand.claim(3)
+    if when == "queued":
+        assert await events(queue, "b") == ["started"]
     for run in runs:
         assert await hand.settle(hand.lease(run)) is Verdict.SETTLED
     assert "succeeded" in await events(queue, "b")
+
+
+async def test_a_foreign_entry_whose_adoption_was_cut_short_is_read_by_its_names(queue, hand):
+    """Fails if a record without a fence is taken as a sign that the entry is one of ours."""
+    names = {"timestamp": "1.0", "message_data": '{"a":1}', "task_id": "t", "agent_id": "good"}
+    await queue.redis.xadd(queue.keys.stream, {**names, "correlation_id": "r"})
+    await queue.redis.set(queue.keys.runs, "not what it was")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await hand.claim()
+    await queue.redis.delete(queue.keys.runs)
+    assert await hand._claimer.tidy([]) == 1
+    (run,) = await hand.claim()
+    assert (run.agent, run.message) == ("good", b'{"a":1}')
+
+
+async def test_of_a_run_that_is_named_twice_the_first_one_counts(queue, hand):
+    """Fails if the one whose feed has to be made anew is settled after its double."""
+    await submit(queue, "a")
+    (run,) = await hand.claim(1)
+    await damage(queue, "a", key="feed")
+    batch = [Settlement(hand.lease(run), Status.SUCCEEDED, "result", value) for value in (b"1", b"2")]
+    assert await hand._settler._settle(batch) == [Verdict.SETTLED, Verdict.ALREADY]
+    assert (await queue.get("a")).result == 1
 
 
 async def test_the_archive_and_the_expiry_go_on_behind_it(redis, redis_settings):

@@ -14,7 +14,7 @@
 -- @include limits
 -- @include record
 local redis, ARGV = redis, ARGV -- a global is looked up by its name at every use
-local call, try = redis.call, redis.pcall
+local call, try = redis.call, redis.pcall -- and so is what is in it: for what every run passes
 local returned, delayed, deadletter, run_prefix, ended = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local limits, unarchived = KEYS[9], KEYS[10]
 local group, owner, deletes, retention = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
@@ -27,8 +27,9 @@ local heard = #ARGV > MANY and records_heard(MANY)
 local finished_at, leaves_at = string.format('%d', now), string.format('%d', now + retention)
 
 -- Entries are acked and deleted together at the end, one call for each lane (those in `kept` are only acked); and all ended runs
--- are noted in one, for the archive by one note: `finished_at id id …`. Those that succeeded leave together too, by such a note.
-local done, kept, leaving, together, others = {}, {}, {}, {}, {}
+-- are noted in one, for the archive by one note: `finished_at id id …`. Those that succeeded leave together too, by such a note;
+-- the others are those `apart`.
+local done, kept, leaving, together, apart = {}, {}, {}, {}, {}
 
 local function list_of(lists, lane)
   local list = lists[lane]
@@ -95,7 +96,7 @@ local function settle(at, status, field, extra, lane, fence, told)
   else
     leaving[#leaving + 1] = leaves_at
     leaving[#leaving + 1] = id
-    others[#others + 1] = id
+    apart[#apart + 1] = id
   end
   return reason and 'cancelled' or 'settled'
 end
@@ -109,29 +110,28 @@ local function refusal_of(raised)
   end
 end
 
--- Most runs succeed and have nothing that few have. Of those one thing is done after the other, each for all of them: a step of Lua
--- costs fifty of the processor's, and the server's code for one command stays near while it is the same. Returns where in ARGV
--- those are that something is wrong with: they are settled one by one, as all others are.
+-- Most runs succeed and have nothing that few have. Of those one thing is done after the other, each for all of them, as in the
+-- claim. Returns where in ARGV the others are, with which something is wrong: they are settled one by one.
 local function succeed_all(first, last, stride, field, lane, fence, told)
-  local records, mine, n, rest = {}, {}, 0, {}
+  local records, place_of, n, others = {}, {}, 0, {}
   for at = first, last, stride do
     local record = run_prefix .. ARGV[at]
     local have = try('HMGET', record, 'owner', 'fence')
-    if have[1] == owner and have[2] == fence and not mine[record] then
+    if have[1] == owner and have[2] == fence and not place_of[record] then
       n = n + 1
-      records[n], mine[record] = record, at
+      records[n], place_of[record] = record, at
     else
-      rest[#rest + 1] = at
+      others[#others + 1] = at
     end
   end
   local entries, opening = list_of(deletes and done or kept, lane), '{"' .. field .. '":'
   for i = 1, n do
     local record = records[i]
-    local at = mine[record]
+    local at = place_of[record]
     local data = told and ARGV[at + 3] or opening .. ARGV[at + 2] .. '}'
     local event = try('XADD', record .. ':events', '*', 'type', 'succeeded', 'data', data)
     if event.err then
-      rest[#rest + 1], records[i] = at, false
+      others[#others + 1], records[i] = at, false
     else
       entries[#entries + 1], together[#together + 1] = ARGV[at + 1], ARGV[at]
       if not heard or heard[record] then publish_event(record, event, 'succeeded', data) end
@@ -140,10 +140,11 @@ local function succeed_all(first, last, stride, field, lane, fence, told)
   for i = 1, n do
     local record = records[i]
     if record then
-      call('HSET', record, 'status', 'succeeded', 'owner', '', field, ARGV[mine[record] + 2], 'finished_at', finished_at)
+      call('HSET', record, 'status', 'succeeded', 'owner', '', field, ARGV[place_of[record] + 2], 'finished_at', finished_at)
     end
   end
-  return rest
+  table.sort(others) -- of a run that is named twice the first one counts
+  return others
 end
 
 local function all_of(first, last, stride)
@@ -185,8 +186,8 @@ if together[1] then
   leaving[#leaving + 1] = together[2] and finished_at .. ' ' .. table.concat(together, ' ') or together[1]
 end
 if leaving[1] then
-  for _, id in ipairs(others) do together[#together + 1] = id end
   call('ZADD', ended, unpack(leaving))
-  call('RPUSH', unarchived, finished_at .. ' ' .. table.concat(together, ' '))
+  for _, id in ipairs(together) do apart[#apart + 1] = id end
+  call('RPUSH', unarchived, finished_at .. ' ' .. table.concat(apart, ' '))
 end
 return words
