@@ -680,7 +680,7 @@ GUARDS = [
     Guard(
         "an agent that ignores its deadline is waited for",
         "runs/perform.py",
-        "grace_seconds=place.settings.stop_grace_seconds,",
+        "        grace_seconds=grace,\n",
         "",
         f"{WORKER}::test_a_run_ends_though_its_agent_ignores_its_stop[deadline]",
     ),
