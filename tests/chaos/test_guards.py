@@ -29,6 +29,8 @@ class Guard:
 
 
 DAMAGED = "tests/integration/runs/test_damaged.py"
+FIELDS = "tests/integration/runs/test_damaged_fields.py"
+RIGHTS = "tests/integration/runs/test_rights.py"
 CONTRACT = "tests/contract/leases/test_lease_contract.py"
 ARCHIVE = "tests/integration/runs/test_archive.py"
 KEEPER = "tests/integration/leases/test_keeper.py"
@@ -221,8 +223,8 @@ GUARDS = [
     Guard(
         "a zombie hands back",
         "leases/lua/stream_release.lua",
-        "if have[1] ~= owner or have[2] ~= fence then return 'stale' end",
-        "",
+        "if have[1] ~= owner or have[2] ~= fence or not",
+        "if not",
         f"{FENCES}::test_a_stale_hand_back_is_refused",
     ),
     Guard(
@@ -242,7 +244,7 @@ GUARDS = [
     Guard(
         "an event sent again is in the feed twice",
         "runs/lua/emit.lua",
-        "if number > (tonumber(have[3]) or 0) then",
+        "if number > counted(have[3]) then",
         "if true then",
         f"{REDIS}::test_an_event_whose_reply_is_lost_is_in_the_feed_once",
     ),
@@ -307,7 +309,7 @@ GUARDS = [
         "runs/lua/claim.lua",
         "if event.err then append_event(records[i], 'started', data, false) end",
         "",
-        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[queued]",
+        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[queued-overwritten]",
     ),
     Guard(
         "of a run that is named twice in a batch the second one counts",
@@ -342,7 +344,7 @@ GUARDS = [
         "runs/lua/settle.lua",
         "if event.err then",
         "if false then",
-        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[running]",
+        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[running-overwritten]",
     ),
     Guard(
         "a cancelled run is started",
@@ -421,7 +423,7 @@ GUARDS = [
     Guard(
         "a cancelled run is tried again",
         "runs/lua/settle.lua",
-        "if reason then\n",
+        "if cancelled then\n",
         "if false then\n",
         f"{WORKER}::test_a_cancel_that_meets_a_failing_attempt_ends_the_run",
     ),
@@ -491,9 +493,114 @@ GUARDS = [
     Guard(
         "a feed of another type stops the queue",
         "redis/lua/feed.lua",
-        "if id.err:find('WRONGTYPE', 1, true) then redis.call('DEL', feed) end",
+        "if id.err:find('WRONGTYPE', 1, true) or",
+        "if",
+        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[queued-overwritten]",
+    ),
+    Guard(
+        "a feed without another id stops the queue",
+        "redis/lua/feed.lua",
+        " or id.err:find('exhausted', 1, true) then",
+        " then",
+        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[queued-used up]",
+    ),
+    Guard(
+        "a run whose end may not be told never ends",
+        "redis/lua/feed.lua",
+        "redis.pcall('PUBLISH'",
+        "redis.call('PUBLISH'",
+        f"{RIGHTS}::test_a_user_that_may_use_no_channels_ends_its_runs_once",
+    ),
+    Guard(
+        "a queue can't be paused by who may not tell it",
+        "runs/lua/gate.lua",
+        "redis.pcall('PUBLISH'",
+        "redis.call('PUBLISH'",
+        f"{RIGHTS}::test_a_user_that_may_use_no_channels_ends_its_runs_once",
+    ),
+    Guard(
+        "one overwritten record costs a worker all its leases",
+        "leases/lua/stream_renew.lua",
+        "redis.pcall('HMGET'",
+        "redis.call('HMGET'",
+        f"{DAMAGED}::test_the_others_keep_their_leases",
+    ),
+    Guard(
+        "one overwritten record keeps the others from going back",
+        "leases/lua/stream_release.lua",
+        "redis.pcall('HMGET'",
+        "redis.call('HMGET'",
+        f"{DAMAGED}::test_the_others_are_handed_back",
+    ),
+    Guard(
+        "events stop at a record that is none",
+        "runs/lua/emit.lua",
+        "read_fields(record, ",
+        "redis.call('HMGET', record, ",
+        f"{DAMAGED}::test_the_others_tell_what_happens",
+    ),
+    Guard(
+        "a line stops at a record that is none",
+        "runs/lua/limits.lua",
+        "redis.pcall('HMGET'",
+        "redis.call('HMGET'",
+        f"{DAMAGED}::test_the_line_behind_it_goes_on",
+    ),
+    Guard(
+        "an entry is acked wherever a record says that it lies",
+        "runs/lua/settle.lua",
+        "if not is_place(lane, entry) then return 'damaged' end",
         "",
-        f"{DAMAGED}::test_a_feed_that_is_none_any_more_stops_nobody[queued]",
+        f"{DAMAGED}::test_the_others_of_a_batch_are_settled_whole[entry]",
+    ),
+    Guard(
+        "runs are not noted for the archive if they can't be noted to leave",
+        "runs/lua/settle.lua",
+        "write('ZADD'",
+        "call('ZADD'",
+        f"{DAMAGED}::test_what_ended_is_noted_in_the_list_that_is_left[ended]",
+    ),
+    Guard(
+        "a list of runs stops at a record that is none",
+        "runs/lua/rows.lua",
+        "read_fields(run_prefix .. ARGV[i], ",
+        "redis.call('HMGET', run_prefix .. ARGV[i], ",
+        f"{DAMAGED}::test_whoever_lists_runs_sees_the_others",
+    ),
+    Guard(
+        "a submission stops at a record that it pushes away",
+        "runs/lua/stopping.lua",
+        "read_fields(record, ",
+        "redis.call('HMGET', record, ",
+        f"{DAMAGED}::test_who_pushes_it_off_its_thread_is_accepted",
+    ),
+    Guard(
+        "a fence that is no number is counted on from",
+        "redis/lua/attempt.lua",
+        "return is_count(text) and tonumber(text) or 0",
+        "return tonumber(text or nil) or 0",
+        f"{FIELDS}::test_the_others_are_begun_kept_and_ended_whatever_it_is[queued-fence]",
+    ),
+    Guard(
+        "permits that are none stop a queue",
+        "runs/lua/limits.lua",
+        "pcall(cjson.decode, text or '')",
+        "true, text and text ~= '' and cjson.decode(text) or {}",
+        f"{FIELDS}::test_the_others_are_begun_kept_and_ended_whatever_it_is[queued-permits]",
+    ),
+    Guard(
+        "a worker ends at a time that is none",
+        "runs/record.py",
+        "return int(digits) if is_count(digits) else 0",
+        "return int(digits or 0)",
+        f"{FIELDS}::test_the_others_are_begun_kept_and_ended_whatever_it_is[queued-submitted_at]",
+    ),
+    Guard(
+        "an entry is acked in a lane that is none",
+        "redis/lua/place.lua",
+        "if not is_lane[lane] then return false end",
+        "if not lane then return false end",
+        f"{DAMAGED}::test_the_others_of_a_batch_are_settled_whole[lane]",
     ),
     Guard(
         "a server that takes no writes is taken for a damaged run",

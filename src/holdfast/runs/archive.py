@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import InputError, StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.scripts import load
-from holdfast.runs.message import decode_message
-from holdfast.runs.run import ENDED, Envelope, attempt_of
-from holdfast.runs.scope import unscoped
+from holdfast.runs.record import Record
+from holdfast.runs.run import ENDED
 from holdfast.store.archive import ArchivedRun
 from holdfast.telemetry.logs import get_logger
 
@@ -95,9 +94,9 @@ class Archive:
         """Read a run; None if it has not ended, or is damaged: the others must not wait behind it."""
         try:
             fields = await command(self._queue.redis, "HGETALL", self._queue.keys.run(run_id))
-            ended = fields.get(b"status", b"").decode() in ENDED
+            ended = Record(fields).status in ENDED
             return archived_run(run_id, self._queue.name, fields) if ended else None
-        except (*REFUSALS, ValueError) as exc:
+        except REFUSALS as exc:
             _log.error("a run can't be archived: is its record damaged?", run_id=run_id, error=str(exc))
             return None
 
@@ -133,32 +132,22 @@ def _first_of(notes: list[bytes]) -> tuple[list[bytes], list[str]]:
 
 def archived_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> ArchivedRun:
     """Make of a run's hash what the store keeps of it."""
-
-    def text(name: bytes) -> str:
-        return fields.get(name, b"").decode(errors="replace")
-
-    def seconds(name: bytes) -> float:
-        return float(fields.get(name) or 0) / 1000
-
-    try:
-        envelope = decode_message(fields.get(b"message", b""))
-    except InputError:
-        envelope = Envelope(input=None)
-    tenant = text(b"tenant") or envelope.tenant
+    record = Record(fields)
+    envelope = record.envelope
     return ArchivedRun(
         id=run_id,
         queue=queue,
-        agent=text(b"agent"),
-        thread_id=unscoped(tenant, text(b"thread")) or envelope.thread_id,
-        tenant=tenant,
-        status=text(b"status"),
-        attempt=attempt_of(fields),
-        fence=int(fields.get(b"fence") or 0),
-        submitted_at=seconds(b"submitted_at"),
-        started_at=seconds(b"started_at"),
-        finished_at=seconds(b"finished_at"),
+        agent=record.text(b"agent"),
+        thread_id=record.thread_id,
+        tenant=record.tenant,
+        status=record.text(b"status"),
+        attempt=record.attempt,
+        fence=record.number(b"fence"),
+        submitted_at=record.seconds(b"submitted_at"),
+        started_at=record.seconds(b"started_at"),
+        finished_at=record.seconds(b"finished_at"),
         input=msgspec.json.encode(envelope.input),
-        result=fields.get(b"result", b""),
-        error=fields.get(b"error", b""),
+        result=record.raw(b"result"),
+        error=record.raw(b"error"),
         metadata=msgspec.json.encode(envelope.metadata) if envelope.metadata else b"",
     )

@@ -11,6 +11,7 @@ from holdfast.leases.lease import Lease
 from holdfast.redis.command import command
 from holdfast.redis.groups import group_is_missing
 from holdfast.redis.scripts import load
+from holdfast.runs.record import counted
 from holdfast.store.names import incarnation
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 _CLAIM = load(__package__, "claim")
 _TIDY = load(__package__, "tidy")
-_HEAD = 4
-_ALIKE, _FIELDS = 4, 2
+_HEAD = 4  # values of a reply before its runs: mode, dropped, adopted, what to undo
+_ALIKE = 4  # values that runs in a row have in common: lane, fence, attempt, agent
+_FIELDS = 2  # values of each: `id entry-id submitted_at`, message
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
 """By priority, but of ten claims one begins with the normal and one with the low lane: nobody starves."""
 
@@ -147,8 +149,9 @@ def lane_order(turn: int) -> str:
 
 
 def _debts(owed: bytes) -> tuple[str, ...]:
-    words = owed.decode().split()
-    return tuple(incarnation(run_id, int(at)) for run_id, at in zip(words[::2], words[1::2], strict=False))
+    words = owed.split()
+    pairs = zip(words[::2], words[1::2], strict=False)
+    return tuple(incarnation(run_id.decode(errors="replace"), counted(at)) for run_id, at in pairs)
 
 
 def _limits(settings: QueueSettings, agents: Mapping[str, int]) -> bytes:
@@ -166,7 +169,7 @@ def _claimed(reply: list[Any], undo: list[bytes]) -> list[Claimed]:
         lane, fence, attempt, agent = alike[:_ALIKE]
         name = agent.decode(errors="replace")
         for at in range(_ALIKE, len(alike), _FIELDS):
-            run_id, entry, submitted = alike[at].rsplit(b" ", 2)
+            run_id, entry, submitted = alike[at].split(b" ", 2)
             claimed.append(
                 Claimed(
                     run_id.decode(),
@@ -176,7 +179,7 @@ def _claimed(reply: list[Any], undo: list[bytes]) -> list[Claimed]:
                     name,
                     alike[at + 1],
                     _debts(owed[run_id]) if run_id in owed else (),
-                    int(submitted),
+                    counted(submitted),
                     lane,
                     entry,
                 )

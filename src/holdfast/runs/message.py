@@ -68,11 +68,6 @@ def decode_message(data: bytes) -> Envelope:
         raise MalformedMessage(_why_unreadable(data, exc)) from exc
 
 
-def decode_value(data: bytes | None) -> Any:
-    """Read a stored JSON value; nothing stored is None."""
-    return _decode(data) if data else None
-
-
 def _read(data: bytes) -> Envelope:
     try:
         envelope = _decode_envelope(data)

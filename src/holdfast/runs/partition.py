@@ -13,19 +13,19 @@ from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge
 from holdfast.redis.command import command
 from holdfast.redis.keys import QueueKeys
 from holdfast.redis.scripts import load
-from holdfast.runs.message import decode_message, decode_value, encode_value
-from holdfast.runs.run import Envelope, Run, RunFault, Status, attempt_of
-from holdfast.runs.scope import shown_limit, unscoped
+from holdfast.runs.message import decode_message, encode_value
+from holdfast.runs.record import read_run
+from holdfast.runs.run import Run
 from holdfast.runs.sending import Sending
 from holdfast.runs.submit import Submitter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from holdfast.config import QueueSettings, SenderSettings
     from holdfast.redis.breaker import Breaker
     from holdfast.redis.client import Redis
-    from holdfast.runs.run import Submission, Ticket
+    from holdfast.runs.run import Status, Submission, Ticket
     from holdfast.telemetry.metrics import Metrics
 
 _CANCEL = load(__package__, "cancel")
@@ -131,10 +131,13 @@ class Partition:
     async def get(self, run_id: str) -> Run:
         """Read one run."""
         fields: dict[bytes, bytes] = await command(self.redis, "HGETALL", self.keys.run(run_id))
-        if b"status" not in fields:
-            kept = f"ended runs are kept {self.settings.retention_seconds:g} s"
-            raise NotFound(f"no run {run_id!r} in queue {self.name!r} ({kept})")
-        return run_from_fields(run_id, self.name, fields)
+        if (run := read_run(run_id, self.name, fields)) is not None:
+            return run
+        where = f"run {run_id!r} in queue {self.name!r}"
+        if b"status" in fields:
+            raise NotFound(f"{where} is damaged: somebody has overwritten the status in its record")
+        kept = f"ended runs are kept {self.settings.retention_seconds:g} s"
+        raise NotFound(f"no {where} ({kept})")
 
     async def list(
         self, *, status: Status | None = None, agent: str = "", limit: int = 50, cursor: str = ""
@@ -174,13 +177,11 @@ class Partition:
         if not ids:
             return ()
         rows: list[list[bytes | None]] = await _ROWS(self.redis, [self.keys.run_prefix], ids)
+        # One that somebody has overwritten by something else has no fields at all.
         fields = [
-            {name: value for name, value in zip(_ROW, row, strict=True) if value is not None} for row in rows
+            {name: value for name, value in zip(_ROW, row, strict=False) if value is not None} for row in rows
         ]
-        pairs = zip(ids, fields, strict=True)
-        return [
-            run_from_fields(run_id, self.name, row) if b"status" in row else None for run_id, row in pairs
-        ]
+        return [read_run(run_id, self.name, row) for run_id, row in zip(ids, fields, strict=True)]
 
     async def depth(self) -> Depth:
         """How much work there is, in one call."""
@@ -305,50 +306,6 @@ async def partition_depths(
 def _depth(reply: Sequence[int]) -> Depth:
     undelivered, pending, delayed, due, dead, oldest_ms, consumers, paused = reply
     return Depth(undelivered, pending, delayed, due, dead, oldest_ms / 1000, consumers, bool(paused))
-
-
-def run_from_fields(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> Run:
-    """Build a Run from its hash; what a foreign producer wrote badly shows as no input."""
-
-    def text(name: bytes) -> str:
-        return fields.get(name, b"").decode(errors="replace")
-
-    def seconds(name: bytes) -> float:
-        return float(fields.get(name) or 0) / 1000
-
-    envelope = _envelope_of(fields.get(b"message", b""))
-    error, tenant = fields.get(b"error"), text(b"tenant") or envelope.tenant
-    return Run(
-        id=run_id,
-        queue=queue,
-        status=Status(text(b"status")),
-        agent=text(b"agent"),
-        thread_id=unscoped(tenant, text(b"thread")) or envelope.thread_id,
-        lane=text(b"lane"),
-        entry=text(b"entry"),
-        attempt=attempt_of(fields),
-        fence=int(fields.get(b"fence") or 0),
-        owner=text(b"owner"),
-        submitted_at=seconds(b"submitted_at"),
-        started_at=seconds(b"started_at"),
-        finished_at=seconds(b"finished_at"),
-        due_at=seconds(b"due_at"),
-        cancel=text(b"cancel"),
-        tenant=tenant,
-        parked=shown_limit(tenant, text(b"parked")),
-        interrupt=decode_value(fields.get(b"interrupt")),
-        input=envelope.input,
-        metadata=envelope.metadata,
-        result=decode_value(fields.get(b"result")),
-        error=msgspec.json.decode(error, type=RunFault) if error else None,
-    )
-
-
-def _envelope_of(message: bytes) -> Envelope:
-    try:
-        return decode_message(message)
-    except InputError:
-        return Envelope(input=None)
 
 
 def _read_cursor(cursor: str) -> tuple[str, int]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-import msgspec
-
 from holdfast.errors import ConfigError, Conflict, EventsExpired, NotFound, Refused, StoreUnavailable
-from holdfast.runs.run import ENDED, Run, RunFault, Status
+from holdfast.runs.record import fault_of, value_of
+from holdfast.runs.run import ENDED, Run, Status
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def unasked(run_id: str) -> Refused:
 
 def run_of(archived: ArchivedRun) -> Run:
     """Make a run of what the store has kept of it."""
-    metadata, error = _value(archived.metadata), _fault(archived.error)
+    metadata, error = value_of(archived.metadata), fault_of(archived.error)
     # Another version may have written a word that this one does not know: it has ended all the same.
     status = Status(archived.status) if archived.status in ENDED else Status.FAILED
     told = error is not None and status is Status.CANCELLED and error.kind == "cancelled"
@@ -63,9 +62,9 @@ def run_of(archived: ArchivedRun) -> Run:
         submitted_at=archived.submitted_at,
         started_at=archived.started_at,
         finished_at=archived.finished_at,
-        input=_value(archived.input),
+        input=value_of(archived.input),
         metadata=cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {},
-        result=_value(archived.result),
+        result=value_of(archived.result),
         cancel=error.message if error is not None and told else "",
         error=error,
     )
@@ -92,17 +91,3 @@ def expired(run: Run) -> EventsExpired:
         f"the events of run {run.id} are not kept any more: it ended long ago ({run.status.value}), and only "
         "its record is in the archive, where it can be read"
     )
-
-
-def _value(data: bytes | None) -> Any:
-    try:
-        return msgspec.json.decode(data) if data else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def _fault(data: bytes | None) -> RunFault | None:
-    try:
-        return msgspec.json.decode(data, type=RunFault | None) if data else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return RunFault(message=(data or b"").decode(errors="replace"))

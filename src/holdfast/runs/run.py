@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Status(enum.StrEnum):
@@ -153,12 +150,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     result: Any = None
     error: RunFault | None = None
-
-
-def attempt_of(fields: Mapping[bytes, bytes]) -> int:
-    """Return a run's attempt; the first is not written down: whatever has begun has had one."""
-    written = fields.get(b"attempt")
-    return int(written) if written else int(int(fields.get(b"fence") or 0) > 0)
 
 
 _ID = re.compile(r"[!-~]{1,256}\Z")

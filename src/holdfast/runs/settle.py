@@ -145,12 +145,18 @@ class Settler:
     async def _one_by_one(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any], exc: Exception
     ) -> list[Verdict]:
-        """Redis refuses the batch for a run whose record is damaged: the others must not wait for it."""
+        """Redis refuses the batch for something damaged: whatever has nothing to do with it must not wait."""
         if len(batch) == 1:
             _log.error(
                 "a run can't be settled: is its record damaged?", run_id=batch[0].lease.key, error=str(exc)
             )
             return [Verdict.STALE]
+        _log.error(
+            "Redis refuses a batch: is a key of this queue damaged? each run is settled alone",
+            queue=self._queue.name,
+            runs=len(batch),
+            error=str(exc),
+        )
         return [(await self._until_answered([settlement], call))[0] for settlement in batch]
 
     async def _settle(self, batch: list[Settlement]) -> Sequence[Verdict]:

@@ -6,7 +6,8 @@ import pytest
 from byhand import Hand, next_ms, open_queue, retention_of, submit
 
 from holdfast.runs.archive import archived_run
-from holdfast.runs.run import Status, attempt_of
+from holdfast.runs.record import Record
+from holdfast.runs.run import Status
 
 
 @pytest.fixture
@@ -28,10 +29,12 @@ async def hand(queue):
         ({b"fence": b"3"}, 1),
         ({b"fence": b"2", b"attempt": b"0"}, 0),
         ({b"fence": b"2", b"attempt": b"2"}, 2),
+        ({b"fence": b"2", b"attempt": b"many"}, 1),
+        ({b"fence": b"nan"}, 0),
     ],
 )
 def test_what_has_begun_has_had_an_attempt(fields, attempt):
-    assert attempt_of(fields) == attempt
+    assert Record(fields).attempt == attempt
 
 
 async def seen(queue, run_id: str) -> set[int]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from byhand import Hand, events, expiry_without_retention, leases_end, open_queue, submit
 from keycheck import noted_ends
 from redis.exceptions import ResponseError
+from structlog.testing import capture_logs
 from system import System
 
-from holdfast.errors import RedisUnavailable
+from holdfast.errors import LeaseLost, RedisUnavailable
+from holdfast.leases.lease import Standing
 from holdfast.runs.archive import Archive
+from holdfast.runs.emit import Emitter
 from holdfast.runs.retention import Retention
-from holdfast.runs.run import Status, Submission
+from holdfast.runs.run import Multitask, Status, Submission
 from holdfast.runs.settle import Settlement, Verdict
 from holdfast.store.door import StoreDoor
 from holdfast.telemetry.metrics import Metrics
@@ -44,35 +49,123 @@ async def test_delayed_runs_behind_it_become_due(queue, hand):
     assert await queue.redis.zcard(queue.keys.delayed) == 0
 
 
-@pytest.mark.parametrize("what", ["record", "feed"])
+@pytest.mark.parametrize("what", ["record", "entry", "lane"])
 async def test_the_others_of_a_batch_are_settled_whole(queue, hand, what):
     """Fails if the batch ends there: the runs before it would have their result, but never leave the stream."""
     for name in "abc":
-        await submit(queue, name)
+        await submit(queue, name, thread_id="t" if name == "b" else "")
     leases = [hand.lease(run) for run in await hand.claim(3)]
     if what == "record":
         await damage(queue, "b")
-    else:  # no id is left for its next event
-        await queue.redis.xadd(queue.keys.feed("b"), {"type": "last"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    else:
+        await queue.redis.hset(queue.keys.run("b"), what, "nowhere")
     batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1", b"{}") for lease in leases]
     assert await hand._settler._settle(batch) == [Verdict.SETTLED, Verdict.STALE, Verdict.SETTLED]
     assert await queue.redis.xlen(queue.keys.stream) == 1
     unarchived = await queue.redis.lrange(queue.keys.unarchived, 0, -1)
     assert [note.split()[1:] for note in unarchived] == [[b"a", b"c"]]
     assert await noted_ends(queue.redis, queue.keys.ended) == {"a", "c"}
+    assert (await events(queue, "b")).count("succeeded") == 0
 
 
+@pytest.mark.parametrize("what", ["ended", "unarchived"])
+async def test_what_ended_is_noted_in_the_list_that_is_left(queue, hand, what):
+    """Fails if the second note waits for the first: the runs would never be archived, or never leave."""
+    for name in "abc":
+        await submit(queue, name)
+    leases = [hand.lease(run) for run in await hand.claim(3)]
+    await queue.redis.set(getattr(queue.keys, what), "not what it was")
+    batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1") for lease in leases]
+    with capture_logs() as told:
+        verdicts = await hand._settler._until_answered(batch, hand._settler._settle)
+    assert verdicts == [Verdict.ALREADY] * 3
+    assert any("WRONGTYPE" in line.get("error", "") for line in told)
+    assert await queue.redis.xlen(queue.keys.stream) == 0
+    if what == "ended":
+        (note,) = await queue.redis.lrange(queue.keys.unarchived, 0, -1)
+        assert note.split()[1:] == [b"a", b"b", b"c"]
+    else:
+        assert await noted_ends(queue.redis, queue.keys.ended) == {"a", "b", "c"}
+
+
+async def test_the_others_keep_their_leases(queue, hand):
+    """Fails if the renewal stops at it: a worker would lose all that it holds."""
+    for name in "abc":
+        await submit(queue, name)
+    leases = [hand.lease(run) for run in await hand.claim(3)]
+    await damage(queue, "b")
+    standings = await hand.leases.renew(queue.redis, leases)
+    assert standings == [Standing.KEPT, Standing.LOST, Standing.KEPT]
+
+
+async def test_the_others_are_handed_back(queue, hand):
+    """Fails if the batch ends there: what went back before it would be called refused when it is sent again."""
+    for name in "abc":
+        await submit(queue, name)
+    leases = [hand.lease(run) for run in await hand.claim(3)]
+    await damage(queue, "b")
+    assert await hand.leases.release(queue.redis, leases) == [True, False, True]
+
+
+async def test_the_others_tell_what_happens(queue, hand):
+    """Fails if events that are sent together end there: an agent would fail for another's record."""
+    for name in "abc":
+        await submit(queue, name)
+    runs = await hand.claim(3)
+    emitter = Emitter(queue, "w", Metrics())
+    await damage(queue, "b")
+    said = await asyncio.gather(*(emitter.for_run(run)("said", 1) for run in runs), return_exceptions=True)
+    assert [isinstance(one, LeaseLost) for one in said] == [False, True, False]
+    for name in "ac":
+        assert await events(queue, name) == ["submitted", "started", "said"]
+
+
+async def test_the_line_behind_it_goes_on(queue, hand):
+    """Fails if who lets the next one in stops at it: a run that has ended would run again."""
+    for name in "abc":
+        await submit(queue, name, thread_id="t")
+    (first,) = await hand.claim(3)
+    await damage(queue, "b")
+    assert await hand.settle(hand.lease(first)) is Verdict.SETTLED
+    (last,) = await hand.claim(3)
+    assert (first.run_id, last.run_id) == ("a", "c")
+    assert await hand.settle(hand.lease(last)) is Verdict.SETTLED
+
+
+async def test_whoever_lists_runs_sees_the_others(queue, hand):
+    for name in "abc":
+        await submit(queue, name)
+    await damage(queue, "b")
+    assert {run.id for run in (await queue.list()).runs} == {"a", "c"}
+
+
+async def test_who_pushes_it_off_its_thread_is_accepted(queue, hand):
+    """Fails if the submission stops at what it rolls back: others are in the same call."""
+    await submit(queue, "a", thread_id="t")
+    await hand.claim_one()
+    await damage(queue, "a")
+    assert await submit(queue, "b", thread_id="t", multitask=Multitask.ROLLBACK) == "b"
+
+
+async def damage_feed(queue, run_id: str, how: str) -> None:
+    if how == "overwritten":
+        await damage(queue, run_id, key="feed")
+    else:  # no id is left for its next event
+        await queue.redis.xadd(queue.keys.feed(run_id), {"type": "last"}, id=f"{2**64 - 1}-{2**64 - 1}")
+
+
+@pytest.mark.parametrize("how", ["overwritten", "used up"])
 @pytest.mark.parametrize("when", ["queued", "running", "dead"])
-async def test_a_feed_that_is_none_any_more_stops_nobody(queue, hand, when):
+async def test_a_feed_that_is_none_any_more_stops_nobody(queue, hand, when, how):
     """Fails if the feed is trusted to be one: claim, settle or reclaim raise, and no run of the queue goes on."""
     for name in "abc":
         await submit(queue, name)
     if when == "queued":
-        await damage(queue, "b", key="feed")
+        await damage_feed(queue, "b", how)
     runs = await hand.claim(3)
     assert [run.run_id for run in runs] == ["a", "b", "c"]
     if when != "queued":
-        await damage(queue, "b", key="feed")
+        await damage_feed(queue, "b", how)
     if when == "dead":
         await leases_end(queue)
         hand = await Hand(queue, "other").join()
@@ -119,7 +212,7 @@ async def test_the_archive_and_the_expiry_go_on_behind_it(redis, redis_settings)
         await damage(queue, "a")
         await queue.redis.hset(queue.keys.run("b"), "attempt", "many")
         door = StoreDoor(system.settings.database)
-        assert (await Archive(queue, door, Metrics()).run_once()).archived == 2
+        assert (await Archive(queue, door, Metrics()).run_once()).archived == 3
         assert await queue.redis.llen(queue.keys.unarchived) == 0
         await damage(queue, "c")
         await queue.redis.zadd(queue.keys.ended, dict.fromkeys("abcd", 1))

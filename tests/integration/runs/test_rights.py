@@ -50,3 +50,30 @@ async def test_the_rights_in_the_guide_are_enough(start_valkey):
         assert await root.execute_command("ACL", "LOG") == []
         # Whoever looks at what is left may do more.
         await root.execute_command("ACL", "SETUSER", "holdfast", "allkeys", "+@all")
+
+
+async def test_a_user_that_may_use_no_channels_ends_its_runs_once(start_valkey):
+    """New users may use none. Fails if a run's end waits for its telling: it was run again and again, and never ended."""
+    server = start_valkey(append_only=False)
+    root = Redis.from_url(server.tcp_url)
+    await root.execute_command("ACL", "SETUSER", "silent", "on", ">secret", "~*", "+@all", "resetchannels")
+    app, began = App("test"), []
+
+    @app.agent
+    async def echo(ctx, value):
+        began.append(value)
+        await ctx.emit("said", value)
+        return value
+
+    url = server.tcp_url.replace("127", "silent:secret@127", 1)
+    async with root, System(RedisSettings(url=url), ttl=1.0) as system:
+        await system.worker(app)
+        for value in range(50):  # so many that it is asked first who listens, too
+            await system.submit("echo", value, run_id=f"r{value}")
+        for value in range(50):
+            assert (await system.ended(f"r{value}")).status is Status.SUCCEEDED
+            assert await system.events(f"r{value}") == ["submitted", "started", "said", "succeeded"]
+        await system.queue.pause("a while")
+        await system.queue.resume()
+        assert sorted(began) == list(range(50))
+        await root.execute_command("ACL", "SETUSER", "silent", "&*")

@@ -3,12 +3,13 @@
 -- ARGV  1 group, 2 owner, then per lease: run id, fence
 -- returns, per lease: released | stale
 -- @include entry
+-- @include place
 local returned, run_prefix = KEYS[1], KEYS[5]
 local group, owner = ARGV[1], ARGV[2]
 
 local function release(record, fence)
-  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry')
-  if have[1] ~= owner or have[2] ~= fence then return 'stale' end
+  local have = redis.pcall('HMGET', record, 'owner', 'fence', 'lane', 'entry')
+  if have[1] ~= owner or have[2] ~= fence or not is_place(have[3], have[4]) then return 'stale' end
   return return_entry(have[3], group, have[4], returned, run_prefix, 'handed_back', owner, 1) and 'released' or 'stale'
 end
 

@@ -6,7 +6,8 @@ local run_prefix = KEYS[5]
 local group, owner = ARGV[1], ARGV[2]
 
 local function renew(record, fence)
-  local have = redis.call('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'cancel')
+  -- A record that somebody overwrote is nobody's: it must not cost this owner all the others.
+  local have = redis.pcall('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'cancel')
   if have[1] ~= owner or have[2] ~= fence then return 'lost' end
   local lane, entry = have[3], have[4]
   -- XCLAIM by a former owner would silently steal the entry back, so its present owner is asked first.

@@ -3,17 +3,20 @@
 -- field, or false, where the caller has read it already.
 local function append_event(record, kind, data, outbox)
   if outbox == nil then outbox = redis.call('HGET', record, 'outbox') end
-  -- `<queue>:outbox` beside `<queue>:run:<id>`: what follows in the record's name is the id.
-  if outbox then redis.call('ZADD', outbox, 'NX', 0, record:sub(#outbox - 1)) end
+  -- `<queue>:outbox` beside `<queue>:run:<id>`: what follows in the record's name is the id. Anything else is no outbox of ours.
+  if outbox and record:sub(1, #outbox - 2) == outbox:sub(1, -7) .. 'run:' then
+    redis.call('ZADD', outbox, 'NX', 0, record:sub(#outbox - 1))
+  end
   local feed = record .. ':events'
   local id = redis.pcall('XADD', feed, '*', 'type', kind, 'data', data)
   if not id.err then return id end
-  -- Somebody keeps something else under that name: one run's events are no reason to stop a queue.
-  if id.err:find('WRONGTYPE', 1, true) then redis.call('DEL', feed) end
+  -- Somebody keeps something else under that name, or has used up its ids: one run's events are no reason to stop a queue.
+  if id.err:find('WRONGTYPE', 1, true) or id.err:find('exhausted', 1, true) then redis.call('DEL', feed) end
   return redis.call('XADD', feed, '*', 'type', kind, 'data', data)
 end
 
--- For listeners that only want to hear it now: nothing is kept for those who come later.
+-- For listeners that only want to hear it now: nothing is kept for those who come later. A user that may not use the channel
+-- (new ones may use none) leaves them to their next look at the feed: what is told already must not stop what it tells of.
 -- What stands between an event's id and its data is the same for all of its kind.
 local between = {}
 local function publish_event(record, id, kind, data)
@@ -22,5 +25,5 @@ local function publish_event(record, id, kind, data)
     words = '","type":' .. (kind:find('^[%w_.]+$') and '"' .. kind .. '"' or cjson.encode(kind)) .. ',"data":'
     between[kind] = words
   end
-  redis.call('PUBLISH', record .. ':live', '{"id":"' .. id .. words .. data .. '}')
+  redis.pcall('PUBLISH', record .. ':live', '{"id":"' .. id .. words .. data .. '}')
 end

@@ -81,7 +81,7 @@ local NO_BONDS = { outbox = false }
 local function bonds_of(record, bound)
   if not bound then return NO_BONDS end
   local have = redis.call('HMGET', record, 'thread', 'tenant', 'key', 'outbox', 'cancel', 'place')
-  local place = have[6] and tonumber(have[6])
+  local place = is_count(have[6]) and tonumber(have[6]) or nil
   return { thread = have[1], tenant = have[2], key = have[3], outbox = have[4], cancel = have[5], place = place }
 end
 
@@ -128,8 +128,7 @@ end
 -- A limit that this run was let in by and that is none any more: nobody has to wait for it.
 local NO_LIMIT = 1000000000
 local function let_go_on(record, wanted)
-  local permits = redis.call('HGET', record, 'permits')
-  for _, name in ipairs(permits and permits ~= '' and cjson.decode(permits) or {}) do
+  for _, name in ipairs(permits_of(redis.call('HGET', record, 'permits'))) do
     if not wanted[name] and not is_thread(name) then apply_limit(name, NO_LIMIT) end
   end
 end
@@ -161,7 +160,7 @@ end
 -- Under a higher fence: whoever may still hold it, because its group was made anew, must not end it once more.
 local function end_cancelled(record, id, reason, fence)
   local data = cjson.encode({ reason = reason })
-  redis.call('HSET', record, 'status', 'cancelled', 'finished_at', now, 'owner', '', 'fence', digits((tonumber(fence) or 0) + 1))
+  redis.call('HSET', record, 'status', 'cancelled', 'finished_at', now, 'owner', '', 'fence', digits(counted(fence) + 1))
   redis.call('RPUSH', unarchived, now .. ' ' .. id)
   publish_event(record, append_event(record, 'cancelled', data), 'cancelled', data)
   release_permits(limits, record, id, redis.call('HGET', record, 'permits'), returned, run_prefix, clock)
@@ -203,6 +202,12 @@ local function answer(number, fence, attempt, agent, id, entry, submitted_at, me
   alike[last - 1], alike[last] = id .. ' ' .. entry .. ' ' .. submitted_at, message
 end
 
+local function begin(record, fence)
+  call('HSET', record, 'status', 'running', 'fence', fence, 'owner', owner, 'started_at', now)
+end
+
+local function started(attempt, fence) return '{"attempt":' .. attempt .. ',"fence":' .. fence .. by_owner end
+
 -- `seen` is what the record says that the tenth field names, if it was looked up already.
 local function claim(number, lane, entry, fields, seen)
   local id, agent, written, named = parts_of(fields, entry)
@@ -218,7 +223,7 @@ local function claim(number, lane, entry, fields, seen)
   end
   local status, same = have[1], have[3] == entry and have[2] == lane
   if answers(status, written) then
-    local run = call('HMGET', record, 'agent', 'message', 'interrupts')
+    local run = redis.call('HMGET', record, 'agent', 'message', 'interrupts')
     go_on(returned, record, id, run, 'envelope', written, '', clock)
   end
   if not same or (status ~= 'queued' and status ~= 'running') then
@@ -234,12 +239,11 @@ local function claim(number, lane, entry, fields, seen)
   -- Only one that was begun before has an attempt to be counted on from.
   local fence, attempt = 1, 1
   if have[4] then
-    fence, attempt = (tonumber(have[4]) or 0) + 1, attempt_of(have[4], call('HGET', record, 'attempt')) + 1
-    call('HSET', record, 'attempt', digits(attempt))
+    fence, attempt = counted(have[4]) + 1, attempt_of(have[4], redis.call('HGET', record, 'attempt')) + 1
+    redis.call('HSET', record, 'attempt', digits(attempt))
   end
-  local fence_text, attempt_text = digits(fence), digits(attempt)
-  call('HSET', record, 'status', 'running', 'fence', fence_text, 'owner', owner, 'started_at', now)
-  append_event(record, 'started', '{"attempt":' .. attempt_text .. ',"fence":' .. fence_text .. by_owner, bonds.outbox)
+  begin(record, digits(fence))
+  append_event(record, 'started', started(digits(attempt), digits(fence)), bonds.outbox)
   take_debts(record, id, bonds.thread)
   answer(bound and 0 or number, fence, attempt, agent, id, entry, have[5] or '0', message)
   room = room - 1
@@ -266,8 +270,8 @@ local function claim_all(number, lane, items)
       claim(number, lane, entry, fields, have)
     end
   end
-  for i = 1, n do call('HSET', records[i], 'status', 'running', 'fence', '1', 'owner', owner, 'started_at', now) end
-  local data = '{"attempt":1,"fence":1' .. by_owner
+  for i = 1, n do begin(records[i], '1') end
+  local data = started('1', '1')
   for i = 1, n do
     local event = try('XADD', records[i] .. ':events', '*', 'type', 'started', 'data', data)
     if event.err then append_event(records[i], 'started', data, false) end

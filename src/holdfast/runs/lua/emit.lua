@@ -2,7 +2,9 @@
 -- KEYS  1 run prefix
 -- ARGV  1 owner, then per event: run id, fence, number (growing), type, data (JSON)
 -- returns, per event: its id | already | stale
+-- @include attempt
 -- @include feed
+-- @include record
 local run_prefix = KEYS[1]
 local owner = ARGV[1]
 
@@ -10,11 +12,11 @@ local words = {}
 for at = 2, #ARGV, 5 do
   local record = run_prefix .. ARGV[at]
   local number = tonumber(ARGV[at + 2])
-  local have = redis.call('HMGET', record, 'owner', 'fence', 'emitted')
+  local have = read_fields(record, 'owner', 'fence', 'emitted')
   local word = 'stale'
   if have[1] == owner and have[2] == ARGV[at + 1] then
     word = 'already'
-    if number > (tonumber(have[3]) or 0) then
+    if number > counted(have[3]) then
       redis.call('HSET', record, 'emitted', ARGV[at + 2])
       word = append_event(record, ARGV[at + 3], ARGV[at + 4])
       publish_event(record, word, ARGV[at + 3], ARGV[at + 4])

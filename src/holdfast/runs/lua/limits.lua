@@ -23,9 +23,18 @@ local function shown_limit(record, name)
   return name:sub(1, #owner) == owner and kind .. name:sub(#owner + 1) or name
 end
 
+-- The permits that a record names. What somebody has written over them names none: whoever frees permits finds whose they are.
+local function permits_of(text)
+  local fine, said = pcall(cjson.decode, text or '')
+  local names = {}
+  for _, name in ipairs(fine and type(said) == 'table' and said or {}) do
+    if type(name) == 'string' then names[#names + 1] = name end
+  end
+  return names
+end
+
 local function note_permit(record, name)
-  local have = redis.call('HGET', record, 'permits')
-  local permits = have and have ~= '' and cjson.decode(have) or {}
+  local permits = permits_of(redis.call('HGET', record, 'permits'))
   permits[#permits + 1] = name
   redis.call('HSET', record, 'permits', cjson.encode(permits), 'bound', '1')
 end
@@ -84,7 +93,7 @@ local function admit_next(limits, name, lane, run_prefix, now)
   while first do
     local record = run_prefix .. first
     redis.call('SREM', limits:sub(1, -7) .. 'waiters', first)
-    local have = redis.call('HMGET', record, 'parked', 'agent', 'message')
+    local have = redis.pcall('HMGET', record, 'parked', 'agent', 'message') -- one that was overwritten is not waited for
     if have[1] == name then
       redis.call('ZADD', holding, now, first)
       note_permit(record, name)
@@ -114,7 +123,7 @@ end
 local function release_permits(limits, record, id, permits, lane, run_prefix, now, pauses, keeps)
   if not permits or permits == '' then return end
   local kept = {}
-  for _, name in ipairs(cjson.decode(permits)) do
+  for _, name in ipairs(permits_of(permits)) do
     if pauses and is_thread(name) or keeps and keeps[name] then
       kept[#kept + 1] = name
     elseif redis.call('ZREM', holding_of(limits, name), id) == 1 then

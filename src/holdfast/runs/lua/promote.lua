@@ -6,6 +6,7 @@
 -- returns { moved, ms until the next is due or -1 }
 -- @include attempt
 -- @include clock
+-- @include place
 -- @include pushing
 -- @include record
 local returned, delayed, run_prefix, limits = KEYS[1], KEYS[5], KEYS[6], KEYS[8]
@@ -34,7 +35,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0
   if have[1] == 'delayed' then
     moved = moved + 1
     if not pushes_in(record, id, have[6], have[7]) then
-      local lane = attempt_of(have[8], have[5]) > 0 and returned or have[2]
+      local comes_back = attempt_of(have[8], have[5]) > 0 or not is_lane[have[2]]
+      local lane = comes_back and returned or have[2]
       local entry = queue_entry(lane, id, have[3], have[4], stamp)
       redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry)
       append_event(record, 'queued', '{}')

@@ -11,7 +11,7 @@ end
 local function owe_rollback(at, thread, other)
   local debts = at.limits:sub(1, -7) .. 'rollbacks'
   local owed = redis.call('HGET', debts, thread)
-  local debt = other .. ' ' .. (redis.call('HGET', at.run_prefix .. other, 'submitted_at') or '0')
+  local debt = other .. ' ' .. (read_fields(at.run_prefix .. other, 'submitted_at')[1] or '0')
   redis.call('HSET', debts, thread, owed and owed .. ' ' .. debt or debt)
 end
 

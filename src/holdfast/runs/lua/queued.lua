@@ -4,6 +4,6 @@ local function stamp_of(now)
 end
 
 local function queue_entry(lane, id, agent, message, stamp)
-  return redis.call('XADD', lane, '*', 'message_data', message, 'agent_id', agent, 'task_id', id, 'timestamp', stamp,
+  return redis.call('XADD', lane, '*', 'message_data', message or '', 'agent_id', agent or '', 'task_id', id, 'timestamp', stamp,
     'correlation_id', id)
 end

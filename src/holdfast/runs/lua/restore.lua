@@ -4,10 +4,12 @@
 -- KEYS  1-4 lanes (streams; the first is served first), 5 delayed (zset), 6 run prefix, 7 ended (zset), 8 limits (set)
 -- ARGV  1 group, 2 lease ttl ms, 3 retention ms, 4 '1' to look only, then run ids
 -- returns, per run: fine | young (its entry is too fresh to judge) | restored | expiring (it ended, and has its time to leave now)
+-- @include attempt
 -- @include clock
 -- @include group
 -- @include ids
 -- @include limits
+-- @include place
 -- @include record
 local returned, delayed, run_prefix, ended, limits = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local group, ttl, retention, look_only = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
@@ -20,7 +22,7 @@ for i = 1, 4 do infos[KEYS[i]] = group_of(KEYS[i], group) end
 
 -- Whether the entry will come to a worker or is with one; an entry behind the group's reading that nobody holds is neither.
 local function in_place(lane, entry)
-  if not lane or not entry or entry == '' then return false end
+  if not is_place(lane, entry) then return false end
   local there = #redis.call('XRANGE', lane, entry, entry) == 1
   local info = infos[lane]
   if not info then return there end
@@ -30,7 +32,7 @@ local function in_place(lane, entry)
 end
 
 local function drop(lane, entry)
-  if not lane or not entry or entry == '' then return end
+  if not is_place(lane, entry) then return end
   if infos[lane] then redis.call('XACK', lane, group, entry) end
   redis.call('XDEL', lane, entry)
 end
@@ -71,8 +73,8 @@ end
 local function restore(id)
   local record = run_prefix .. id
   local have = read_fields(record, 'status', 'lane', 'entry', 'fence', 'agent', 'message', 'due_at', 'parked')
-  local run = { status = have[1], lane = have[2], entry = have[3], fence = tonumber(have[4]) or 0, agent = have[5] or '',
-    message = have[6] or '', due = tonumber(have[7]) or now }
+  local run = { status = have[1], lane = have[2], entry = have[3], fence = counted(have[4]), agent = have[5] or '',
+    message = have[6] or '', due = is_count(have[7]) and tonumber(have[7]) or now }
   if not run.status or redis.call('ZSCORE', ended, id) then return 'fine' end
   if run.status == 'delayed' then
     if redis.call('ZSCORE', delayed, id) then return 'fine' end

@@ -1,12 +1,13 @@
 -- What a list shows of runs, without their messages and results, which may be large.
 -- KEYS  1 run prefix
 -- ARGV  run ids
--- returns, per run: the fields in the order of queue.py, or false values if it is gone
+-- returns, per run: the fields in the order of partition.py, false values if it is gone, or nothing if it is no record
+-- @include record
 local run_prefix = KEYS[1]
 
 local rows = {}
 for i = 1, #ARGV do
-  rows[i] = redis.call('HMGET', run_prefix .. ARGV[i], 'status', 'agent', 'thread', 'lane', 'entry', 'attempt', 'fence', 'owner',
+  rows[i] = read_fields(run_prefix .. ARGV[i], 'status', 'agent', 'thread', 'lane', 'entry', 'attempt', 'fence', 'owner',
     'submitted_at', 'started_at', 'finished_at', 'due_at', 'cancel', 'error', 'tenant', 'parked')
 end
 return rows

@@ -12,6 +12,7 @@
 -- @include clock
 -- @include hearing
 -- @include limits
+-- @include place
 -- @include record
 local redis, ARGV = redis, ARGV -- a global is looked up by its name at every use
 local call, try = redis.call, redis.pcall -- and so is what is in it: for what every run passes
@@ -54,6 +55,35 @@ local function bury(record, id, status, error, reason)
   redis.call('HSET', record, 'dead', entry)
 end
 
+local function end_record(record, status, field, value)
+  call('HSET', record, 'status', status, 'owner', '', field, value, 'finished_at', finished_at)
+end
+
+-- To go on later: when it is due, or has its answer.
+local function pause_run(record, id, status, field, value, extra, event, data)
+  local when, at = 'interrupts', extra
+  if status == 'delayed' then
+    when, at = 'due_at', now + tonumber(extra)
+    redis.call('ZADD', delayed, at, id)
+  else
+    publish_event(record, event, status, data)
+  end
+  redis.call('HSET', record, 'status', status, 'owner', '', field, value, when, at, 'entry', '')
+end
+
+local function end_run(record, id, status, field, value, reason, event, data)
+  if not heard or heard[record] then publish_event(record, event, status, data) end
+  end_record(record, status, field, value)
+  if status == 'failed' or status == 'timed_out' then bury(record, id, status, value, reason) end
+  if status == 'succeeded' then
+    together[#together + 1] = id
+  else
+    leaving[#leaving + 1] = leaves_at
+    leaving[#leaving + 1] = id
+    apart[#apart + 1] = id
+  end
+end
+
 local function settle(at, status, field, extra, lane, fence, told)
   local id, entry, value = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local data = told and ARGV[at + 3] or '{"' .. field .. '":' .. value .. '}'
@@ -62,43 +92,23 @@ local function settle(at, status, field, extra, lane, fence, told)
   if have[2] ~= fence then return 'stale' end
   if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end
 
-  local reason = PAUSES[status] and redis.call('HGET', record, 'cancel')
-  if reason then
+  local permits, outbox = false, false
+  if not lane then
+    lane, entry, permits, outbox = unpack(redis.call('HMGET', record, 'lane', 'entry', 'permits', 'outbox'))
+    if not is_place(lane, entry) then return 'damaged' end -- before anything is written
+  end
+  local cancelled = PAUSES[status] and redis.call('HGET', record, 'cancel')
+  if cancelled then
     -- Nobody wants it to go on: the cancel came while this attempt failed, or asked for an answer.
-    status, data = 'cancelled', cjson.encode({ reason = reason })
-    if field == 'interrupt' then field, value = 'error', cjson.encode({ kind = 'cancelled', message = reason }) end
+    status, data = 'cancelled', cjson.encode({ reason = cancelled })
+    if field == 'interrupt' then field, value = 'error', cjson.encode({ kind = 'cancelled', message = cancelled }) end
   end
-  local pauses, permits, outbox = PAUSES[status], false, false
-  if not lane then lane, entry, permits, outbox = unpack(redis.call('HMGET', record, 'lane', 'entry', 'permits', 'outbox')) end
-  local event = append_event(record, EVENTS[status] or status, data, outbox)
-  if status == 'delayed' then
-    local due = now + tonumber(extra)
-    redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'due_at', due, 'entry', '')
-    redis.call('ZADD', delayed, due, id)
-  elseif status == 'interrupted' then
-    redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'interrupts', extra, 'entry', '')
-    publish_event(record, event, status, data)
-  end
+  local pauses, event = PAUSES[status], append_event(record, EVENTS[status] or status, data, outbox)
+  local finish = pauses and pause_run or end_run
+  finish(record, id, status, field, value, extra, event, data)
   if permits then release_permits(limits, record, id, permits, returned, run_prefix, now, pauses) end
-  if pauses then
-    finish_entry(lane, entry, true)
-    return 'settled'
-  end
-
-  if not heard or heard[record] then publish_event(record, event, status, data) end
-  redis.call('HSET', record, 'status', status, 'owner', '', field, value, 'finished_at', finished_at)
-  if status == 'failed' or status == 'timed_out' then
-    bury(record, id, status, value, extra)
-  end
-  finish_entry(lane, entry, deletes)
-  if status == 'succeeded' then
-    together[#together + 1] = id
-  else
-    leaving[#leaving + 1] = leaves_at
-    leaving[#leaving + 1] = id
-    apart[#apart + 1] = id
-  end
-  return reason and 'cancelled' or 'settled'
+  finish_entry(lane, entry, pauses or deletes)
+  return cancelled and 'cancelled' or 'settled'
 end
 
 -- A server that takes no writes now (it is full, a replica, or has none) takes none of the batch: this is refused before the
@@ -139,9 +149,7 @@ local function succeed_all(first, last, stride, field, lane, fence, told)
   end
   for i = 1, n do
     local record = records[i]
-    if record then
-      call('HSET', record, 'status', 'succeeded', 'owner', '', field, ARGV[place_of[record] + 2], 'finished_at', finished_at)
-    end
+    if record then end_record(record, 'succeeded', field, ARGV[place_of[record] + 2]) end
   end
   table.sort(others) -- of a run that is named twice the first one counts
   return others
@@ -155,7 +163,7 @@ end
 
 local words, before, at = {}, 0, 5
 while ARGV[at] do
-  local many, status, field, extra = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local many, status, field, extra = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local lane, fence, told = KEYS[tonumber(ARGV[at + 4])], ARGV[at + 5], ARGV[at + 6] == '1'
   local first, stride = at + HEAD, told and 4 or 3
   local last = first + (many - 1) * stride
@@ -173,11 +181,19 @@ while ARGV[at] do
   end
   before, at = before + many, last + stride
 end
+
+-- What follows is each for the whole batch: a key that somebody has damaged must not keep the others from being written.
+local trouble
+local function write(...)
+  local said = try(...)
+  if type(said) == 'table' and said.err then trouble = said end
+end
+
 for _, lists in ipairs({ done, kept }) do
   for lane, entries in pairs(lists) do
     if entries[1] then
-      call('XACK', lane, group, unpack(entries))
-      if lists == done then call('XDEL', lane, unpack(entries)) end
+      write('XACK', lane, group, unpack(entries))
+      if lists == done then write('XDEL', lane, unpack(entries)) end
     end
   end
 end
@@ -186,8 +202,8 @@ if together[1] then
   leaving[#leaving + 1] = together[2] and finished_at .. ' ' .. table.concat(together, ' ') or together[1]
 end
 if leaving[1] then
-  call('ZADD', ended, unpack(leaving))
+  write('ZADD', ended, unpack(leaving))
   for _, id in ipairs(together) do apart[#apart + 1] = id end
-  call('RPUSH', unarchived, finished_at .. ' ' .. table.concat(apart, ' '))
+  write('RPUSH', unarchived, finished_at .. ' ' .. table.concat(apart, ' '))
 end
-return words
+return trouble or words

@@ -1,16 +1,17 @@
 -- @include limits
+-- @include record
 -- Cancel a run: at once if it waits, by asking its worker if it runs. An entry still in the stream stays as a tombstone.
 -- returns cancelled | requested | missing | the status it ended with before
 local WAITS = { queued = true, delayed = true, interrupted = true }
 
 local function stop_run(at, id, reason, retention, channel, now)
   local record = at.run_prefix .. id
-  local have = redis.call('HMGET', record, 'status', 'entry', 'parked', 'permits')
+  local have = read_fields(record, 'status', 'entry', 'parked', 'permits')
   local status = have[1]
   if not status then return 'missing' end
   if status == 'running' then
     redis.call('HSET', record, 'cancel', reason, 'bound', '1')
-    redis.call('PUBLISH', channel, 'cancel ' .. id .. ' ' .. reason)
+    redis.pcall('PUBLISH', channel, 'cancel ' .. id .. ' ' .. reason)
     return 'requested'
   end
   if not WAITS[status] then return status end

@@ -37,7 +37,7 @@ local function accept(at)
   local multitask, tenant, concurrency_key, outside = ARGV[at + 7], ARGV[at + 8], ARGV[at + 9], ARGV[at + 10] == '1'
   local run = known(id, key)
   if run then
-    local have = redis.call('HMGET', run_prefix .. run, 'entry', 'status')
+    local have = read_fields(run_prefix .. run, 'entry', 'status')
     return { 'exists', run, have[1] or '', have[2] or '' }
   end
   if mode then return { mode, id, '' } end

@@ -1,0 +1,13 @@
+-- Where an entry lies: in one of the lanes, which are KEYS 1 to 4, under a stream's id. A record that says anything else was
+-- damaged, and a command that goes by it would fail the whole script, or write where nobody looks.
+local is_lane = {}
+for i = 1, 4 do is_lane[KEYS[i]] = true end
+
+local MOST = '18446744073709551615'
+local function is_id_number(digits) return #digits < #MOST or #digits == #MOST and digits <= MOST end
+
+local function is_place(lane, entry)
+  if not is_lane[lane] then return false end
+  local ms, seq = (entry or ''):match('^(%d+)%-(%d+)$')
+  return ms ~= nil and is_id_number(ms) and is_id_number(seq)
+end
