@@ -21,8 +21,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from bench import bare, harness
 from bench.figures import Figure
 from holdfast.leases.streams import StreamLeases
-from holdfast.redis.embedded import _MALLOC as MALLOC
-from holdfast.redis.embedded import find_server
+from holdfast.redis.embedded import MALLOC, find_server
 from holdfast.runs.claim import Claimer
 from holdfast.runs.run import Status, Submission
 from holdfast.runs.settle import Settlement, Settler

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MINIMUM_VERSION = (7, 0)
 SOCKET_PATH_LIMIT = 104  # 108 bytes on Linux, 104 on macOS
 # The wheel's server is built on glibc's malloc, whose small thread cache costs a third of its time here.
-_MALLOC = "glibc.malloc.tcache_count=60000:glibc.malloc.tcache_max=65536"
+MALLOC = "glibc.malloc.tcache_count=60000:glibc.malloc.tcache_max=65536"
 START_SECONDS = 30.0  # a large append-only file takes its time to load
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.005
@@ -143,7 +143,7 @@ class EmbeddedServer:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=(lock,),
-                env={"GLIBC_TUNABLES": _MALLOC, **os.environ},
+                env={"GLIBC_TUNABLES": MALLOC, **os.environ},
             )
         with warden:
             assert warden.stdout is not None
