@@ -29,6 +29,7 @@ class Guard:
 
 
 DAMAGED = "tests/integration/runs/test_damaged.py"
+SIDECAR = "tests/integration/services/test_sidecar.py"
 FIELDS = "tests/integration/runs/test_damaged_fields.py"
 RIGHTS = "tests/integration/runs/test_rights.py"
 CONTRACT = "tests/contract/leases/test_lease_contract.py"
@@ -797,6 +798,34 @@ GUARDS = [
         " and not isinstance(outcome, Yielded):",
         ":",
         f"{INVOKE}::test_a_run_is_not_handed_back_while_its_body_goes_on",
+    ),
+    Guard(
+        "one that never joined leaves as if it had",
+        "services/worker.py",
+        "if await self._join(connections, floor):",
+        "if await self._join(connections, floor) or True:",
+        f"{DIE}::test_one_that_is_stopped_while_it_waits_for_its_name_takes_nothing_from_who_has_it",
+    ),
+    Guard(
+        "a sidecar is waited for while a body and its successor go on",
+        "services/sidecar.py",
+        "_HURRIED_SECONDS if hurried else ",
+        "",
+        f"{SIDECAR}::test_a_silent_sidecar_does_not_keep_agents_that_ignore_their_stop",
+    ),
+    Guard(
+        "an idempotency key is forgotten when ended runs are",
+        "runs/submit.py",
+        "int(settings.idempotency_ttl_seconds * 1000)",
+        "int(min(settings.idempotency_ttl_seconds, settings.retention_seconds) * 1000)",
+        f"{WORKER}::test_a_key_stands_for_its_run_as_long_as_that_is_known",
+    ),
+    Guard(
+        "an idempotency key stands for a run that has left",
+        "runs/lua/submit.lua",
+        "if run and redis.call('EXISTS', run_prefix .. run) == 1 then",
+        "if run then",
+        f"{WORKER}::test_a_key_stands_for_its_run_as_long_as_that_is_known",
     ),
     Guard(
         "a process that leaves waits for agents that linger",

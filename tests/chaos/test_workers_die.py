@@ -201,6 +201,27 @@ async def test_a_second_worker_of_the_same_name_waits_until_the_first_is_gone(sy
         second.close()
 
 
+async def test_one_that_is_stopped_while_it_waits_for_its_name_takes_nothing_from_who_has_it(
+    system, fleet, ledger, redis
+):
+    """Fails if it leaves as if it had joined: it handed back the other's runs, and struck it off the members."""
+    await fleet.start("twin")
+    run_id = await system.submit("work", 2.0)
+    await begun(ledger, run_id)
+    second = WorkerChild(system.settings, AGENTS, "twin", CHAOS_LEDGER=str(ledger.path))
+    try:
+        await until(lambda: "another worker has this name" in second.logged(), 30)
+        second.terminate()
+        assert await second.exited() == 0
+        assert "stopped before it could join" in second.logged()
+        assert "worker ready" not in second.logged()
+        assert await redis.exists("member:worker:twin")
+        run = await system.ended(run_id)
+        assert (run.status, run.attempt, run.fence) == (Status.SUCCEEDED, 1, 1)
+    finally:
+        second.close()
+
+
 async def test_a_worker_takes_over_the_name_of_its_dead_predecessor(system, fleet, ledger):
     (await fleet.start("pod-0")).kill()
     await fleet.start("pod-0")

@@ -23,6 +23,7 @@ from holdfast.agents.steps import Journal, Steps, as_json, read_back, require_fu
 from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, LeaseLost
 from holdfast.telemetry.logs import get_logger
+from holdfast.telemetry.traces import trace_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -50,6 +51,13 @@ class RunInfo(msgspec.Struct, frozen=True):
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     trace: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     log_fields: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+    def log_context(self) -> dict[str, Any]:
+        """What every log line of this attempt says: the submitter's fields first, which can't hide ours."""
+        ours = {"run_id": self.run_id, "agent": self.agent_id, "attempt": self.attempt, "fence": self.fence}
+        if trace_id := trace_id_of(self.trace):
+            ours["trace_id"] = trace_id
+        return {**self.log_fields, **ours} if self.log_fields else ours
 
 
 class Signals:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import concurrent.futures
     from collections.abc import AsyncGenerator, Callable, Generator
 
-    from holdfast.agents.context import Context, Signals
+    from holdfast.agents.context import Context, RunInfo, Signals
     from holdfast.agents.spec import AgentSpec
 
 
@@ -100,6 +100,11 @@ class Invocation:
         self._body: asyncio.Task[Outcome] | None = None
         self._stopped: TimedOut | Cancelled | Yielded | None = None
         self._thread: concurrent.futures.Future[Any] | None = None
+
+    @property
+    def info(self) -> RunInfo:
+        """The facts of this attempt."""
+        return self._ctx.info
 
     @property
     def lingering(self) -> concurrent.futures.Future[Any] | asyncio.Task[Any] | None:
@@ -199,8 +204,7 @@ class Invocation:
     async def _observed(self) -> Outcome:
         """Run the agent with its log fields and its span; both end with this task."""
         info = self._ctx.info
-        ours = {"run_id": info.run_id, "agent": info.agent_id, "attempt": info.attempt, "fence": info.fence}
-        run_context.set({**info.log_fields, **ours} if info.log_fields else ours)
+        run_context.set(info.log_context())
         with run_span(f"run {info.agent_id}", info.trace, {"holdfast.run_id": info.run_id}) as span:
             outcome = await self._outcome()
             if isinstance(outcome, Failed) and self._stopped is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
@@ -119,4 +120,15 @@ def _broken(source: str, exc: BaseException) -> AppError:
         return AppError(
             f"{source} ended the process while it was imported: guard it by __name__ == '__main__'"
         )
-    return AppError(f"{source} can't be imported: {type(exc).__name__}: {exc}")
+    return AppError(f"{source} can't be imported: {type(exc).__name__}: {exc}{_where(exc)}")
+
+
+def _where(exc: BaseException) -> str:
+    """The last line of the user's own that led to it; a syntax error names its own."""
+    if isinstance(exc, SyntaxError):
+        return ""
+    lines = traceback.extract_tb(exc.__traceback__)
+    own = [
+        line for line in lines if not line.filename.startswith(("<", sys.prefix, sys.base_prefix))
+    ] or lines
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

@@ -16,6 +16,7 @@ from holdfast.api.tracing import HEADERS as TRACE_HEADERS
 from holdfast.api.tracing import trace_of
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.runs.run import Multitask, Priority, Submission
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -29,6 +30,7 @@ _request = msgspec.json.Decoder(ExecuteRequest)
 _PRIORITIES: Final = {each.value: each for each in Priority}
 _MULTITASKS: Final = {each.value: each for each in Multitask}
 _LONGEST_KEY: Final = 128
+_log = get_logger(__name__)
 
 _EXAMPLE: Final = {
     "status": "queued",
@@ -137,6 +139,7 @@ def checked_key(key: str) -> str:
 async def receipt(here: Access, line: Line, ticket: Ticket, submission: Submission) -> Accepted:
     """Tell of the run that was made, or that was there, unless that is somebody else's."""
     if ticket.fresh:
+        _log.info("run submitted", run_id=ticket.run_id, agent=submission.agent, queue=line.queue.name)
         return _accepted(ticket, submission.thread_id)
     try:
         run = await line.queue.get(ticket.run_id)

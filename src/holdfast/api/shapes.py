@@ -76,7 +76,8 @@ class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = None
     push: Annotated[Push | None, Meta(description="Where A2A push notifications of the run go.")] = None
     logger_context: Annotated[
-        dict[str, Any] | None, Meta(description="Fields of every log line and event of the run.")
+        dict[str, Any] | None,
+        Meta(description="Fields of every log line about the run, and of its events that go outside."),
     ] = None
     multitask: Annotated[
         Literal["enqueue", "reject", "interrupt", "rollback"],

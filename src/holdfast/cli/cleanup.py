@@ -34,7 +34,7 @@ _COLUMNS = (
 _WORDS = {
     "removed": "removed, its entries released",
     "would_remove": "would be removed, its entries released",
-    "busy": "kept: its leases are renewed",
+    "busy": "kept: one of its leases has not ended",
     "waiting": "kept: not idle for long enough",
     "pod_lives": "kept: its pod lives",
 }

@@ -141,7 +141,11 @@ class QueueSettings(Section, frozen=True, kw_only=True):
     ] = 86400.0
     idempotency_ttl_seconds: Annotated[
         float,
-        about("How long an idempotency key is remembered, at most as long as its run.", ge=1, le=10 * YEAR),
+        about(
+            "How long an idempotency key stands for its run, at most until that leaves Redis.",
+            ge=1,
+            le=10 * YEAR,
+        ),
     ] = 86400.0
     deadletter: Annotated[
         str,

@@ -48,7 +48,7 @@ class RedisSettings(Section, frozen=True, kw_only=True):
     url: Annotated[
         str,
         about(
-            "Where Redis is; empty starts the embedded server.",
+            "Where Redis is; empty is the embedded server, which `dev` and `demo` start.",
             "REDIS_URL",
             url=True,
             allowed="empty, or a URL that begins with "

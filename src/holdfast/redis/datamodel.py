@@ -214,8 +214,9 @@ DATA_MODEL = (
         "member:<kind>:<name>",
         "hash",
         "three heartbeats",
-        "one live process: kind, name, host, pid, version, since, load; of a worker in Kubernetes also "
-        "namespace, pod, pod_uid, and held_seconds: for how long, all together, it has held its runs",
+        "one live process: kind, name, host, pid, version, since; of workers and schedulers also capacity "
+        "and load, of hosts capacity and agents; of a worker in Kubernetes also namespace, pod, pod_uid, and "
+        "held_seconds: for how long, all together, it has held its runs",
     ),
     KeyDoc(
         "pod:<kind>:<name>",

@@ -221,5 +221,5 @@ _FATES = {Eviction.GONE: Fate.REMOVED, Eviction.BUSY: Fate.BUSY, Eviction.WOULD:
 _SAID = {
     Fate.REMOVED: "dead consumer removed, its pending entries released",
     Fate.WOULD_REMOVE: "dry run: dead consumer would be removed, its pending entries released",
-    Fate.BUSY: "consumer without a heartbeat is kept: its leases are renewed",
+    Fate.BUSY: "consumer without a heartbeat is kept: one of its leases has not ended",
 }

@@ -18,7 +18,7 @@ from holdfast.runs.perform import decide, perform, prepare, settlement
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Verdict
 from holdfast.runs.slots import Slots
-from holdfast.telemetry.logs import get_logger
+from holdfast.telemetry.logs import get_logger, speaking_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -235,6 +235,8 @@ class Worker:
         if isinstance(prepared, Failed):
             self._settle(run, hold, prepared, None, started)
         else:
+            with speaking_of(prepared.invocation.info.log_context()):
+                self._log.info("run started")
             outcome = await self._perform(run, hold, prepared)
             self._settle(run, hold, outcome, prepared.invocation, started)
 
@@ -278,7 +280,8 @@ class Worker:
             self._let_go(run, hold, invocation)
             if verdict is not Verdict.STALE:
                 status = Status.CANCELLED if verdict is Verdict.CANCELLED else settled.status
-                self._report(run, status, settled, seconds)
+                with speaking_of(_named(run) if invocation is None else invocation.info.log_context()):
+                    self._report(run, status, settled, seconds)
 
         self._settler.add(self._settlement(run, hold, outcome, done))
 
@@ -326,15 +329,13 @@ class Worker:
             meter.finished(status, seconds)
             if status in {Status.FAILED, Status.TIMED_OUT}:
                 self._metrics.runs_dead_lettered.labels(queue, reason).inc()
-        fields: dict[str, Any] = {
-            "run_id": run.run_id,
-            "agent": run.agent,
-            "attempt": run.attempt,
-            "fence": run.fence,
-            "status": status or "handed_back",
-            "seconds": round(seconds, 4),
-        }
+        how = {"status": status or "handed_back", "seconds": round(seconds, 4)}
         if fault is None or status is Status.CANCELLED:
-            self._log.info("run settled", **fields)
+            self._log.info("run settled", **how)
         else:
-            self._log.warning("run failed", **fields, error=fault.message, traceback=fault.traceback)
+            self._log.warning("run failed", **how, error=fault.message, traceback=fault.traceback)
+
+
+def _named(run: Claimed) -> dict[str, Any]:
+    """What the log says of a run that could not be begun."""
+    return {"run_id": run.run_id, "agent": run.agent, "attempt": run.attempt, "fence": run.fence}

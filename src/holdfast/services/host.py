@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import importlib.metadata
 import os
 import platform
 import time
@@ -204,6 +205,7 @@ class HostService:
 
     def _fields(self) -> dict[str, str]:
         return describe(self.host.seen()) | {
+            "version": importlib.metadata.version("holdfast"),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": self._since,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.metadata
 import os
 import platform
 import time
@@ -32,6 +33,7 @@ class Presence:
         self._redis = redis
         self._metrics = metrics
         fields = {
+            "version": importlib.metadata.version("holdfast"),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{time.time():.3f}",

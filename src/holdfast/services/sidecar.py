@@ -13,18 +13,20 @@ _SECONDS = 2.0
 """How long the sidecar may be silent."""
 _MOST_SECONDS = 3.0
 """How long it may take altogether: one that answers byte by byte is never silent."""
+_HURRIED_SECONDS = 0.3
+"""The same while agents that ignore their stop go on beside those that have their runs now."""
 
 _log = get_logger(__name__)
 
 
-async def quit_sidecar(url: str) -> None:
+async def quit_sidecar(url: str, *, hurried: bool = False) -> None:
     """Tell the sidecar to leave too, if there is one; its answer is not waited for long."""
     if not url:
         return
     # Not the loop's executor: that is joined at the end, however long its threads take.
     thread = threading.Thread(target=_post, args=(url,), name="holdfast-sidecar", daemon=True)
     thread.start()
-    await asyncio.to_thread(thread.join, _MOST_SECONDS)
+    await asyncio.to_thread(thread.join, _HURRIED_SECONDS if hurried else _MOST_SECONDS)
     if thread.is_alive():
         _log.warning("the sidecar still answers the goodbye: leaving without the rest", url=url)
 

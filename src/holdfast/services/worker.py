@@ -21,7 +21,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from holdfast.agents.watchdog import LoopWatchdog
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.leases.keeper import Keeper
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.members import Member, Members
@@ -111,14 +111,17 @@ class WorkerProcess:
             floor = Floor(Place(*own), queues)
             desks = self._desks = floor.desks
             await _look_at_store(connections)
-            await self._work(connections, keeper, floor)
-            await self._phase_3(connections, floor)
+            if await self._join(connections, floor):
+                self._on_joined()
+                await self._work(connections, keeper, floor)
+                await self._phase_3(connections, floor)
+            else:  # what goes by our name is not ours: another worker may have it
+                self._log.info("stopped before it could join: nothing was begun")
+                await quit_sidecar(settings.worker.envoy_quit_url)
         if _threads_left() or any(desk.worker.lingering for desk in desks):
             self._abandon()
 
     async def _work(self, connections: Connections, keeper: Keeper, floor: Floor) -> None:
-        if await self._join(connections, floor):
-            self._on_joined()
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(keeper.watch(), name="keeper")
             beat = group.create_task(self._heartbeat(connections, floor), name="heartbeat")
@@ -134,12 +137,15 @@ class WorkerProcess:
             rounds.append(group.create_task(floor.grow(staff), name="partitions"))
             self.ready = True
             self._log.info("worker ready", queues=floor.names)
+            if not self._app.agents:
+                self._log.warning("the app has no agents: whatever this worker reads fails as unknown_agent")
             await self._stop.wait()
             self.ready = False
             await self._phase_1(connections, floor, rounds)
             if not await self._phase_2(floor.desks, workers):
-                # Their tasks would keep the process for ever: give their runs away, then leave without them.
-                await self._phase_3(connections, floor)
+                # Their tasks would keep the process for ever: give their runs away, and be gone before others
+                # have got far with them.
+                await self._phase_3(connections, floor, hurried=True)
                 self._abandon()
             for task in (watch, beat):
                 task.cancel()
@@ -241,12 +247,12 @@ class WorkerProcess:
         finally:
             hurry.cancel()
 
-    async def _phase_3(self, connections: Connections, floor: Floor) -> None:
+    async def _phase_3(self, connections: Connections, floor: Floor, *, hurried: bool = False) -> None:
         with self._phase("3", "leave"):
-            await self._say_goodbye(floor.leave())
-            # Also if a partition could not be left: we would look alive for three more heartbeats.
             await self._say_goodbye(self._members.leave(connections.redis, "worker", self.name))
-            await quit_sidecar(self._settings.worker.envoy_quit_url)
+            # Also if Redis did not hear that. From here on others begin what we had.
+            await self._say_goodbye(floor.leave())
+            await quit_sidecar(self._settings.worker.envoy_quit_url, hurried=hurried)
 
     async def _say_goodbye(self, goodbye: Awaitable[None]) -> None:
         try:
@@ -282,6 +288,8 @@ def run_worker(settings: Settings, app: App) -> int:
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
             runner.run(_until_signal(settings, app))
+    except HoldfastError:
+        raise  # it could not be set up; whoever called us says why
     except BaseException as exc:
         # Also SystemExit from a task that an agent started: asyncio lets it end the process without a word.
         _log.critical("the worker dies; its runs go to others when their leases end", error=repr(exc))

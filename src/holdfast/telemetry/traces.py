@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
 TRACER = "holdfast"
+_TRACEPARENT_WORDS = 4  # version, trace id, span id, flags
 _NAMED_OUTSIDE = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
 _NOT_TRACED: AbstractContextManager[None] = nullcontext()
 
@@ -38,6 +39,12 @@ def inject() -> dict[str, str]:
 
         TraceContextTextMapPropagator().inject(carrier)
     return carrier
+
+
+def trace_id_of(carrier: Mapping[str, str]) -> str:
+    """Return the id of the trace in the carrier, to find a run's log lines by; empty when there is none."""
+    words = carrier.get("traceparent", "").split("-")
+    return words[1] if len(words) >= _TRACEPARENT_WORDS else ""
 
 
 def run_span(

@@ -293,6 +293,18 @@ async def test_the_same_idempotency_key_is_the_same_run(system, app):
     assert not second.fresh
 
 
+async def test_a_key_stands_for_its_run_as_long_as_that_is_known(redis, redis_settings):
+    """Fails if it is forgotten when ended runs are: a long run was begun a second time while the first one went on."""
+    async with System(redis_settings, retention_seconds=1.0) as system:
+        key = {"agent": "echo", "idempotency_key": "k"}
+        first = await system.queue.submit(Submission(**key))
+        assert await redis.pttl(f"{system.queue.keys.idempotency_prefix}k") > 60_000
+        await redis.delete(system.queue.keys.run(first.run_id), system.queue.keys.feed(first.run_id))
+        again = await system.queue.submit(Submission(**key))
+        assert (again.fresh, again.run_id == first.run_id) == (True, False)
+        assert (await system.queue.submit(Submission(**key))).run_id == again.run_id
+
+
 async def test_a_key_used_twice_in_one_batch_is_one_run(system):
     tickets = await system.queue.submit_many(
         [Submission(agent="echo", idempotency_key="k") for _ in range(3)]

@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from fleet import Ledger, fleet_of
-from system import System, WorkerChild
+from system import System, WorkerChild, until
 from valkeyprocess import free_port
+
+from holdfast.runs.run import Status
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 LEFT = "shutdown phase 3 complete"
@@ -129,3 +131,22 @@ async def test_a_worker_leaves_though_there_is_no_sidecar(redis, redis_settings,
     async with leaving_worker(redis_settings, tmp_path, url) as worker:
         assert await worker.exited() == 0
         assert REFUSED in worker.logged()
+
+
+async def test_a_silent_sidecar_does_not_keep_agents_that_ignore_their_stop(redis, redis_settings, tmp_path):
+    """Fails if the sidecar is waited for as ever: others have the run meanwhile, and its first body goes on here."""
+    ledger = Ledger(tmp_path / "ledger")
+    async with (
+        sidecar(redis, nothing) as beside,
+        System(redis_settings, ttl=30.0, drain=0.1) as system,
+        fleet_of(system, ledger, HOLDFAST_ENVOY_QUIT_URL=beside.url) as fleet,
+    ):
+        worker = await fleet.start("leaver")
+        run_id = await system.submit("stubborn", 25.0)
+        await until(lambda: ledger.lines("begin", run_id))
+        worker.terminate()
+        await system.reaches(run_id, Status.QUEUED)
+        given_away = time.monotonic()
+        assert await worker.exited(15) == 0
+        assert time.monotonic() - given_away < 1.5
+        assert len(beside.asked) == 1

@@ -13,7 +13,7 @@ import structlog
 
 from holdfast.config import LogSettings
 from holdfast.telemetry.lines import MAX_TEXT
-from holdfast.telemetry.logs import Bridge, LateLogger, configure, get_logger, run_context
+from holdfast.telemetry.logs import Bridge, LateLogger, configure, get_logger, run_context, speaking_of
 
 
 @pytest.fixture(autouse=True)
@@ -271,3 +271,15 @@ def test_console_lines_elsewhere_have_no_colours(stream):
     assert "hello" in text
     assert "queue=q" in text
     assert "\x1b[" not in text
+
+
+def test_what_is_said_of_a_run_has_its_fields_and_they_hide_nothing(stream):
+    """Fails if a submitter's field may be called as one of ours: the line would not say any more what happened."""
+    to_json(stream)
+    with speaking_of({"run_id": "r", "event": "theirs", "logger": "theirs", "level": "theirs"}):
+        get_logger("holdfast.worker").info("run settled")
+    get_logger("holdfast.worker").info("something else")
+    said, other = lines(stream)
+    assert (said["event"], said["logger"], said["level"]) == ("run settled", "holdfast.worker", "info")
+    assert (said["run_id"], said["event_"], said["logger_"]) == ("r", "theirs", "theirs")
+    assert "run_id" not in other

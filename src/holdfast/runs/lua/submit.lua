@@ -25,7 +25,8 @@ for i = 1, 4 do depth = depth + lane_depth(KEYS[i], group, deletes) end
 local function known(id, key)
   if key ~= '' then
     local run = redis.call('GET', idempotency_prefix .. key)
-    if run then return run end
+    -- Nobody could ask for a run that has left: its key is free again.
+    if run and redis.call('EXISTS', run_prefix .. run) == 1 then return run end
   end
   if redis.call('EXISTS', run_prefix .. id) == 1 then return id end
   return nil
