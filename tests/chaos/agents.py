@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -88,3 +89,12 @@ async def stepper(ctx: Context, steps: int) -> list[int]:
 
         done.append(await ctx.step("do", do))
     return done
+
+
+@app.agent
+async def littering(ctx: Context, seconds: float) -> None:
+    """Leave threads behind: one of its own, and one of the event loop's."""
+    note(ctx, "begin")
+    threading.Thread(target=time.sleep, args=(seconds,), name="litter").start()
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, seconds)
+    note(ctx, "end")

@@ -9,8 +9,10 @@ import time
 
 import pytest
 from fleet import AGENTS, fleet_of
+from redis.asyncio import Redis
 from system import System, WorkerChild, until
 
+from holdfast.config import RedisSettings
 from holdfast.runs.run import Status, Submission
 
 pytestmark = pytest.mark.chaos
@@ -220,6 +222,62 @@ async def test_one_that_is_stopped_while_it_waits_for_its_name_takes_nothing_fro
         assert (run.status, run.attempt, run.fence) == (Status.SUCCEEDED, 1, 1)
     finally:
         second.close()
+
+
+async def test_a_worker_that_wakes_up_without_its_name_takes_nothing_from_who_has_it(
+    redis, redis_settings, ledger
+):
+    """Fails if it goes on under that name: it handed back, on leaving, what its namesake was doing."""
+    async with (
+        System(redis_settings, slots=4, ttl=2.0) as system,
+        fleet_of(system, ledger, HEARTBEAT_INTERVAL="300ms") as fleet,
+    ):
+        first = await fleet.start("twin")
+        first.freeze()
+        second = WorkerChild(system.settings, AGENTS, "twin", CHAOS_LEDGER=str(ledger.path), **fleet.environ)
+        try:
+            await until(lambda: "worker ready" in second.logged(), 30)
+            run_id = await system.submit("work", 4.0)
+            await begun(ledger, run_id)
+            first.thaw()
+            assert await first.exited() == 1
+            assert "another worker has taken this name" in first.logged()
+            assert await redis.exists("member:worker:twin")
+            run = await system.ended(run_id)
+            assert (run.status, run.attempt, run.fence) == (Status.SUCCEEDED, 1, 1)
+            assert {line.pid for line in ledger.lines("begin")} == {second.process.pid}
+        finally:
+            second.close()
+
+
+async def test_a_worker_leaves_without_the_threads_that_its_agents_left(system, fleet, ledger):
+    """Fails if the interpreter waits for them: the worker was there until it was killed."""
+    worker = await fleet.start("first")
+    assert (await system.ended(await system.submit("littering", 60.0))).status is Status.SUCCEEDED
+    worker.terminate()
+    assert await worker.exited(10) == 0
+    assert '"litter"' in worker.logged()
+
+
+async def test_a_worker_outlives_a_password_that_is_changed(start_valkey, ledger):
+    """Fails if it is taken for a wrong setting: every worker died at once, and lost what it did."""
+    server = start_valkey(append_only=False)
+    async with (
+        Redis.from_url(server.tcp_url) as root,
+        System(RedisSettings(url=server.tcp_url), slots=4, ttl=20.0) as system,
+        fleet_of(system, ledger) as fleet,
+    ):
+        worker = await fleet.start("first")
+        run_id = await system.submit("work", 2.0)
+        await begun(ledger, run_id)
+        await root.config_set("requirepass", "another")
+        await root.execute_command("AUTH", "another")
+        await root.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await until(lambda: "refuses our password" in worker.logged())
+        await root.config_set("requirepass", "")
+        run = await system.ended(run_id)
+        assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
+        assert worker.process.poll() is None
 
 
 async def test_a_worker_takes_over_the_name_of_its_dead_predecessor(system, fleet, ledger):

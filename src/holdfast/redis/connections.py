@@ -50,6 +50,10 @@ class _Parser(_AsyncHiredisParser):
     }
 
 
+class PasswordRefused(ConfigError, RedisConnectionError):
+    """Wrong settings when we begin; while we work somebody changes the password, which is an outage."""
+
+
 class _Hardened(AbstractConnection):
     """What every connection of ours does differently from redis-py's."""
 
@@ -120,7 +124,7 @@ class _Hardened(AbstractConnection):
             await super().on_connect_check_health(check_health=check_health)
         except AuthenticationError as exc:
             await self.disconnect(nowait=True)
-            raise ConfigError(
+            raise PasswordRefused(
                 f"Redis at {self._host_error()} refuses our password ({exc}): "
                 "check redis.password (REDIS_PASSWORD) and the user and password in redis.url."
             ) from exc
@@ -218,6 +222,8 @@ class Sentinels(Sentinel):
         for sentinel in list(self.sentinels):
             try:
                 masters: Any = await sentinel.sentinel_masters()
+            except PasswordRefused:
+                raise
             except (RedisConnectionError, RedisTimeoutError) as exc:
                 failed.append(str(exc))
                 continue

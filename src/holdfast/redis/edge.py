@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import InvalidResponse, RedisError
 
 from holdfast.config import redacted
-from holdfast.errors import HoldfastError, RedisUnavailable
+from holdfast.errors import ConfigError, HoldfastError, RedisUnavailable
 from holdfast.redis.client import DISCONNECTS
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ def answering(url: str) -> Generator[None]:
     """Wrap calls to the Redis at ``url``: none of redis-py's errors gets through."""
     try:
         yield
+    except ConfigError:
+        raise  # a password that is refused says itself what to do
     except DISCONNECTS as exc:
         raise RedisUnavailable(
             f"Redis at {redacted(url)} does not answer ({_why(exc)}): "

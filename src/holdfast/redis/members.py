@@ -65,7 +65,8 @@ class Members:
     def __init__(self, *, prefix: str, heartbeat_seconds: float) -> None:
         self._prefix = prefix
         self.heartbeat_seconds = heartbeat_seconds
-        self._ttl_ms = int(heartbeat_seconds * 3000)
+        self.ttl_seconds = heartbeat_seconds * 3
+        self._ttl_ms = int(self.ttl_seconds * 1000)
         self._index = members_key(prefix=prefix)
 
     @classmethod
@@ -73,17 +74,22 @@ class Members:
         """Those that share our Redis and our prefix."""
         return cls(prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds)
 
-    async def announce(self, redis: Redis, member: Member) -> None:
-        """Write or refresh a record."""
+    async def announce(self, redis: Redis, member: Member, *, again: bool = False) -> bool:
+        """Write a record, or refresh it (``again``); False if another process has the name by now."""
         key = member_key(member.kind, member.name, prefix=self._prefix)
         fields = {"kind": member.kind, "name": member.name, **member.fields}
-        args = [self._ttl_ms, *(part for pair in fields.items() for part in pair)]
-        expiry = (await _ANNOUNCE(redis, [key], args) + self._ttl_ms) / 1000
+        ours = member.fields.get("since", "") if again else ""
+        args = [self._ttl_ms, ours, *(part for pair in fields.items() for part in pair)]
+        now_ms: int = await _ANNOUNCE(redis, [key], args)
+        if not now_ms:
+            return False
+        expiry = (now_ms + self._ttl_ms) / 1000
         await command(redis, "ZADD", self._index, expiry, f"{member.kind}:{member.name}")
         if pod := PodName.of(member.fields):
             said = f"{pod.namespace}/{pod.name}/{pod.uid}"
             key = pod_key(member.kind, member.name, prefix=self._prefix)
             await command(redis, "SET", key, said, "EX", _POD_SECONDS)
+        return True
 
     async def leave(self, redis: Redis, kind: str, name: str) -> None:
         """Remove a record at once."""

@@ -58,6 +58,7 @@ class Worker:
         metrics: Metrics,
         owner: str,
         slots: Slots | None = None,
+        entitled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         settings = place.settings
         self._place = place
@@ -68,6 +69,7 @@ class Worker:
         self._keeper = keeper
         self._metrics = metrics
         self._owner = owner
+        self._entitled = entitled
         self._block_ms = settings.block_ms
         self._slots = slots or Slots(settings, metrics)
         self.permits = self._slots.permits
@@ -148,6 +150,8 @@ class Worker:
             await self._wait_for_gate()
 
     async def _claim(self, woken: Woken) -> Claims:
+        if self._entitled is not None:
+            await self._unless_quiet(self._entitled())
         if self._is_quiet:  # what woke us goes back when we leave
             return Claims([], 0.0)
         if self._unsure:

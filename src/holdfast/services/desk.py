@@ -27,7 +27,7 @@ from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     import concurrent.futures
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from holdfast.agents.app import App
     from holdfast.leases.keeper import Keeper
@@ -65,6 +65,8 @@ class Place:
     executor: concurrent.futures.Executor
     attempts: Attempts | None
     ways: Ways
+    entitled: Callable[[], Awaitable[None]] | None = None
+    """Waits until it is certain that the owner's name is its own."""
 
 
 class Desk:
@@ -101,6 +103,7 @@ class Desk:
             metrics=metrics,
             owner=owner,
             slots=slots,
+            entitled=place.entitled,
         )
         self._rounds = (
             Recovery(queue, self.leases, metrics, every_seconds=every),

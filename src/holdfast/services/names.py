@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,3 +26,27 @@ def is_taken(member: Member) -> bool:
     except PermissionError:
         pass
     return True
+
+
+class OwnName:
+    """A name that is ours while our record stands: one that was away for longer must look before it acts.
+
+    A process that was paused, or cut off, for as long as its record stays may find its name with another.
+    """
+
+    def __init__(self, ttl_seconds: float) -> None:
+        self.lost = False
+        self._ttl = ttl_seconds
+        self._until = 0.0
+        self._kept = asyncio.Event()
+
+    def keep(self, asked_at: float) -> None:
+        """Our record was written again, as was asked then."""
+        self._until = asked_at + self._ttl
+        self._kept.set()
+
+    async def sure(self) -> None:
+        """Wait until it is certain that the name is ours."""
+        while time.monotonic() >= self._until:
+            self._kept.clear()
+            await self._kept.wait()

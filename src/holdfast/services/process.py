@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import gc
 import logging
 import os
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
+from holdfast.telemetry.logs import get_logger
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from holdfast.config import Settings
 
 _GC_THRESHOLDS = (50_000, 20, 100)
+_THREADS_SECONDS = 1.0
+"""How long threads that have nothing to do any more may take to end."""
+_log = get_logger(__name__)
 
 
 def loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop]:
@@ -31,6 +40,27 @@ def calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+
+
+@contextlib.asynccontextmanager
+async def leaving_past_threads() -> AsyncGenerator[None]:
+    """At the end, leave at once if threads of agents go on: the interpreter would wait for them for ever."""
+    # An executor of our own: the loop's is only ever ended by waiting for its threads.
+    executor = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="holdfast")
+    asyncio.get_running_loop().set_default_executor(executor)
+    yield
+    executor.shutdown(wait=False, cancel_futures=True)
+    deadline = time.monotonic() + _THREADS_SECONDS
+    while (left := _threads()) and time.monotonic() < deadline:  # noqa: ASYNC110  nobody tells of their end
+        await asyncio.sleep(0.01)  # those that were told to end need a moment for it
+    if left:
+        _log.warning("threads that agents have started go on: leaving without them", threads=left)
+        leave_at_once()
+
+
+def _threads() -> list[str]:
+    ours = threading.main_thread()
+    return [each.name for each in threading.enumerate() if each is not ours and not each.daemon]
 
 
 def leave_at_once() -> None:

@@ -37,7 +37,7 @@ from holdfast.schedules.troubles import counting_discarded, script_failed
 from holdfast.schedules.upkeep import Upkeep
 from holdfast.services.connections import Connections
 from holdfast.services.isolation import isolation
-from holdfast.services.process import calm_collector, leave_at_once, loop_factory
+from holdfast.services.process import calm_collector, leave_at_once, leaving_past_threads, loop_factory
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -286,4 +286,5 @@ def run_scheduler(settings: Settings, app: App) -> int:
 async def _until_signal(settings: Settings, app: App) -> None:
     process = SchedulerProcess(settings, app, abandon=leave_at_once)
     on_signals(process.request_stop)
-    await process.run()
+    async with leaving_past_threads():
+        await process.run()

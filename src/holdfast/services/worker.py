@@ -21,16 +21,16 @@ import uuid
 from typing import TYPE_CHECKING
 
 from holdfast.agents.watchdog import LoopWatchdog
-from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.errors import ConfigError, Conflict, HoldfastError, StoreUnavailable
 from holdfast.leases.keeper import Keeper
-from holdfast.redis.client import DISCONNECTS, TROUBLE
+from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
 from holdfast.redis.members import Member, Members
 from holdfast.services.connections import Connections
 from holdfast.services.desk import Floor, Place, Ways
 from holdfast.services.isolation import isolation
-from holdfast.services.names import is_taken
+from holdfast.services.names import OwnName, is_taken
 from holdfast.services.pod import Holding, pod_name
-from holdfast.services.process import calm_collector, leave_at_once, loop_factory
+from holdfast.services.process import calm_collector, leave_at_once, leaving_past_threads, loop_factory
 from holdfast.services.sidecar import quit_sidecar
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _STOP_MARGIN_SECONDS = 3.0
 """How long agents may take to unwind once asked to hand back, before the process leaves without them."""
 _THREADS = "holdfast-agent"
+_DAMAGED = "Redis refuses to let us serve {queues}: is a key of that name something else? ({error})"
 _VERSION = importlib.metadata.version("holdfast")
 
 _log = get_logger(__name__)
@@ -79,6 +80,7 @@ class WorkerProcess:
         self._hurry = asyncio.Event()
         self._since = time.time()
         self._holding = Holding()
+        self._own_name = OwnName(self._members.ttl_seconds)
         self._desks: list[Desk] = []
 
     def running(self) -> list[str]:
@@ -107,8 +109,9 @@ class WorkerProcess:
             executor = self._executor()
             stack.callback(executor.shutdown, wait=False, cancel_futures=True)
             own = (connections, self._app, keeper, self.metrics, self.name, executor, attempts, self._ways)
+            entitled = self._own_name.sure
             queues = [connections.queue(each) for each in settings.worker_queues()]
-            floor = Floor(Place(*own), queues)
+            floor = Floor(Place(*own, entitled), queues)
             desks = self._desks = floor.desks
             await _look_at_store(connections)
             if await self._join(connections, floor):
@@ -120,6 +123,11 @@ class WorkerProcess:
                 await quit_sidecar(settings.worker.envoy_quit_url)
         if _threads_left() or any(desk.worker.lingering for desk in desks):
             self._abandon()
+        if self._own_name.lost:
+            raise Conflict(
+                f"another worker has taken the name {self.name!r} while this one was away: it has left "
+                "(WORKER_POD_NAME must be unique)"
+            )
 
     async def _work(self, connections: Connections, keeper: Keeper, floor: Floor) -> None:
         async with asyncio.TaskGroup() as group:
@@ -156,10 +164,14 @@ class WorkerProcess:
             try:
                 if not await self._name_is_taken(connections):
                     await floor.join()
-                    await self._announce(connections, floor)
+                    await self._announce(connections, floor, again=False)
                     return True
+            except ConfigError:
+                raise
             except DISCONNECTS as exc:
                 self._log.warning("waiting for Redis", error=str(exc) or type(exc).__name__)
+            except REFUSALS as exc:
+                raise HoldfastError(_DAMAGED.format(queues=", ".join(floor.names), error=exc)) from exc
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), 1.0)
         return False
@@ -182,7 +194,7 @@ class WorkerProcess:
             with contextlib.suppress(*TROUBLE):  # the next beat tries again; no lease needs it
                 await self._announce(connections, floor)
 
-    async def _announce(self, connections: Connections, floor: Floor) -> None:
+    async def _announce(self, connections: Connections, floor: Floor, *, again: bool = True) -> None:
         running = [key for desk in floor.desks for key in desk.worker.running]
         fields = {
             "version": _VERSION,
@@ -197,7 +209,13 @@ class WorkerProcess:
             "held_seconds": f"{self._holding.seconds(running):.0f}",
             **pod_name(self._settings).fields(),
         }
-        await self._members.announce(connections.redis, Member("worker", self.name, fields))
+        asked, ourselves = time.monotonic(), Member("worker", self.name, fields)
+        if await self._members.announce(connections.redis, ourselves, again=again):
+            self._own_name.keep(asked)
+        elif not self._own_name.lost:
+            self._own_name.lost = True
+            self._log.error("another worker has taken this name: leaving everything to it")
+            self._stop.set()
 
     # -- shutdown
 
@@ -249,9 +267,10 @@ class WorkerProcess:
 
     async def _phase_3(self, connections: Connections, floor: Floor, *, hurried: bool = False) -> None:
         with self._phase("3", "leave"):
-            await self._say_goodbye(self._members.leave(connections.redis, "worker", self.name))
-            # Also if Redis did not hear that. From here on others begin what we had.
-            await self._say_goodbye(floor.leave())
+            if not self._own_name.lost:  # what goes by it is another's now: that would be handed back
+                await self._say_goodbye(self._members.leave(connections.redis, "worker", self.name))
+                # Also if Redis did not hear that. From here on others begin what we had.
+                await self._say_goodbye(floor.leave())
             await quit_sidecar(self._settings.worker.envoy_quit_url, hurried=hurried)
 
     async def _say_goodbye(self, goodbye: Awaitable[None]) -> None:
@@ -301,7 +320,8 @@ def run_worker(settings: Settings, app: App) -> int:
 async def _until_signal(settings: Settings, app: App) -> None:
     process = WorkerProcess(settings, app, abandon=leave_at_once)
     on_signals(process.request_stop)
-    await process.run()
+    async with leaving_past_threads():
+        await process.run()
 
 
 async def _look_at_store(connections: Connections) -> None:

@@ -1,11 +1,13 @@
 -- Write or refresh the record of a live process; it never exists without a ttl.
 -- KEYS  1 member (hash with ttl)
--- ARGV  1 ttl ms, then field, value, …
--- returns Redis TIME in ms
+-- ARGV  1 ttl ms, 2 since when the one that may have the record has lived ('' if it may be anybody's), then field, value, …
+-- returns Redis TIME in ms, or 0 if another process has the name by now
 -- @include clock
-local member = KEYS[1]
+local member, ours = KEYS[1], ARGV[2]
 
+local theirs = ours ~= '' and redis.call('HGET', member, 'since')
+if theirs and theirs ~= ours then return 0 end
 redis.call('DEL', member)
-for i = 2, #ARGV, 2 do redis.call('HSET', member, ARGV[i], ARGV[i + 1]) end
+for i = 3, #ARGV, 2 do redis.call('HSET', member, ARGV[i], ARGV[i + 1]) end
 redis.call('PEXPIRE', member, ARGV[1])
 return now_ms()
