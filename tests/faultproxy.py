@@ -24,9 +24,9 @@ Direction = Literal["both", "requests", "replies"]
 
 @dataclasses.dataclass
 class _Drop:
-    """Lose the reply to commands named ``command`` (any if empty) once ``after`` of them have passed."""
+    """Lose the reply to commands that begin with ``words`` (any if none) once ``after`` of them have passed."""
 
-    command: bytes
+    words: list[bytes]
     after: int
     times: int
     silently: bool
@@ -38,7 +38,8 @@ class _Link:
 
     writer: asyncio.StreamWriter
     server: asyncio.StreamWriter | None = None
-    asked: collections.deque[bytes] = dataclasses.field(default_factory=collections.deque)
+    asked: collections.deque[list[bytes]] = dataclasses.field(default_factory=collections.deque)
+    """The first words of what is not answered yet."""
 
 
 class FaultProxy:
@@ -102,8 +103,12 @@ class FaultProxy:
     def drop_replies(
         self, command: str = "", *, after: int = 0, times: int = 1, silently: bool = False
     ) -> None:
-        """Lose replies after ``after`` commands: the connection is closed, or just silent."""
-        self._run(self._set_drop(_Drop(command.upper().encode(), after, times, silently)))
+        """Lose replies after ``after`` commands: the connection is closed, or just silent.
+
+        ``command`` is a name, or a name and its first argument: one script is ``EVALSHA <its hash>``.
+        """
+        words = [word.encode() for word in command.upper().split()]
+        self._run(self._set_drop(_Drop(words, after, times, silently)))
 
     def delay(self, seconds: float) -> None:
         """Hand over every reply that much later."""
@@ -210,9 +215,9 @@ class FaultProxy:
             await self._requests.wait()
             commands.feed(data)
             while isinstance(command := commands.gets(), list):
-                name = bytes(command[0]).upper()
-                self.commands[name] += 1
-                link.asked.append(name)
+                words = [bytes(word).upper() for word in command[:2]]
+                self.commands[words[0]] += 1
+                link.asked.append(words)
             link.server.write(data)
             await link.server.drain()
 
@@ -224,7 +229,7 @@ class FaultProxy:
             await self._replies.wait()
             replies.feed(data)
             while replies.gets() is not _NOTHING:
-                if self._loses(link.asked.popleft() if link.asked else b""):
+                if self._loses(link.asked.popleft() if link.asked else []):
                     self.dropped += 1
                     if self._drop is not None and self._drop.silently:
                         await asyncio.Event().wait()
@@ -232,9 +237,9 @@ class FaultProxy:
             link.writer.write(data)
             await link.writer.drain()
 
-    def _loses(self, command: bytes) -> bool:
+    def _loses(self, asked: list[bytes]) -> bool:
         drop = self._drop
-        if drop is None or drop.times == 0 or (drop.command and drop.command != command):
+        if drop is None or drop.times == 0 or asked[: len(drop.words)] != drop.words:
             return False
         if drop.after > 0:
             drop.after -= 1

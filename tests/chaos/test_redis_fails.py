@@ -13,6 +13,7 @@ from holdfast import App
 from holdfast.config import RedisSettings
 from holdfast.errors import RedisUnavailable
 from holdfast.leases.streams import StreamLeases
+from holdfast.redis.scripts import load
 from holdfast.runs.run import Status, Submission
 
 pytestmark = pytest.mark.chaos
@@ -157,13 +158,15 @@ async def test_an_event_whose_reply_is_lost_is_in_the_feed_once(
 async def test_a_claim_whose_reply_is_lost_comes_back_at_once(
     redis, fault_proxy, proxied_settings, redis_settings
 ):
+    """Fails if the worker does not ask what it holds: nobody else would begin it before its lease is over."""
     seen = Seen()
     async with System(redis_settings) as direct, System(proxied_settings, slots=2, ttl=8.0) as system:
         await system.worker(seen.app)
         await direct.ended(await direct.submit("work", 0))
-        fault_proxy.drop_replies(command="EVALSHA", times=1)
+        fault_proxy.drop_replies(f"EVALSHA {load('holdfast.runs', 'claim').sha}")
         run_id = await direct.submit("work", 0)
         run = await direct.ended(run_id)
+        assert run.fence > 1, "the reply that was lost was that of its claim"
         assert (run.status, run.attempt) == (Status.SUCCEEDED, 1), "a claim nobody heard of is no attempt"
         assert run.finished_at - run.submitted_at < 1.9, "it waited for its lease to end"
         seen.check()
