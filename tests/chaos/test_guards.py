@@ -51,6 +51,7 @@ EXPIRY = "tests/integration/runs/test_expiry.py"
 DEAD = "tests/integration/runs/test_deadletter.py"
 RELAYED = "tests/integration/events/test_relay_of_runs.py"
 INVOKE = "tests/unit/agents/test_invoke.py"
+DEADLINE = f"{WORKER}::test_the_deadline_is_the_runs_own_or_its_agents_or_the_queues"
 
 GUARDS = [
     Guard(
@@ -861,6 +862,27 @@ GUARDS = [
         " or any(desk.worker.lingering for desk in desks)",
         "",
         f"{WORKER}::test_a_worker_leaves_without_an_agent_that_lingers",
+    ),
+    Guard(
+        "a queue's deadline is for no run",
+        "runs/perform.py",
+        "return settings.timeout_seconds if",
+        "return 1800.0 if",
+        f"{DEADLINE}[the queue's]",
+    ),
+    Guard(
+        "a queue's deadline is for every agent",
+        "runs/perform.py",
+        "return settings.timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds",
+        "return settings.timeout_seconds",
+        f"{DEADLINE}[the agent's, longer]",
+    ),
+    Guard(
+        "an agent's deadline is for every run",
+        "runs/perform.py",
+        "own = envelope.timeout_seconds",
+        "own = envelope.timeout_seconds if spec.timeout_seconds is None else None",
+        f"{DEADLINE}[the run's, longer]",
     ),
 ]
 

@@ -12,6 +12,7 @@ import pytest
 from system import System, until
 
 from holdfast import App, GiveUp, RetryLater
+from holdfast.config import load
 from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge, QueueFull, QueuePaused
 from holdfast.runs.run import Priority, Status, Submission
 from holdfast.services.worker import WorkerProcess
@@ -171,6 +172,37 @@ async def test_a_run_that_takes_too_long_is_timed_out_told_and_dead_lettered(sys
     assert (await system.events(run_id))[-1] == "timed_out"
     ((_, letter),) = await redis.xrange(system.queue.keys.deadletter)
     assert letter[b"reason"] == b"timed_out"
+
+
+DEADLINES = {
+    "the queue's": ("100ms", None, None),
+    "the agent's, shorter": ("1h", 0.1, None),
+    "the agent's, longer": ("50ms", 0.1, None),
+    "the run's, shorter": ("1h", 3600, 0.1),
+    "the run's, longer": ("50ms", 0.05, 0.1),
+}
+"""Whose counts, and how long the queue, the agent and the run give."""
+
+
+@pytest.mark.parametrize("whose", DEADLINES)
+async def test_the_deadline_is_the_runs_own_or_its_agents_or_the_queues(redis, redis_settings, app, whose):
+    """Fails if MESSAGE_LOCK_DURATION ends no run, or one whose agent or producer said how long it may take."""
+    of_queue, of_agent, of_run = DEADLINES[whose]
+    seconds = load(environ={"MESSAGE_LOCK_DURATION": of_queue}).settings.queue.timeout_seconds
+
+    @app.agent(timeout=of_agent)
+    async def slow(payload):
+        await asyncio.Event().wait()
+
+    async with System(redis_settings, timeout_seconds=seconds) as system:
+        await system.worker(app)
+        run_id = await system.submit("slow", timeout_seconds=of_run)
+        run = await system.ended(run_id)
+        assert (run.status, run.attempt, run.error.kind) == (Status.TIMED_OUT, 1, "timed_out")
+        assert run.error.message == "agent 'slow' did not end within 0.1 s"
+        assert await system.events(run_id) == ["submitted", "started", "timed_out"]
+        ((_, letter),) = await redis.xrange(system.queue.keys.deadletter)
+        assert (letter[b"run_id"], letter[b"reason"]) == (run_id.encode(), b"timed_out")
 
 
 async def test_a_result_that_is_not_json_fails_the_run_with_its_name(system, app):
