@@ -51,6 +51,7 @@ EXPIRY = "tests/integration/runs/test_expiry.py"
 DEAD = "tests/integration/runs/test_deadletter.py"
 RELAYED = "tests/integration/events/test_relay_of_runs.py"
 INVOKE = "tests/unit/agents/test_invoke.py"
+SENDER = "tests/integration/runs/test_sender.py"
 DEADLINE = f"{WORKER}::test_the_deadline_is_the_runs_own_or_its_agents_or_the_queues"
 
 GUARDS = [
@@ -883,6 +884,13 @@ GUARDS = [
         "own = envelope.timeout_seconds",
         "own = envelope.timeout_seconds if spec.timeout_seconds is None else None",
         f"{DEADLINE}[the run's, longer]",
+    ),
+    Guard(
+        "a submission waits for its process's reads",
+        "services/connections.py",
+        "client = connect(self.settings.redis)\n        self._stack.push_async_callback(client.aclose)\n",
+        "client = self.redis\n",
+        f"{SENDER}::test_a_flood_of_reads_does_not_delay_a_submission",
     ),
 ]
 

@@ -1,4 +1,7 @@
-"""A sender tries again by its three settings: how often, after how long, and how much longer each time."""
+"""A sender waits for nobody else's calls, and tries again by its three settings.
+
+The settings say how often, after how long, and how much longer each time.
+"""
 
 from __future__ import annotations
 
@@ -63,3 +66,21 @@ async def test_the_try_after_redis_is_back_is_the_last(queue: RunQueue, restarta
     assert ticket.fresh
     assert clock.waits == [0.25, 0.75]
     assert await queue.redis.xlen(queue.keys.stream) == 1
+
+
+async def test_a_flood_of_reads_does_not_delay_a_submission(redis, redis_settings):
+    """Fails if a sender shares the pool of its process: it would wait until one of the reads has ended."""
+    few = msgspec.structs.replace(redis_settings, max_connections=2, socket_timeout_seconds=60.0)
+    async with System(few) as system, Connections(system.settings) as connections:
+        queue = connections.sender(system.settings.queue)
+        reads = [asyncio.create_task(connections.redis.blpop("nothing")) for _ in range(2)]
+        try:
+            async with asyncio.timeout(10):
+                while (await redis.info("clients"))["blocked_clients"] < len(reads):
+                    await asyncio.sleep(0.005)
+                ticket = await queue.submit(Submission(agent="work"))
+            assert ticket.fresh
+            assert not any(read.done() for read in reads)
+        finally:
+            await redis.rpush("nothing", *range(len(reads)))
+            await asyncio.gather(*reads)
