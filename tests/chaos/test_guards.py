@@ -892,6 +892,29 @@ GUARDS = [
         "client = self.redis\n",
         f"{SENDER}::test_a_flood_of_reads_does_not_delay_a_submission",
     ),
+    Guard(
+        "every submission tries a Redis that stays away",
+        "services/connections.py",
+        "            breaker=breaker,\n",
+        "",
+        f"{SENDER}::test_a_redis_that_stays_away_is_not_asked_by_every_submission",
+    ),
+    Guard(
+        "the API submits without a breaker",
+        "services/api.py",
+        "Line(connections.sender(settings), queue,",
+        "Line(queue, queue,",
+        "tests/integration/api/test_nouns.py"
+        "::test_a_redis_that_does_not_answer_is_not_asked_by_every_request",
+    ),
+    Guard(
+        "a scheduler submits without a breaker",
+        "services/scheduler.py",
+        "connections.sender(",
+        "connections.queue(",
+        "tests/integration/schedules/test_outage.py"
+        "::test_a_target_that_does_not_answer_is_not_asked_by_every_turn",
+    ),
 ]
 
 

@@ -9,7 +9,8 @@ import pytest
 from apiserver import key_line
 
 from holdfast import App, Context, GiveUp
-from holdfast.config import QueueSettings
+from holdfast.config import BreakerSettings, QueueSettings, SenderSettings
+from holdfast.redis.scripts import load
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
 
@@ -399,6 +400,25 @@ async def test_a_redis_that_is_away_is_told_with_when_to_come_back(api, fault_pr
     async with asyncio.timeout(30):
         while not await works():  # the breaker of the sender opens again by itself
             await asyncio.sleep(0.05)
+
+
+async def test_a_redis_that_does_not_answer_is_not_asked_by_every_request(
+    system, api, fault_proxy, proxied_settings
+):
+    """Fails if the API submits without its breaker: each request would be held up by tries of its own."""
+    system.settings = msgspec.structs.replace(
+        system.settings, sender=SenderSettings(max_retries=3, retry_delay_seconds=0.01)
+    )
+    breaker = BreakerSettings(failure_threshold=6, window_seconds=3600, cooldown_seconds=3600)
+    running = await api(redis=msgspec.structs.replace(proxied_settings, breaker=breaker))
+    client, metrics = running.client(), running.process.metrics.registry
+    fault_proxy.drop_replies(f"EVALSHA {load('holdfast.runs', 'submit').sha}", times=100)
+    answers = [await client.post("/execute", json={"agent_id": "echo"}) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [503] * 4
+    assert fault_proxy.dropped == 6, "four tries of the first, two of the second"
+    assert int(answers[0].headers["retry-after"]) < 60
+    assert all(3000 < int(answer.headers["retry-after"]) <= 3600 for answer in answers[1:])
+    assert metrics.get_sample_value("holdfast_redis_breaker_state", {"queue": "agent-queue"}) == 2
 
 
 @pytest.mark.parametrize(

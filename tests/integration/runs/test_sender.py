@@ -1,4 +1,4 @@
-"""A sender waits for nobody else's calls, and tries again by its three settings.
+"""A sender waits for nobody else's calls, and tries again by its three settings until its breaker opens.
 
 The settings say how often, after how long, and how much longer each time.
 """
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from system import System
 
-from holdfast.config import RedisSettings, load
+from holdfast.config import BreakerSettings, RedisSettings, load
 from holdfast.errors import RedisUnavailable
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Submission
@@ -43,7 +43,8 @@ class FakeSleep:
 @pytest.fixture
 async def queue(restartable_valkey):
     """A queue whose sender has the settings above, on a Redis that is away."""
-    redis = RedisSettings(url=restartable_valkey.tcp_url)
+    breaker = BreakerSettings(failure_threshold=5, cooldown_seconds=3600)
+    redis = RedisSettings(url=restartable_valkey.tcp_url, breaker=breaker)
     async with System(redis) as system:
         sender = load(environ=ENVIRON).settings.sender
         settings = msgspec.structs.replace(system.settings, sender=sender)
@@ -66,6 +67,19 @@ async def test_the_try_after_redis_is_back_is_the_last(queue: RunQueue, restarta
     assert ticket.fresh
     assert clock.waits == [0.25, 0.75]
     assert await queue.redis.xlen(queue.keys.stream) == 1
+
+
+async def test_a_redis_that_stays_away_is_not_asked_by_every_submission(queue: RunQueue, monkeypatch):
+    """Fails if a sender has no breaker: each submission would try again, and its producer wait, for seconds."""
+    clock = FakeSleep(monkeypatch)
+    for _ in range(2):  # four tries, and the fifth
+        with pytest.raises(RedisUnavailable):
+            await queue.submit(Submission(agent="work"))
+    waited = list(clock.waits)
+    with pytest.raises(RedisUnavailable, match="the next try is in") as refused:
+        await queue.submit(Submission(agent="work"))
+    assert clock.waits == waited, "it is refused at once"
+    assert 3000 < refused.value.retry_after <= 3600
 
 
 async def test_a_flood_of_reads_does_not_delay_a_submission(redis, redis_settings):

@@ -6,12 +6,15 @@ import asyncio
 import itertools
 import time
 
+import msgspec
 import pytest
 from scheduling import stage_of
 from system import until
 
 from holdfast import App
+from holdfast.config import BreakerSettings, SenderSettings
 from holdfast.redis.breaker import State
+from holdfast.redis.scripts import load
 
 
 @pytest.fixture
@@ -43,3 +46,24 @@ async def test_the_cadence_goes_on_after_an_outage(stage, fault_proxy):
     assert min(gaps) > 0.1, "missed turns are one run, not a herd"
     assert time.monotonic() - back < 8
     await until(lambda: running.scheduler.permits.taken <= 1)  # a look takes some for a moment
+
+
+async def test_a_target_that_does_not_answer_is_not_asked_by_every_turn(stage, fault_proxy):
+    """Fails if a scheduler submits without a breaker: its turns would go on trying, each with a permit."""
+    app, system = App("test"), stage.system
+    breaker = BreakerSettings(failure_threshold=2, window_seconds=3600, cooldown_seconds=3600)
+    system.settings = msgspec.structs.replace(
+        system.settings,
+        sender=SenderSettings(max_retries=100, retry_delay_seconds=0.01, retry_backoff=1.0),
+        redis=msgspec.structs.replace(system.settings.redis, breaker=breaker),
+    )
+
+    @app.schedule(every=0.1, target=system.queue.name)
+    async def later() -> None: ...
+
+    fault_proxy.drop_replies(f"EVALSHA {load('holdfast.runs', 'submit').sha}", times=1000)
+    running = await stage.start(app)
+    entry = await stage.entry("later", runs=3)
+    assert entry.last_outcome == "failed"
+    assert fault_proxy.dropped == 2
+    assert running.count("redis_breaker_state", queue=system.queue.name) == 2
