@@ -338,8 +338,11 @@ def _read(run: Claimed, settings: QueueSettings) -> Envelope:
     if size > most:
         raise MalformedMessage(f"message_data has {size} bytes, more than max_payload_bytes = {most}")
     envelope = decode_message(run.message)
+    if envelope.action == "RESUME":  # an answer to a run that waits never becomes a run: the claim takes it
+        told = f"no run {run.run_id!r} waits for an answer (action RESUME)"
+        raise MalformedMessage(f"{told}: correlation_id must be the id of an interrupted run of this queue")
     if envelope.action != "START":
-        raise MalformedMessage(f"action {envelope.action[:40]!r} is not known here: only START is")
+        raise MalformedMessage(f"action {envelope.action[:40]!r} is not known: only START and RESUME are")
     return envelope
 
 

@@ -151,6 +151,17 @@ async def test_a_producer_in_any_language_answers_by_an_entry_that_says_resume(s
     await system.nothing_left()
 
 
+async def test_an_answer_to_a_run_that_nobody_knows_says_so_among_the_dead_letters(system, app):
+    """Fails if its action, which is known, is called unknown."""
+    message = msgspec.json.encode({"action": "RESUME", "input": True})
+    fields = {"message_data": message, "agent_id": "in_a_thread", "correlation_id": "nobody"}
+    await system.queue.redis.xadd(system.queue.keys.stream, fields)
+    await system.worker(app)
+    run = await system.adopted("nobody")
+    assert (run.status, run.error.kind) == (Status.FAILED, "malformed")
+    assert run.error.message.startswith("no run 'nobody' waits for an answer")
+
+
 async def test_an_interrupted_run_is_no_lost_one_and_does_not_expire(system, app):
     run_id = await system.submit("approve", "plan")
     await system.worker(app)
