@@ -36,12 +36,23 @@ def encode_message(submission: Submission, trace: dict[str, str], *, max_bytes: 
         logger_context=submission.logger_context,
         trace=trace,
     )
-    message = encode_value(envelope, f"input for agent {submission.agent!r}")
+    message = encode_parts(envelope, f"for agent {submission.agent!r}")
     if len(message) > max_bytes:
         size = f"message for agent {submission.agent!r} has {len(message)} bytes, more than max_payload_bytes"
         advice = "store large data elsewhere and send a reference, or raise HOLDFAST_MAX_PAYLOAD_BYTES"
         raise PayloadTooLarge(f"{size} = {max_bytes}; {advice}")
     return message
+
+
+def encode_parts(whole: msgspec.Struct, whose: str) -> bytes:
+    """Write a struct at once; if that fails, say which of its fields can't be written."""
+    try:
+        return encode_value(whole, f"message {whose}")
+    except InputError as exc:
+        failed = exc
+    for name in whole.__struct_fields__:
+        encode_value(getattr(whole, name), f"{name} {whose}")
+    raise failed
 
 
 def encode_value(value: Any, what: str) -> bytes:

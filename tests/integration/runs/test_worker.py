@@ -258,9 +258,9 @@ async def test_a_result_that_was_not_awaited_is_told_by_its_name(system):
 
 
 async def test_an_input_with_a_number_that_json_has_not_is_refused(system):
-    with pytest.raises(InputError, match=r"input for agent 'echo' can't be written .* \$\.input\.n is inf"):
+    with pytest.raises(InputError, match=r"input for agent 'echo' can't be written .* \$\.n is inf"):
         await system.submit("echo", {"n": float("inf")})
-    with pytest.raises(InputError, match=r"\$\.metadata\.n is nan"):
+    with pytest.raises(InputError, match=r"metadata for agent 'echo' can't be written .* \$\.n is nan"):
         await system.submit("echo", 1, metadata={"n": float("nan")})
     run_id = await system.submit("echo", 1, delay_seconds=60)
     with pytest.raises(InputError, match=r"the answer to run .* \$ is nan"):
@@ -707,6 +707,9 @@ async def test_too_large_a_message_is_refused_by_name(redis, redis_settings):
         ({"agent": "a", "run_id": "x" * 300}, "run_id"),
         ({"agent": "a", "idempotency_key": "ü"}, "idempotency_key"),
         ({"agent": "a", "input": object()}, "input for agent 'a'"),
+        ({"agent": "a", "metadata": {"k": object()}}, "metadata for agent 'a'"),
+        ({"agent": "a", "logger_context": {"k": object()}}, "logger_context for agent 'a'"),
+        ({"agent": "a", "client_id": "\udcff"}, "client_id for agent 'a'"),
         ({"agent": "a", "run_id": "x:events"}, "':events'"),
         ({"agent": "a", "timeout_seconds": 0}, "timeout_seconds"),
         ({"agent": "a", "timeout_seconds": 1e300}, "timeout_seconds"),

@@ -16,7 +16,7 @@ from holdfast.errors import (
     InputError,
     PayloadTooLarge,
 )
-from holdfast.runs.message import encode_value
+from holdfast.runs.message import encode_parts
 from holdfast.runs.run import Status, Submission, Ticket, checked_id
 from holdfast.runs.submit import uuid7
 
@@ -160,7 +160,7 @@ def _asked(wanted: Submission, queue: str, key: str = "") -> _Asked:
         checked_id(wanted.idempotency_key, "idempotency_key")
     ours = "" if wanted.run_id or wanted.idempotency_key else uuid7()
     run_id = checked_id(wanted.run_id, "run_id") if wanted.run_id else ours
-    body = encode_value(_request(wanted, queue, run_id, key), f"input for agent {wanted.agent!r}")
+    body = encode_parts(_request(wanted, queue, run_id, key), f"for agent {wanted.agent!r}")
     return _Asked(body, named_here=bool(ours))
 
 
