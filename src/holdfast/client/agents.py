@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from holdfast.client.handle import RunHandle
+from holdfast.client.request import seconds_of
 from holdfast.errors import InputError
 from holdfast.hosts.agent import Needs, Status, checked
 from holdfast.hosts.residents import require_alive
@@ -148,9 +149,10 @@ class Agents:
 
     async def ask(self, agent_id: str, message: Any, timeout: Duration | None = 30.0) -> Any:
         """Send a message and wait for what ``receive`` returns; raises at once if the agent has crashed."""
+        patience = None if timeout is None else seconds_of("timeout", timeout)
         known = await self.get(agent_id)
         require_alive(known.status, known.error, agent_id)
-        return await (await self.send(agent_id, message)).result(timeout)
+        return await (await self.send(agent_id, message)).result(patience)
 
     async def hosts(self) -> list[HostInfo]:
         """Read every live host, by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config import duration_seconds
+from holdfast.client.request import seconds_of
 from holdfast.errors import ResultTimeout, RunCancelled, RunError, RunFailed, RunTimedOut
 from holdfast.runs.run import Run, Status
 
@@ -50,20 +50,33 @@ class RunHandle:
         """Wait until the run has ended and return its result.
 
         RunFailed, RunTimedOut or RunCancelled say how it ended otherwise; ResultTimeout says that it
-        has not ended yet and goes on. A Redis or an API that goes away meanwhile is waited for.
+        goes on, as far as was seen. A Redis or an API that goes away meanwhile is waited for. With a
+        ``timeout`` of 0 it is looked at once.
         """
-        seconds = None if timeout is None else duration_seconds(timeout)
-        scope = asyncio.timeout(seconds)
-        try:
-            async with scope:
-                run = await self._line.ended(self.run_id)
-        except TimeoutError as exc:
-            if not scope.expired():
-                raise
-            raise ResultTimeout(f"run {self.run_id} has not ended after {seconds:g} s; it goes on") from exc
+        run = await self._waited(None if timeout is None else seconds_of("timeout", timeout))
         if run.status is Status.SUCCEEDED:
             return run.result
         raise error_of(run)
+
+    async def _waited(self, seconds: float | None) -> Run:
+        if seconds == 0:
+            return await self._looked()
+        scope = asyncio.timeout(seconds)
+        try:
+            async with scope:
+                return await self._line.ended(self.run_id)
+        except TimeoutError as exc:
+            if not scope.expired():
+                raise
+            told = f"run {self.run_id} was not seen to end within {seconds:g} s"
+            raise ResultTimeout(f"{told}; that ends the waiting, not the run") from exc
+
+    async def _looked(self) -> Run:
+        # A look takes a moment, too: cut off at once, it would say of every run that it goes on.
+        run = await self.run()
+        if not run.status.ended:
+            raise ResultTimeout(f"run {self.run_id} has not ended: it is {run.status}")
+        return run
 
     def events(self, after: str = "0") -> AsyncGenerator[Event]:
         """Follow the run's events, all of them or those after an id, until it has ended."""

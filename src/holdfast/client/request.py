@@ -68,7 +68,7 @@ def submission(
         input=input,
         run_id=run_id or correlation_id,
         priority=_priority(priority),
-        delay_seconds=_seconds("delay", delay),
+        delay_seconds=seconds_of("delay", delay),
         timeout_seconds=None if timeout is None else _timeout(timeout),
         metadata=_named(metadata, "metadata"),
         multitask=_multitask(multitask),
@@ -76,6 +76,14 @@ def submission(
         logger_context=_named(logger_context, "logger_context"),
         **rest,
     )
+
+
+def seconds_of(name: str, value: Duration) -> float:
+    """Return a duration that a caller gave in seconds, or raise InputError that names it."""
+    try:
+        return duration_seconds(value)
+    except (ConfigError, TypeError) as exc:
+        raise InputError(f"{name}: {exc}") from exc
 
 
 def _require_text(**values: object) -> None:
@@ -98,15 +106,8 @@ def _multitask(value: str) -> Multitask:
         raise InputError(f"multitask must be one of {', '.join(Multitask)}, got {value!r}") from None
 
 
-def _seconds(name: str, value: Duration) -> float:
-    try:
-        return duration_seconds(value)
-    except (ConfigError, TypeError) as exc:
-        raise InputError(f"{name}: {exc}") from exc
-
-
 def _timeout(value: Duration) -> float:
-    seconds = _seconds("timeout", value)
+    seconds = seconds_of("timeout", value)
     if not seconds:
         raise InputError("timeout must be more than 0: leave it out for the agent's own, or the queue's")
     return seconds

@@ -122,6 +122,34 @@ async def test_waiting_may_end_before_the_run_does(client):
     assert await handle.status() is Status.QUEUED
 
 
+async def test_without_any_patience_a_run_that_has_ended_has_its_result(client, worker, face):
+    """Fails if no time is left for the look that finds out."""
+    handle, failed = await client.submit("echo", 1), await client.submit("give_up", "you")
+    assert await handle.result(timeout=10) == 1
+    with pytest.raises(RunFailed):
+        await failed.result(timeout=10)
+    for patience in (0, "0s", timedelta()):
+        assert await handle.result(timeout=patience) == 1
+    with pytest.raises(RunFailed, match="not with you"):
+        await failed.result(timeout=0)
+    with pytest.raises(NotFound, match="nobody"):
+        await client.handle("nobody").result(timeout=0)
+    assert await asyncio.to_thread(_result_at_once, face, handle.run_id) == 1
+
+
+def _result_at_once(face, run_id):
+    with SyncClient(**face.here) as client:
+        return client.handle(run_id).result(timeout=0)
+
+
+@pytest.mark.parametrize("patience", [-1, "-1s", timedelta(seconds=-1), "soon", math.nan, True])
+async def test_a_patience_that_is_no_duration_is_the_callers_mistake(client, patience):
+    with pytest.raises(InputError, match="timeout"):
+        await client.handle("a").result(timeout=patience)
+    with pytest.raises(InputError, match="timeout"):
+        await client.agents.ask("a", 1, timeout=patience)
+
+
 async def test_cancelling_the_waiting_does_not_cancel_the_run(client):
     handle = await client.submit("echo", 1)
     waiting = asyncio.create_task(handle.result())
