@@ -37,6 +37,7 @@ _BATCH = 200
 _LONGEST_DELAY_SECONDS = 10 * 365 * 86400
 _FULL_RETRY_SECONDS = 5.0
 _PAUSED_RETRY_SECONDS = 30.0
+_LONGEST_REASON = 1000
 
 _REASONS: dict[type[Exception], str] = {
     QueueFull: "full",
@@ -219,7 +220,7 @@ class Submitter:
         return replies, most, AssertionError("every row has its reply")
 
     def _ticket(self, submission: Submission, reply: list[bytes], *, resent: bool) -> Ticket | Exception:
-        word, run_id, entry, *status = (part.decode() for part in reply)
+        word, run_id, entry, *status = (part.decode(errors="replace") for part in reply)
         name = self._settings.name
         if word == "exists":
             # After a lost reply, our own first try is what exists.
@@ -232,7 +233,8 @@ class Submitter:
             told = f"queue {name!r} holds {self._settings.max_depth} runs, its max_depth (STREAM_MAXLEN)"
             return QueueFull(f"{told}; add workers, or try again later", retry_after=_FULL_RETRY_SECONDS)
         if word not in {"queued", "delayed"}:  # paused, draining, or what somebody wrote into the gate
-            told = f"queue {name!r} is {word}; `holdfast queues resume {name}` opens it"
+            why = f" ({entry[:_LONGEST_REASON]})" if entry else ""
+            told = f"queue {name!r} is {word}{why}; `holdfast queues resume {name}` opens it"
             return QueuePaused(told, retry_after=_PAUSED_RETRY_SECONDS)
         return Ticket(run_id, Status(word), entry)
 

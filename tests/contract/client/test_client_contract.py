@@ -414,8 +414,19 @@ async def test_a_refusal_among_many_is_raised_or_returned(client):
 
 async def test_a_paused_queue_refuses(client, system):
     await system.queue.pause()
-    with pytest.raises(QueuePaused, match="agent-queue"):
+    with pytest.raises(QueuePaused, match="queue 'agent-queue' is paused;"):
         await client.submit("echo", 1)
+
+
+async def test_a_queue_that_is_closed_says_why(client, system):
+    """Fails if only those who look at the queue are told the reason."""
+    await system.queue.pause("db migration")
+    with pytest.raises(QueuePaused, match=r"is paused \(db migration\);"):
+        await client.submit("echo", 1)
+    await system.queue.drain("moving")
+    (refused,) = await client.submit_many([{"agent": "echo"}], return_errors=True)
+    assert isinstance(refused, QueuePaused)
+    assert "is draining (moving);" in str(refused)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ async def test_a_full_or_paused_queue_says_when_to_come_back(system, api):
     refused = await client.post("/execute", json={"agent_id": "echo"})
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
     assert refused.json()["type"] == "urn:holdfast:problem:queue-paused"
+    assert "is paused (upgrade)" in refused.json()["detail"]
     await system.queue.resume()
     assert (await client.post("/execute", json={"agent_id": "echo"})).status_code == 202
 

@@ -174,7 +174,7 @@ def test_queues_are_shown_paused_drained_and_resumed(cli):
     assert cli("queues", "pause", "--reason", "upgrade").out == "agent-queue paused\n"
     refused = cli("submit", "echo")
     assert refused.code == 1
-    assert "holdfast queues resume agent-queue" in refused.err
+    assert "is paused (upgrade); `holdfast queues resume agent-queue`" in refused.err
     state = cli("queues", "show", "--json").json
     assert (state["gate"]["mode"], state["gate"]["reason"], state["depth"]) == ("paused", "upgrade", 1)
     assert state["settings"]["max_attempts"] == 5

@@ -4,7 +4,8 @@
 -- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 max depth, 4 idempotency ttl ms, 5 retention ms, 6 control channel,
 --       then per run: id, lane number, delay ms, agent, thread, idempotency key or '', message, multitask (enqueue | reject |
 --       interrupt | rollback), tenant, concurrency key, '1' if its events go outside
--- returns, per run: { queued | delayed | exists | full | paused | draining | busy, run id, entry id, status of one that exists }
+-- returns, per run: { queued | delayed | exists | full | paused | draining | busy, run id, entry id (of what is paused or draining:
+--          the reason; of a busy thread: the run that has it), status of one that exists }
 -- @include clock
 -- @include depth
 -- @include pushing
@@ -41,7 +42,7 @@ local function accept(at)
     local have = read_fields(run_prefix .. run, 'entry', 'status')
     return { 'exists', run, have[1] or '', have[2] or '' }
   end
-  if mode then return { mode, id, '' } end
+  if mode then return { mode, id, redis.call('HGET', gate, 'reason') or '' } end
   if depth >= max_depth then return { 'full', id, '' } end
 
   local record, word, entry = run_prefix .. id, 'queued', ''
