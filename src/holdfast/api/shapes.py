@@ -8,13 +8,20 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.api.problems import Problem
+from holdfast.runs.receivers import (
+    TOKEN_LONGEST,
+    UNBROKEN_MUST,
+    UNBROKEN_PATTERN,
+    URL_LONGEST,
+    URL_MUST,
+    URL_PATTERN,
+)
 
 BATCH_MOST: Final = 1000
 """Runs of one batch; together they are as large as a body may be."""
 
 # Beside each pattern, what a caller is told who does not match it.
-_UNBROKEN: Final = {"must": "be printable ASCII characters without blanks"}
-_URL: Final = {"must": "be an http:// or https:// URL"}
+_UNBROKEN: Final = {"must": UNBROKEN_MUST}
 NAMED: Final = {"must": "be letters, digits and _ . : / -, beginning with a letter, a digit or _"}
 
 Text = Annotated[
@@ -32,14 +39,14 @@ Tenant = Annotated[
         extra={"must": "be letters, digits and . _ -"},
     ),
 ]
-Url = Annotated[str, Meta(max_length=2048, pattern="^https?://[!-~]+$", extra=_URL)]
+Url = Annotated[str, Meta(max_length=URL_LONGEST, pattern=URL_PATTERN, extra={"must": URL_MUST})]
 
 
 class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A receiver of A2A push notifications."""
 
     url: Url
-    token: Annotated[str, Meta(max_length=1024, pattern="^[!-~]*$", extra=_UNBROKEN)] = ""
+    token: Annotated[str, Meta(max_length=TOKEN_LONGEST, pattern=UNBROKEN_PATTERN, extra=_UNBROKEN)] = ""
 
 
 class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, InputError
+from holdfast.runs.receivers import check_receivers
 from holdfast.runs.run import Multitask, Priority, Submission
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def submission(
     _require_text(agent=agent, run_id=run_id, correlation_id=correlation_id, **rest)
     if run_id and correlation_id and run_id != correlation_id:
         raise InputError(f"run_id {run_id!r} and correlation_id {correlation_id!r} are two names of one id")
+    receiver = _named(push, "push")
+    check_receivers(rest.get("webhook", ""), receiver)
     return Submission(
         agent=agent,
         input=input,
@@ -72,7 +75,7 @@ def submission(
         timeout_seconds=None if timeout is None else _timeout(timeout),
         metadata=_named(metadata, "metadata"),
         multitask=_multitask(multitask),
-        push=_named(push, "push"),
+        push=receiver,
         logger_context=_named(logger_context, "logger_context"),
         **rest,
     )

@@ -18,6 +18,7 @@ from holdfast.redis.batcher import Batcher, fitting
 from holdfast.redis.keys import LANES
 from holdfast.redis.scripts import load
 from holdfast.runs.message import encode_message
+from holdfast.runs.receivers import check_receivers
 from holdfast.runs.routing import stamped
 from holdfast.runs.run import Status, Submission, Ticket, checked_id
 from holdfast.runs.scope import scoped
@@ -186,6 +187,7 @@ class Submitter:
         timeout = submission.timeout_seconds
         if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT_SECONDS:
             raise InputError(f"timeout_seconds must be more than 0 and at most a year, got {timeout}")
+        check_receivers(submission.webhook, submission.push)
         return (
             checked_id(submission.run_id, "run_id") if submission.run_id else self._new_id(),
             _LANE_NUMBERS[submission.priority.value],

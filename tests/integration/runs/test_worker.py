@@ -711,6 +711,7 @@ async def test_too_large_a_message_is_refused_by_name(redis, redis_settings):
         ({"agent": "a", "logger_context": {"k": object()}}, "logger_context for agent 'a'"),
         ({"agent": "a", "client_id": "\udcff"}, "client_id for agent 'a'"),
         ({"agent": "a", "run_id": "x:events"}, "':events'"),
+        ({"agent": "a", "webhook": "ftp://x"}, "webhook must be an http:// or https:// URL"),
         ({"agent": "a", "timeout_seconds": 0}, "timeout_seconds"),
         ({"agent": "a", "timeout_seconds": 1e300}, "timeout_seconds"),
         ({"agent": "a", "delay_seconds": -1}, "delay_seconds"),

@@ -1,0 +1,43 @@
+"""Who else is told of a run: its webhook, and a receiver of A2A pushes. Every door checks them here."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.config.shown import shown
+from holdfast.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+URL_PATTERN: Final = "^https?://[!-~]+$"
+URL_MUST: Final = "be an http:// or https:// URL"
+URL_LONGEST: Final = 2048
+UNBROKEN_PATTERN: Final = "^[!-~]*$"
+UNBROKEN_MUST: Final = "be printable ASCII characters without blanks"
+TOKEN_LONGEST: Final = 1024
+_PUSH: Final = ("url", "token")
+
+_is_url = re.compile(URL_PATTERN).fullmatch
+_is_token = re.compile(UNBROKEN_PATTERN).fullmatch
+
+
+def check_receivers(webhook: str, push: Mapping[str, Any]) -> None:
+    """Raise InputError that names what nobody could be told by; empty ones are none."""
+    if webhook:
+        _require_url(webhook, "webhook")
+    if not push:
+        return
+    if unknown := [name for name in push if name not in _PUSH]:
+        raise InputError(f"push has {unknown[0]!r:.80}, which is not one of {', '.join(_PUSH)}")
+    _require_url(push.get("url"), "push.url")
+    token = push.get("token", "")
+    if not isinstance(token, str) or len(token) > TOKEN_LONGEST or not _is_token(token):
+        raise InputError(f"push.token must {UNBROKEN_MUST}, at most {TOKEN_LONGEST}")
+
+
+def _require_url(value: object, what: str) -> None:
+    if not isinstance(value, str) or len(value) > URL_LONGEST or not _is_url(value):
+        got = shown(value, url=True) if isinstance(value, str) else value
+        raise InputError(f"{what} must {URL_MUST} of at most {URL_LONGEST} characters, got {got!r:.130}")
