@@ -9,9 +9,9 @@ import msgspec
 
 from holdfast.client.handle import RunHandle
 from holdfast.client.overredis import RedisWay
-from holdfast.client.request import submission
+from holdfast.client.request import requested, submission
 from holdfast.config import Settings, load
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, InputError
 from holdfast.runs.run import checked_id
 
 if TYPE_CHECKING:
@@ -84,9 +84,8 @@ class Client:
         by_queue: dict[str | None, list[tuple[int, Submission]]] = {}
         count = 0
         for at, request in enumerate(requests):
-            options: dict[str, Any] = dict(request)
-            queue = options.pop("queue", None)
-            by_queue.setdefault(queue, []).append((at, submission(**options)))
+            queue, wanted = requested(request)
+            by_queue.setdefault(queue, []).append((at, wanted))
             count = at + 1
         answers: list[RunHandle | HoldfastError | None] = [None] * count
         for queue, items in by_queue.items():
@@ -144,6 +143,8 @@ class Client:
         return handle
 
     def _line(self, queue: str | None) -> Line:
+        if queue is not None and not isinstance(queue, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
+            raise InputError(f"queue must be text, got {queue!r:.60}")
         return self._open().line(queue)
 
     def _open(self) -> Way:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, InputError
@@ -11,6 +11,7 @@ from holdfast.runs.receivers import check_receivers
 from holdfast.runs.run import Multitask, Priority, Submission
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import timedelta
 
     Duration = float | str | timedelta
@@ -45,6 +46,20 @@ class SubmitRequest(SubmitOptions):
     input: Any
 
 
+_WORDS: Final = ("agent", "input", *SubmitOptions.__annotations__)
+
+
+def requested(request: object) -> tuple[str | None, Submission]:
+    """Return the queue and what is sent for an item of ``submit_many``, or raise InputError."""
+    if not isinstance(request, Mapping):
+        raise InputError(f"a request must be a mapping with the words of submit, got {request!r:.60}")
+    options: dict[str, Any] = dict(cast("Mapping[str, Any]", request))
+    if told := _unknown(options):
+        raise InputError(told)
+    queue = options.pop("queue", None)
+    return queue, submission(options.pop("agent", None), **options)
+
+
 def submission(
     agent: str,
     input: Any = None,  # noqa: A002 - the public name of what an agent is given
@@ -61,6 +76,8 @@ def submission(
     **rest: Any,
 ) -> Submission:
     """Return what is sent for a request, or raise InputError that names what is wrong with it."""
+    if told := _unknown(rest):
+        raise TypeError(told)
     _require_text(agent=agent, run_id=run_id, correlation_id=correlation_id, **rest)
     if run_id and correlation_id and run_id != correlation_id:
         raise InputError(f"run_id {run_id!r} and correlation_id {correlation_id!r} are two names of one id")
@@ -87,6 +104,12 @@ def seconds_of(name: str, value: Duration) -> float:
         return duration_seconds(value)
     except (ConfigError, TypeError) as exc:
         raise InputError(f"{name}: {exc}") from exc
+
+
+def _unknown(words: Iterable[str]) -> str:
+    """Say which of these is no word of ``submit``, and which are; nothing if all are."""
+    unknown = next((word for word in words if word not in _WORDS), None)
+    return "" if unknown is None else f"submit has no option {unknown!r:.60}: it has {', '.join(_WORDS)}"
 
 
 def _require_text(**values: object) -> None:

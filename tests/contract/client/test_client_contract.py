@@ -466,6 +466,7 @@ async def test_a_queue_that_is_closed_says_why(client, system):
         ({"push": {"url": "http://x", "token": "two words"}}, "push.token must be"),
         ({"push": {"url": "http://x", "tokn": "t"}}, "push has 'tokn', which is not one of url, token"),
         ({"queue": "two words"}, "queue"),
+        ({"queue": 7}, "queue must be text, got 7"),
         ({"queue": "{a}{b}"}, "queue"),
     ],
 )
@@ -475,9 +476,28 @@ async def test_what_can_not_be_accepted_is_named(client, options, named):
         await client.submit(**request)
 
 
-async def test_a_word_that_does_not_exist_is_a_type_error(client):
-    with pytest.raises(TypeError, match="prority"):
-        await client.submit("echo", prority="high")
+@pytest.mark.parametrize("value", ["high", 1, None])
+async def test_a_word_that_does_not_exist_is_a_type_error_that_tells_those_that_do(client, value):
+    """Fails if what is said depends on what the word was given."""
+    with pytest.raises(TypeError, match=r"no option 'prority': it has agent, input, .* priority,"):
+        await client.submit("echo", prority=value)
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [
+        ("a", "a request must be a mapping with the words of submit, got 'a'"),
+        (None, "mapping .* got None"),
+        ({"agent": "echo", "prority": "high"}, r"no option 'prority': it has agent, input, .* priority,"),
+        ({"agent": "echo", "prority": 1}, "no option 'prority'"),
+        ({"agent": "echo", 7: 1}, "no option 7"),
+        ({"input": 1}, "agent"),
+        ({"agent": "echo", "queue": 7}, "queue must be text, got 7"),
+    ],
+)
+async def test_a_request_among_many_that_is_none_is_named(client, request_, named):
+    with pytest.raises(InputError, match=named):
+        await client.submit_many([request_])
 
 
 @pytest.mark.parametrize("run_id", ["", "two words", "é"])
