@@ -9,7 +9,8 @@ import pytest
 from system import System
 
 import holdfast
-from holdfast import App, Client, ConfigError, NotFound, RedisUnavailable
+from holdfast import App, Client, ConfigError, HoldfastError, NotFound, RedisUnavailable
+from holdfast.config import SenderSettings
 from holdfast.runs.run import Status
 
 app = App("tests")
@@ -52,6 +53,41 @@ async def test_a_run_is_in_the_lane_and_queue_that_were_named(client):
         await client.handle(handle.run_id).status()
     assert await client.handle(handle.run_id, queue="media").status() is Status.QUEUED
     assert (await client.submit("echo")).queue == "agent-queue"
+
+
+async def test_what_one_queue_has_accepted_is_known_though_the_other_can_not_be_reached(
+    system, fault_proxy, proxied_settings
+):
+    """Fails if an error at the second queue takes the handles of the first with it."""
+    sender = SenderSettings(max_retries=0)
+    proxied = msgspec.structs.replace(system.settings, redis=proxied_settings, sender=sender)
+    requests = [{"agent": "echo"}, {"agent": "echo", "queue": "media"}, {"agent": "echo"}]
+    async with Client(settings=proxied) as client:
+        await client.submit_many(requests)  # the script is known from here on
+        fault_proxy.drop_replies("EVALSHA", after=1)
+        first, lost, third = await client.submit_many(requests, return_errors=True)
+        fault_proxy.drop_replies("EVALSHA", after=1)
+        with pytest.raises(RedisUnavailable) as caught:
+            await client.submit_many(requests)
+        assert [await handle.status() for handle in (first, third)] == [Status.QUEUED] * 2
+    assert isinstance(lost, RedisUnavailable)
+    assert caught.value.__notes__ == ["2 of 3 runs were accepted"]
+
+
+@pytest.mark.parametrize(("gate", "spoilt"), [("{media}:gate", 2), ("{media.p1}:gate", 1)])
+async def test_what_redis_refuses_of_many_is_the_error_of_those_alone(system, redis, gate, spoilt):
+    """Fails if what one queue or partition answers stands for all, or is none of our errors."""
+    media = system.settings.queue.renamed("media")
+    media = msgspec.structs.replace(media, partitions=spoilt % 2 + 1)
+    settings = msgspec.structs.replace(system.settings, queues={"media": media})
+    await redis.set(gate, "somebody's")
+    async with Client(settings=settings) as client:
+        requests = [{"agent": "echo", "queue": queue} for queue in ("media", "media", None)]
+        *spread, accepted = await client.submit_many(requests, return_errors=True)
+    await redis.delete(gate)
+    assert accepted.fresh
+    refused = [answer for answer in spread if isinstance(answer, HoldfastError)]
+    assert [("WRONGTYPE" in str(answer)) for answer in refused] == [True] * spoilt
 
 
 async def test_a_url_beats_the_settings(system, redis_url):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 import msgspec
 
@@ -79,26 +79,25 @@ class Client:
         """Ask for many runs, with as few calls as possible, and return their handles in the same order.
 
         Each request has the words of ``submit``. If some are refused the others are accepted all the
-        same: with ``return_errors`` a refusal stands in its place in the list, else the first is raised.
+        same: with ``return_errors`` every refusal stands in its place in the list, else the first is
+        raised. Without it nothing is sent if one of the requests can't be one.
         """
-        by_queue: dict[str | None, list[tuple[int, Submission]]] = {}
-        count = 0
-        for at, request in enumerate(requests):
-            queue, wanted = requested(request)
-            by_queue.setdefault(queue, []).append((at, wanted))
-            count = at + 1
-        answers: list[RunHandle | HoldfastError | None] = [None] * count
-        for queue, items in by_queue.items():
-            for (at, _), answer in zip(items, await self._send_all(queue, items), strict=True):
-                answers[at] = answer
-        return _checked([answer for answer in answers if answer is not None], return_errors=return_errors)
+        self._open()
+        asked = [self._asked(request) for request in requests]
+        if not return_errors:
+            _require_all(asked)
+        answers = dict[int, RunHandle | HoldfastError]()
+        answers.update((at, each) for at, each in enumerate(asked) if isinstance(each, HoldfastError))
+        for line, items in _by_queue(asked):
+            answers.update(zip(items, await _send_all(line, list(items.values())), strict=True))
+        return _checked([answers[at] for at in range(len(asked))], return_errors=return_errors)
 
-    async def _send_all(
-        self, queue: str | None, items: list[tuple[int, Submission]]
-    ) -> list[RunHandle | HoldfastError]:
-        line = self._line(queue)
-        tickets = await line.submit_many([wanted for _, wanted in items])
-        return [_answer(ticket, line) for ticket in tickets]
+    def _asked(self, request: object) -> _Asked:
+        try:
+            queue, wanted = requested(request)
+            return self._line(queue), wanted
+        except HoldfastError as exc:
+            return exc
 
     # -- schedules
 
@@ -186,6 +185,36 @@ def _way(settings: Settings) -> Way:
             "`pip install holdfast[http]`"
         ) from exc
     return HttpWay(settings.client)
+
+
+_Asked: TypeAlias = "tuple[Line, Submission] | HoldfastError"
+
+
+def _require_all(asked: Sequence[_Asked]) -> None:
+    """Raise the first of those that can't be asked for, before any other is."""
+    for at, each in enumerate(asked):
+        if isinstance(each, HoldfastError):
+            each.add_note(f"it is number {at + 1} of {len(asked)} requests; nothing was sent")
+            raise each
+
+
+def _by_queue(asked: Sequence[_Asked]) -> Iterable[tuple[Line, dict[int, Submission]]]:
+    """Put together what goes to one queue, each with its place."""
+    queues: dict[str, tuple[Line, dict[int, Submission]]] = {}
+    for at, each in enumerate(asked):
+        if not isinstance(each, HoldfastError):
+            line, wanted = each
+            queues.setdefault(line.name, (line, {}))[1][at] = wanted
+    return queues.values()
+
+
+async def _send_all(line: Line, wanted: Sequence[Submission]) -> list[RunHandle | HoldfastError]:
+    """Send what goes to one queue; if it can't be reached, that is the answer to all of it."""
+    try:
+        tickets = await line.submit_many(wanted)
+    except HoldfastError as exc:
+        return [exc] * len(wanted)
+    return [_answer(ticket, line) for ticket in tickets]
 
 
 def _answer(ticket: Ticket | Exception, line: Line) -> RunHandle | HoldfastError:

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.client.rollouts import Rollouts
 from holdfast.config.names import checked_queue
-from holdfast.errors import NotFound, RedisUnavailable
+from holdfast.errors import HoldfastError, NotFound, RedisUnavailable
 from holdfast.events.feed import NOW
 from holdfast.redis.breaker import Breaker
 from holdfast.redis.client import connect
@@ -62,7 +62,8 @@ class RedisLine:
     async def submit_many(self, wanted: Sequence[Submission]) -> Sequence[Ticket | Exception]:
         """Ask for many in as few calls as possible."""
         with answering(self._url):
-            return await self._sender.submit_many(wanted)
+            answers = await self._sender.submit_many(wanted)
+        return [_ours(each, self._url) if isinstance(each, Exception) else each for each in answers]
 
     async def get(self, run_id: str) -> Run:
         """Read a run, live or archived."""
@@ -121,6 +122,15 @@ class RedisLine:
 
     async def _past(self, run_id: str, missing: NotFound) -> Run:
         return await past_run(self._archive, run_id, missing, queue=self.name)
+
+
+def _ours(exc: Exception, url: str) -> Exception:
+    """An error that stands in a list as it would have been raised: of a partition, say."""
+    try:
+        with answering(url):
+            raise exc
+    except HoldfastError as ours:
+        return ours
 
 
 class RedisWay:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, InputError
-from holdfast.runs.receivers import check_receivers
 from holdfast.runs.run import Multitask, Priority, Submission
+from holdfast.runs.submit import check_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,9 +81,7 @@ def submission(
     _require_text(agent=agent, run_id=run_id, correlation_id=correlation_id, **rest)
     if run_id and correlation_id and run_id != correlation_id:
         raise InputError(f"run_id {run_id!r} and correlation_id {correlation_id!r} are two names of one id")
-    receiver = _named(push, "push")
-    check_receivers(rest.get("webhook", ""), receiver)
-    return Submission(
+    wanted = Submission(
         agent=agent,
         input=input,
         run_id=run_id or correlation_id,
@@ -92,10 +90,12 @@ def submission(
         timeout_seconds=None if timeout is None else _timeout(timeout),
         metadata=_named(metadata, "metadata"),
         multitask=_multitask(multitask),
-        push=receiver,
+        push=_named(push, "push"),
         logger_context=_named(logger_context, "logger_context"),
         **rest,
     )
+    check_words(wanted)
+    return wanted
 
 
 def seconds_of(name: str, value: Duration) -> float:

@@ -6,13 +6,13 @@ import asyncio
 import os
 import threading
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from holdfast.client.client import Client
 from holdfast.errors import Conflict, HoldfastError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
     from types import TracebackType
     from typing import Unpack
 
@@ -264,9 +264,20 @@ class SyncClient:
         """Ask for a run. The same run id or idempotency key again gives the same run."""
         return self._sync(self._call(self._client.submit(agent, input, **options)))
 
-    def submit_many(self, requests: Iterable[SubmitRequest]) -> list[SyncRunHandle]:
-        """Ask for many runs at once; raise the first refusal, the others being accepted all the same."""
-        return [self._sync(handle) for handle in self._call(self._client.submit_many(requests))]
+    @overload
+    def submit_many(self, requests: Iterable[SubmitRequest]) -> list[SyncRunHandle]: ...
+    @overload
+    def submit_many(
+        self, requests: Iterable[SubmitRequest], *, return_errors: Literal[True]
+    ) -> list[SyncRunHandle | HoldfastError]: ...
+    def submit_many(
+        self, requests: Iterable[SubmitRequest], *, return_errors: bool = False
+    ) -> Sequence[SyncRunHandle | HoldfastError]:
+        """Ask for many runs at once; refusals are raised or returned as ``Client.submit_many`` does."""
+        if not return_errors:
+            return [self._sync(handle) for handle in self._call(self._client.submit_many(requests))]
+        answers = self._call(self._client.submit_many(requests, return_errors=True))
+        return [each if isinstance(each, HoldfastError) else self._sync(each) for each in answers]
 
     def handle(self, run_id: str, *, queue: str | None = None) -> SyncRunHandle:
         """Return a handle on a run that was submitted before, here or elsewhere; it is not looked up yet."""

@@ -178,27 +178,19 @@ class Submitter:
                 metrics.run_duplicates.labels(queue).inc()
 
     def _row(self, submission: Submission, trace: dict[str, str]) -> _Row:
-        if not _AGENT.fullmatch(submission.agent):
-            shown = f"{submission.agent[:80]!r}"
-            raise InputError(f"agent must be a name of 1 to 200 letters, digits and _ . : / -, got {shown}")
-        delay, tenant = submission.delay_seconds, submission.tenant
-        if not 0 <= delay <= _LONGEST_DELAY_SECONDS:
-            raise InputError(f"delay_seconds must be between 0 and ten years, got {delay}")
-        timeout = submission.timeout_seconds
-        if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT_SECONDS:
-            raise InputError(f"timeout_seconds must be more than 0 and at most a year, got {timeout}")
-        check_receivers(submission.webhook, submission.push)
+        check_words(submission)
+        tenant = submission.tenant
         return (
-            checked_id(submission.run_id, "run_id") if submission.run_id else self._new_id(),
+            submission.run_id or self._new_id(),
             _LANE_NUMBERS[submission.priority.value],
-            int(delay * 1000),
+            int(submission.delay_seconds * 1000),
             submission.agent,
             scoped(tenant, submission.thread_id),
-            scoped(tenant, _named(submission.idempotency_key, "idempotency_key")),
+            scoped(tenant, submission.idempotency_key),
             encode_message(submission, trace, max_bytes=self._settings.max_payload_bytes),
             submission.multitask.value,
-            _named(tenant, "tenant"),
-            scoped(tenant, _named(submission.concurrency_key, "concurrency_key")),
+            tenant,
+            scoped(tenant, submission.concurrency_key),
             "1" if self._outside or submission.webhook or submission.push else "",
         )
 
@@ -241,6 +233,22 @@ class Submitter:
         return Ticket(run_id, Status(word), entry)
 
 
+def check_words(submission: Submission) -> None:
+    """Raise InputError that names what can't be accepted by anybody: all but what the run is given."""
+    if not _AGENT.fullmatch(submission.agent):
+        shown = f"{submission.agent[:80]!r}"
+        raise InputError(f"agent must be a name of 1 to 200 letters, digits and _ . : / -, got {shown}")
+    delay, timeout = submission.delay_seconds, submission.timeout_seconds
+    if not 0 <= delay <= _LONGEST_DELAY_SECONDS:
+        raise InputError(f"delay_seconds must be between 0 and ten years, got {delay}")
+    if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT_SECONDS:
+        raise InputError(f"timeout_seconds must be more than 0 and at most a year, got {timeout}")
+    for name in ("run_id", "idempotency_key", "tenant", "concurrency_key"):
+        if value := getattr(submission, name):
+            checked_id(value, name)
+    check_receivers(submission.webhook, submission.push)
+
+
 async def _answered(
     sending: asyncio.Task[list[Ticket | Exception]], before: list[Ticket | Exception], wanted: int
 ) -> list[Ticket | Exception]:
@@ -254,10 +262,6 @@ async def _answered(
     if answers and isinstance(lost := answers[-1], RedisUnavailable):
         answers += [lost] * (wanted - len(before) - len(answers))
     return answers
-
-
-def _named(value: str, what: str) -> str:
-    return checked_id(value, what) if value else ""
 
 
 def _stamped_id(partition: int) -> str:

@@ -412,6 +412,60 @@ async def test_a_refusal_among_many_is_raised_or_returned(client):
     assert isinstance(refused, PayloadTooLarge)
 
 
+MISTAKES = [
+    {"agent": "echo", "priority": "urgent"},
+    {"agent": "echo", "delay": -1},
+    {"agent": "two words"},
+    {"agent": "echo", "run_id": "two words"},
+    {"agent": "echo", "queue": "two words"},
+    {"agent": "echo", "webhook": "ftp://x"},
+    {"agent": "echo", "bogus": 1},
+    "echo",
+]
+
+
+async def test_each_of_many_has_its_handle_or_its_error_in_order(client):
+    """Fails if a mistake in one request takes the answers to all others."""
+    fine = [{"agent": "echo", "input": n, "queue": "even" if n % 2 == 0 else None} for n in range(3)]
+    unwritable = {"agent": "echo", "input": object()}
+    answers = await client.submit_many([fine[0], *MISTAKES, fine[1], unwritable, fine[2]], return_errors=True)
+    refused = [answers.pop(at) for at in (10, *range(8, 0, -1))]
+    assert [type(answer) for answer in refused] == [InputError] * 9
+    named = ("input", "mapping", "bogus", "webhook", "queue", "run_id", "agent", "delay", "priority")
+    assert all(word in str(answer) for word, answer in zip(named, refused, strict=True))
+    assert [(await handle.run()).input for handle in answers] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+async def test_nothing_is_sent_if_one_of_many_can_not_be_a_request(client, system, mistake):
+    """Fails if those before it are accepted, and their handles lost."""
+    with pytest.raises(InputError) as caught:
+        await client.submit_many([{"agent": "echo"}, {"agent": "echo", "queue": "even"}, mistake])
+    assert caught.value.__notes__ == ["it is number 3 of 3 requests; nothing was sent"]
+    assert (await system.queue.depth()).depth == 0
+
+
+async def test_each_of_many_has_its_error_if_the_system_is_away(face):
+    async with Client(**face.away) as client:
+        requests = [{"agent": "echo"}, {"agent": "echo", "queue": "even"}, {"agent": "two words"}]
+        answers = await client.submit_many(requests, return_errors=True)
+    assert [type(answer) for answer in answers] == [face.error, face.error, InputError]
+
+
+async def test_a_script_has_an_answer_for_each_of_many(face, worker):
+    def script():
+        with SyncClient(**face.here) as client:
+            requests = [{"agent": "echo", "input": 1}, {"agent": "echo", "priority": "urgent"}]
+            handle, refused = client.submit_many(requests, return_errors=True)
+            with pytest.raises(InputError, match="urgent"):
+                client.submit_many(requests)
+            return handle.result(timeout=10), refused
+
+    result, refused = await asyncio.to_thread(script)
+    assert result == 1
+    assert isinstance(refused, InputError)
+
+
 async def test_a_paused_queue_refuses(client, system):
     await system.queue.pause()
     with pytest.raises(QueuePaused, match="queue 'agent-queue' is paused;"):
@@ -493,6 +547,7 @@ async def test_a_word_that_does_not_exist_is_a_type_error_that_tells_those_that_
         ({"agent": "echo", 7: 1}, "no option 7"),
         ({"input": 1}, "agent"),
         ({"agent": "echo", "queue": 7}, "queue must be text, got 7"),
+        ({"agent": "echo", "queue": ["a"]}, "queue must be text"),
     ],
 )
 async def test_a_request_among_many_that_is_none_is_named(client, request_, named):

@@ -17,7 +17,7 @@ from holdfast.errors import (
     PayloadTooLarge,
 )
 from holdfast.runs.message import encode_parts
-from holdfast.runs.run import Status, Submission, Ticket, checked_id
+from holdfast.runs.run import Status, Submission, Ticket
 from holdfast.runs.submit import uuid7
 
 if TYPE_CHECKING:
@@ -156,11 +156,8 @@ def _pages(ready: Sequence[tuple[int, _Asked]]) -> Iterator[list[tuple[int, _Ask
 
 def _asked(wanted: Submission, queue: str, key: str = "") -> _Asked:
     """Write what is sent for a run; in a batch its key stands beside the rest."""
-    if wanted.idempotency_key:
-        checked_id(wanted.idempotency_key, "idempotency_key")
     ours = "" if wanted.run_id or wanted.idempotency_key else uuid7()
-    run_id = checked_id(wanted.run_id, "run_id") if wanted.run_id else ours
-    body = encode_parts(_request(wanted, queue, run_id, key), f"for agent {wanted.agent!r}")
+    body = encode_parts(_request(wanted, queue, wanted.run_id or ours, key), f"for agent {wanted.agent!r}")
     return _Asked(body, named_here=bool(ours))
 
 
