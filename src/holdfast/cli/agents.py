@@ -38,7 +38,7 @@ AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, whic
 Message = Annotated[
     str,
     typer.Argument(
-        metavar="[JSON]",
+        metavar="JSON",
         help="A JSON value, null if it is left out; - reads it from stdin.",
         show_default=False,
     ),
@@ -102,7 +102,7 @@ def start(
     value: Annotated[
         str | None,
         typer.Argument(
-            metavar="[JSON]",
+            metavar="JSON",
             help="A JSON value; left out, it is what the agent of this id was made with, else null.",
             show_default=False,
         ),
@@ -124,7 +124,7 @@ def start(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Have a resident live, or live again, on one of the hosts; JSON is what its class is made with."""
+    """Have a resident live, or live again, on one of the hosts. JSON is what its class is made with."""
     made_with, wanted = options.json_value("null" if value is None else value), _needs(needs or "{}")
 
     async def work(known: Agents) -> AgentInfo:
@@ -157,7 +157,7 @@ def move(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Have an agent live on another host, or start anew if there is no other: it stops, then starts."""
+    """Have an agent live on another host. It stops, then starts; where it was, if there is no other."""
     _tell(with_agents(options.read_settings(config), lambda known: known.move(agent_id, to=to)), json=json)
 
 
@@ -178,7 +178,7 @@ def send(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Put a message into a resident's mailbox, and wait for its reply if wanted."""
+    """Put a message into a mailbox, and wait for its reply if wanted."""
     if wait:
         ask(agent_id, value, wait, config=config)
         return

@@ -34,7 +34,7 @@ def show_config(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show every setting with its value and where that came from; secrets are hidden."""
+    """Show every setting, its value and where that came from. Secrets are hidden."""
     rows = [shown for shown in load(config).shown() if not changed or shown.source != "default"]
     if json:
         output.document(rows)
@@ -45,7 +45,7 @@ def show_config(
 
 @config_commands.command("check")
 def check_config(json: options.Json = False, config: options.Config = None) -> None:
-    """Check file and environment without starting anything; exit 1 if something is wrong."""
+    """Check file and environment without starting anything. Exit 1 if something is wrong."""
     try:
         loaded = _checked(config)
     except ConfigError as exc:

@@ -25,7 +25,7 @@ dead = options.group(COMMANDS["dead"])
 
 LetterRef = Annotated[str, typer.Argument(metavar="LETTER", help="A dead letter's id, or its run's.")]
 LetterRefs = Annotated[
-    list[str] | None, typer.Argument(metavar="[LETTER...]", help="Dead letters' ids, or their runs'.")
+    list[str] | None, typer.Argument(metavar="LETTER", help="Dead letters' ids, or their runs'.")
 ]
 Agent = Annotated[str, typer.Option("--agent", metavar="AGENT", help="Only letters of this agent.")]
 Why = Annotated[str, typer.Option("--reason", metavar="REASON", help="Only letters with this reason.")]
@@ -159,7 +159,7 @@ def drop_letters(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Throw dead letters away: their runs can't be replayed by them any more."""
+    """Throw dead letters away. Their runs can't be replayed by them any more."""
     chosen = _choice(refs, Filter(agent, reason), everything=everything)
 
     async def deal(boxes: Boxes) -> Dealt:

@@ -37,7 +37,7 @@ def add_to(root: typer.Typer) -> None:
 
 @hosts.command("list")
 def list_hosts(json: options.Json = False, config: options.Config = None) -> None:
-    """List every live host, how full it is, and what nobody has asked for of its cores and memory."""
+    """List every live host and how full it is. CPU and memory are what nobody has asked for."""
     found = with_agents(options.read_settings(config), lambda agents: agents.hosts())
     if json:
         output.document(found)

@@ -9,6 +9,7 @@ from typing import Annotated, Protocol, cast
 
 import typer
 
+from holdfast.cli.parser import Parser
 from holdfast.cli.root import COMMANDS, INTERRUPTED, USAGE, say
 from holdfast.errors import InputError
 
@@ -35,7 +36,7 @@ def run(wanted: str, arguments: list[str]) -> int:
 
 
 def _root(wanted: str) -> typer.Typer:
-    root = typer.Typer(
+    root = Parser(
         help="Holdfast runs AI agents that finish.",
         no_args_is_help=True,
         rich_markup_mode=None,

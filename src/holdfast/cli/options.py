@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from holdfast.cli.parser import Parser
 from holdfast.config import load
 from holdfast.errors import InputError
 
@@ -36,9 +37,9 @@ def read_settings(config: Path | None) -> Settings:
     return load(config).settings
 
 
-def group(sentence: str) -> typer.Typer:
+def group(sentence: str) -> Parser:
     """Return a noun's command, which only holds others."""
-    return typer.Typer(help=sentence, no_args_is_help=True, rich_markup_mode=None)
+    return Parser(help=sentence, no_args_is_help=True, rich_markup_mode=None)
 
 
 def json_value(text: str) -> Any:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 queues = options.group(COMMANDS["queues"])
 
 QueueName = Annotated[
-    str | None, typer.Argument(metavar="[QUEUE]", help="The queue, if it is not the default one.")
+    str | None, typer.Argument(metavar="QUEUE", help="The queue, if it is not the default one.")
 ]
 
 _COLUMNS = (

@@ -118,7 +118,7 @@ def set_rollout(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Set the percentage, or what a tenant does; producers go by it within a second, without a restart."""
+    """Set the percentage, or what a tenant does. Producers go by it within a second, without a restart."""
     checked_rollout(name)
     if percent is not None:
         checked_percent(percent)
@@ -149,7 +149,7 @@ def _begin(name: str, others: list[str], *, create: bool) -> None:
 
 @rollout.command("remove")
 def remove_rollout(name: Name, json: options.Json = False, config: options.Config = None) -> None:
-    """Forget a roll-out; a producer that still has a fallback sends everything there."""
+    """Forget a roll-out. A producer that still has a fallback sends everything there."""
     checked_rollout(name)
 
     async def work(station: Station) -> None:

@@ -22,15 +22,15 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 
 COMMANDS: Final = {
-    "dev": "Run a whole system here: server, workers, HTTP API, with reload.",
-    "demo": "See a whole system at work: agents, crashes, recovery, and a proof from Redis.",
+    "dev": "Run a whole system here: server, workers, API, with reload.",
+    "demo": "See a whole system at work, with crashes, recovery and a proof.",
     "worker": "Run a worker until it is told to stop.",
     "scheduler": "Run schedules until it is told to stop.",
-    "api": "Run the HTTP API until it is told to stop, or make a key for it.",
+    "api": "Run the HTTP API until it is told to stop, or make a key.",
     "janitor": "Run the janitor until it is told to stop.",
     "relay": "Deliver events to the outside until it is told to stop.",
     "host": "Hold long-lived agents until it is told to stop.",
-    "scaler": "Tell KEDA how many workers there should be, until it is told to stop.",
+    "scaler": "Tell KEDA how many workers to have, until it is told to stop.",
     "agents": "Look at long-lived agents, start, stop and tell them something.",
     "hosts": "Look at the hosts of long-lived agents.",
     "submit": "Ask for a run, and follow it if wanted.",

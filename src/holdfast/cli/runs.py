@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 runs = options.group(COMMANDS["runs"])
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
-RunIds = Annotated[list[str], typer.Argument(metavar="RUN...", help="The runs' ids.")]
+RunIds = Annotated[list[str], typer.Argument(metavar="RUN", help="The runs' ids.")]
 
 _COLUMNS = (
     Column("RUN"),
@@ -157,7 +157,7 @@ def show_events(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show what happened to a run, in order; with --json, a line for each event."""
+    """Show what happened to a run, in order. With --json, a line for each event."""
     checked_event_id(after)
     show: Callable[[Event], None] = output.json_line if json else output.event
 
@@ -188,7 +188,7 @@ def cancel_runs(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Cancel runs: those that wait at once, those that run by asking their workers."""
+    """Cancel runs that wait or run. Those that wait end at once, those that run by asking their workers."""
 
     async def cancel(found: RunQueue, run_id: str) -> str:
         return await found.cancel(run_id, reason)
@@ -203,7 +203,7 @@ def retry_runs(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Queue runs that failed, timed out or were cancelled again, from their first attempt."""
+    """Queue runs again that failed, timed out or were cancelled. They begin with their first attempt."""
 
     async def retry(found: RunQueue, run_id: str) -> str:
         await found.replay(run_id)
@@ -216,7 +216,7 @@ def retry_runs(
 def resume_run(
     run_id: RunId,
     answer: Annotated[
-        str, typer.Argument(metavar="[JSON]", help="The answer; - reads it from stdin.", show_default=False)
+        str, typer.Argument(metavar="JSON", help="The answer; - reads it from stdin.", show_default=False)
     ] = "null",
     queue: options.AnyQueue = None,
     json: options.Json = False,

@@ -38,7 +38,7 @@ schedules = options.group(COMMANDS["schedules"])
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
 Names = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME]...", help="Schedules, or globs such as 'nightly-*'.")
+    list[str] | None, typer.Argument(metavar="NAME", help="Schedules, or globs such as 'nightly-*'.")
 ]
 Everything = Annotated[bool, typer.Option("--all", help="All schedules.")]
 
@@ -61,7 +61,7 @@ def add_to(root: typer.Typer) -> None:
 
 @schedules.command("list")
 def list_schedules(
-    pattern: Annotated[str, typer.Argument(metavar="[GLOB]", help="Names to list.")] = "*",
+    pattern: Annotated[str, typer.Argument(metavar="GLOB", help="Names to list.")] = "*",
     limit: options.Limit = 100,
     json: options.Json = False,
     config: options.Config = None,
@@ -130,7 +130,7 @@ def remove_schedules(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Remove schedules for good; those that the code declares only by --force: it would bring them back."""
+    """Remove schedules for good. Those that the code declares only by --force: it would bring them back."""
     wanted = _wanted(names, everything=False)
     _change(wanted, lambda known, found: known.remove(found, force=force), json=json, config=config)
 
@@ -168,7 +168,7 @@ def backfill_schedule(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Run the past turns of a window, each once: TIME is like 2026-03-01T00:00Z, or epoch seconds."""
+    """Run the past turns of a window, each once. TIME is like 2026-03-01T00:00Z, or epoch seconds."""
     window = (_time("--from", start), _time("--to", end))
 
     async def work(station: Station) -> tuple[list[Filled], str]:

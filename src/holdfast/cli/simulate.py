@@ -12,6 +12,7 @@ import typer
 
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
+from holdfast.cli.parser import Parser
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.station import Station, at_station, meant
 from holdfast.cli.wording import span
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast.scaling.simulation.policies import Policy
     from holdfast.scaling.simulation.traces import Trace
 
-simulate = typer.Typer(help=COMMANDS["simulate"], rich_markup_mode=None)
+simulate = Parser(help=COMMANDS["simulate"], rich_markup_mode=None)
 
 _COLUMNS: Final = (
     Column("POLICY"),
@@ -356,7 +357,7 @@ def record_trace(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Write when the runs of a queue arrived and how long they took, as far as Redis and the archive know."""
+    """Write when a queue's runs arrived and how long they took. Redis and the archive are asked for them."""
     begin = 0.0 if since is None else time.time() - _seconds(since, "--since", 0.0)
 
     async def work(station: Station) -> tuple[str, list[Row], int]:

@@ -31,7 +31,7 @@ def add_to(root: typer.Typer) -> None:
 def submit(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent that should run.")],
     payload: Annotated[
-        str, typer.Argument(metavar="[JSON]", help="Its input; - reads it from stdin.", show_default=False)
+        str, typer.Argument(metavar="JSON", help="Its input; - reads it from stdin.", show_default=False)
     ] = "null",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the events until it ends.")] = False,
     queue: options.OneQueue = None,

@@ -334,3 +334,34 @@ def test_the_version_and_the_help_are_printed(cli):
     bare = cli()
     assert (bare.code, bare.out) == (2, "")
     assert "Commands:" in bare.err
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (["submit"], "submit [OPTIONS] AGENT [JSON]"),
+        (["runs", "show"], "runs show [OPTIONS] RUN"),
+        (["runs", "cancel"], "runs cancel [OPTIONS] RUN..."),
+        (["runs", "resume"], "runs resume [OPTIONS] RUN [JSON]"),
+        (["dead", "replay"], "dead replay [OPTIONS] [LETTER]..."),
+        (["schedules", "list"], "schedules list [OPTIONS] [GLOB]"),
+        (["schedules", "pause"], "schedules pause [OPTIONS] [NAME]..."),
+        (["queues", "pause"], "queues pause [OPTIONS] [QUEUE]"),
+        (["agents", "start"], "agents start [OPTIONS] RESIDENT ID [JSON]"),
+        (["rollout", "set"], "rollout set [OPTIONS] NAME [PERCENT]"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_usage_line_has_its_arguments_as_people_write_them(cli, words, usage):
+    assert cli(*words, "--help").out.splitlines()[0] == f"Usage: holdfast {usage}"
+
+
+@pytest.mark.parametrize(
+    "noun", ["", "agents", "config", "dead", "hosts", "queues", "rollout", "runs", "schedules", "simulate"]
+)
+def test_no_sentence_of_a_list_of_commands_is_cut(cli, monkeypatch, noun):
+    """Fails if one is too long for a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, commands = cli(*noun.split(), "--help").out.partition("Commands:\n")
+    assert commands
+    assert [line for line in commands.splitlines() if line.endswith("...")] == []

@@ -10,7 +10,7 @@ from holdfast.errors import ConfigError
 
 __all__ = ["add_to", "run_demo"]
 
-SENTENCE = "See a whole system at work: agents, crashes, recovery, and a proof from Redis."
+SENTENCE = "See a whole system at work, with crashes, recovery and a proof."
 
 
 def add_to(root: typer.Typer) -> None:
