@@ -13,7 +13,7 @@ from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, compact, moment
-from holdfast.errors import InputError
+from holdfast.errors import InputError, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -201,8 +201,8 @@ def _deal(
     else:
         _tell(word, dealt, empty="" if missing else "no dead letters")
     if missing:
-        output.note(missing)
-    if dealt.refused or missing:
+        raise NotFound(missing)
+    if dealt.refused:
         raise typer.Exit(FAILED)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Protocol, cast
 import typer
 
 from holdfast.cli.parser import Parser
-from holdfast.cli.root import COMMANDS, INTERRUPTED, USAGE, say
+from holdfast.cli.root import COMMANDS, INTERRUPTED, USAGE, complain, say
 from holdfast.errors import InputError
 
 
@@ -30,7 +30,7 @@ def run(wanted: str, arguments: list[str]) -> int:
     except Exception as exc:
         if not hasattr(exc, "format_message"):  # not the parser's
             raise
-        _explain(cast("typer.BadParameter", exc))
+        _explain(cast("typer.BadParameter", exc), arguments)
         return USAGE
     return code if isinstance(code, int) else 0
 
@@ -72,11 +72,11 @@ def _elsewhere() -> None:
     raise InputError("write the command first, its options after it")
 
 
-def _explain(exc: typer.BadParameter) -> None:
+def _explain(exc: typer.BadParameter, arguments: list[str]) -> None:
     # What a value is checked with puts words of its own before the sentence.
     message = exc.format_message().strip().replace(": Value error, ", ": ", 1)
     if message.startswith("Usage:"):  # a command that only holds others was given none: this is its help
         say(message)
         return
     path = exc.ctx.command_path if exc.ctx is not None else "holdfast"
-    say(f"holdfast: {message} (`{path} --help` tells more)")
+    complain(f"{message} (`{path} --help` tells more)", arguments)

@@ -20,7 +20,7 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Read the settings from FILE instead of ./holdfast.yaml."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines; errors too.")]
 LogJson = Annotated[bool, typer.Option("--json", help="Log lines of JSON, also on a terminal.")]
 AnyQueue = Annotated[
     str | None, typer.Option("--queue", metavar="QUEUE", help="Look in this queue only, not in all of them.")

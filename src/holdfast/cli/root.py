@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from holdfast.cli.wording import printable
+from holdfast.cli.wording import compact, printable
 from holdfast.errors import HoldfastError, InputError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         silence_stdout()
         return FAILED
     except HoldfastError as exc:
-        say(f"holdfast: {exc}")
+        complain(str(exc), given)
         return USAGE if isinstance(exc, InputError) else FAILED
     return code
 
@@ -87,6 +87,12 @@ def _call(given: list[str]) -> int:
         return cast("Service", importlib.import_module(f"holdfast.cli.{given[0]}")).run(given[1:])
     wanted = next((word for word in given if not word.startswith("-")), "")
     return cast("Menu", importlib.import_module("holdfast.cli.menu")).run(wanted, given)
+
+
+def complain(text: str, given: Sequence[str]) -> None:
+    """Say what is wrong on stderr: in a sentence or, if ``given`` asks for JSON, as a line of that."""
+    options = given[: given.index("--")] if "--" in given else given
+    say(compact({"error": text}) if "--json" in options else f"holdfast: {text}")
 
 
 def say(text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 USAGE = [
@@ -96,6 +98,29 @@ def test_what_fails_is_said_in_a_sentence(cli, words, named):
         assert named in said.out + said.err
         return
     one_sentence(cli(*words), 1, named)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [each for each in [*USAGE, *FAILED] if each[0][0] not in {"rnus", "--nonsense", "--", "dev"}],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_with_json_what_is_wrong_is_json_too(cli, words, named):
+    """Fails if a machine has to read a sentence, as after `holdfast submit --json`."""
+    said = cli(*words, "--json")
+    if said.out:  # of several things some may be refused: each is a part of the answer
+        assert named in said.out
+        assert said.err == ""
+        return
+    assert said.code in {1, 2}
+    assert said.err.count("\n") == 1
+    told = json.loads(said.err)
+    assert list(told) == ["error"]
+    assert named in told["error"]
+
+
+def test_a_word_that_only_looks_like_an_option_asks_for_no_json(cli):
+    assert cli("runs", "show", "--", "--json").err.startswith("holdfast: ")
 
 
 def test_a_payload_over_the_limit_is_refused(cli, monkeypatch):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -278,6 +279,9 @@ def test_a_filter_that_leaves_no_dead_letter_says_what_there_is(cli, store):
     for verb in ("replay", "drop"):
         said = cli("dead", verb, "--all", "--reason", "failed")
         assert (said.code, said.out, said.err) == (1, "", f"holdfast: {sentence}")
+    said = cli("dead", "drop", "--all", "--reason", "failed", "--json")
+    assert (said.code, said.json) == (1, {"dropped": [], "refused": {}})
+    assert json.loads(said.err) == {"error": sentence.rstrip()}
     said = cli("dead", "drop", "--all", "--agent", "x", "--reason", "failed")
     assert said.err.endswith(
         "no letter has the agent 'x' and the reason 'failed'; there are echo unknown (1)\n"
