@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config import REDIS_SCHEMES, load, redacted
-from holdfast.config.checks import key_slot
+from holdfast.config.checks import is_house_key, key_slot
 from holdfast.config.leaves import leaves
 from holdfast.errors import ConfigError
+from holdfast.redis.datamodel import DATA_MODEL
 from holdfast.redis.keys import QueueKeys
 
 
@@ -337,6 +338,8 @@ def test_every_scheme_is_offered(refusal):
             "queues: {'{agent-queue}': {}}",
             "the queues agent-queue and {agent-queue} would share keys in Redis: rename one of them",
         ),
+        ("queues: {members: {slots: 1}}", "a queue can't be called members: a key of Holdfast's own"),
+        ("queues: {'schedule:x': {}}", "a queue can't be called schedule:x: a key of Holdfast's own"),
         (
             "queues: {'{agent-queue}:high': {}}",
             "the queues agent-queue and {agent-queue}:high would share keys in Redis",
@@ -438,3 +441,11 @@ def test_no_error_shows_a_secret(refusal, text, environ):
 )
 def test_no_password_survives_redaction(user, password):
     assert redacted(f"redis://{user}:{password}@host/0") == f"redis://{user}:***@host/0"
+
+
+def test_no_queue_can_be_called_as_a_key_that_is_of_no_queue():
+    """Fails if a new key is not named in the checks, which are below the room of the keys."""
+    ours = [doc.pattern for doc in DATA_MODEL if not doc.pattern.startswith(("agent-queue", "{agent-queue}"))]
+    names = [pattern.replace("<", "").replace(">", "") for pattern in ours]
+    assert len(names) > 10
+    assert [name for name in names if not is_house_key(name)] == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.runs.run import Status
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from holdfast.redis.members import Member
     from holdfast.runs.queue import Depth, Gate
     from holdfast.runs.run import Run
+
+
+_LONGEST_QUESTION = 200
 
 
 def explain(
@@ -28,11 +33,18 @@ def explain(
         case Status.RUNNING:
             return _running(run, members, now)
         case Status.INTERRUPTED:
-            return ["the agent asked something: it goes on when it is resumed with the answer"]
+            asked = f"the agent asked {_in_short(run.interrupt)}"
+            return [f"{asked} and goes on when it has the answer: `holdfast runs resume {run.id} ANSWER`"]
         case Status.SUCCEEDED:
             return _ended_well(run)
         case _:
-            return [*_ended_badly(run), "to retry it is to queue it again, from its first attempt"]
+            again = f"`holdfast runs retry {run.id}` queues it again, from its first attempt"
+            return [*_ended_badly(run), again]
+
+
+def _in_short(question: Any) -> str:
+    text = msgspec.json.encode(question).decode()
+    return text if len(text) <= _LONGEST_QUESTION else f"{text[:_LONGEST_QUESTION]}…"
 
 
 def explain_past(run: Run) -> list[str]:
@@ -57,6 +69,8 @@ def _queued(run: Run, gate: Gate, depth: Depth, members: Sequence[Member]) -> li
     workers = [m for m in members if m.kind == "worker" and run.queue in _names(m, "queues")]
     if not workers:
         said.append(f"no worker serves queue {run.queue!r}: start one with `holdfast worker --app APP`")
+    elif all(member.fields.get("state") == "draining" for member in workers):
+        said.append(f"every worker of queue {run.queue!r} is leaving and takes nothing more: start another")
     elif not any(run.agent in _names(member, "agents") for member in workers):
         names = ", ".join(sorted(member.name for member in workers)[:5])
         said.append(f"no worker of queue {run.queue!r} has the agent {run.agent!r}: {names} run others")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.cli.root import FAILED, say, silence_stdout
+from holdfast.cli.root import FAILED, say, silence_stdout, unwritable
 from holdfast.cli.wording import clock, compact, printable
 
 if TYPE_CHECKING:
@@ -156,3 +156,5 @@ def _write(text: str) -> None:
     except BrokenPipeError:
         silence_stdout()
         raise SystemExit(FAILED) from None
+    except OSError as exc:
+        raise unwritable(exc) from None

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from holdfast.cli.wording import compact, printable
@@ -68,6 +69,8 @@ class Menu(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if cast("object", sys.stdout) is None:  # closed by whoever called us: the answer is not wanted
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for as long as we live
     try:
         code = _call(given)
         sys.stdout.flush()
@@ -75,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         silence_stdout()
+        return FAILED
+    except OSError as exc:
+        complain(str(unwritable(exc)), given)
         return FAILED
     except HoldfastError as exc:
         complain(str(exc), given)
@@ -99,6 +105,12 @@ def say(text: str) -> None:
     """Write to stderr, if anybody listens."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"{printable(text, lines=True)}\n")
+
+
+def unwritable(exc: OSError) -> HoldfastError:
+    """Say that only the answer is lost: whoever believes that the command failed would call it again."""
+    silence_stdout()
+    return HoldfastError(f"what was asked for is done, but its answer can't be written to stdout: {exc}")
 
 
 def silence_stdout() -> None:

@@ -42,6 +42,16 @@ _COMPANIONS: Final = (
     "turn",
 )
 _FAMILIES: Final = ("run:", "idempotency:", "outbox:", "holding:", "parked:")
+_HOUSE_KEYS: Final = frozenset(
+    {
+        *("members", "pods-leader", "rollouts", "agents", "agent-leases", "placement:counter"),
+        *("schedules", "schedule-leases", "schedule-priorities", "schedule-changes", "schedule-nudge"),
+        *("waiting", "working", "cleanup-leader"),
+    }
+)
+_HOUSE_FAMILIES: Final = (
+    *("member:", "pod:", "rollout:", "schedule:", "agent:", "agent_location:", "host_agents:"),
+)
 _TAG = re.compile(r"\{([^}]+)\}")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")
 
@@ -232,10 +242,19 @@ def _same_slot(queue: QueueSettings, prefix: str, in_queue: LocateInQueue) -> It
         )
 
 
+def is_house_key(name: str) -> bool:
+    """Tell whether a name is that of a key which belongs to no queue: processes, schedules, agents, hosts."""
+    return name in _HOUSE_KEYS or name.startswith(_HOUSE_FAMILIES)
+
+
 def _separate_queues(settings: Settings, at: Locate) -> Iterator[Contradiction]:
     names = settings.queue_names()
     paths = (at("messaging.queue").path, at("worker.queues").path)
     for index, name in enumerate(names):
+        if is_house_key(name):
+            yield Contradiction(
+                paths, f"a queue can't be called {name}: a key of Holdfast's own has that name"
+            )
         for other in names[:index]:
             if _is_key_of(name, other) or _is_key_of(other, name) or _same_companions(name, other):
                 sentence = f"the queues {other} and {name} would share keys in Redis: rename one of them"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InputError, LeaseLost
@@ -23,6 +24,7 @@ _EMIT = load(__package__, "emit")
 _RETRY_SECONDS = 0.2
 _PER_ATTEMPT = 1_000_000_000
 _LONGEST_TYPE = 200
+_SURROGATE = re.compile("[\ud800-\udfff]")
 RESERVED = frozenset(
     {
         *(status.value for status in Status),
@@ -63,8 +65,8 @@ class Emitter:
         return emit
 
     def _encode(self, run: Claimed, kind: str, data: Any) -> bytes:
-        if not kind or len(kind) > _LONGEST_TYPE:
-            raise InputError(f"the type of an event must have 1 to 200 characters, got {kind[:50]!r}")
+        if not _is_type(kind):
+            raise InputError(f"the type of an event must be text of 1 to 200 characters, got {kind!r:.60}")
         if kind in RESERVED:
             raise InputError(
                 f"an agent can't emit {kind!r}: that word tells what the system did; choose another"
@@ -101,3 +103,8 @@ class Emitter:
     async def aclose(self) -> None:
         """Wait until everything emitted has been sent."""
         await self._rows.aclose()
+
+
+def _is_type(kind: object) -> bool:
+    """Whether it is text that can be written; half of a surrogate pair can't be."""
+    return isinstance(kind, str) and 0 < len(kind) <= _LONGEST_TYPE and not _SURROGATE.search(kind)

@@ -141,11 +141,12 @@ def test_a_run_is_not_known_if_the_archive_can_not_be_asked_and_that_is_said(cli
 def test_what_is_said_of_a_run_names_no_path_of_the_api(cli, place, store):
     keys = QueueKeys.of("agent-queue")
     cli("submit", "echo", "1", "--run-id", "a")
-    store.hset(keys.run("a"), "status", "interrupted")
-    assert "when it is resumed with the answer" in cli("runs", "explain", "a").out
+    store.hset(keys.run("a"), mapping={"status": "interrupted", "interrupt": '{"approve":7}'})
+    said = cli("runs", "explain", "a").out
+    assert 'the agent asked {"approve":7} and goes on when it has the answer: `holdfast runs resume a' in said
     cli("submit", "echo", "1", "--run-id", "b")
     cli("runs", "cancel", "b")
-    assert "retry" in cli("runs", "explain", "b").out
+    assert "`holdfast runs retry b` queues it again" in cli("runs", "explain", "b").out
     for run in ("a", "b"):
         assert "/runs" not in cli("runs", "explain", run).out
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 import redis as redis_py
 
 APP = f"{Path(__file__).with_name('agents.py')}:app"
@@ -139,6 +140,19 @@ def test_a_reader_that_goes_away_is_no_error(redis_url):
             process.stdout.close()
             assert process.stderr.read() == ""
             assert process.wait(20) == 1
+
+
+@pytest.mark.parametrize("command", ["submit echo 1", "runs list", "config show"])
+def test_an_answer_that_cannot_be_written_is_said_to_be_that(place, command):
+    """Fails if it is taken for a Redis that is away: a script that believes that submits twice."""
+    words = f"{sys.executable} -m holdfast {command}"
+    full = subprocess.run(["sh", "-c", f"{words} >/dev/full"], stderr=subprocess.PIPE, text=True, check=False)
+    assert full.returncode == 1
+    assert "its answer can't be written to stdout" in full.stderr
+    assert "Traceback" not in full.stderr
+    assert "does not answer" not in full.stderr
+    closed = subprocess.run(["sh", "-c", f"{words} >&-"], stderr=subprocess.PIPE, text=True, check=False)
+    assert (closed.returncode, "Traceback" in closed.stderr) == (0, False)
 
 
 def on_terminal(*arguments: str, columns: int = 100, **environ: str) -> str:

@@ -147,3 +147,18 @@ def test_a_timeout_that_is_no_time_is_refused_at_registration(timeout):
         @App("test").agent(timeout=timeout)
         async def slow():
             pass
+
+
+@pytest.mark.parametrize("kind", [5, None, "", "x" * 201, "\ud800"])
+async def test_an_event_whose_type_is_none_is_the_agents_mistake(system, kind):
+    """Fails if it is not understood as such: it was tried again, which can't help."""
+    app = App("test")
+
+    @app.agent
+    async def speaker(ctx):
+        await ctx.emit(kind, 1)
+
+    await system.worker(app)
+    run = await system.ended(await system.submit("speaker"))
+    assert run.status is Status.FAILED
+    assert "the type of an event must be text of 1 to 200 characters" in run.error.message
