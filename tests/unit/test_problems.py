@@ -1,4 +1,4 @@
-"""What a caller is told of an agent that did not start."""
+"""What a caller is told of an agent that did not start, and of a Redis that does not let us in."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import traceback
 
 import pytest
 
-from holdfast.api.problems import problem_of
+from holdfast.api.problems import answer, problem_of
 from holdfast.errors import ProcessFailed
+from holdfast.redis.connections import PasswordRefused
 
 
 def _trace(error: BaseException) -> str:
@@ -36,3 +37,10 @@ def test_only_operators_are_told_paths_and_code(error):
 def test_one_line_is_told_as_it_is():
     failed = ProcessFailed("agent 'a' was not created: its zygote ended again and again")
     assert problem_of(failed, request_id="r", candid=False).detail == str(failed)
+
+
+def test_a_password_that_was_changed_is_an_outage():
+    """Fails if it is told as a setting that is wrong: a caller can't mend that, and need only come again."""
+    told = answer(PasswordRefused("Redis at secret.host:1 refuses our password"), redis_url="redis://x")
+    assert (told.status_code, told.headers["retry-after"]) == (503, "5")
+    assert b"secret.host" not in told.body

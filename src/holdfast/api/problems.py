@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from holdfast.errors import (
+    ConfigError,
     Conflict,
     EventsExpired,
     HoldfastError,
@@ -58,6 +59,7 @@ _KINDS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
 """The most specific first."""
 _OUR_OWN: Final = (RedisUnavailable, StoreUnavailable, NoHost, HostUnavailable)
 """Errors that name hosts of ours."""
+_PASSWORD_RETRY_SECONDS: Final = 5.0
 _DEFECT: Final = (500, "internal", "Something went wrong here")
 
 _PLAIN: Final[Mapping[int, tuple[str, str]]] = {
@@ -162,6 +164,8 @@ def _translated(exc: Exception, redis_url: str) -> Exception:
     try:
         with answering(redis_url):
             raise exc
+    except ConfigError as refused:  # a password that was changed while we work: the operator's to mend
+        return RedisUnavailable(str(refused), retry_after=_PASSWORD_RETRY_SECONDS)
     except HoldfastError as translated:
         return translated
 

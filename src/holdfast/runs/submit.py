@@ -101,7 +101,6 @@ class Submitter:
             settings.group,
             int(settings.delete_after_ack),
             settings.max_depth,
-            # A key must not outlive its run: it would name one that nobody can find.
             int(settings.idempotency_ttl_seconds * 1000),
             int(settings.retention_seconds * 1000),
             keys.control,
