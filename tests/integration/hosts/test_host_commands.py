@@ -52,8 +52,8 @@ def test_a_host_that_can_start_no_agent_is_never_ready(redis, environ):
     assert ended.returncode == 1
     assert "host ready" not in ended.stderr
     *_, last = ended.stderr.splitlines()
-    assert last == (
-        "holdfast: this host can't import what its agents need (hosts.preload, or the app): "
+    assert json.loads(last)["error"] == (
+        "this host can't import what its agents need (hosts.preload, or the app): "
         "ModuleNotFoundError: No module named 'no_such_module'"
     )
 
