@@ -62,6 +62,7 @@ class FaultProxy:
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._kept: socket.socket | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
 
@@ -131,11 +132,24 @@ class FaultProxy:
         self._replies.set()
 
     async def _listen(self) -> None:
+        self._let_go()
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    def _keep(self) -> None:
+        """Have the port while nobody listens there: a server of another test would answer in our place."""
+        self._kept = socket.socket()
+        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._kept.bind(("127.0.0.1", self.port))
+
+    def _let_go(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
     async def _end(self) -> None:
         await self._refuse()
+        self._let_go()
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -174,6 +188,7 @@ class FaultProxy:
         if self._server is not None:
             self._server.close()
             self._server = None
+            self._keep()
         await self._reset()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
