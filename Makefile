@@ -63,7 +63,7 @@ docs: $(SYNCED) ## Write the generated pages of docs/reference
 	@$(PY) -m holdfast.cli.reference
 
 tools: $(SYNCED) ## Fetch promtool and amtool into .tools (tests do this by themselves)
-	@$(PY) -B tests/debtools.py
+	@$(PY) -B -m tests.support.deploy.debian_tools
 
 dashboards: $(SYNCED) ## Write the dashboards of deploy/grafana
 	@$(PY) -B deploy/grafana/build.py

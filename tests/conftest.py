@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from faultproxy import FaultProxy
-from postgres import postgres_server, postgres_url, start_postgres  # noqa: F401 - fixtures
-from valkeyprocess import ValkeyProcess
 
 from holdfast.config import LogSettings, RedisSettings
 from holdfast.redis.client import Redis, connect
 from holdfast.redis.embedded import EmbeddedServer
 from holdfast.telemetry.logs import LateLogger, configure
+from tests.support.redis.fault_proxy import FaultProxy
+from tests.support.redis.valkey_process import ValkeyProcess
+from tests.support.store.postgres import postgres_server, postgres_url, start_postgres  # noqa: F401 - fixtures
 
 # What a test forks beside gRPC's threads would hang in gRPC's own handlers of that.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

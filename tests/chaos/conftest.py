@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fleet import Fleet, Ledger
-from system import System
+
+from tests.support.runs.system import System
+from tests.support.runs.worker_processes import Fleet, Ledger
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from devcommand import Command, eventually, gone
-from system import System, until
 
 from holdfast.runs.run import Status, Submission
+from tests.support.cli.dev_command import Command, eventually, gone
+from tests.support.runs.system import System, until
 
 pytestmark = pytest.mark.chaos
 

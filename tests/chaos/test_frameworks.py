@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from system import System, WorkerChild
 
 from holdfast.runs.run import Status
+from tests.support.runs.system import System, WorkerChild
 
 pytestmark = pytest.mark.chaos
 

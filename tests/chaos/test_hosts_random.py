@@ -15,16 +15,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from hostfaults import Hosts
-from hosting import HostChild, agent
-from system import until
-from valkeyprocess import ValkeyProcess
 
 from holdfast.config import RedisSettings
 from holdfast.errors import HoldfastError
 from holdfast.hosts.agent import Status
 from holdfast.redis.client import TROUBLE
 from holdfast.services.residents import Residents
+from tests.support.hosts.faulty_agents import Hosts
+from tests.support.hosts.host_processes import HostChild, agent
+from tests.support.redis.valkey_process import ValkeyProcess
+from tests.support.runs.system import until
 
 pytestmark = pytest.mark.chaos
 

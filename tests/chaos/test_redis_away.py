@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
-from fleet import Fleet, Ledger, fleet_of
-from system import System, until
 
 from holdfast.config import RedisSettings
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.client import DISCONNECTS
 from holdfast.runs.run import Status, Submission
+from tests.support.runs.system import System, until
+from tests.support.runs.worker_processes import Fleet, Ledger, fleet_of
 
 pytestmark = pytest.mark.chaos
 

@@ -7,7 +7,6 @@ from collections import Counter
 
 import msgspec
 import pytest
-from system import System, until
 
 from holdfast import App
 from holdfast.config import RedisSettings
@@ -15,6 +14,7 @@ from holdfast.errors import RedisUnavailable
 from holdfast.leases.streams import StreamLeases
 from holdfast.redis.scripts import load
 from holdfast.runs.run import Status, Submission
+from tests.support.runs.system import System, until
 
 pytestmark = pytest.mark.chaos
 

@@ -6,10 +6,10 @@ import asyncio
 import time
 
 import pytest
-from receiver import Receiver, in_order
-from relaying import Outside, RelayChild, until
 
 from holdfast.events.sinks import poster as _loaded_before_time_counts  # noqa: F401
+from tests.support.events.event_receiver import Receiver, in_order
+from tests.support.events.relays import Outside, RelayChild, until
 
 pytestmark = pytest.mark.chaos
 

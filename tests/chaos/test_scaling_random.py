@@ -7,8 +7,6 @@ import random
 
 import msgspec
 import pytest
-from kubelet import check_everybody_left_politely, check_nothing_was_lost_or_doubled, running, until
-from system import System
 
 from holdfast.config.scaling import ScalingSettings
 from holdfast.runs.run import Submission
@@ -21,6 +19,13 @@ from holdfast.scaling.simulation.spec import (
     KedaSpec,
     Limit,
     Trigger,
+)
+from tests.support.runs.system import System
+from tests.support.scaling.replica_set import (
+    check_everybody_left_politely,
+    check_nothing_was_lost_or_doubled,
+    running,
+    until,
 )
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]

@@ -9,8 +9,9 @@ import time
 from collections import Counter
 
 import pytest
-from scheduling import AGENTS, SchedulerChild
-from system import System
+
+from tests.support.runs.system import System
+from tests.support.schedules.schedulers import AGENTS, SchedulerChild
 
 pytestmark = pytest.mark.chaos
 

@@ -13,14 +13,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from mistakes import KnownMistakes, Mistake
-from schedulehand import Board
-from scheduling import SchedulerChild
-from system import System
-from valkeyprocess import free_port
 
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import family
+from tests.support.mistakes import KnownMistakes, Mistake
+from tests.support.redis.valkey_process import free_port
+from tests.support.runs.system import System
+from tests.support.schedules.manual_scheduler import Board
+from tests.support.schedules.schedulers import SchedulerChild
 
 pytestmark = pytest.mark.chaos
 

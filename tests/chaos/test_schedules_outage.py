@@ -14,13 +14,13 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from mistakes import KnownMistakes, Mistake
-from schedulehand import Board
-from scheduling import SchedulerChild
-from system import System, until
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
+from tests.support.mistakes import KnownMistakes, Mistake
+from tests.support.runs.system import System, until
+from tests.support.schedules.manual_scheduler import Board
+from tests.support.schedules.schedulers import SchedulerChild
 
 pytestmark = pytest.mark.chaos
 

@@ -12,20 +12,20 @@ from collections import Counter
 
 import msgspec
 import pytest
-from clusters import Guarded
 from grpc import aio
-from hosting import agent, cluster_of
-from receiver import Receiver
-from relaying import Outside
-from scalers import calling, heard, settings_of, submit
-from scheduling import RunningScheduler
-from system import System, until
 
 from holdfast import App, Client, Context
 from holdfast.config import RedisSettings
 from holdfast.errors import NoHost, RedisUnavailable
 from holdfast.redis.client import DISCONNECTS, connect
 from holdfast.runs.run import Status
+from tests.support.events.event_receiver import Receiver
+from tests.support.events.relays import Outside
+from tests.support.hosts.host_processes import agent, cluster_of
+from tests.support.redis.clusters import Guarded
+from tests.support.runs.system import System, until
+from tests.support.scaling.scalers import calling, heard, settings_of, submit
+from tests.support.schedules.schedulers import RunningScheduler
 
 pytestmark = pytest.mark.chaos
 

@@ -7,12 +7,12 @@ import random
 from collections import Counter
 
 import pytest
-from fleet import fleet_of
-from system import System
 
 from holdfast.config import DatabaseSettings
 from holdfast.runs.run import Status
 from holdfast.store.open import migrate_store
+from tests.support.runs.system import System
+from tests.support.runs.worker_processes import fleet_of
 
 pytestmark = pytest.mark.chaos
 STEPS = 12

@@ -8,12 +8,12 @@ import random
 import time
 
 import pytest
-from fleet import AGENTS, fleet_of
 from redis.asyncio import Redis
-from system import System, WorkerChild, until
 
 from holdfast.config import RedisSettings
 from holdfast.runs.run import Status, Submission
+from tests.support.runs.system import System, WorkerChild, until
+from tests.support.runs.worker_processes import AGENTS, fleet_of
 
 pytestmark = pytest.mark.chaos
 

@@ -1,3 +1,3 @@
 """Tools that check what is deployed."""
 
-from debtools import amtool, promtool  # noqa: F401 - fixtures
+from tests.support.deploy.debian_tools import amtool, promtool  # noqa: F401 - fixtures

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from promql import ROOT, Catalogue, alerts
+
+from tests.support.deploy.promql import ROOT, Catalogue, alerts
 
 FILE = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
 CONFIG: dict[str, Any] = yaml.safe_load(FILE.read_text())

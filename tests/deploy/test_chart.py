@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import kedatypes
 import pytest
-from charts import (
+
+from holdfast.kubernetes.pod import RULES
+from tests.support.deploy import keda_types
+from tests.support.deploy.charts import (
     ALL,
     SETS,
     Manifest,
@@ -19,8 +21,6 @@ from charts import (
     rendered,
     selects,
 )
-
-from holdfast.kubernetes.pod import RULES
 
 AUTOSCALED = {"external-push", "metrics-api", "redis-streams"}
 
@@ -215,7 +215,7 @@ def test_keda_logs_in_with_a_key_that_the_secret_has(name):
 def test_keda_logs_in_as_the_user_that_the_values_name():
     user = "redis.url=redis://holdfast@redis.example:6379/0,keda.redisStreams.username=holdfast"
     [scaled] = of_kind(rendered("external", "redis-streams", user), "ScaledObject")
-    kedatypes.check(scaled)
+    keda_types.check(scaled)
     assert {each["metadata"]["username"] for each in scaled["spec"]["triggers"]} == {"holdfast"}
 
 
@@ -315,8 +315,8 @@ def test_monitors_are_opt_in_and_find_every_process():
     assert not of_kind(rendered("trial"), "PodMonitor", "ServiceMonitor")
     manifests = rendered("trial", more="monitoring.podMonitor=true,monitoring.serviceMonitor=true")
     for each in manifests:
-        if each["kind"] in kedatypes.SCHEMAS:
-            kedatypes.check(each)
+        if each["kind"] in keda_types.SCHEMAS:
+            keda_types.check(each)
     [monitor] = of_kind(manifests, "PodMonitor")
     for made in of_kind(manifests, "Deployment"):
         pod = made["spec"]["template"]

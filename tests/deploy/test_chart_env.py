@@ -12,11 +12,20 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import ALL, CHART, FOREIGN, environment, one, processes, rendered, values_file
 
 from holdfast.cli.render import find_helm
 from holdfast.config import setting_rows
 from holdfast.config.environment import CONFIG_VARIABLE
+from tests.support.deploy.charts import (
+    ALL,
+    CHART,
+    FOREIGN,
+    environment,
+    one,
+    processes,
+    rendered,
+    values_file,
+)
 
 LOGGING = {"log.level", "log.format"}  # harms nobody: one worker type may log more than the others
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from charts import ALL, pod_specs, rendered, settings_of
 
 from holdfast.config import Settings
+from tests.support.deploy.charts import ALL, pod_specs, rendered, settings_of
 
 ZOMBIES = "settings.redis.scheduler.zombie-cleanup.executor-shutdown"
 SLOW = (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import yaml
-from charts import ROOT, environment, one, pod_specs, rendered
-from promql import Catalogue
 
 from holdfast.config import HostSettings
 from holdfast.hosts.server import SERVICE
 from holdfast.telemetry.metrics import Metrics
+from tests.support.deploy.charts import ROOT, environment, one, pod_specs, rendered
+from tests.support.deploy.promql import Catalogue
 
 
 def test_hosts_grow_by_a_metric_that_they_measure():

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 import pytest
-from apiserver import RunningApi
-from charts import Manifest, of_kind, one, pod_specs, rendered, settings_of
-from valkeyprocess import ValkeyProcess
 
 from holdfast.config import RedisSettings, Settings
 from holdfast.redis.client import connect
 from holdfast.scaling.trigger import read_trigger
 from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi
+from tests.support.deploy.charts import Manifest, of_kind, one, pod_specs, rendered, settings_of
+from tests.support.redis.valkey_process import ValkeyProcess
 
 
 def told(manifests: list[Manifest], pod: str, folder: Path) -> Settings:

@@ -15,8 +15,18 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-from charts import FIELDS, ROOT, Manifest, of_kind, one, pod_specs, rendered, variable_value
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.support.deploy.charts import (
+    FIELDS,
+    ROOT,
+    Manifest,
+    of_kind,
+    one,
+    pod_specs,
+    rendered,
+    variable_value,
+)
 
 PODS = [f"holdfast-{part}" for part in ("api", "worker-default", "scheduler", "janitor", "relay", "scaler")]
 NEEDS = {"holdfast-scaler": "keda.profile=external-push", "holdfast-relay": "relay.enabled=true"}

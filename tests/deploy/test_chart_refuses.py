@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from charts import helm, values_file
+
+from tests.support.deploy.charts import helm, values_file
 
 KEDA_ASKS = (
     "keda.profile=redis-streams,workers.default.scaling.min=1,redis.trial.enabled=false,redis.password="

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import (
+
+from holdfast.api.auth import Keyring, check_exposure
+from holdfast.cli.root import COMMANDS
+from holdfast.config import setting_rows
+from holdfast.config.environment import CONFIG_VARIABLE
+from holdfast.config.tree import Settings
+from holdfast.redis.keys import QueueKeys
+from tests.support.deploy.charts import (
     ALL,
     CHART,
     FIELDS,
@@ -23,13 +30,6 @@ from charts import (
     rendered,
     settings_of,
 )
-
-from holdfast.api.auth import Keyring, check_exposure
-from holdfast.cli.root import COMMANDS
-from holdfast.config import setting_rows
-from holdfast.config.environment import CONFIG_VARIABLE
-from holdfast.config.tree import Settings
-from holdfast.redis.keys import QueueKeys
 
 OURS = {name for row in setting_rows() for name in row.env} | {CONFIG_VARIABLE}
 

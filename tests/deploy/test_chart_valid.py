@@ -9,13 +9,24 @@ from functools import cache
 from typing import Any
 
 import jsonschema
-import kedatypes
 import kubernetes_validate
 import kubernetes_validate.utils
 import pydantic
 import pytest
 import yaml
-from charts import ALL, ROOT, SETS, Manifest, helm, of_kind, parsed, rendered, values_file
+
+from tests.support.deploy import keda_types
+from tests.support.deploy.charts import (
+    ALL,
+    ROOT,
+    SETS,
+    Manifest,
+    helm,
+    of_kind,
+    parsed,
+    rendered,
+    values_file,
+)
 
 COMMITTED = ROOT / "deploy" / "kubernetes"
 OLDEST, NEWEST = "1.30", "1.37"
@@ -40,8 +51,8 @@ def accepted(manifests: list[Manifest], version: str) -> None:
     """Whether the API server would take them all; raises what is wrong."""
     assert manifests
     for manifest in manifests:
-        if manifest["kind"] in kedatypes.SCHEMAS:
-            kedatypes.check(manifest)
+        if manifest["kind"] in keda_types.SCHEMAS:
+            keda_types.check(manifest)
         else:
             kubernetes_validate.validate(manifest, version, strict=True)
 
@@ -131,7 +142,7 @@ def test_the_checks_find_what_is_wrong():
         scaled = copy.deepcopy(of_kind(manifests, "ScaledObject")[0])
         break_it(scaled["spec"])
         with pytest.raises((jsonschema.ValidationError, AssertionError)):
-            kedatypes.check_ours(scaled)
+            keda_types.check_ours(scaled)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +157,7 @@ def test_the_checks_find_what_is_wrong():
 )
 def test_the_types_that_keda_publishes_find_what_is_wrong_too(break_it):
     scaled = copy.deepcopy(of_kind(rendered("trial"), "ScaledObject")[0])
-    kedatypes.check_published(scaled)
+    keda_types.check_published(scaled)
     break_it(scaled["spec"])
     with pytest.raises((pydantic.ValidationError, AssertionError)):
-        kedatypes.check_published(scaled)
+        keda_types.check_published(scaled)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from charts import ROOT, SETS, rendered
+
+from tests.support.deploy.charts import ROOT, SETS, rendered
 
 ENVIRONMENT = ROOT / ".venv-checkov"
 CONFIG = ROOT / "deploy" / "checkov.yaml"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from promql import ROOT, Catalogue, Wrong, alerts
+
+from tests.support.deploy.promql import ROOT, Catalogue, Wrong, alerts
 
 FOLDER = ROOT / "deploy" / "grafana"
 FILES = sorted(FOLDER.glob("*.json"))

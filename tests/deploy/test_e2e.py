@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from apiserver import RunningApi, key_line
-from charts import helm, parsed
-from system import System
 
 from holdfast import App, GiveUp
 from holdfast.agents.loader import load_app
 from holdfast.config import ApiSettings
 from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi, key_line
+from tests.support.deploy.charts import helm, parsed
+from tests.support.runs.system import System
 
 ROOT = Path(__file__).parents[2]
 SCRIPT, VALUES = ROOT / "deploy" / "e2e" / "run.py", ROOT / "deploy" / "e2e" / "values.yaml"

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from charts import CHART, ROOT
 
 from holdfast.cli.root import COMMANDS
 from holdfast.config import duration_seconds, load, setting_rows
+from tests.support.deploy.charts import CHART, ROOT
 
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 COMPOSE = ROOT / "deploy" / "compose" / "docker-compose.yml"
@@ -109,7 +109,7 @@ def test_what_is_copied_is_there_and_not_ignored():
     for source in sources:
         assert (ROOT / source).exists()
         assert not ignored(source), source
-    for secret in (".git/config", ".env", ".venv/bin/python", "tests/charts.py", "src/holdfast/x.pyc"):
+    for secret in (".git/config", ".env", ".venv/bin/python", "tests/conftest.py", "src/holdfast/x.pyc"):
         assert ignored(secret), secret
 
 

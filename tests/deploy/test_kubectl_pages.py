@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from charts import ROOT, of_kind, pod_specs, rendered
+
+from tests.support.deploy.charts import ROOT, of_kind, pod_specs, rendered
 
 PAGES = [
     ROOT / "README.md",

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from charts import CHART, ROOT, SETS, parsed, rendered, values_file
 
 from holdfast.cli import main
 from holdfast.cli.render import NOTE, find_helm, manifests
 from holdfast.errors import InputError
+from tests.support.deploy.charts import CHART, ROOT, SETS, parsed, rendered, values_file
 
 COMMITTED = ROOT / "deploy" / "kubernetes"
 

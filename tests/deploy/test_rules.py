@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from promql import PROMETHEUS, ROOT, Catalogue, Wrong, alerts, rule_files, rules_of
 
 from holdfast.cli import main
+from tests.support.deploy.promql import PROMETHEUS, ROOT, Catalogue, Wrong, alerts, rule_files, rules_of
 
 TESTS = sorted((PROMETHEUS / "tests").glob("*.test.yml"))
 RUNBOOK = ROOT / "docs" / "operate" / "alerts.md"

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import helm, parsed
+
+from tests.support.deploy.charts import helm, parsed
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -6,12 +6,12 @@ import asyncio
 
 import msgspec
 import pytest
-from system import System
 
 import holdfast
 from holdfast import App, Client, ConfigError, HoldfastError, NotFound, RedisUnavailable
 from holdfast.config import SenderSettings
 from holdfast.runs.run import Status
+from tests.support.runs.system import System
 
 app = App("tests")
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from scheduling import stage_of
-from system import System, until
 
 from holdfast import App
 from holdfast.runs.run import Submission
+from tests.support.runs.system import System, until
+from tests.support.schedules.schedulers import stage_of
 
 OURS = ("Invocation", "Context", "Turn", "Hold", "Claimed", "Settlement")
 

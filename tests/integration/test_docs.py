@@ -18,8 +18,6 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from apiserver import RunningApi
-from system import System
 
 from holdfast import App
 from holdfast.agents.loader import load_app
@@ -28,6 +26,8 @@ from holdfast.cli import main
 from holdfast.runs.emit import RESERVED
 from holdfast.runs.run import Status
 from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi
+from tests.support.runs.system import System
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

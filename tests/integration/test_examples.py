@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from system import System
 
 from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.runs.run import Status
+from tests.support.runs.system import System
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "support_desk.py"
 

@@ -7,9 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from apiserver import RunningApi
-from receiver import Receiver
-from system import System
 
 from holdfast import App, Client, InputError, Producer, QueueFull, QueuePaused, RedisUnavailable
 from holdfast.client.rollout import Rollout
@@ -20,6 +17,9 @@ from holdfast.redis.breaker import State
 from holdfast.runs.run import Submission
 from holdfast.services.api import ApiProcess
 from holdfast.telemetry.metrics import Metrics
+from tests.support.api.server import RunningApi
+from tests.support.events.event_receiver import Receiver
+from tests.support.runs.system import System
 
 FLAG = "redis_streams_media_cluster_enabled"
 TENANTS = [f"tenant-{number}" for number in range(300)]

@@ -6,8 +6,6 @@ import itertools
 
 import msgspec
 import pytest
-from clusters import cluster_url, owner_of, start_cluster
-from system import System
 
 from holdfast import Producer
 from holdfast.client.rollouts import Rollouts
@@ -15,6 +13,8 @@ from holdfast.config import BreakerSettings, RedisSettings
 from holdfast.config.checks import key_slot
 from holdfast.redis.breaker import State
 from holdfast.redis.keys import rollout_key
+from tests.support.redis.clusters import cluster_url, owner_of, start_cluster
+from tests.support.runs.system import System
 
 
 @pytest.fixture

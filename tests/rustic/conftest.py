@@ -13,10 +13,10 @@ from rustic_ai.core.guild.builders import GuildBuilder
 from rustic_ai.core.guild.guild import Guild
 from rustic_ai.core.guild.metastore import Metastore
 from rustic_ai.core.messaging import MessagingConfig
-from rusticsystem import ENGINE, ORGANIZATION, TTL_SECONDS, Hosts, answering
 
 from holdfast.hosts.rustic import K8sExecutionEngine
 from holdfast.redis.embedded import EmbeddedServer
+from tests.support.hosts.rustic_system import ENGINE, ORGANIZATION, TTL_SECONDS, Hosts, answering
 
 
 def pytest_configure(config: pytest.Config) -> None:

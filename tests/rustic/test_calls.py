@@ -8,11 +8,11 @@ import grpc
 import psutil
 import pytest
 from rustic_ai.core.guild.dsl import GuildSpec
-from rusticsystem import ORGANIZATION, answering, ask, gone, probe_in
 
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.rustic import K8sExecutionEngine
+from tests.support.hosts.rustic_system import ORGANIZATION, answering, ask, gone, probe_in
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_create_and_stop_an_agent_via_grpc(stub, engine, guild_id, messaging):
 
 def test_on_one_machine_the_engine_is_its_own_host(guild, guild_id, monkeypatch):
     monkeypatch.setenv("HOLDFAST_HOSTS_ENGINE", "local")
-    monkeypatch.setenv("HOLDFAST_HOSTS_ALLOWED", "rusticagents")
+    monkeypatch.setenv("HOLDFAST_HOSTS_ALLOWED", "tests.support.hosts.rustic_agents")
     engine = K8sExecutionEngine(guild_id, ORGANIZATION)
     guild.launch_agent(answering("one"), engine)
     assert engine.is_agent_running(guild_id, "one")

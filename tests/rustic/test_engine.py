@@ -8,11 +8,20 @@ import pytest
 from rustic_ai.core.guild.builders import AgentBuilder
 from rustic_ai.core.guild.dsl import GuildSpec
 from rustic_ai.core.messaging import MessagingConfig
-from rusticagents import Answering, Failing
-from rusticsystem import ORGANIZATION, answering, ask, gone, placed, probe_in, said, wait_for
 
 from holdfast.errors import InputError, NoHost, ProcessError, ProcessFailed
 from holdfast.hosts.rustic import K8sExecutionEngine
+from tests.support.hosts.rustic_agents import Answering, Failing
+from tests.support.hosts.rustic_system import (
+    ORGANIZATION,
+    answering,
+    ask,
+    gone,
+    placed,
+    probe_in,
+    said,
+    wait_for,
+)
 
 
 @pytest.fixture
@@ -179,4 +188,4 @@ def test_the_keywords_name_other_hosts(guild_id, guild_spec, messaging):
 
 def test_the_class_is_where_guilds_look_for_it():
     assert K8sExecutionEngine.get_qualified_class_name() == "holdfast.hosts.rustic.K8sExecutionEngine"
-    assert Answering.get_qualified_class_name() == "rusticagents.Answering"
+    assert Answering.get_qualified_class_name() == "tests.support.hosts.rustic_agents.Answering"

@@ -9,9 +9,9 @@ import redis
 from rustic_ai.core.agents.system.models import StopGuildRequest
 from rustic_ai.core.guild.builders import GuildHelper
 from rustic_ai.core.guild.dsl import GuildTopics
-from rusticsystem import ORGANIZATION, ask, gone, placed, probe_in, wait_for
 
 from holdfast.hosts.rustic import K8sExecutionEngine
+from tests.support.hosts.rustic_system import ORGANIZATION, ask, gone, placed, probe_in, wait_for
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from system import System
 
 from holdfast import Client
+from tests.support.runs.system import System
 
 
 @pytest.fixture

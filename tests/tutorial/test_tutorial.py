@@ -160,9 +160,8 @@ async def test_a_worker_that_leaves_hands_its_runs_back_and_no_attempt_is_lost(c
 
 
 async def test_b_a_full_queue_says_so_instead_of_forgetting(redis, redis_settings):
-    from system import System
-
     from holdfast import Client
+    from tests.support.runs.system import System
 
     async with System(redis_settings, max_depth=1) as small, Client(settings=small.settings) as client:
         await client.submit("anything")

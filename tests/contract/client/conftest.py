@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from apiserver import RunningApi
-from system import System
 
 from holdfast import ApiUnavailable, Client, RedisUnavailable, Refused
 from holdfast.config import ApiSettings, ClientSettings, RedisSettings, SenderSettings, Settings
@@ -17,6 +15,8 @@ from holdfast.redis.client import Redis
 from holdfast.services.api import ApiProcess
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
+from tests.support.api.server import RunningApi
+from tests.support.runs.system import System
 
 NOWHERE = "127.0.0.1:1"
 

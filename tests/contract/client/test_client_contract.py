@@ -8,7 +8,6 @@ import threading
 from datetime import timedelta
 
 import pytest
-from system import until
 
 from holdfast import (
     App,
@@ -31,6 +30,7 @@ from holdfast import (
 from holdfast.events import feed, hub
 from holdfast.runs.run import Run, Status
 from holdfast.store.archive import ArchivedRun
+from tests.support.runs.system import until
 
 app = App("tests")
 

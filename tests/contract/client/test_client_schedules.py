@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from schedulehand import Board
 
 from holdfast import Client, HoldfastError, InputError, NotFound, SyncClient
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Cron, Every
+from tests.support.schedules.manual_scheduler import Board
 
 NIGHTLY = Schedule(name="nightly", agent="report", trigger=Cron(expression="0 3 * * *", zone="Europe/Berlin"))
 HOURLY = Schedule(name="team/hourly", agent="report", trigger=Every(seconds=3600), starts_at=2_000_000_000)

@@ -6,9 +6,9 @@ import asyncio
 
 import msgspec
 import pytest
-from leasestores import HARNESSES
 
 from holdfast.leases.lease import Lease, Standing
+from tests.support.leases.lease_stores import HARNESSES
 
 LONG_MS = 60_000
 SHORT_MS = 40

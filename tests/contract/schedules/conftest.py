@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from keycheck import check_keys
-from schedulehand import Board
-from scheduling import stage_of
+
+from tests.support.redis.key_ttls import check_keys
+from tests.support.schedules.manual_scheduler import Board
+from tests.support.schedules.schedulers import stage_of
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from schedulehand import Board, registration
 
 from holdfast.redis.scripts import Script, load
 from holdfast.schedules.acquisition import _acquired
 from holdfast.schedules.words import Ended, Registered, seconds, text, words
+from tests.support.schedules.manual_scheduler import Board, registration
 
 PACKAGE = "holdfast.schedules"
 SCRIPTS = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from schedulehand import redis_now, registration
 
 from holdfast.errors import NotFound
 from holdfast.leases.lease import Standing
@@ -11,6 +10,7 @@ from holdfast.schedules import Every, Once, Schedule
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import decoded
 from holdfast.schedules.words import Changed, Ended, Registered
+from tests.support.schedules.manual_scheduler import redis_now, registration
 
 
 async def test_b1_a_new_schedule_waits_for_its_first_turn(board):

@@ -6,12 +6,12 @@ import asyncio
 import random
 
 import pytest
-from schedulehand import redis_now
 
 from holdfast.leases.lease import Standing
 from holdfast.schedules.completion import Done
 from holdfast.schedules.entries import State
 from holdfast.schedules.words import Ended
+from tests.support.schedules.manual_scheduler import redis_now
 
 
 async def test_c1_only_what_is_due_is_acquired(board):

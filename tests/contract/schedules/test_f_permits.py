@@ -6,13 +6,13 @@ import asyncio
 import threading
 
 import pytest
-from schedulehand import registration
-from system import until
 
 from holdfast import App
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
+from tests.support.runs.system import until
+from tests.support.schedules.manual_scheduler import registration
 
 
 class Crowd:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from system import until
-
 from holdfast import App
 from holdfast.schedules.entries import State
+from tests.support.runs.system import until
 
 
 def slow_app(lived: list[float], name: str = "slow") -> App:

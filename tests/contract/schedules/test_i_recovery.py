@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from schedulehand import redis_now
-from system import until
 
 from holdfast import App
 from holdfast.config import CircuitBreakerSettings
@@ -17,6 +15,8 @@ from holdfast.schedules.entries import State
 from holdfast.schedules.recovery import ATTEMPTS, Ending, Endings
 from holdfast.schedules.words import Ended
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.system import until
+from tests.support.schedules.manual_scheduler import redis_now
 
 
 def hourly_app(ran: list[int]) -> App:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from schedulehand import Board, redis_now, registration
 
 from holdfast.leases.lease import Standing
 from holdfast.schedules.entries import State
@@ -13,6 +12,7 @@ from holdfast.schedules.orphans import CleanupLeadership, Orphans
 from holdfast.schedules.schedule import Schedule, encoded
 from holdfast.schedules.trigger import Every
 from holdfast.schedules.words import Ended, Found
+from tests.support.schedules.manual_scheduler import Board, redis_now, registration
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from schedulehand import registration
-from system import until
 
 from holdfast import App
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from tests.support.runs.system import until
+from tests.support.schedules.manual_scheduler import registration
 
 QUICK = {"interval_ms": 50}
 SWEEPS = "schedule_sweeps_total"

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from schedulehand import Board
-from scheduling import replace
-from system import until
 
 from holdfast import App
 from holdfast.config import RedisSettings
@@ -17,6 +14,9 @@ from holdfast.schedules.clock import RedisClock
 from holdfast.schedules.place import checked_keys
 from holdfast.schedules.reconcile import Reconcile
 from holdfast.schedules.rounds import Round
+from tests.support.runs.system import until
+from tests.support.schedules.manual_scheduler import Board
+from tests.support.schedules.schedulers import replace
 
 # -- chunk-attempt-multiplier
 

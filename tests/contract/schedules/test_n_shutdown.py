@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from schedulehand import Board, redis_now
 
 from holdfast.leases.lease import Standing
 from holdfast.schedules.entries import State
 from holdfast.schedules.words import Ended
+from tests.support.schedules.manual_scheduler import Board, redis_now
 
 
 @pytest.fixture

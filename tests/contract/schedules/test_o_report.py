@@ -7,7 +7,6 @@ import re
 import time
 
 import pytest
-from system import until
 
 from holdfast import App
 from holdfast.redis.members import Members
@@ -15,6 +14,7 @@ from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.trigger import Once
+from tests.support.runs.system import until
 
 LINE = re.compile(
     r"Scheduler health \| health=(HEALTHY|DEGRADED) \| \[agents registered=(\d+) active=futures=\d+ scripts=\d+\] "

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from schedulehand import Board, Pod, redis_now, registration
 
 from holdfast.leases.lease import Standing
 from holdfast.redis.client import Redis
@@ -21,6 +20,7 @@ from holdfast.schedules.schedule import Schedule, family
 from holdfast.schedules.trigger import Every
 from holdfast.schedules.words import Changed, Ended, Placed, Registered
 from holdfast.telemetry.metrics import Metrics
+from tests.support.schedules.manual_scheduler import Board, Pod, redis_now, registration
 
 NAMES = [f"s{n}" for n in range(6)]
 PODS = 3

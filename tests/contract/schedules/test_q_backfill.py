@@ -6,8 +6,6 @@ import asyncio
 import threading
 
 import pytest
-from schedulehand import Board, redis_now
-from system import until
 
 from holdfast import App, Context
 from holdfast.errors import InputError, NotFound
@@ -22,6 +20,8 @@ from holdfast.schedules.troubles import counting_discarded
 from holdfast.schedules.wallclock import next_fire
 from holdfast.schedules.words import Changed, Ended
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.system import until
+from tests.support.schedules.manual_scheduler import Board, redis_now
 
 DAY = 86400.0
 MIDNIGHT = 1_775_001_600.0  # 2026-04-01T00:00Z

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from schedulehand import Board, Pod, redis_now
 
 from holdfast.agents.outcome import Succeeded
 from holdfast.config import SchedulerSettings
@@ -22,6 +21,7 @@ from holdfast.schedules.trigger import Cron, Every
 from holdfast.schedules.verdict import verdict
 from holdfast.schedules.words import Ended, Placed
 from holdfast.telemetry.metrics import Metrics
+from tests.support.schedules.manual_scheduler import Board, Pod, redis_now
 
 NOW = 1_775_000_000.0
 

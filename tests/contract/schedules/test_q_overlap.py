@@ -7,8 +7,6 @@ from collections import Counter
 
 import msgspec
 import pytest
-from schedulehand import Board, redis_now, registration
-from system import until
 
 from holdfast import App, Context
 from holdfast.agents.failures import Failure, FailureClass
@@ -26,6 +24,8 @@ from holdfast.schedules.trigger import Cron, Every
 from holdfast.schedules.verdict import verdict
 from holdfast.schedules.words import Ended, Placed
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.system import until
+from tests.support.schedules.manual_scheduler import Board, redis_now, registration
 
 NOW = 1_775_000_000.0
 OTHERS = ("skip", "cancel", "allow")

@@ -7,9 +7,6 @@ import threading
 import time
 
 import pytest
-from schedulehand import Board
-from scheduling import stage_of
-from system import until
 
 from holdfast import App
 from holdfast.config import CircuitBreakerSettings, RedisSettings
@@ -24,6 +21,9 @@ from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 from holdfast.schedules.words import Ended
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.system import until
+from tests.support.schedules.manual_scheduler import Board
+from tests.support.schedules.schedulers import stage_of
 
 NAMES = [f"work-{n}" for n in range(20)]
 BLOCKED_SECONDS = 4.0  # longer than the lease, shorter than the test's own reads wait for a reply

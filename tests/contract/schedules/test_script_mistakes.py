@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mistakes import KnownMistakes, Mistake
+from tests.support.mistakes import KnownMistakes, Mistake
 
 HERE = "tests/contract/schedules"
 B, C, L = (f"{HERE}/test_{name}.py" for name in ("b_registration", "c_acquisition", "l_orphans"))

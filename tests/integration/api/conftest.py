@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from apiserver import RunningApi
-from system import System
 
 from holdfast import App
 from holdfast.config import ApiSettings, DatabaseSettings, RedisSettings
 from holdfast.redis.client import Redis
 from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi
+from tests.support.runs.system import System
 
 StartApi = Callable[..., Awaitable[RunningApi]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mistakes import KnownMistakes, Mistake
+from tests.support.mistakes import KnownMistakes, Mistake
 
 A = "tests/integration/api/test_auth.py"
 B = "tests/integration/api/test_batch.py"

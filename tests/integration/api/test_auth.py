@@ -6,7 +6,6 @@ import asyncio
 
 import httpx
 import pytest
-from apiserver import key_line
 
 from holdfast import App, Context, GiveUp
 from holdfast.api import auth
@@ -16,6 +15,7 @@ from holdfast.errors import ConfigError, InputError
 from holdfast.runs.run import Submission
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
+from tests.support.api.server import key_line
 
 KEYS = (
     key_line("boss"),

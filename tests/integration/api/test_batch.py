@@ -6,11 +6,11 @@ import asyncio
 
 import msgspec
 import pytest
-from apiserver import key_line
 
 from holdfast import App
 from holdfast.api.shapes import BATCH_MOST
 from holdfast.config import QueueSettings, SenderSettings
+from tests.support.api.server import key_line
 
 
 async def sent(client, *runs) -> list[dict]:

@@ -16,7 +16,8 @@ import httpx
 import msgspec
 import psutil
 import pytest
-from system import until
+
+from tests.support.runs.system import until
 
 QUICK = 0.3
 PATIENT = 60.0

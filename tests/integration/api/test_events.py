@@ -7,9 +7,8 @@ import contextlib
 import json
 from dataclasses import dataclass
 
-from system import until
-
 from holdfast import App, Context
+from tests.support.runs.system import until
 
 
 @dataclass(frozen=True)

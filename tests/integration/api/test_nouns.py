@@ -6,13 +6,13 @@ import asyncio
 
 import msgspec
 import pytest
-from apiserver import key_line
 
 from holdfast import App, Context, GiveUp
 from holdfast.config import BreakerSettings, QueueSettings, SenderSettings
 from holdfast.redis.scripts import load
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
+from tests.support.api.server import key_line
 
 
 def agents() -> App:

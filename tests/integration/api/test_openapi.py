@@ -28,10 +28,10 @@ from schemathesis.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from seeding import EACH, Seeds, seed
-from system import System
 
 from holdfast.config import DatabaseSettings, RedisSettings
+from tests.support.runs.sample_runs import EACH, Seeds, seed
+from tests.support.runs.system import System
 
 CHECKS = [
     not_a_server_error,

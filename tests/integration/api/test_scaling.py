@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-from apiserver import key_line
+
+from tests.support.api.server import key_line
 
 
 async def test_it_is_told_how_many_workers_a_queue_is_worth(client, system):

@@ -8,13 +8,13 @@ import sqlite3
 
 import msgspec
 import pytest
-from scheduleapi import made, names, problem, wanted
-from schedulehand import Board, redis_now
-from scheduling import RunningScheduler, scheduling
 
 from holdfast import App
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
+from tests.support.schedules.manual_scheduler import Board, redis_now
+from tests.support.schedules.schedule_requests import made, names, problem, wanted
+from tests.support.schedules.schedulers import RunningScheduler, scheduling
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from apiserver import key_line
-from scheduleapi import made, names, problem, wanted
-from schedulehand import Board
-from scheduling import RunningScheduler, scheduling
 
 from holdfast import App
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
+from tests.support.api.server import key_line
+from tests.support.schedules.manual_scheduler import Board
+from tests.support.schedules.schedule_requests import made, names, problem, wanted
+from tests.support.schedules.schedulers import RunningScheduler, scheduling
 
 KEYS = (
     key_line("boss"),

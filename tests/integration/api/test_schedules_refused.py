@@ -5,12 +5,12 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
-from scheduleapi import made, problem, wanted
-from schedulehand import Board
 
 from holdfast import App
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
+from tests.support.schedules.manual_scheduler import Board
+from tests.support.schedules.schedule_requests import made, problem, wanted
 
 
 @pytest.fixture

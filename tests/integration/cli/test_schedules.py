@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from schedulehand import Board
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
@@ -20,6 +19,7 @@ from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Cron, Every, Once, Trigger
+from tests.support.schedules.manual_scheduler import Board
 
 APP = """
 from holdfast import App

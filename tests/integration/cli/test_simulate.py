@@ -8,13 +8,13 @@ import shlex
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-import kedatypes
 import pytest
 import yaml
 
 from holdfast.config import DatabaseSettings
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
+from tests.support.deploy import keda_types
 
 GUIDE = Path(__file__).parents[3] / "docs/guides/scaling.md"
 BURST = "synthetic:burst?rate=0.1&runs=60&duration=20&for=20m"
@@ -81,7 +81,7 @@ def test_what_a_short_file_does_not_say_is_emitted_as_the_chart_has_it(cli, plac
     )
     chart = yaml.safe_load(cli("simulate", "--emit", "-").out)
     mine = yaml.safe_load(cli("simulate", "--policy", "patient.yaml", "--emit", "-").out)
-    kedatypes.check(mine)
+    keda_types.check(mine)
     assert mine["spec"]["fallback"]["behavior"] == "currentReplicasIfHigher"
     assert mine["spec"]["advanced"]["restoreToOriginalReplicaCount"] is False
     down = mine["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]
@@ -136,7 +136,7 @@ def test_a_picture_is_written(cli, place):
 def test_a_scaled_object_is_printed_or_written(cli, place):
     printed = cli("simulate", "--policy", "push", "--max", "30", "--emit", "-")
     manifest = yaml.safe_load(printed.out)
-    kedatypes.check(manifest)
+    keda_types.check(manifest)
     assert manifest["spec"]["maxReplicaCount"] == 30
     said = cli(
         "simulate", "--trace", BURST, "--policy", "push", "--max", "30", "--emit", "out.yaml", "--no-chart"

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from apiserver import RunningApi
-from system import System
 
 from holdfast import App
 from holdfast.config import ApiSettings, ClientSettings, RedisSettings, Settings
 from holdfast.redis.client import Redis
 from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi
+from tests.support.runs.system import System
 
 StartApi = Callable[..., Awaitable[RunningApi]]
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 from aiohttp import web
-from apiserver import key_line
 from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
 from holdfast import (
@@ -38,6 +37,7 @@ from holdfast.client.overhttp import way
 from holdfast.runs.run import Status
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
+from tests.support.api.server import key_line
 
 app = App("tests")
 

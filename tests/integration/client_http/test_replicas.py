@@ -6,11 +6,11 @@ import asyncio
 
 import msgspec
 import pytest
-from balancer import Balancer
-from system import until
 
 from holdfast import ApiUnavailable, App, Client, Conflict, Context
 from holdfast.runs.run import Status
+from tests.support.api.load_balancer import Balancer
+from tests.support.runs.system import until
 
 COUNT = 200
 

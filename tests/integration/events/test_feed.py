@@ -5,7 +5,6 @@ import contextlib
 
 import msgspec
 import pytest
-from system import System
 
 from holdfast.errors import InputError, NotFound, RedisUnavailable
 from holdfast.events import feed as feed_module
@@ -13,6 +12,7 @@ from holdfast.events.event import FINAL, Event
 from holdfast.events.feed import NOW, Feed
 from holdfast.redis.client import connect
 from holdfast.runs.run import ENDED
+from tests.support.runs.system import System
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from receiver import in_order
 
 from holdfast.config import RedisSettings
 from holdfast.events import outbox as outbox_module
@@ -16,6 +15,7 @@ from holdfast.events.outbox import Line, Outbox
 from holdfast.redis.client import connect
 from holdfast.redis.keys import QueueKeys
 from holdfast.redis.scripts import Script
+from tests.support.events.event_receiver import in_order
 
 KEYS = QueueKeys.of("agent-queue")
 OWNERS = ("ada", "bob", "eve")

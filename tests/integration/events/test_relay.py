@@ -11,8 +11,9 @@ import time
 
 import msgspec
 import pytest
-from receiver import Receiver, in_order
-from relaying import Outside, until
+
+from tests.support.events.event_receiver import Receiver, in_order
+from tests.support.events.relays import Outside, until
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ import sys
 
 import msgspec
 import pytest
-from byhand import expiry_without_retention
-from receiver import Receiver, in_order
-from relaying import QUICK, Running, until
-from system import System
-from valkeyprocess import free_port
 
 from holdfast import App
 from holdfast.config import EventApiSettings, RedisSettings, RelaySettings
 from holdfast.events.hub import Hub
 from holdfast.runs.deadletter import DeadLetters
+from tests.support.events.event_receiver import Receiver, in_order
+from tests.support.events.relays import QUICK, Running, until
+from tests.support.redis.valkey_process import free_port
+from tests.support.runs.manual_worker import expiry_without_retention
+from tests.support.runs.system import System
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ import asyncio
 import time
 
 import pytest
-from receiver import Receiver, in_order
-from relaying import Outside, until
+
+from tests.support.events.event_receiver import Receiver, in_order
+from tests.support.events.relays import Outside, until
 
 RUNS = 10
 MOST_SECONDS = 0.1
-"""The longest pause between two tries, here and in ``relaying.QUICK``; by default it is 60 s."""
+"""The longest pause between two tries, here and in ``relays.QUICK``; by default it is 60 s."""
 OUTAGE_SECONDS = 12 * MOST_SECONDS
 """Each way of failing: as if a receiver failed for 12 minutes in each of them."""
 WAYS = ("down", 500, "hang", "reset", 503, "down")

@@ -14,11 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from apiserver import RunningApi
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from system import System, WorkerChild, until
 
 from holdfast import App
 from holdfast.agents.loader import load_app
@@ -29,6 +27,8 @@ from holdfast.errors import MalformedMessage
 from holdfast.runs.run import Run, Status
 from holdfast.services.api import ApiProcess
 from holdfast.telemetry.metrics import Metrics
+from tests.support.api.server import RunningApi
+from tests.support.runs.system import System, WorkerChild, until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "media_clustering"
 APP = load_app(str(EXAMPLE / "app.py"))  # also makes the package importable

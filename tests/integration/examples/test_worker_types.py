@@ -13,8 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from keycheck import check_keys
-from system import RunningWorker
 
 from holdfast import App
 from holdfast.agents.loader import load_app
@@ -22,6 +20,8 @@ from holdfast.agents.reference import load_module
 from holdfast.config import DatabaseSettings, Settings, load
 from holdfast.runs.run import Status
 from holdfast.services.connections import Connections
+from tests.support.redis.key_ttls import check_keys
+from tests.support.runs.system import RunningWorker
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "worker_types"
 BROWSER, TANKPIT = "browser:jobs", "tankpit:jobs"

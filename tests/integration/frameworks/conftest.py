@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fleet import Ledger
-from system import System
 
 from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.config import DatabaseSettings
 from holdfast.store.open import open_store
+from tests.support.runs.system import System
+from tests.support.runs.worker_processes import Ledger
 
 from .attempts import Attempts
 

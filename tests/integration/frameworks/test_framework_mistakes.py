@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mistakes import KnownMistakes, Mistake
+from tests.support.mistakes import KnownMistakes, Mistake
 
 ALL = "tests/integration/frameworks/test_every_framework.py"
 FROZEN = "tests/chaos/test_frameworks.py::test_a_frozen_worker_that_wakes_up_adds_nothing"

@@ -12,16 +12,16 @@ from urllib.parse import quote
 import httpx
 import msgspec
 import pytest
-from apiserver import RunningApi, key_line
-from hosting import Cluster, agent, cluster_of
-from scheduleapi import problem
-from valkeyprocess import free_port
 
 from holdfast.client.client import Client
 from holdfast.config import ApiSettings, DatabaseSettings, RedisSettings
 from holdfast.hosts.engines import members_of
 from holdfast.redis.members import Member
 from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi, key_line
+from tests.support.hosts.host_processes import Cluster, agent, cluster_of
+from tests.support.redis.valkey_process import free_port
+from tests.support.schedules.schedule_requests import problem
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 KEYS = (

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hostfaults import hosts_of
-from hosting import TESTS, Cluster, agent, cluster_of
-from system import until
 
 from holdfast.config import HostSettings, RedisSettings
 from holdfast.errors import Conflict, InputError, NoHost, ProcessError
@@ -22,6 +19,10 @@ from holdfast.processes.info import AgentProcessInfo, EventKind, ProcessEvent
 from holdfast.processes.info import Status as ProcessStatus
 from holdfast.services.residents import Residents
 from holdfast.telemetry.metrics import Metrics
+from tests.support.hosts.faulty_agents import hosts_of
+from tests.support.hosts.host_processes import Cluster, agent, cluster_of
+from tests.support.paths import ROOT
+from tests.support.runs.system import until
 
 ODD = """
 import asyncio, os
@@ -65,7 +66,7 @@ async def start_broken(cluster: Cluster, folder: Path) -> None:
     """A host that was well when it began, and whose code is broken since: its zygote does not come up again."""
     module = folder / "since_broken.py"
     module.write_text("")
-    await cluster.start("broken", HOLDFAST_HOSTS_PRELOAD="since_broken", PYTHONPATH=f"{folder}:{TESTS}")
+    await cluster.start("broken", HOLDFAST_HOSTS_PRELOAD="since_broken", PYTHONPATH=f"{folder}:{ROOT}")
     module.write_text("raise ImportError('half an upgrade')\n")
     (zygote,) = psutil.Process(cluster.children["broken"].process.pid).children()
     zygote.kill()

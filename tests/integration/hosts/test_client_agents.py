@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from apiserver import RunningApi
-from hosting import Cluster, agent, cluster_of
 
 from holdfast import Client, InputError, NotFound, RunFailed, SyncClient
 from holdfast.config import ApiSettings, ClientSettings, DatabaseSettings, RedisSettings, Settings
@@ -18,6 +16,8 @@ from holdfast.errors import Conflict, NoHost, Refused
 from holdfast.hosts.agent import Needs
 from holdfast.hosts.residents import resident_agent
 from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi
+from tests.support.hosts.host_processes import Cluster, agent, cluster_of
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from hosting import agent, cluster_of
 from lightkube import KubeConfig
-from valkeyprocess import free_port
 
 from holdfast.config import HostSettings
 from holdfast.errors import ConfigError, NoHost
@@ -22,6 +20,8 @@ from holdfast.hosts.directory import DnsDirectory, StaticDirectory
 from holdfast.hosts.engine import Engine
 from holdfast.hosts.kubernetes import KubernetesDirectory
 from holdfast.hosts.remote import RemoteCalls
+from tests.support.hosts.host_processes import agent, cluster_of
+from tests.support.redis.valkey_process import free_port
 
 CERTIFICATES = Path(__file__).parents[2] / "certificates"
 

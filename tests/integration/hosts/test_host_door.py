@@ -9,14 +9,14 @@ import httpx
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from hosting import Cluster, HostChild, agent, cluster_of
-from system import until
-from valkeyprocess import free_port
 
 from holdfast.config import RedisSettings
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.server import SERVICE
+from tests.support.hosts.host_processes import Cluster, HostChild, agent, cluster_of
+from tests.support.redis.valkey_process import free_port
+from tests.support.runs.system import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,9 +13,6 @@ import msgspec
 import psutil
 import pytest
 from grpc import aio
-from hostfaults import hosts_of, troubled
-from hosting import agent, cluster_of
-from system import until
 
 from holdfast.errors import InputError, NoHost, PayloadTooLarge, ProcessFailed
 from holdfast.hosts.agent import Needs, Status
@@ -24,6 +21,9 @@ from holdfast.hosts.placement import Host
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.redis.members import Member, Members
+from tests.support.hosts.faulty_agents import hosts_of, troubled
+from tests.support.hosts.host_processes import agent, cluster_of
+from tests.support.runs.system import until
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +152,7 @@ async def test_too_much_is_refused_before_anybody_is_asked(redis_settings):
             stub = AgentHostServiceStub(channel)
             for megabytes, code in ((9, "INVALID_ARGUMENT"), (33, "RESOURCE_EXHAUSTED")):
                 request = wire.CreateAgentRequest(
-                    agent_spec=b'{"id": "big", "class_name": "hosting.Idle", "fat": "%b"}'
+                    agent_spec=b'{"id": "big", "class_name": "tests.support.hosts.host_processes.Idle", "fat": "%b"}'
                     % (b"x" * megabytes * 2**20)
                 )
                 with pytest.raises(aio.AioRpcError) as caught:
@@ -263,7 +263,7 @@ async def test_a_call_that_is_given_up_and_repeated_starts_one_agent(redis_setti
     ):
         stub = AgentHostServiceStub(channel)
         wanted = await cluster.engine.registry.want(troubled("late", "wait", seconds=1.5))
-        spec = b'{"id": "late", "class_name": "hostfaults.Troubled", "does": "wait", "seconds": 1.5}'
+        spec = b'{"id": "late", "class_name": "tests.support.hosts.faulty_agents.Troubled", "does": "wait", "seconds": 1.5}'
         request = wire.CreateAgentRequest(agent_spec=spec, fence=wanted.fence, entry="plain")
         with pytest.raises(aio.AioRpcError) as caught:
             await stub.CreateAgent(request, timeout=0.7)

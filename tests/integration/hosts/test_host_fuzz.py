@@ -6,12 +6,12 @@ import json
 
 import pytest
 from grpc import aio
-from hosting import cluster_of
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
+from tests.support.hosts.host_processes import cluster_of
 
 CODES = {"INVALID_ARGUMENT", "FAILED_PRECONDITION", "ALREADY_EXISTS", "INTERNAL", "RESOURCE_EXHAUSTED"}
 CREATE = "/rustic_ai.k8s.agent_host.AgentHostService/CreateAgent"
@@ -54,7 +54,15 @@ specs = st.one_of(
             "id": json_values | st.text(max_size=600),
             "name": json_values,
             "class_name": json_values
-            | st.sampled_from(["os.system", "hosting", "hosting.Idle.x", "a..b", ""]),
+            | st.sampled_from(
+                [
+                    "os.system",
+                    "tests.support.hosts.host_processes",
+                    "tests.support.hosts.host_processes.Idle.x",
+                    "a..b",
+                    "",
+                ]
+            ),
             "resident": json_values,
         },
     ).map(lambda value: json.dumps(value).encode()),

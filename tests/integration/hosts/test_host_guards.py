@@ -9,13 +9,9 @@ import signal
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
-from hostfaults import troubled
-from hosting import agent
-from system import until
 
 from holdfast.config import HostSettings
 from holdfast.errors import Conflict, InputError, ProcessesFull
@@ -32,8 +28,11 @@ from holdfast.processes.restarts import RestartPolicy
 from holdfast.redis.client import connect
 from holdfast.redis.keys import HostKeys
 from holdfast.telemetry.metrics import Metrics
+from tests.support.hosts.faulty_agents import troubled
+from tests.support.hosts.host_processes import agent
+from tests.support.paths import ROOT
+from tests.support.runs.system import until
 
-TESTS = str(Path(__file__).parents[2])
 TTL = 1.0
 
 
@@ -42,8 +41,8 @@ def processes():
     """One zygote for all tests here."""
     options = ProcessOptions(
         entries={"plain": "holdfast.processes.plain:run"},
-        class_prefixes=("hosting", "hostfaults"),
-        path=(TESTS, *sys.path),
+        class_prefixes=("tests.support.hosts",),
+        path=(str(ROOT), *sys.path),
         restarts=RestartPolicy(max_restarts=3),
         stop_timeout_seconds=5.0,
     )

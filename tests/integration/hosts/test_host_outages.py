@@ -10,9 +10,6 @@ import signal
 import grpc
 import pytest
 from grpc import aio
-from hostfaults import Hosts, hosts_of, written
-from hosting import agent
-from system import until
 
 from holdfast.config import RedisSettings
 from holdfast.hosts.agent import Status
@@ -20,6 +17,9 @@ from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.redis.client import TROUBLE
 from holdfast.services.residents import Residents
+from tests.support.hosts.faulty_agents import Hosts, hosts_of, written
+from tests.support.hosts.host_processes import agent
+from tests.support.runs.system import until
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,10 @@ async def test_a_host_without_redis_is_not_the_one_to_ask(restartable_valkey, ow
         aio.insecure_channel(cluster.children["a"].address) as channel,
     ):
         restartable_valkey.kill()
-        stub, spec = AgentHostServiceStub(channel), b'{"id": "x", "class_name": "hosting.Idle"}'
+        stub, spec = (
+            AgentHostServiceStub(channel),
+            b'{"id": "x", "class_name": "tests.support.hosts.host_processes.Idle"}',
+        )
         with pytest.raises(aio.AioRpcError) as caught:
             await stub.CreateAgent(wire.CreateAgentRequest(agent_spec=spec, fence=0))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

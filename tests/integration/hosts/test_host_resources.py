@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hosting import agent
-from system import until
 
 from holdfast.config import HostSettings
 from holdfast.hosts.host import Host
@@ -20,19 +17,20 @@ from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
 from holdfast.redis.keys import HostKeys
 from holdfast.telemetry.metrics import Metrics
+from tests.support.hosts.host_processes import agent
+from tests.support.paths import ROOT
+from tests.support.runs.system import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-TESTS = str(Path(__file__).parents[2])
 
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
     options = ProcessOptions(
         entries={"plain": "holdfast.processes.plain:run"},
-        class_prefixes=("hosting", "hostfaults"),
-        path=(TESTS, *sys.path),
+        class_prefixes=("tests.support.hosts",),
+        path=(str(ROOT), *sys.path),
         stop_timeout_seconds=5.0,
     )
     with Processes(options) as processes:

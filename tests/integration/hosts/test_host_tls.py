@@ -10,7 +10,6 @@ import grpc
 import msgspec
 import pytest
 from grpc import aio
-from hosting import agent, cluster_of
 
 from holdfast.config import HostSettings
 from holdfast.errors import ConfigError, NoHost
@@ -21,6 +20,7 @@ from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.remote import RemoteCalls
 from holdfast.hosts.security import server_credentials
+from tests.support.hosts.host_processes import agent, cluster_of
 
 HERE = Path(__file__).parents[2] / "certificates"
 CA, CERTIFICATE, KEY = (str(HERE / name) for name in ("ca.pem", "server.pem", "server.key"))

@@ -13,9 +13,6 @@ import psutil
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from hosting import agent, cluster_of
-from system import until
-from valkeyprocess import free_port
 
 from holdfast.config import HostSettings
 from holdfast.errors import AgentRefused, InputError, NoHost, ProcessFailed
@@ -27,6 +24,9 @@ from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.registry import Registry
 from holdfast.redis.keys import HostKeys
+from tests.support.hosts.host_processes import agent, cluster_of
+from tests.support.redis.valkey_process import free_port
+from tests.support.runs.system import until
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ async def test_the_calls_of_the_document(redis_settings):
         stub = AgentHostServiceStub(channel)
         created = await stub.CreateAgent(
             wire.CreateAgentRequest(
-                agent_spec=b'{"id": "a1", "name": "One", "class_name": "hosting.Idle"}',
+                agent_spec=b'{"id": "a1", "name": "One", "class_name": "tests.support.hosts.host_processes.Idle"}',
                 guild_spec=b'{"id": "g"}',
                 messaging_config=b"{}",
                 guild_id="g",
@@ -79,7 +79,7 @@ async def test_the_calls_of_the_document(redis_settings):
         )
         assert (info.is_alive, info.status, info.fence) == (True, "running", 1)
         assert info.memory_bytes > 1_000_000
-        assert b'"hosting.Idle"' in info.agent_spec
+        assert b'"tests.support.hosts.host_processes.Idle"' in info.agent_spec
         listed = await stub.ListAgents(wire.ListAgentsRequest(guild_id="g"))
         assert [each.agent_id for each in listed.agents] == ["a1"]
         assert not (await stub.ListAgents(wire.ListAgentsRequest(guild_id="other"))).agents
@@ -93,7 +93,7 @@ async def test_the_calls_of_the_document(redis_settings):
 
 
 SHARED_MACHINE_SECONDS = 5.0
-IDLE = {"id": "a1", "class_name": "hosting.Idle"}
+IDLE = {"id": "a1", "class_name": "tests.support.hosts.host_processes.Idle"}
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,23 @@ async def test_an_agent_is_of_its_guild_however_its_creator_says_so(bad_calls, r
         (
             {"agent_spec": b'{"id": "x", "class_name": "os.system"}'},
             "INVALID_ARGUMENT",
-            "outside of the prefixes that this host allows (hosting)",
+            "outside of the prefixes that this host allows (tests.support.hosts)",
         ),
-        ({"agent_spec": b'{"id": "x", "class_name": "hosting.Nobody"}'}, "INVALID_ARGUMENT", "no 'Nobody'"),
-        ({"agent_spec": b'{"id": "x", "class_name": "hosting.no.C"}'}, "INVALID_ARGUMENT", "no module"),
+        (
+            {"agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.host_processes.Nobody"}'},
+            "INVALID_ARGUMENT",
+            "no 'Nobody'",
+        ),
+        (
+            {"agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.host_processes.no.C"}'},
+            "INVALID_ARGUMENT",
+            "no module",
+        ),
         ({"agent_spec": b'{"id": "x"}'}, "INVALID_ARGUMENT", "agent_spec needs a 'class_name'"),
         (
-            {"agent_spec": b'{"id": "x", "class_name": "hosting.Idle", "fails": true}'},
+            {
+                "agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.host_processes.Idle", "fails": true}'
+            },
             "INTERNAL",
             "this agent does not like its spec",
         ),
@@ -156,7 +166,7 @@ async def test_an_agent_is_of_its_guild_however_its_creator_says_so(bad_calls, r
 )
 async def test_what_can_not_be_started_says_why(bad_calls, fields, code, words):
     request = wire.CreateAgentRequest(
-        **{"agent_spec": b'{"id": "x", "class_name": "hosting.Idle"}', **fields}
+        **{"agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.host_processes.Idle"}', **fields}
     )
     with pytest.raises(aio.AioRpcError) as caught:
         await AgentHostServiceStub(bad_calls).CreateAgent(request)

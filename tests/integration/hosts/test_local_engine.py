@@ -14,8 +14,6 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from hosting import TESTS, agent, cluster_of
-from system import until
 
 from holdfast.config import (
     DatabaseSettings,
@@ -31,6 +29,9 @@ from holdfast.hosts.engines import open_engine
 from holdfast.redis.client import connect
 from holdfast.redis.nearby import embedded_server
 from holdfast.services.residents import Residents
+from tests.support.hosts.host_processes import agent, cluster_of
+from tests.support.paths import ROOT
+from tests.support.runs.system import until
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 
@@ -43,7 +44,9 @@ def _empty(redis):
 def settings_of(redis_settings, tmp_path=None, **hosts) -> Settings:
     return Settings(
         redis=redis_settings,
-        hosts=HostSettings(**{"engine": "local", "allowed": ("hosting",), "ttl_seconds": 3.0, **hosts}),
+        hosts=HostSettings(
+            **{"engine": "local", "allowed": ("tests.support.hosts",), "ttl_seconds": 3.0, **hosts}
+        ),
         worker=WorkerSettings(heartbeat_seconds=1.0),
         lease=LeaseSettings(ttl_seconds=2.0),
         database=DatabaseSettings(path=f"{tmp_path}/state.sqlite") if tmp_path else DatabaseSettings(),
@@ -139,7 +142,7 @@ async def test_two_engines_of_one_process_have_one_copy_and_can_stop_each_others
 
 PROGRAM = """
 import asyncio, sys
-from hosting import agent
+from tests.support.hosts.host_processes import agent
 from holdfast.config import load
 from holdfast.hosts.engines import open_engine
 from holdfast.redis.client import connect
@@ -161,8 +164,8 @@ def outside(redis_settings) -> dict[str, str]:
 def program(redis_settings, **hosts) -> subprocess.Popen[bytes]:
     environ = {
         **outside(redis_settings),
-        "HOLDFAST_HOSTS_ALLOWED": "hosting",
-        "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
+        "HOLDFAST_HOSTS_ALLOWED": "tests.support.hosts",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         **{f"HOLDFAST_HOSTS_{key.upper()}": str(value) for key, value in hosts.items()},
     }
     return subprocess.Popen([sys.executable, "-c", PROGRAM], env=environ, stdout=subprocess.PIPE)

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 import redis as sync_redis
-from hosting import agent, cluster_of
 
 from holdfast.config import HostSettings, load
 from holdfast.errors import ConfigError, NoHost
@@ -15,6 +14,7 @@ from holdfast.hosts.directory import KIND, describe
 from holdfast.hosts.placement import Host
 from holdfast.hosts.placement_service import AgentPlacementService
 from holdfast.redis.members import Member, Members
+from tests.support.hosts.host_processes import agent, cluster_of
 
 
 @pytest.fixture(params=[False, True], ids=["bytes", "text"])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import cluster_of
 
 from holdfast import App, Client, Context
 from holdfast.config import HostSettings, QueueSettings, RedisSettings, Settings
@@ -19,6 +18,7 @@ from holdfast.leases.permits import Permits
 from holdfast.runs.run import Status
 from holdfast.services import resident
 from holdfast.services.residents import Residents
+from tests.support.hosts.host_processes import cluster_of
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 

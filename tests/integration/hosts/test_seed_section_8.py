@@ -18,20 +18,20 @@ import grpc
 import psutil
 import pytest
 import redis as sync_redis
-from hosting import HostChild, agent, cluster_of
-from processhand import until
 
 from holdfast.config import HostSettings, LeaseSettings, Settings, WorkerSettings
 from holdfast.hosts.location_registry import AgentLocationRegistry
 from holdfast.hosts.proto import agent_host_pb2, agent_host_pb2_grpc
 from holdfast.processes.manager import AgentProcessManager
+from tests.support.hosts.host_processes import HostChild, agent, cluster_of
+from tests.support.processes.child_processes import until
 
 guild_spec = {"id": "test-guild", "name": "Guild", "organization_id": "test-org", "agents": []}
 messaging_config = {"backend_type": "redis", "connection_params": {}}
 
 
 def create_test_agent_spec(agent_id: str) -> dict:
-    return {"id": agent_id, "name": agent_id, "class_name": "hosting.Idle"}
+    return {"id": agent_id, "name": agent_id, "class_name": "tests.support.hosts.host_processes.Idle"}
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def managers() -> Iterator[list[AgentProcessManager]]:
 @pytest.fixture
 def manager_of(managers):
     def make(**options) -> AgentProcessManager:
-        managers.append(AgentProcessManager(class_prefixes=("hosting",), **options))
+        managers.append(AgentProcessManager(class_prefixes=("tests.support.hosts",), **options))
         return managers[-1]
 
     return make
@@ -185,7 +185,7 @@ def test_stop_agent_via_grpc(stub, redis_client):
 async def test_100_agents(redis, redis_settings, redis_client):
     """Test creating 100 agents across multiple hosts."""
     async with cluster_of(redis_settings, ttl_seconds=30.0) as cluster:
-        await cluster.start("a", "b", "c", HOLDFAST_HOSTS_PRELOAD="hosting")
+        await cluster.start("a", "b", "c", HOLDFAST_HOSTS_PRELOAD="tests.support.hosts.host_processes")
         engine = cluster.engine
 
         agent_ids = []

@@ -7,11 +7,11 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
-from isolating import AGENTS, Isolation
 
 from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.processes import kernel
+from tests.support.processes.isolation import AGENTS, Isolation
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from isolating import AGENTS
-from processhand import children_of
-from system import RunningWorker, until
 
 from holdfast import App
 from holdfast.agents.loader import load_app, reference_of
 from holdfast.errors import AppError, ConfigError
 from holdfast.runs.run import Status
 from holdfast.services.worker import WorkerProcess
+from tests.support.processes.child_processes import children_of
+from tests.support.processes.isolation import AGENTS
+from tests.support.runs.system import RunningWorker, until
 
 
 async def test_graphs_and_agents_of_other_frameworks_run_in_processes(system):

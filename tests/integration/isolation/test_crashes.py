@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from processhand import children_of
 
 from holdfast.processes.processes import Processes
 from holdfast.runs.run import Status
+from tests.support.processes.child_processes import children_of
 
 DEATHS = [
     ("quits", 0, "exited with code 0 before its agent had ended"),

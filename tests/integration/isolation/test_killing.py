@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from isolating import Isolation, gone
 
 from holdfast.processes import kernel
 from holdfast.runs.run import Status
+from tests.support.processes.isolation import Isolation, gone
 
 UNWILLING = ["stubborn", "spins", "thread_spins"]
 

@@ -6,12 +6,12 @@ import asyncio
 import signal
 
 import pytest
-from isolating import AGENTS, Isolation, gone
-from processhand import children_of
-from system import WorkerChild
 
 from holdfast.processes import kernel
 from holdfast.runs.run import Status
+from tests.support.processes.child_processes import children_of
+from tests.support.processes.isolation import AGENTS, Isolation, gone
+from tests.support.runs.system import WorkerChild
 
 
 @pytest.fixture

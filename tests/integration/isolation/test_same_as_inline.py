@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import msgspec
-from isolating import Isolation
 
 from holdfast.runs.run import Status
+from tests.support.processes.isolation import Isolation
 
 
 async def test_the_process_is_another_one_for_each_attempt(system, isolated):

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from isolating import AGENTS, gone
-from scheduling import stage_of
-from system import until
 
 from holdfast.agents.loader import load_app
 from holdfast.schedules.entries import State
+from tests.support.processes.isolation import AGENTS, gone
+from tests.support.runs.system import until
+from tests.support.schedules.schedulers import stage_of
 
 
 @pytest.fixture

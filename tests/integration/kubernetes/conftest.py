@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kubeapi import KubeApi
+
+from tests.support.kubernetes.api_server import KubeApi
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from byhand import TTL_SECONDS, Hand, leases_end, open_queue, submit
-from kubeapi import NAMESPACE
 
 from holdfast.config import JanitorSettings
 from holdfast.kubernetes.pods import Pods
@@ -18,6 +16,8 @@ from holdfast.redis.members import Member, Members, PodName
 from holdfast.runs.cleanup import Cleanup, Fate
 from holdfast.runs.podproof import PodProofs, Proof
 from holdfast.telemetry.metrics import Metrics
+from tests.support.kubernetes.api_server import NAMESPACE
+from tests.support.runs.manual_worker import TTL_SECONDS, Hand, leases_end, open_queue, submit
 
 MEMBERS = Members(prefix="", heartbeat_seconds=10)
 

@@ -8,9 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from byhand import Hand, open_queue, submit
-from kubeapi import NAMESPACE, KubeApi
-from system import System, WorkerChild, until
 
 from holdfast import App
 from holdfast.config import JanitorSettings, LeaseSettings, PodSettings, Settings, WorkerSettings
@@ -22,6 +19,9 @@ from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
 from holdfast.services.pod import Holding, pod_name
 from holdfast.telemetry.metrics import Metrics
+from tests.support.kubernetes.api_server import NAMESPACE, KubeApi
+from tests.support.runs.manual_worker import Hand, open_queue, submit
+from tests.support.runs.system import System, WorkerChild, until
 
 JANITOR = (
     "import sys; from holdfast.config import load; from holdfast.services.janitor import run_janitor; "

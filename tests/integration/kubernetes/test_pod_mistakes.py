@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mistakes import KnownMistakes, Mistake
+from tests.support.mistakes import KnownMistakes, Mistake
 
 HERE = "tests/integration/kubernetes"
 PODS, CLEANUP, JANITOR = (f"{HERE}/test_{name}.py" for name in ("pods", "cleanup_pods", "janitor_pods"))

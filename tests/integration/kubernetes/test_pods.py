@@ -7,14 +7,14 @@ import contextlib
 
 import httpx2
 import pytest
-from kubeapi import COST, NAMESPACE
-from system import until
 
 from holdfast.errors import ConfigError, KubernetesUnavailable
 from holdfast.kubernetes import pods as pods_module
 from holdfast.kubernetes.mirror import Mirror
 from holdfast.kubernetes.pod import RULES, Pod
 from holdfast.kubernetes.pods import Pods
+from tests.support.kubernetes.api_server import COST, NAMESPACE
+from tests.support.runs.system import until
 
 LABELS = ("app.kubernetes.io/name=holdfast", "app.kubernetes.io/component=worker")
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processhand import PATIENCE, Heard
 
 from holdfast.processes import kernel
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
 from holdfast.processes.restarts import RestartPolicy
+from tests.support.processes.child_processes import PATIENCE, Heard
 
 HERE = Path(__file__).parent
 NAMES = (

@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from processhand import PATIENCE, until
 
 from holdfast.processes.cgroups import Cgroups
 from holdfast.processes.limits import Limits
+from tests.support.processes.child_processes import PATIENCE, until
 
 MANY = 512 << 20
 FILES = ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max")

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processhand import PATIENCE, Heard, is_gone
 
 from holdfast.errors import ProcessFailed
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.limits import Limits
 from holdfast.processes.processes import Processes
 from holdfast.processes.restarts import RestartPolicy
+from tests.support.processes.child_processes import PATIENCE, Heard, is_gone
 
 MIB = 1024 * 1024
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from processhand import PATIENCE
-
 from holdfast.processes.processes import Processes
+from tests.support.processes.child_processes import PATIENCE
 
 
 def test_a_child_begins_with_signals_as_if_it_had_been_started_alone(make: Callable[..., Processes]):

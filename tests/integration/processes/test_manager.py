@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processhand import is_gone, until
 
 from holdfast.errors import InputError, ProcessError, ProcessesFull, ProcessFailed
 from holdfast.processes.info import Status
 from holdfast.processes.manager import AgentProcessManager
 from holdfast.processes.restarts import RestartPolicy
+from tests.support.processes.child_processes import is_gone, until
 
 GUILD = {"id": "guild-1", "name": "a guild"}
 MESSAGING = {"backend_class": "redis"}

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from processhand import PATIENCE, Heard, is_gone, until
 
 from holdfast.errors import Conflict, InputError, NotAllowed, PayloadTooLarge, ProcessesFull, ProcessFailed
 from holdfast.processes.agent import Agent
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
 from holdfast.processes.supervisor import Supervisor
+from tests.support.processes.child_processes import PATIENCE, Heard, is_gone, until
 
 
 def test_an_agent_runs_in_a_process_of_its_own_once_it_is_ready(processes: Processes, heard: Heard):

@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable, Iterable
 
 import pytest
-from processhand import PATIENCE, Heard, children_of, is_gone, until
 
 from holdfast.errors import Conflict
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
+from tests.support.processes.child_processes import PATIENCE, Heard, children_of, is_gone, until
 
 EndAtLast = Callable[[Iterable[int]], None]
 

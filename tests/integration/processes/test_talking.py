@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from processhand import PATIENCE, Heard, until
-
 from holdfast.processes.processes import Processes
+from tests.support.processes.child_processes import PATIENCE, Heard, until
 
 LogLines = Callable[[], list[dict[str, Any]]]
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from processhand import PATIENCE, Heard, children_of, is_gone, threads_of, until
 
 from holdfast.errors import ProcessError, ProcessFailed
 from holdfast.processes.handle import Handle
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
 from holdfast.processes.zygote import Config, Zygote
+from tests.support.processes.child_processes import PATIENCE, Heard, children_of, is_gone, threads_of, until
 
 EndAtLast = Callable[[Iterable[int]], None]
 

@@ -7,7 +7,6 @@ import time
 
 import msgspec
 import pytest
-from faultproxy import FaultProxy
 from redis import asyncio as redis_py
 from redis import exceptions
 
@@ -16,6 +15,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.redis.client import DISCONNECTS, Redis, connect, connect_blocking, unavailable
 from holdfast.redis.edge import answering
 from holdfast.redis.embedded import EmbeddedServer
+from tests.support.redis.fault_proxy import FaultProxy
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from faultproxy import FaultProxy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import Redis, connect
 from holdfast.redis.clock import RedisClock
+from tests.support.redis.fault_proxy import FaultProxy
 
 
 class Scripted:

@@ -16,12 +16,6 @@ from typing import Any
 import msgspec
 import pytest
 import redis as blocking
-from clusters import cluster_url, start_cluster
-from receiver import Receiver
-from relaying import QUICK, Running
-from schedulehand import registration
-from system import System
-from valkeyprocess import ValkeyProcess
 
 import holdfast
 from holdfast import App
@@ -60,6 +54,12 @@ from holdfast.schedules.trigger import Every
 from holdfast.schedules.words import Changed, Registered
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry.metrics import Metrics
+from tests.support.events.event_receiver import Receiver
+from tests.support.events.relays import QUICK, Running
+from tests.support.redis.clusters import cluster_url, start_cluster
+from tests.support.redis.valkey_process import ValkeyProcess
+from tests.support.runs.system import System
+from tests.support.schedules.manual_scheduler import registration
 
 SOURCE = Path(holdfast.__file__).parent
 INCLUDE = re.compile(r"^\s*--\s*@include\s+(\S+)", re.MULTILINE)

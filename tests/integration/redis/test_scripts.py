@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faultproxy import FaultProxy
-from valkeyprocess import ValkeyProcess
 
 from holdfast.config import RedisSettings
 from holdfast.errors import ScriptError
 from holdfast.redis.client import DISCONNECTS, Redis, connect
 from holdfast.redis.scripts import Script, load
+from tests.support.redis.fault_proxy import FaultProxy
+from tests.support.redis.valkey_process import ValkeyProcess
 
 Write = Callable[..., str]
 

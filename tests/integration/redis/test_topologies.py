@@ -10,9 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from faultproxy import FaultProxy
 from redis import exceptions
-from valkeyprocess import ValkeyProcess, free_port
 
 from holdfast.config import RedisSettings
 from holdfast.errors import ConfigError
@@ -20,6 +18,8 @@ from holdfast.redis.client import DISCONNECTS, Redis, connect, connect_blocking
 from holdfast.redis.clock import RedisClock
 from holdfast.redis.embedded import EmbeddedServer
 from holdfast.redis.scripts import Script
+from tests.support.redis.fault_proxy import FaultProxy
+from tests.support.redis.valkey_process import ValkeyProcess, free_port
 
 CERTIFICATES = Path(__file__).parents[2] / "certificates"
 CA, CERT, KEY = (str(CERTIFICATES / name) for name in ("ca.pem", "server.pem", "server.key"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from byhand import Hand, bury, expiry_without_retention, next_ms, submit
-from system import System
 
 from holdfast.errors import StoreUnavailable
 from holdfast.runs.archive import Archive, Filed
@@ -12,6 +10,8 @@ from holdfast.runs.run import Status
 from holdfast.runs.settle import Settlement
 from holdfast.store.door import StoreDoor
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import Hand, bury, expiry_without_retention, next_ms, submit
+from tests.support.runs.system import System
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from byhand import Hand, next_ms, open_queue, retention_of, submit
 
 from holdfast.runs.archive import archived_run
 from holdfast.runs.record import Record
 from holdfast.runs.run import Status
+from tests.support.runs.manual_worker import Hand, next_ms, open_queue, retention_of, submit
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import threading
 import time
 
 import pytest
-from byhand import TTL_SECONDS, Hand, events, leases_end, open_queue, submit
-from system import System
 
 from holdfast import App
 from holdfast.config import JanitorSettings, QueueSettings
@@ -20,6 +18,8 @@ from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Priority, Status
 from holdfast.runs.settle import Verdict
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import TTL_SECONDS, Hand, events, leases_end, open_queue, submit
+from tests.support.runs.system import System
 
 MEMBERS = Members(prefix="", heartbeat_seconds=10)
 

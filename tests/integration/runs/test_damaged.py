@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from byhand import Hand, events, expiry_without_retention, leases_end, open_queue, submit
-from keycheck import noted_ends
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
-from system import System
 
 from holdfast.errors import LeaseLost, RedisUnavailable
 from holdfast.leases.lease import Standing
@@ -20,6 +17,16 @@ from holdfast.runs.run import Multitask, Status, Submission
 from holdfast.runs.settle import Settlement, Verdict
 from holdfast.store.door import StoreDoor
 from holdfast.telemetry.metrics import Metrics
+from tests.support.redis.key_ttls import noted_ends
+from tests.support.runs.manual_worker import (
+    Hand,
+    events,
+    expiry_without_retention,
+    leases_end,
+    open_queue,
+    submit,
+)
+from tests.support.runs.system import System
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from byhand import Hand, open_queue, retention_of, submit
 
 from holdfast.errors import HoldfastError
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Settlement, Verdict
+from tests.support.runs.manual_worker import Hand, open_queue, retention_of, submit
 
 NONSENSE = [
     None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from byhand import Hand, bury, events, expiry_without_retention, lane_of, open_queue, submit
 
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.runs.deadletter import DeadLetters
@@ -13,6 +12,15 @@ from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Verdict
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import (
+    Hand,
+    bury,
+    events,
+    expiry_without_retention,
+    lane_of,
+    open_queue,
+    submit,
+)
 
 
 @pytest.fixture

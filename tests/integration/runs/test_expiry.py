@@ -3,15 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from byhand import (
-    Hand,
-    next_ms,
-    now_ms,
-    open_queue,
-    retention_of,
-    settle_next,
-    submit,
-)
 
 from holdfast.config import QueueSettings
 from holdfast.redis.scripts import load
@@ -21,6 +12,15 @@ from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Settlement, Verdict
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import (
+    Hand,
+    next_ms,
+    now_ms,
+    open_queue,
+    retention_of,
+    settle_next,
+    submit,
+)
 
 
 @pytest.fixture

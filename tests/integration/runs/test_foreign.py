@@ -9,10 +9,10 @@ import pickle
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from system import System, until
 
 from holdfast import App
 from holdfast.runs.run import Status
+from tests.support.runs.system import System, until
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from byhand import Hand, expiry_without_retention, open_queue, submit
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from holdfast.runs.retention import Retention
 from holdfast.runs.run import Priority, Status
 from holdfast.runs.settle import Verdict
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import Hand, expiry_without_retention, open_queue, submit
 
 RUNS, HANDS = 6, 3
 ENDS = (Status.SUCCEEDED, Status.FAILED, Status.TIMED_OUT, Status.CANCELLED, Status.DELAYED)

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from system import System
 
 from holdfast import App, RetryLater
 from holdfast.runs.run import Status
+from tests.support.runs.system import System
 
 
 class Unprintable(Exception):

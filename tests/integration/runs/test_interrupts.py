@@ -6,13 +6,13 @@ import asyncio
 
 import msgspec
 import pytest
-from system import System
 
 from holdfast import App
 from holdfast.errors import Conflict, NotFound
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.system import System
 
 
 @pytest.fixture

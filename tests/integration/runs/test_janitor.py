@@ -13,8 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from byhand import Hand, bury, open_queue, submit
-from system import until
 
 from holdfast.config import JanitorSettings, LeaseSettings, QueueSettings, Settings, WorkerSettings
 from holdfast.errors import LeaseLost
@@ -24,6 +22,8 @@ from holdfast.redis.members import Member, Members
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor, Office
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import Hand, bury, open_queue, submit
+from tests.support.runs.system import until
 
 LOCK_SECONDS = 1.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from byhand import Hand, events, next_ms, open_queue, submit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runs.claim import RunLease
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Multitask, Status, Submission
+from tests.support.runs.manual_worker import Hand, events, next_ms, open_queue, submit
 
 
 @pytest.fixture

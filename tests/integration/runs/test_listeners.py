@@ -6,15 +6,15 @@ import asyncio
 import json
 
 import pytest
-from byhand import Hand, open_queue, submit
 from redis.asyncio import Redis
-from valkeyprocess import free_port
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Settlement, Verdict
+from tests.support.redis.valkey_process import free_port
+from tests.support.runs.manual_worker import Hand, open_queue, submit
 
 MANY = 40
 """So many ends in one call that it is asked first who listens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mistakes import KnownMistakes, Mistake
+from tests.support.mistakes import KnownMistakes, Mistake
 
 ONE = "tests/integration/runs/test_partitions.py"
 CLUSTER = "tests/integration/runs/test_partitions_on_a_cluster.py"

@@ -7,8 +7,6 @@ import random
 from collections import Counter
 
 import pytest
-from partitioning import echo_app, in_every_partition, resized, thread_in
-from system import System, WorkerChild, until
 
 from holdfast import App
 from holdfast.agents.loader import load_app
@@ -23,6 +21,8 @@ from holdfast.runs.run import Priority, Status, Submission
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.partitions import echo_app, in_every_partition, resized, thread_in
+from tests.support.runs.system import System, WorkerChild, until
 
 
 async def test_a_partitioned_queue_is_one_queue(redis, redis_settings):

@@ -8,9 +8,6 @@ from collections import Counter
 
 import msgspec
 import pytest
-from clusters import cluster_url, move_slot, owner_of, start_cluster
-from partitioning import echo_app, in_every_partition, thread_in
-from system import System, until
 
 from holdfast import App
 from holdfast.config import RedisSettings
@@ -21,6 +18,9 @@ from holdfast.redis.keys import member_key, members_key, pod_key
 from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.run import Status, Submission
+from tests.support.redis.clusters import cluster_url, move_slot, owner_of, start_cluster
+from tests.support.runs.partitions import echo_app, in_every_partition, thread_in
+from tests.support.runs.system import System, until
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from apiserver import RunningApi, key_line
-from system import System
 
 from holdfast import Client, NotFound
 from holdfast.config import ApiSettings, DatabaseSettings
 from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi, key_line
+from tests.support.runs.system import System
 
 AWAY = DatabaseSettings(url="postgresql://me:secret@127.0.0.1:1/x", timeout_seconds=0.2)
 WRONG = DatabaseSettings(url="postgresql://host/x?nonsense=1")

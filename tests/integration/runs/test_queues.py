@@ -6,8 +6,6 @@ import asyncio
 import time
 
 import msgspec
-from system import System, until
-from valkeyprocess import free_port
 
 from holdfast import App
 from holdfast.config import QueueSettings, RedisSettings, Settings, WorkerSettings
@@ -15,6 +13,8 @@ from holdfast.runs.run import Status, Submission
 from holdfast.services.connections import Connections
 from holdfast.services.worker import WorkerProcess
 from holdfast.telemetry.metrics import Metrics
+from tests.support.redis.valkey_process import free_port
+from tests.support.runs.system import System, until
 
 
 async def test_a_worker_serves_several_queues_each_with_its_own_settings(redis, redis_settings):

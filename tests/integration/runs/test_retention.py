@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from byhand import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.config import QueueSettings
+from holdfast.runs.queue import RunQueue
+from holdfast.runs.retention import Retention
+from holdfast.runs.run import Priority, Status
+from holdfast.runs.settle import Verdict
+from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import (
     TTL_SECONDS,
     Hand,
     events,
@@ -16,15 +25,6 @@ from byhand import (
     retention_of,
     submit,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from holdfast.config import QueueSettings
-from holdfast.runs.queue import RunQueue
-from holdfast.runs.retention import Retention
-from holdfast.runs.run import Priority, Status
-from holdfast.runs.settle import Verdict
-from holdfast.telemetry.metrics import Metrics
 
 
 @pytest.fixture

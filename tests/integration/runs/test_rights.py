@@ -6,13 +6,13 @@ import re
 import shlex
 from pathlib import Path
 
-from byhand import expiry_without_retention, retention_of
 from redis.asyncio import Redis
-from system import System
 
 from holdfast.agents.app import App
 from holdfast.config import RedisSettings
 from holdfast.runs.run import Status
+from tests.support.runs.manual_worker import expiry_without_retention, retention_of
+from tests.support.runs.system import System
 
 GUIDE = Path(__file__).parents[3] / "docs" / "operate" / "workers.md"
 

@@ -9,13 +9,13 @@ import asyncio
 
 import msgspec
 import pytest
-from system import System
 
 from holdfast.config import BreakerSettings, RedisSettings, load
 from holdfast.errors import RedisUnavailable
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Submission
 from holdfast.services.connections import Connections
+from tests.support.runs.system import System
 
 ENVIRON = {
     "REDIS_SEND_MESSAGE_MAX_RETRIES": "3",

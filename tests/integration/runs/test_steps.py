@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from system import System
 
 from holdfast import App
 from holdfast.errors import LeaseLost, RetryLater
 from holdfast.runs.run import Multitask, Status
 from holdfast.store.door import StoreDoor
 from holdfast.store.names import incarnation
+from tests.support.runs.system import System
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from byhand import Hand, events, leases_end, open_queue, submit
 
 from holdfast.errors import Conflict, QueueFull
 from holdfast.runs.claim import RunLease
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Multitask, Status, Submission
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import Hand, events, leases_end, open_queue, submit
 
 
 @pytest.fixture

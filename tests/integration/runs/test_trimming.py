@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from byhand import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.runs.queue import RunQueue
+from holdfast.runs.run import Status
+from tests.support.runs.manual_worker import (
     Hand,
     lane_of,
     next_ms,
@@ -12,11 +17,6 @@ from byhand import (
     settle_next,
     submit,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from holdfast.runs.queue import RunQueue
-from holdfast.runs.run import Status
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import threading
 from typing import Self
 
 import pytest
-from system import System, until
 
 from holdfast import App, GiveUp, RetryLater
 from holdfast.config import load
 from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge, QueueFull, QueuePaused
 from holdfast.runs.run import Priority, Status, Submission
 from holdfast.services.worker import WorkerProcess
+from tests.support.runs.system import System, until
 
 
 @pytest.fixture

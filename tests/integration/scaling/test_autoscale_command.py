@@ -14,12 +14,12 @@ from typing import Any
 
 import psutil
 import pytest
-from devcommand import Command, Dev, eventually, gone, greeting, version
-from valkeyprocess import free_port
 
 from holdfast.client import Client
 from holdfast.config import Settings
 from holdfast.runs.run import Status
+from tests.support.cli.dev_command import Command, Dev, eventually, gone, greeting, version
+from tests.support.redis.valkey_process import free_port
 
 
 class Autoscaling(Command):

@@ -14,16 +14,17 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from fleet import Ledger
-from system import System, until
 
 from holdfast.config import QueueSettings, RedisSettings, Settings
 from holdfast.config.scaling import ScalingSettings
 from holdfast.runs.run import Status, Submission
 from holdfast.services.autoscaler import Autoscaler
 from holdfast.services.connections import Connections
+from tests.support.paths import TESTS
+from tests.support.runs.system import System, until
+from tests.support.runs.worker_processes import Ledger
 
-AGENTS = str(Path(__file__).parents[2] / "scalingagents.py") + ":app"
+AGENTS = str(TESTS / "support" / "scaling" / "agents.py") + ":app"
 NEVER_SECONDS = 3600.0
 
 

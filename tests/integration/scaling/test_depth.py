@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from faultproxy import FaultProxy
 
 from holdfast.config import QueueSettings, RedisSettings
 from holdfast.redis.client import DISCONNECTS, REFUSALS, Redis, connect
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Priority, Submission
 from holdfast.scaling.depth import needs
+from tests.support.redis.fault_proxy import FaultProxy
 
 
 def queue_of(redis: Redis, name: str, **settings) -> RunQueue:

@@ -11,15 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from fleet import Ledger
-from kubelet import (
-    Cluster,
-    check_everybody_left_politely,
-    check_nothing_was_lost_or_doubled,
-    running,
-    until,
-)
-from system import System
 
 from holdfast.config.scaling import ScalingSettings
 from holdfast.runs.run import Submission
@@ -39,6 +30,15 @@ from holdfast.scaling.simulation.spec import (
 )
 from holdfast.scaling.simulation.traces import Row, trace_of
 from holdfast.scaling.simulation.world import Spread, World
+from tests.support.runs.system import System
+from tests.support.runs.worker_processes import Ledger
+from tests.support.scaling.replica_set import (
+    Cluster,
+    check_everybody_left_politely,
+    check_nothing_was_lost_or_doubled,
+    running,
+    until,
+)
 
 SPEED = 50.0
 SLOW = 30.0

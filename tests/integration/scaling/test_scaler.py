@@ -9,16 +9,26 @@ import struct
 import grpc
 import msgspec
 import pytest
-from faultproxy import FaultProxy
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from scalers import OTHER, QUEUE, Caller, calling, queue_of, ref, serving, settings_of, submit
-from system import until
 
 from holdfast.config import QueueSettings, RedisSettings
 from holdfast.redis.client import Redis
 from holdfast.scaling.proto import externalscaler_pb2 as wire
+from tests.support.redis.fault_proxy import FaultProxy
+from tests.support.runs.system import until
+from tests.support.scaling.scalers import (
+    OTHER,
+    QUEUE,
+    Caller,
+    calling,
+    queue_of,
+    ref,
+    serving,
+    settings_of,
+    submit,
+)
 
 SERVICE = "externalscaler.ExternalScaler"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mistakes import KnownMistakes, Mistake
+from tests.support.mistakes import KnownMistakes, Mistake
 
 CALLS = "tests/integration/scaling/test_scaler.py"
 STREAMS = "tests/integration/scaling/test_scaler_streams.py"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from clusters import cluster_url, owner_of, start_cluster
 from grpc import aio
-from scalers import OTHER, QUEUE, calling, settings_of
 
 from holdfast.config import QueueSettings, RedisSettings
 from holdfast.config.checks import key_slot
 from holdfast.redis.client import connect
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Submission
+from tests.support.redis.clusters import cluster_url, owner_of, start_cluster
+from tests.support.scaling.scalers import OTHER, QUEUE, calling, settings_of
 
 
 async def test_a_server_that_hangs_keeps_only_its_own_queues_from_an_answer(start_valkey):

@@ -19,7 +19,15 @@ import msgspec
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from scalers import (
+
+from holdfast.config import QueueSettings, RedisSettings
+from holdfast.config.scaler import ScalerSettings
+from holdfast.errors import ConfigError
+from holdfast.redis.client import Redis, connect
+from holdfast.scaling.proto.externalscaler_pb2_grpc import ExternalScalerStub
+from holdfast.scaling.server import Server
+from tests.support.redis.valkey_process import ValkeyProcess, free_port
+from tests.support.scaling.scalers import (
     OTHER,
     QUEUE,
     Caller,
@@ -32,14 +40,6 @@ from scalers import (
     settings_of,
     submit,
 )
-from valkeyprocess import ValkeyProcess, free_port
-
-from holdfast.config import QueueSettings, RedisSettings
-from holdfast.config.scaler import ScalerSettings
-from holdfast.errors import ConfigError
-from holdfast.redis.client import Redis, connect
-from holdfast.scaling.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from holdfast.scaling.server import Server
 
 HERE = Path(__file__).parents[2] / "certificates"
 CA, CERTIFICATE, KEY = (str(HERE / name) for name in ("ca.pem", "server.pem", "server.key"))

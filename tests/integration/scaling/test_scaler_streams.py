@@ -10,11 +10,7 @@ from typing import cast
 import grpc
 import msgspec
 import pytest
-from faultproxy import FaultProxy
 from grpc import aio
-from scalers import OTHER, QUEUE, Caller, calling, children, heard, queue_of, serving, settings_of, submit
-from system import until
-from valkeyprocess import ValkeyProcess
 
 from holdfast.config import QueueSettings, RedisSettings
 from holdfast.redis.client import Redis, connect
@@ -23,6 +19,21 @@ from holdfast.runs.run import Priority, Submission
 from holdfast.scaling import waking
 from holdfast.scaling.trigger import Trigger
 from holdfast.scaling.waking import Listener
+from tests.support.redis.fault_proxy import FaultProxy
+from tests.support.redis.valkey_process import ValkeyProcess
+from tests.support.runs.system import until
+from tests.support.scaling.scalers import (
+    OTHER,
+    QUEUE,
+    Caller,
+    calling,
+    children,
+    heard,
+    queue_of,
+    serving,
+    settings_of,
+    submit,
+)
 
 RARELY = 3600.0
 """A poll that never comes: what is told then, the wake-up has told."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 from redis.exceptions import RedisClusterException, ResponseError
-from schedulehand import registration
-from valkeyprocess import free_port
 
 from holdfast.config import RedisSettings
 from holdfast.leases.lease import Standing
@@ -17,6 +15,8 @@ from holdfast.schedules.entries import Entries
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.words import Changed, Ended, Registered
+from tests.support.redis.valkey_process import free_port
+from tests.support.schedules.manual_scheduler import registration
 
 TAGGED = ScheduleKeys.of(prefix="myapp:", hash_tag="ps")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mistakes import KnownMistakes, Mistake
+from tests.support.mistakes import KnownMistakes, Mistake
 
 D = "tests/integration/schedules/test_definitions.py"
 R = "tests/integration/schedules/test_reconcile.py"

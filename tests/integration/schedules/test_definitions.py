@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from schedulehand import Board, redis_now
 
 from holdfast.config import DatabaseSettings, SchedulerSettings
 from holdfast.errors import Conflict, NotFound, RedisUnavailable
@@ -20,6 +19,7 @@ from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.trigger import Every, Once
 from holdfast.schedules.words import Changed
 from holdfast.store.open import open_store
+from tests.support.schedules.manual_scheduler import Board, redis_now
 
 replace = msgspec.structs.replace
 

@@ -8,13 +8,13 @@ import time
 
 import msgspec
 import pytest
-from scheduling import stage_of
-from system import until
 
 from holdfast import App
 from holdfast.config import BreakerSettings, SenderSettings
 from holdfast.redis.breaker import State
 from holdfast.redis.scripts import load
+from tests.support.runs.system import until
+from tests.support.schedules.schedulers import stage_of
 
 
 @pytest.fixture

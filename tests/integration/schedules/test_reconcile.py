@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from schedulehand import Board
 
 from holdfast.config import SchedulerSettings
 from holdfast.schedules.entries import State
 from holdfast.schedules.reconcile import WHOLE_EVERY, Reconcile
 from holdfast.schedules.schedule import Schedule, decoded, encoded
 from holdfast.schedules.trigger import Every
+from tests.support.schedules.manual_scheduler import Board
 
 
 def some(count: int, **options: Any) -> list[Schedule]:

@@ -8,14 +8,14 @@ import threading
 import time
 
 import pytest
-from scheduling import stage_of
-from system import until
 
 from holdfast import App, AppError, Context, InputError
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every, Once
 from holdfast.schedules.words import Changed
+from tests.support.runs.system import until
+from tests.support.schedules.schedulers import stage_of
 
 
 @pytest.fixture

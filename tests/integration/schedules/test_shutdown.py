@@ -6,12 +6,12 @@ import asyncio
 import time
 
 import pytest
-from schedulehand import redis_now
-from scheduling import stage_of
-from system import until
 
 from holdfast import App, Context
 from holdfast.schedules.entries import State
+from tests.support.runs.system import until
+from tests.support.schedules.manual_scheduler import redis_now
+from tests.support.schedules.schedulers import stage_of
 
 
 @pytest.fixture

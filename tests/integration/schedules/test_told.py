@@ -7,8 +7,6 @@ import time
 
 import msgspec
 import pytest
-from scheduling import stage_of
-from system import until
 
 from holdfast import App, Context
 from holdfast.config import WorkerSettings
@@ -16,6 +14,8 @@ from holdfast.redis.breaker import State as Breaker
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
+from tests.support.runs.system import until
+from tests.support.schedules.schedulers import stage_of
 
 
 @pytest.fixture

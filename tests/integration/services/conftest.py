@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devcommand import Dev, StartDev, version
+
+from tests.support.cli.dev_command import Dev, StartDev, version
 
 
 @pytest.fixture

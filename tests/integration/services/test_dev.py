@@ -9,11 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from devcommand import Dev, StartDev, eventually, gone, greeting, version
 
 from holdfast.client import Client
 from holdfast.config import Settings
 from holdfast.redis.client import connect
+from tests.support.cli.dev_command import Dev, StartDev, eventually, gone, greeting, version
 
 
 async def test_one_command_runs_agents_and_says_where_redis_is(start_dev: StartDev):

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
-from devcommand import StartDev, eventually, gone, greeting, version
 
 from holdfast.config import ApiSettings
+from tests.support.cli.dev_command import StartDev, eventually, gone, greeting, version
 
 
 def call(url: str, body: Any = None) -> tuple[int, Any]:

@@ -8,11 +8,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from fleet import Ledger, fleet_of
-from system import System, WorkerChild, until
-from valkeyprocess import free_port
 
 from holdfast.runs.run import Status
+from tests.support.redis.valkey_process import free_port
+from tests.support.runs.system import System, WorkerChild, until
+from tests.support.runs.worker_processes import Ledger, fleet_of
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 LEFT = "shutdown phase 3 complete"

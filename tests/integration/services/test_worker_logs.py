@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import socket
 
-from fleet import AGENTS, Ledger, fleet_of
-from system import System, WorkerChild, until
+from tests.support.runs.system import System, WorkerChild, until
+from tests.support.runs.worker_processes import AGENTS, Ledger, fleet_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 

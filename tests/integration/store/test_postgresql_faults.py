@@ -8,12 +8,12 @@ import time
 
 import psycopg
 import pytest
-from awaywatch import note_away
-from system import until
 
 from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError, LeaseLost, StoreUnavailable
 from holdfast.store.open import open_store
+from tests.support.runs.system import until
+from tests.support.store.outages import note_away
 
 
 def memory(store, run="r", fence=1, owner="me"):

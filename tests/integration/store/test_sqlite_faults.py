@@ -11,12 +11,12 @@ import subprocess
 import sys
 
 import pytest
-from awaywatch import note_away
-from system import until
 
 from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store.open import open_store
+from tests.support.runs.system import until
+from tests.support.store.outages import note_away
 
 SETTING = r"database\.path \(HOLDFAST_DATABASE_PATH\)"
 

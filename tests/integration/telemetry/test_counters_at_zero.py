@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from system import System, until
-
 from holdfast import App
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.system import System, until
 
 TROUBLE = ("runs_reclaimed", "runs_restored", "stale_settles_refused", "cleanup_errors")
 

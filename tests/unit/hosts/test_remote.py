@@ -8,7 +8,6 @@ import grpc
 import pytest
 from grpc import aio
 from opentelemetry import trace
-from valkeyprocess import free_port
 
 from holdfast.config import HostSettings
 from holdfast.hosts.agent import Agent
@@ -22,6 +21,7 @@ from holdfast.hosts.proto.agent_host_pb2_grpc import (
 from holdfast.hosts.remote import RemoteCalls
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.traces import inject
+from tests.support.redis.valkey_process import free_port
 
 
 class Clock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import kedatypes
 import msgspec
 import pytest
 import yaml
@@ -16,6 +15,7 @@ from holdfast.scaling.simulation.rules import Fixed, Keda, Local
 from holdfast.scaling.simulation.scaledobject import Target, scaled_object, to_yaml
 from holdfast.scaling.simulation.spec import FallbackBehavior, Lane, Metric, Select
 from holdfast.scaling.simulation.world import World
+from tests.support.deploy import keda_types
 
 ROOT = Path(__file__).parents[3]
 WORLD = World(slots=4, scaling=ScalingSettings(min_workers=1, max_workers=20, down_seconds=90))
@@ -187,7 +187,7 @@ def test_what_is_emitted_is_valid_and_read_again_as_the_same_policy(name, read):
     spec = policies_of(name, WORLD)[0].keda
     text = to_yaml(scaled_object(spec, TARGET))
     manifest = yaml.safe_load(text)
-    kedatypes.check(manifest)
+    keda_types.check(manifest)
     for trigger in manifest["spec"]["triggers"]:
         assert all(isinstance(value, str) for value in trigger["metadata"].values())
     [again] = read(text)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
-from schedulehand import Board
-from system import System, WorkerChild, until
 
 from holdfast import App
 from holdfast.config import RedisSettings, Settings
@@ -18,8 +15,11 @@ from holdfast.errors import NotFound
 from holdfast.schedules.entries import Entry, State
 from holdfast.schedules.place import schedule_keys
 from holdfast.services.scheduler import SchedulerProcess
+from tests.support.paths import TESTS
+from tests.support.runs.system import System, WorkerChild, until
+from tests.support.schedules.manual_scheduler import Board
 
-AGENTS = str(Path(__file__).with_name("chaos") / "schedules.py") + ":app"
+AGENTS = str(TESTS / "chaos" / "schedules.py") + ":app"
 replace = msgspec.structs.replace
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from valkeyprocess import ValkeyProcess, free_port
+from tests.support.redis.valkey_process import ValkeyProcess, free_port
 
 Start = Callable[..., ValkeyProcess]
 SLOTS = 16384

@@ -9,24 +9,22 @@ import os
 import re
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from system import WorkerChild, until
 
 from holdfast.config import HostSettings, LeaseSettings, RedisSettings, Settings, WorkerSettings
 from holdfast.hosts.agent import Agent, Needs, Placed, Status
 from holdfast.hosts.engines import open_engine
 from holdfast.hosts.requests import Payload
 from holdfast.redis.client import connect
+from tests.support.paths import ROOT
+from tests.support.runs.system import WorkerChild, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from holdfast.hosts.engine import Engine
-
-TESTS = str(Path(__file__).parent)
 
 
 class Idle:
@@ -45,7 +43,12 @@ class Idle:
 
 def agent(agent_id: str = "x", needs: Needs | None = None, **spec: Any) -> Agent:
     """An agent of the class above; ``spec`` goes to its constructor."""
-    document = {"id": agent_id, "name": agent_id.title(), "class_name": "hosting.Idle", **spec}
+    document = {
+        "id": agent_id,
+        "name": agent_id.title(),
+        "class_name": "tests.support.hosts.host_processes.Idle",
+        **spec,
+    }
     payload = Payload(agent_spec=msgspec.Raw(msgspec.json.encode(document)))
     return Agent(
         agent_id=agent_id, entry="plain", payload=msgspec.json.encode(payload), needs=needs or Needs()
@@ -68,12 +71,12 @@ class HostChild(WorkerChild):
             "GRPC_PORT": "0",
             "HOLDFAST_HOSTS_TTL_SECONDS": str(hosts.ttl_seconds),
             "HOLDFAST_HOSTS_PLACING_SECONDS": str(hosts.placing_seconds),
-            "HOLDFAST_HOSTS_ALLOWED": "hosting",
+            "HOLDFAST_HOSTS_ALLOWED": "tests.support.hosts",
             "HOLDFAST_HOSTS_TOKEN": hosts.token,
             "HOLDFAST_HOSTS_HEALTH_SECONDS": str(hosts.health_seconds),
             "HOLDFAST_HOSTS_MAX_PROCESSES": str(hosts.max_processes),
             "HEARTBEAT_INTERVAL": str(settings.worker.heartbeat_seconds),
-            "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
         super().__init__(settings, environ.pop("app", ""), name, code=code, **variables | environ)
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from grpc import aio
-from system import WorkerChild, until
 
 from holdfast.config import MessagingSettings, QueueSettings, RedisSettings, Settings, WorkerSettings
 from holdfast.config.scaler import ScalerSettings
@@ -24,6 +23,7 @@ from holdfast.scaling.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from holdfast.services.connections import Connections
 from holdfast.services.scaler import ScalerService
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.system import WorkerChild, until
 
 QUEUE, OTHER = "agent-queue", "browser-jobs"
 

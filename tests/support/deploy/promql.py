@@ -16,8 +16,8 @@ import yaml
 from promql_parser import AggModifierType, LabelModifierType, MatchOp
 
 from holdfast.telemetry.metrics import Metrics
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 TARGET = frozenset({"instance", "job", "namespace", "pod"})
 """What Prometheus, or its operator, adds to everything that it scrapes."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import msgspec
-from system import System
 
 from holdfast.processes import kernel
+from tests.support.paths import TESTS
+from tests.support.runs.system import System
 
-AGENTS = str(Path(__file__).parent / "integration" / "isolation" / "isolatedagents.py")
+AGENTS = str(TESTS / "integration" / "isolation" / "isolatedagents.py")
 
 
 class Isolation(System):

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import msgspec
-from keycheck import check_keys
 from redis.asyncio.cluster import RedisCluster
 
 from holdfast import App
@@ -32,6 +31,7 @@ from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Run, Status, Submission
 from holdfast.services.connections import Connections
 from holdfast.services.worker import WorkerProcess
+from tests.support.redis.key_ttls import check_keys
 
 QUICK_BACKOFF = BackoffSettings(base_seconds=0.02, cap_seconds=0.1, jitter=0.0, forbidden_seconds=0.1)
 

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from system import System, WorkerChild
+from tests.support.paths import TESTS
+from tests.support.runs.system import System, WorkerChild
 
-AGENTS = str(Path(__file__).with_name("chaos") / "agents.py") + ":app"
+AGENTS = str(TESTS / "chaos" / "agents.py") + ":app"
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet import Ledger
-from system import System, WorkerChild
-
 from holdfast.redis.client import TROUBLE
 from holdfast.runs.cleanup import list_consumers
 from holdfast.runs.run import Status
 from holdfast.scaling.depth import needs
 from holdfast.scaling.simulation.rules import Scaler
+from tests.support.runs.system import System, WorkerChild
+from tests.support.runs.worker_processes import Ledger
 
-AGENTS = str(Path(__file__).with_name("scalingagents.py")) + ":app"
+AGENTS = str(Path(__file__).with_name("agents.py")) + ":app"
 _TICK_SECONDS = 0.02
 
 

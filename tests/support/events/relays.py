@@ -11,7 +11,6 @@ import sys
 from typing import Any, Self
 
 import msgspec
-from keycheck import check_keys
 
 from holdfast.config import EventApiSettings, LeaseSettings, RedisSettings, RelaySettings, Settings
 from holdfast.redis.client import DISCONNECTS, connect
@@ -19,6 +18,7 @@ from holdfast.redis.keys import QueueKeys
 from holdfast.services.connections import Connections
 from holdfast.services.relay import Relay
 from holdfast.telemetry.metrics import Metrics
+from tests.support.redis.key_ttls import check_keys
 
 QUICK = {
     "timeout_seconds": 0.5,

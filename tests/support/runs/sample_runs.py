@@ -6,13 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from system import System
-
 from holdfast import App, Context, GiveUp
 from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.run import Status
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
+from tests.support.runs.system import System
 
 EACH = 6
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-from system import System
 
 from holdfast import App
 from holdfast.runs.routing import partition_of
 from holdfast.services.connections import Connections
+from tests.support.runs.system import System
 
 
 def thread_in(partition: int, count: int = 4) -> str:

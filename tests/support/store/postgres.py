@@ -25,7 +25,8 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from valkeyprocess import free_port
+
+from tests.support.redis.valkey_process import free_port
 
 _libc = ctypes.CDLL(None)
 _OPTIONS = (

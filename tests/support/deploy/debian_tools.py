@@ -16,7 +16,9 @@ from typing import NoReturn
 
 import pytest
 
-FOLDER = Path(__file__).parents[1] / ".tools" / "debian"
+from tests.support.paths import ROOT
+
+FOLDER = ROOT / ".tools" / "debian"
 # Newer releases of Debian and Ubuntu have promtool in a package of its own.
 PACKAGES = {"promtool": ("prometheus", "promtool"), "amtool": ("prometheus-alertmanager",)}
 _SECONDS = 300

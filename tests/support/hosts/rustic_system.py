@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from hosting import TESTS, HostChild
 from rustic_ai.core.agents.testutils.probe_agent import ProbeAgent
 from rustic_ai.core.guild.builders import AgentBuilder
 from rustic_ai.core.guild.dsl import AgentSpec
 from rustic_ai.core.guild.guild import Guild
-from rusticagents import Answering
 
 from holdfast.config import HostSettings, LeaseSettings, RedisSettings, Settings, WorkerSettings
 from holdfast.hosts.agent import Placed, qualified
 from holdfast.hosts.rustic import K8sExecutionEngine
 from holdfast.hosts.rustic.background import background
+from tests.support.hosts.host_processes import HostChild
+from tests.support.hosts.rustic_agents import Answering
+from tests.support.paths import ROOT
 
 ENGINE = "holdfast.hosts.rustic.K8sExecutionEngine"
 ORGANIZATION = "the org"
@@ -41,7 +42,7 @@ class Hosts:
     """Two hosts, which tests may kill: whoever needs them next has two again."""
 
     def __init__(self, redis_url: str, folder: Path) -> None:
-        self._path = os.pathsep.join([TESTS, str(folder), os.environ.get("PYTHONPATH", "")])
+        self._path = os.pathsep.join([str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")])
         self._settings = Settings(
             redis=RedisSettings(url=redis_url),
             hosts=HostSettings(ttl_seconds=TTL_SECONDS, grpc_port=0),
@@ -59,8 +60,8 @@ class Hosts:
                 known = None
             if known is None:
                 environ = {
-                    "HOLDFAST_HOSTS_ALLOWED": "rusticagents,myagents",
-                    "HOLDFAST_HOSTS_PRELOAD": "rusticagents",
+                    "HOLDFAST_HOSTS_ALLOWED": "tests.support.hosts.rustic_agents,myagents",
+                    "HOLDFAST_HOSTS_PRELOAD": "tests.support.hosts.rustic_agents",
                     "PYTHONPATH": self._path,
                 }
                 self.children[name] = HostChild(self._settings, name, **environ)

@@ -7,9 +7,9 @@ import hashlib
 from typing import Any
 
 import httpx
-from system import until
 
 from holdfast.services.api import ApiProcess
+from tests.support.runs.system import until
 
 
 def key_line(name: str, tenant: str = "*", roles: str = "read+submit+operate") -> str:

@@ -13,8 +13,8 @@ import yaml
 from holdfast.cli.render import chart_folder, find_helm
 from holdfast.config import Loaded, load
 from holdfast.config.environment import CONFIG_VARIABLE
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "holdfast"
 SETS = ("trial", "production", "external")
 PROFILES = ("metrics-api", "external-push", "redis-streams", "none")

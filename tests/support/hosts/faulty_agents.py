@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 import psutil
-from hosting import Cluster, HostChild
 
 from holdfast import App, Context
 from holdfast.config import RedisSettings
 from holdfast.hosts.agent import Agent, Needs
 from holdfast.hosts.requests import Payload
+from tests.support.hosts.host_processes import Cluster, HostChild
 
 APP = f"{__file__}:app"
 MARK = "FAULTS_MARK"
@@ -58,7 +58,12 @@ class Troubled:
 
 def troubled(agent_id: str, does: str = "", *, needs: Needs | None = None, **spec: Any) -> Agent:
     """An agent of the class above."""
-    document = {"id": agent_id, "class_name": "hostfaults.Troubled", "does": does, **spec}
+    document = {
+        "id": agent_id,
+        "class_name": "tests.support.hosts.faulty_agents.Troubled",
+        "does": does,
+        **spec,
+    }
     payload = msgspec.json.encode(Payload(agent_spec=msgspec.Raw(msgspec.json.encode(document))))
     return Agent(agent_id=agent_id, entry="plain", payload=payload, needs=needs or Needs())
 
@@ -101,7 +106,7 @@ class Hosts(Cluster):
         self.environ = {
             MARK: self.mark,
             "app": APP,
-            "HOLDFAST_HOSTS_ALLOWED": "hosting,hostfaults",
+            "HOLDFAST_HOSTS_ALLOWED": "tests.support.hosts",
             "HOLDFAST_HOSTS_READY_SECONDS": str(settings.ready_seconds),
             "HOLDFAST_HOSTS_STOP_SECONDS": str(settings.stop_seconds),
             "HOLDFAST_HOSTS_MAX_RESTARTS": str(settings.max_restarts),

@@ -1,0 +1,1 @@
+"""The tests: CONTRIBUTING.md says what is where."""

@@ -1,0 +1,1 @@
+"""What tests share: each package is named by what it supports."""

@@ -1,0 +1,1 @@
+"""Commands for tests, in processes of their own."""

@@ -1,0 +1,1 @@
+"""What tests of the chart, the rules and the dashboards read them with."""

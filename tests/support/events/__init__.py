@@ -1,0 +1,1 @@
+"""Relays for tests, and a receiver of the events that they send."""

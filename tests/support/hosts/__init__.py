@@ -1,0 +1,1 @@
+"""Hosts for tests, and the agents that run on them."""

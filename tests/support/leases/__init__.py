@@ -1,0 +1,1 @@
+"""Every lease store behind one interface."""

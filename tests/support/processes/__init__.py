@@ -1,0 +1,1 @@
+"""What tests of agents' processes share."""

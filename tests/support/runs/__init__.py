@@ -1,0 +1,1 @@
+"""Queues, workers and runs for tests."""

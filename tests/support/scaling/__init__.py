@@ -1,0 +1,1 @@
+"""Scalers for tests, and worker processes that are scaled."""

@@ -1,0 +1,1 @@
+"""Schedulers for tests, and what tests ask of ``/schedules``."""

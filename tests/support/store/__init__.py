@@ -1,0 +1,1 @@
+"""PostgreSQL servers for tests, and what a store notices of their outages."""
