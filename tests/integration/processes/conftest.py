@@ -1,13 +1,11 @@
-"""Real zygotes and real children, told what to do by processentries.py."""
+"""Real zygotes and real children, told what to do by tests/support/processes/entries.py."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from holdfast.processes.processes import Processes
 from holdfast.processes.restarts import RestartPolicy
 from tests.support.processes.child_processes import PATIENCE, Heard
 
-HERE = Path(__file__).parent
 NAMES = (
     "willing by_event_loop by_select stubborn own_handler own_loop family forked quits quits_again early eats confesses "
     "talks floods speaks_nonsense"
@@ -28,10 +25,9 @@ NAMES = (
 @pytest.fixture(scope="session")
 def options() -> ProcessOptions:
     return ProcessOptions(
-        entries={name: f"processentries:{name}" for name in NAMES.split()},
-        class_prefixes=("processentries",),
-        preload=("processpreload",),
-        path=(str(HERE), *sys.path),
+        entries={name: f"tests.support.processes.entries:{name}" for name in NAMES.split()},
+        class_prefixes=("tests.support.processes.entries",),
+        preload=("tests.support.processes.preloaded",),
         restarts=RestartPolicy(max_restarts=2, base_seconds=0.01),
         zygote_restarts=RestartPolicy(base_seconds=0.01),
         ready_timeout_seconds=PATIENCE,

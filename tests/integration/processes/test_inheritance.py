@@ -43,4 +43,6 @@ def test_two_children_do_not_share_their_randomness(processes: Processes):
 
 
 def test_a_child_finds_what_was_preloaded_and_nothing_heavy(processes: Processes):
-    assert processes.spawn("a", "confesses").result(PATIENCE).info["modules"] == ["processpreload"]
+    assert processes.spawn("a", "confesses").result(PATIENCE).info["modules"] == [
+        "tests.support.processes.preloaded"
+    ]

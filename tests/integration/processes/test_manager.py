@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,21 +16,21 @@ from holdfast.processes.manager import AgentProcessManager
 from holdfast.processes.restarts import RestartPolicy
 from tests.support.processes.child_processes import is_gone, until
 
+ENTRIES = "tests.support.processes.entries"
 GUILD = {"id": "guild-1", "name": "a guild"}
 MESSAGING = {"backend_class": "redis"}
 
 
-def agent_spec(agent_id: str = "agent-1", class_name: str = "processentries.Willing") -> dict[str, Any]:
+def agent_spec(agent_id: str = "agent-1", class_name: str = f"{ENTRIES}.Willing") -> dict[str, Any]:
     return {"id": agent_id, "class_name": class_name}
 
 
 @pytest.fixture
-def manage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AgentProcessManager]]:
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
+def manage() -> Iterator[Callable[..., AgentProcessManager]]:
     made: list[AgentProcessManager] = []
 
     def make(max_processes: int = 100, **options: Any) -> AgentProcessManager:
-        made.append(AgentProcessManager(max_processes, class_prefixes=("processentries",), **options))
+        made.append(AgentProcessManager(max_processes, class_prefixes=(ENTRIES,), **options))
         return made[-1]
 
     yield make
@@ -144,11 +142,11 @@ def test_a_spec_that_can_not_be_used_is_refused(
 @pytest.mark.parametrize(
     ("class_name", "words"),
     [
-        ("processentries.Faulty", "ValueError: this agent can't be made"),
-        ("processentries.Nobody", "has no 'Nobody'"),
-        ("processentriesother.Agent", "outside of the prefixes"),
+        (f"{ENTRIES}.Faulty", "ValueError: this agent can't be made"),
+        (f"{ENTRIES}.Nobody", "has no 'Nobody'"),
+        (f"{ENTRIES}other.Agent", "outside of the prefixes"),
         ("subprocess.Popen", "outside of the prefixes"),
-        ("processentries.Path.__class__", "AppError"),
+        (f"{ENTRIES}.Path.__class__", "AppError"),
         (None, "needs a 'class_name'"),
     ],
 )

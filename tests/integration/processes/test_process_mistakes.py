@@ -128,14 +128,14 @@ MISTAKES = [
         "processes/entries.py",
         "        return entries[name]\n",
         "        return entries.get(name, name)\n",
-        f"{STARTING}::test_only_entries_of_the_hosts_table_are_run[processentries:willing]",
+        f"{STARTING}::test_only_entries_of_the_hosts_table_are_run[tests.support.processes.entries:willing]",
     ),
     Mistake(
         "a prefix ends within a word",
         "processes/entries.py",
         'dotted.startswith(f"{prefix}.")',
         "dotted.startswith(prefix)",
-        f"{MANAGER}::test_a_class_that_can_not_be_run_is_not_created[processentriesother.Agent-outside of the prefixes]",
+        f"{MANAGER}::test_a_class_that_can_not_be_run_is_not_created[tests.support.processes.entriesother.Agent-outside of the prefixes]",
     ),
     Mistake(
         "a zygote with threads begins",

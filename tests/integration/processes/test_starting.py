@@ -129,14 +129,16 @@ def test_an_agent_is_stopped_before_it_is_ready(processes: Processes):
     assert is_gone(pid)
 
 
-@pytest.mark.parametrize("entry", ["wiling", "os:system", "processentries:willing", ""])
+@pytest.mark.parametrize("entry", ["wiling", "os:system", "tests.support.processes.entries:willing", ""])
 def test_only_entries_of_the_hosts_table_are_run(processes: Processes, entry: str):
     with pytest.raises(NotAllowed, match="this host has no entry"):
         processes.spawn("a", entry, "true").result(PATIENCE)
     assert processes.get("a") is None
 
 
-@pytest.mark.parametrize("entry", ["nowhere:run", "processentries:nothing", "processentries"])
+@pytest.mark.parametrize(
+    "entry", ["nowhere:run", "tests.support.processes.entries:nothing", "tests.support.processes.entries"]
+)
 def test_an_entry_that_is_not_there_says_so(make: Callable[..., Processes], entry: str):
     processes = make(entries={"lost": entry})
     with pytest.raises(ProcessFailed, match="AppError: "):

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,12 @@ from holdfast.processes.handle import Handle
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
 from holdfast.processes.zygote import Config, Zygote
+from tests.support.paths import ROOT
 from tests.support.processes.child_processes import PATIENCE, Heard, children_of, is_gone, threads_of, until
 
 EndAtLast = Callable[[Iterable[int]], None]
+PRELOADED = "tests.support.processes.preloaded"
+PREPARE = f"{PRELOADED}:prepare"
 
 HOST = """
 import json, os, sys, time
@@ -28,7 +30,7 @@ from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
 from holdfast.processes.zygote import Config, Zygote
 names = ("willing", "stubborn", "family", "forked")
-entries = {name: f"processentries:{name}" for name in names}
+entries = {name: f"tests.support.processes.entries:{name}" for name in names}
 processes = Processes(ProcessOptions(entries=entries, path=(sys.argv[1], *sys.path)))
 created = [processes.spawn(name, name, {}).result(60) for name in names]
 pids = [pid for info in created for pid in (info.pid, *info.info.get("family", ()))]
@@ -45,7 +47,7 @@ time.sleep(600)
 @pytest.mark.parametrize("host", ["plain", "forked"])
 def test_a_host_that_is_killed_takes_everything_along(end_at_last: EndAtLast, host: str):
     """Also when a copy of the host goes on and keeps its end of the connection to the zygote open."""
-    command = [sys.executable, "-c", HOST, str(Path(__file__).parent), host]
+    command = [sys.executable, "-c", HOST, str(ROOT), host]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         started = json.loads(process.stdout.readline())
         try:
@@ -164,7 +166,7 @@ def test_a_zygote_has_one_thread_and_one_that_preloads_a_thread_is_refused(
     processes.spawn("a", "willing").result(PATIENCE)
     assert threads_of(processes.zygote_pid) == 1
     preloading("thread")
-    with pytest.raises(ProcessError, match="preloading processpreload started a thread"):
+    with pytest.raises(ProcessError, match=f"preloading {PRELOADED} started a thread"):
         make().spawn("a", "willing").result(PATIENCE)
 
 
@@ -197,13 +199,13 @@ def test_a_preload_that_fails_says_why_and_is_tried_again_when_asked(
 def test_what_is_prepared_is_there_in_every_child_and_what_can_not_be_says_why(
     make: Callable[..., Processes],
 ):
-    processes = make(prepare=(("processpreload:prepare", "one"), ("processpreload:prepare", "two")))
+    processes = make(prepare=((PREPARE, "one"), (PREPARE, "two")))
     for name in ("a", "b"):
         assert processes.spawn(name, "confesses").result(PATIENCE).info["prepared"] == ["one", "two"]
     with pytest.raises(ProcessError, match="RuntimeError: this can't be prepared"):
-        make(prepare=(("processpreload:prepare", "fail"),)).spawn("a", "willing").result(PATIENCE)
-    with pytest.raises(ProcessError, match="preparing processpreload:prepare started a thread") as raised:
-        make(prepare=(("processpreload:prepare", "thread"),)).spawn("a", "willing").result(PATIENCE)
+        make(prepare=((PREPARE, "fail"),)).spawn("a", "willing").result(PATIENCE)
+    with pytest.raises(ProcessError, match=f"preparing {PREPARE} started a thread") as raised:
+        make(prepare=((PREPARE, "thread"),)).spawn("a", "willing").result(PATIENCE)
     assert "preparing thread" not in str(raised.value), "what it is given may hold passwords"
 
 

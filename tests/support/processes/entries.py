@@ -161,8 +161,10 @@ def confesses(payload, control):
         random=random.random(),
         nice=os.nice(0),
         argv=sys.argv,
-        prepared=sys.modules["processpreload"].prepared,
-        modules=[name for name in ("redis", "grpc", "processpreload") if name in sys.modules],
+        prepared=sys.modules["tests.support.processes.preloaded"].prepared,
+        modules=[
+            name for name in ("redis", "grpc", "tests.support.processes.preloaded") if name in sys.modules
+        ],
     )
     control.stop.wait()
 
