@@ -20,9 +20,18 @@ from holdfast.config import LogSettings, RedisSettings
 from holdfast.redis.client import Redis, connect
 from holdfast.redis.embedded import EmbeddedServer
 from holdfast.telemetry.logs import LateLogger, configure
+from tests.support.processes import forked
 from tests.support.redis.fault_proxy import FaultProxy
 from tests.support.redis.valkey_process import ValkeyProcess
 from tests.support.store.postgres import postgres_server, postgres_url, start_postgres  # noqa: F401 - fixtures
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # once for the whole session, not in each process of pytest-xdist
+        session = contextlib.ExitStack()
+        session.enter_context(forked.templates())
+        config.add_cleanup(session.close)
+
 
 # What a test forks beside gRPC's threads would hang in gRPC's own handlers of that.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -49,6 +49,7 @@ class Crew:
             self.system.settings,
             self.app,
             name,
+            template="frameworks",
             CHAOS_LEDGER=str(self.ledger.path),
             CHAOS_GATE=str(self.gate),
             HOLDFAST_DATABASE_PATH=self.system.settings.database.path,

@@ -17,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 
+from tests.support.processes import forked
 from tests.support.runs.system import until
 
 QUICK = 0.3
@@ -298,7 +299,7 @@ def process(url: str, folder: Path, **environ: str) -> Iterator[tuple[subprocess
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     clean |= {"REDIS_URL": url, "HOLDFAST_API_JANITOR": "false", "HOLDFAST_API_RELAY": "false", **environ}
     command = [sys.executable, "-m", "holdfast", "api", "--port", "0", "--json"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder, env=clean) as child:
+    with forked.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder, env=clean) as child:
         assert child.stderr is not None
         try:
             said = next(line for line in child.stderr if "api ready" in line)

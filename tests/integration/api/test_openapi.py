@@ -30,6 +30,7 @@ from schemathesis.checks import (
 )
 
 from holdfast.config import DatabaseSettings, RedisSettings
+from tests.support.processes import forked
 from tests.support.runs.sample_runs import EACH, Seeds, seed
 from tests.support.runs.system import System
 
@@ -92,7 +93,7 @@ def address(environ: dict[str, str], place: Path, seeds: Seeds, host: None) -> I
 def serving(environ: dict[str, str], place: Path, *command: str) -> Iterator[str]:
     """Run a service until it is not needed any more; gives what it said when it was ready."""
     whole = [sys.executable, "-m", "holdfast", *command]
-    with subprocess.Popen(whole, stderr=subprocess.PIPE, text=True, cwd=place, env=environ) as child:
+    with forked.Popen(whole, stderr=subprocess.PIPE, text=True, cwd=place, env=environ) as child:
         assert child.stderr is not None
         said = next(line for line in child.stderr if f"{command[0]} ready" in line)
         # A process whose log nobody reads stands still when the pipe is full.

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from holdfast.cli import main
+from tests.support.processes import forked
 
 APP = """
 from holdfast import App
@@ -42,7 +43,7 @@ def place(tmp_path: Path, redis_url: str, redis, monkeypatch: pytest.MonkeyPatch
 def process(*arguments: str, **environ: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A real api process that is ready, and its address."""
     command = [sys.executable, "-m", "holdfast", "api", "--port", "0", "--json", *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environ}) as child:
+    with forked.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environ}) as child:
         assert child.stderr is not None
         try:
             said = []

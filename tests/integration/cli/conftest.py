@@ -15,6 +15,7 @@ import pytest
 import redis as redis_py
 
 from holdfast.cli import main
+from tests.support.processes import forked
 
 APP = f"{Path(__file__).with_name('agents.py')}:app"
 
@@ -61,7 +62,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 @pytest.fixture
 def shell() -> Callable[..., Said]:
     def call(*arguments: str, stdin: str = "", **environ: str) -> Said:
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "holdfast", *arguments],
             input=stdin,
             capture_output=True,

@@ -15,6 +15,8 @@ import psutil
 import pytest
 import redis as redis_py
 
+from tests.support.processes import forked
+
 APP = f"{Path(__file__).with_name('agents.py')}:app"
 
 
@@ -158,7 +160,7 @@ def test_an_answer_that_cannot_be_written_is_said_to_be_that(place, command):
 def on_terminal(*arguments: str, columns: int = 100, **environ: str) -> str:
     """Run a command on a terminal of its own and return what it showed."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-m", "holdfast", *arguments],
         stdin=theirs,
         stdout=theirs,

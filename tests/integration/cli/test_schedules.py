@@ -19,6 +19,7 @@ from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Cron, Every, Once, Trigger
+from tests.support.processes import forked
 from tests.support.schedules.manual_scheduler import Board
 
 APP = """
@@ -210,7 +211,7 @@ def test_one_that_the_code_declares_is_only_removed_by_force(cli, registered):
 
 def test_a_scheduler_runs_until_it_is_told_to_stop(cli, place):
     (place / "app.py").write_text(APP)
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-m", "holdfast", "scheduler", "--app", "app.py:app"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -18,6 +18,7 @@ from holdfast.config import ApiSettings, ClientSettings, RedisSettings, Settings
 from holdfast.redis.client import Redis
 from holdfast.services.api import ApiProcess
 from tests.support.api.server import RunningApi
+from tests.support.processes import forked
 from tests.support.runs.system import System
 
 StartApi = Callable[..., Awaitable[RunningApi]]
@@ -64,7 +65,7 @@ class Replica:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         environ |= {"REDIS_URL": redis_url, "HOLDFAST_DATABASE_PATH": f"{folder}/archive.sqlite"}
         command = [sys.executable, "-m", "holdfast", "api", "--port", "0", "--json"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ, cwd=folder)
+        self.process = forked.Popen(command, stderr=subprocess.PIPE, text=True, env=environ, cwd=folder)
         assert self.process.stderr is not None
         said = list[str]()
         for line in self.process.stderr:

@@ -17,6 +17,7 @@ from holdfast.events.hub import Hub
 from holdfast.runs.deadletter import DeadLetters
 from tests.support.events.event_receiver import Receiver, in_order
 from tests.support.events.relays import QUICK, Running, until
+from tests.support.processes import forked
 from tests.support.redis.valkey_process import free_port
 from tests.support.runs.manual_worker import expiry_without_retention
 from tests.support.runs.system import System
@@ -127,7 +128,7 @@ async def test_a_run_without_anybody_outside_leaves_no_trace_in_the_outbox(redis
 async def test_the_command_relays_until_it_is_told_to_stop(system, receiver):
     run_id = await system.submit("talk", 1)
     environ = {**os.environ, "REDIS_URL": system.settings.redis.url, "EVENT_API_URL": receiver.url}
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-m", "holdfast", "relay", "--json"], env=environ, stderr=subprocess.PIPE
     )
     try:

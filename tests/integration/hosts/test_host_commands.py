@@ -14,6 +14,8 @@ from subprocess import PIPE
 
 import pytest
 
+from tests.support.processes import forked
+
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 
 
@@ -31,7 +33,7 @@ def environ(redis_url: str, tmp_path: Path) -> dict[str, str]:
 
 def holdfast(environ, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=90)
+    return forked.run(command, env=environ, capture_output=True, text=True, check=False, timeout=90)
 
 
 @pytest.fixture
@@ -39,9 +41,10 @@ def host(redis, environ, tmp_path):
     log = tmp_path / "host.log"
     with log.open("w") as out:
         command = [sys.executable, "-m", "holdfast", "host", "--app", APP, "--json"]
-        with subprocess.Popen(command, env=environ, stderr=out, cwd=tmp_path) as child:
+        with forked.Popen(command, env=environ, stderr=out, cwd=tmp_path) as child:
             while "host ready" not in log.read_text():
                 assert child.poll() is None, log.read_text()
+                time.sleep(0.01)
             yield child
             child.terminate()
             assert child.wait(60) == 0, log.read_text()
@@ -119,12 +122,12 @@ def test_a_message_without_a_reply_is_shown_by_the_command_that_is_told(host, en
 
 def test_a_start_waits_for_the_first_host(redis, environ, tmp_path):
     start = [sys.executable, "-m", "holdfast", "agents", "start", "Clerk", "early", "--wait", "80"]
-    with subprocess.Popen(start, env=environ, stdout=PIPE, stderr=PIPE, text=True) as starting:
+    with forked.Popen(start, env=environ, stdout=PIPE, stderr=PIPE, text=True) as starting:
         assert starting.stderr is not None
         assert starting.stderr.readline() == "holdfast: waiting for a host, 80 s at most\n"
         with (tmp_path / "host.log").open("w") as out:
             host = [sys.executable, "-m", "holdfast", "host", "--app", APP, "--json"]
-            with subprocess.Popen(host, env=environ, stderr=out, cwd=tmp_path) as child:
+            with forked.Popen(host, env=environ, stderr=out, cwd=tmp_path) as child:
                 said, more = starting.communicate(timeout=90)
                 child.terminate()
     assert (starting.returncode, more) == (0, ""), more

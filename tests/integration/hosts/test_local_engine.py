@@ -31,6 +31,7 @@ from holdfast.redis.nearby import embedded_server
 from holdfast.services.residents import Residents
 from tests.support.hosts.host_processes import agent, cluster_of
 from tests.support.paths import ROOT
+from tests.support.processes import forked
 from tests.support.runs.system import until
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
@@ -168,7 +169,7 @@ def program(redis_settings, **hosts) -> subprocess.Popen[bytes]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         **{f"HOLDFAST_HOSTS_{key.upper()}": str(value) for key, value in hosts.items()},
     }
-    return subprocess.Popen([sys.executable, "-c", PROGRAM], env=environ, stdout=subprocess.PIPE)
+    return forked.Popen([sys.executable, "-c", PROGRAM], env=environ, stdout=subprocess.PIPE)
 
 
 async def killed_program(redis_settings, **hosts) -> int:

@@ -22,6 +22,7 @@ from holdfast.redis.members import Member, Members
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor, Office
 from holdfast.telemetry.metrics import Metrics
+from tests.support.processes import forked
 from tests.support.runs.manual_worker import Hand, bury, open_queue, submit
 from tests.support.runs.system import until
 
@@ -347,7 +348,7 @@ def test_the_process_leaves_on_sigterm_with_exit_0(redis_settings, valkey_server
         "from holdfast.telemetry.logs import configure; s = load().settings; configure(s.log); sys.exit(run_janitor(s))"
     )
     environ = {"PATH": os.environ["PATH"], "REDIS_URL": redis_settings.url, "HOLDFAST_LOG_FORMAT": "json"}
-    process = subprocess.Popen([sys.executable, "-c", code], env=environ, stderr=subprocess.PIPE)
+    process = forked.Popen([sys.executable, "-c", code], env=environ, stderr=subprocess.PIPE)
     assert process.stderr is not None
     try:
         assert b"janitor ready" in process.stderr.readline()

@@ -26,6 +26,7 @@ from holdfast.errors import ConfigError
 from holdfast.redis.client import Redis, connect
 from holdfast.scaling.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from holdfast.scaling.server import Server
+from tests.support.processes import forked
 from tests.support.redis.valkey_process import ValkeyProcess, free_port
 from tests.support.scaling.scalers import (
     OTHER,
@@ -63,7 +64,7 @@ def scaler(
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The real command, and the port that it listens on."""
     command = [sys.executable, "-m", "holdfast", "scaler", "--json"]
-    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+    with forked.Popen(command, env=environ, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         assert process.stderr is not None
         ready = next((line for line in process.stderr if "scaler ready" in line), "")
         assert ready, "it ended before it was ready"

@@ -15,6 +15,7 @@ from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError
 from holdfast.store import migrate
 from holdfast.store.open import migrate_store, open_store
+from tests.support.processes import forked
 
 TITLES = [each.title for each in migrate.migrations("sqlite")]
 
@@ -31,7 +32,7 @@ def environment(database: DatabaseSettings) -> dict[str, str]:
 
 
 def command(database: DatabaseSettings, cwd) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-m", "holdfast", "migrate", "--json"],
         env=environment(database),
         cwd=cwd,
@@ -101,7 +102,7 @@ async def test_postgresql_is_not_migrated_unasked(postgres_url):
 
 def test_the_command_says_what_it_did(database, tmp_path):
     for expected in (f"applied {', '.join(TITLES)}", "up to date"):
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "holdfast", "migrate"],
             env=environment(database),
             cwd=tmp_path,
@@ -115,7 +116,7 @@ def test_the_command_says_what_it_did(database, tmp_path):
 
 def test_the_command_fails_in_a_sentence_without_the_password(tmp_path):
     address = "postgresql://me:secret@127.0.0.1:1/none"
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "holdfast", "migrate"],
         env={**os.environ, "DATABASE_URL": address},
         cwd=tmp_path,

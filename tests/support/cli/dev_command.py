@@ -16,6 +16,7 @@ import psutil
 
 from holdfast.client import Client
 from holdfast.config import RedisSettings, Settings, setting_rows
+from tests.support.processes import forked
 
 APP = """
 import asyncio
@@ -59,7 +60,7 @@ class Command:
         ours = {name for row in setting_rows() for name in row.env}
         clean = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("HOLDFAST_")}
         self.folder = folder
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, "-m", "holdfast", *arguments],
             cwd=folder,
             env={**clean, **environ},

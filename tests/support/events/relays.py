@@ -18,6 +18,7 @@ from holdfast.redis.keys import QueueKeys
 from holdfast.services.connections import Connections
 from holdfast.services.relay import Relay
 from holdfast.telemetry.metrics import Metrics
+from tests.support.processes import forked
 from tests.support.redis.key_ttls import check_keys
 
 QUICK = {
@@ -148,7 +149,7 @@ class RelayChild:
             "EVENT_API_URL": settings.event_api.url,
             "HOLDFAST_LEASE_TTL_SECONDS": str(settings.lease.ttl_seconds),
         }
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, "-c", code, msgspec.json.encode(relay).decode()],
             env=variables,
             stdout=subprocess.DEVNULL,

@@ -31,6 +31,7 @@ from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Run, Status, Submission
 from holdfast.services.connections import Connections
 from holdfast.services.worker import WorkerProcess
+from tests.support.processes import forked
 from tests.support.redis.key_ttls import check_keys
 
 QUICK_BACKOFF = BackoffSettings(base_seconds=0.02, cap_seconds=0.1, jitter=0.0, forbidden_seconds=0.1)
@@ -166,7 +167,16 @@ class WorkerChild:
 
     service = "worker"
 
-    def __init__(self, settings: Settings, app: str, name: str, *, code: str = "", **environ: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        app: str,
+        name: str,
+        *,
+        code: str = "",
+        template: str = "holdfast",
+        **environ: str,
+    ) -> None:
         variables = {
             **{k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")},
             "REDIS_URL": settings.redis.url,
@@ -186,8 +196,9 @@ class WorkerChild:
             "s = load().settings; configure(s.log); sys.exit(run(s, load_app(sys.argv[1])))"
         )
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it ends with the process
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, "-c", code, app],
+            template=template,
             env=variables,
             stdout=subprocess.DEVNULL,
             # Not a pipe: nobody reads it meanwhile, and a process that logs much would stand still.
