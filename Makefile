@@ -5,6 +5,11 @@ UV := .tools/bin/uv
 # Most of a test is waiting for processes and timers: twice as many at once as there are cores, up to 8.
 JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 4 ? 8 : 2 * cores)))
 ARGS ?=
+# The order of the tests; the same seed gives the same order.
+ifndef SEED
+SEED := $(shell awk 'BEGIN { srand(); print int(rand() * 1000000) }')
+endif
+PARALLEL := -n $(JOBS) --dist worksteal -m "not long"
 
 # The editable install points to this folder, so a copied .venv must be set up again: hence the folder in the name.
 SYNCED := .venv/.synced-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
@@ -25,7 +30,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check lint types imports docs-check bench chaos docs tools dashboards keda proto fmt hooks clean
+.PHONY: help setup demo test stress check lint types imports docs-check bench chaos docs tools dashboards keda proto fmt hooks clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -36,7 +41,12 @@ demo: $(SYNCED) ## See the whole system at work, then a summary (KEEP=1 stays up
 	@$(PY) -m holdfast demo $(if $(KEEP),--keep) $(ARGS)
 
 test: $(SYNCED) ## Run all tests but the long ones (ARGS='-k name' picks some)
-	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "not long" $(ARGS)
+	@echo "Random order $(SEED): SEED=$(SEED) repeats it."
+	@$(PY) -m pytest -q --seed $(SEED) --hypothesis-seed=$(SEED) $(PARALLEL) $(ARGS)
+
+stress: $(SYNCED) ## Run the tests ROUNDS times in random orders beside BUSY processes, and list all that failed
+	@$(PY) -m tests.support.stress --rounds $(or $(ROUNDS),5) --busy $(or $(BUSY),2) \
+		$(PARALLEL) $(ARGS)
 
 check: lint types imports docs-check test ## What CI runs: lint, types, import rules, docs, tests
 
@@ -82,7 +92,7 @@ hooks: $(SYNCED) ## Check every commit before it is made
 	@$(PY) -m pre_commit install
 
 clean: ## Remove what the targets above have set up (not .holdfast, where data is)
-	rm -rf .venv .venv-rustic .venv-checkov .tools .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
+	rm -rf .venv .venv-rustic .venv-checkov .tools .stress .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(SYNCED): pyproject.toml uv.lock | $(UV)

@@ -25,6 +25,8 @@ from tests.support.redis.fault_proxy import FaultProxy
 from tests.support.redis.valkey_process import ValkeyProcess
 from tests.support.store.postgres import postgres_server, postgres_url, start_postgres  # noqa: F401 - fixtures
 
+pytest_plugins = ["tests.support.ordering"]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # once for the whole session, not in each process of pytest-xdist
