@@ -141,10 +141,7 @@ def test_the_table_of_names_is_complete():
     assert declared - generated == {row[0] for row in NAMES} - generated
 
 
-@pytest.mark.parametrize("leaf", leaves(), ids=lambda leaf: leaf.path)
-def test_every_setting_has_a_name_made_of_its_path(leaf):
-    text, value = sample(leaf)
-    name = generated_name(leaf)
+def test_every_setting_has_a_name_made_of_its_path():
     extra = {
         # what the checks demand beside it
         "redis.tls_cert_file": {"HOLDFAST_REDIS_TLS_KEY_FILE": "k"},
@@ -155,16 +152,19 @@ def test_every_setting_has_a_name_made_of_its_path(leaf):
             "HOLDFAST_REDIS_SCHEDULER_FAILURE_BACKOFF_THROTTLED_BASE_MS": "1"
         },
     }
-    loaded = load(environ={name: text} | extra.get(leaf.path, {}))
-    assert at(loaded, leaf.path) == value
-    assert loaded.sources[leaf.path] == f"environment {name}"
+    for leaf in leaves():
+        text, value = sample(leaf)
+        name = generated_name(leaf)
+        loaded = load(environ={name: text} | extra.get(leaf.path, {}))
+        assert at(loaded, leaf.path) == value, leaf.path
+        assert loaded.sources[leaf.path] == f"environment {name}"
 
 
-@pytest.mark.parametrize("leaf", leaves(), ids=lambda leaf: leaf.path)
-def test_every_setting_says_what_it_is_for(leaf):
-    assert leaf.description.endswith(".")
-    assert leaf.allowed
-    assert all(name == name.upper() for name in leaf.env)
+def test_every_setting_says_what_it_is_for():
+    for leaf in leaves():
+        assert leaf.description.endswith("."), leaf.path
+        assert leaf.allowed, leaf.path
+        assert all(name == name.upper() for name in leaf.env), leaf.path
 
 
 def test_no_two_settings_share_an_environment_name():
@@ -172,9 +172,9 @@ def test_no_two_settings_share_an_environment_name():
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("leaf", leaves(), ids=lambda leaf: leaf.path)
-def test_every_default_is_itself_allowed(leaf):
-    assert msgspec.convert(leaf.default, leaf.annotation) == leaf.default
+def test_every_default_is_itself_allowed():
+    for leaf in leaves():
+        assert msgspec.convert(leaf.default, leaf.annotation) == leaf.default, leaf.path
 
 
 def test_without_file_and_environment_everything_is_default(tmp_path, monkeypatch):

@@ -183,15 +183,13 @@ def test_what_can_not_be_is_told_with_its_name_value_place_and_what_is_allowed(r
     assert says in refusal(text)
 
 
-@pytest.mark.parametrize(
-    "leaf", [leaf for leaf in leaves() if leaf.allowed != "text"], ids=lambda leaf: leaf.path
-)
-def test_every_setting_that_can_be_wrong_says_so(refusal, leaf):
+def test_every_setting_that_can_be_wrong_says_so(refusal):
     wrong = "[no such thing\x07"
-    told = refusal(**{leaf.env[0]: wrong})
-    assert f"{leaf.path} = " in told
-    assert f"(environment {leaf.env[0]})" in told
-    assert leaf.allowed in told or leaf.path == "redis.url"
+    for leaf in [leaf for leaf in leaves() if leaf.allowed != "text"]:
+        message = refusal(**{leaf.env[0]: wrong})
+        assert f"{leaf.path} = " in message
+        assert f"(environment {leaf.env[0]})" in message
+        assert leaf.allowed in message or leaf.path == "redis.url", leaf.path
 
 
 def test_everything_that_is_wrong_is_told_at_once(refusal):

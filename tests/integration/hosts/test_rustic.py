@@ -77,6 +77,8 @@ def test_rustic_ai_on_python_3_13():
     command = [str(ENVIRONMENT / "bin" / "python"), "-m", "pytest", "-q", "-m", "not long", "--durations=5"]
     # Not this suite's conftest: it asks for what that environment does not have.
     command += [f"--confcutdir={SUITE}", SUITE]
+    # The plugins that pyproject.toml names are those of this environment.
+    command += ["-o", "addopts=--import-mode=importlib -p no:cacheprovider"]
     ran = run(*command, env=environ)
     print(ran.stdout)
     assert ran.returncode == 0, f"{SUITE} failed, see its output"
