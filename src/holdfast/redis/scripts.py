@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _SHARED = "holdfast.redis"
 _INCLUDE = re.compile(r"^[ \t]*--[ \t]*@include\b[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+# Markers of the tests (tests/support/mistakes.py): a server need not store them.
+_MARKER = re.compile(r"^[ \t]*-- guard: \S+\n|[ \t]+-- guard: \S+$", re.MULTILINE)
 
 
 class Script:
@@ -111,8 +113,9 @@ def _assemble(package: str, name: str, path: tuple[str, ...], seen: set[str]) ->
 def _read(package: str, name: str, path: tuple[str, ...]) -> str:
     for owner in (package, _SHARED) if len(path) > 1 else (package,):
         try:
-            return resources.files(owner).joinpath("lua", f"{name}.lua").read_text("utf-8")
+            text = resources.files(owner).joinpath("lua", f"{name}.lua").read_text("utf-8")
         except (FileNotFoundError, ModuleNotFoundError, NotADirectoryError):
             continue
+        return _MARKER.sub("", text)
     where = f"{package} nor in {_SHARED}" if len(path) > 1 else package
     raise ScriptError(f"There is no lua/{name}.lua in {where} (wanted by {' -> '.join(path)}).")

@@ -60,6 +60,14 @@ def test_includes_are_resolved_in_place_and_once(lua: Write):
     assert lines == ["local leaf = 1", "local left = leaf", "local right = leaf", "return 1"]
 
 
+def test_markers_of_guards_are_not_sent(lua: Write):
+    package = lua(
+        main="-- why\n-- @include leaf\n-- guard: first\n  local x = 1 -- guard: second\nreturn x -- it is 1\n",
+        leaf="local leaf = 1 -- guard: third\n",
+    )
+    assert load(package, "main").source == "-- why\nlocal leaf = 1\n\n  local x = 1\nreturn x -- it is 1\n"
+
+
 def test_a_fragment_of_the_package_hides_a_shared_one(lua: Write, monkeypatch: pytest.MonkeyPatch):
     package = lua(main="-- @include shared\nreturn x", shared="local x = 'mine'")
     monkeypatch.setattr("holdfast.redis.scripts._SHARED", package)
