@@ -75,6 +75,19 @@ async def test_the_others_of_a_batch_are_settled_whole(queue, hand, what):
     assert (await events(queue, "b")).count("succeeded") == 0
 
 
+async def test_a_limit_that_was_overwritten_costs_the_others_of_a_batch_nothing(queue, hand):
+    """Fails if the batch ends at the run whose permit can't be given back: the others would never end."""
+    for name in "abc":
+        await submit(queue, name, thread_id="t" if name == "b" else "")
+    leases = [hand.lease(run) for run in await hand.claim(3)]
+    (holding,) = await queue.redis.keys("*holding:thread:t")
+    await queue.redis.set(holding, "not what it was")
+    batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1", b"{}") for lease in leases]
+    assert await hand._settler._settle(batch) == [Verdict.SETTLED, Verdict.STALE, Verdict.SETTLED]
+    assert {"a", "c"} <= await noted_ends(queue.redis, queue.keys.ended)
+    assert await queue.redis.xlen(queue.keys.stream) == 1
+
+
 @pytest.mark.parametrize("what", ["ended", "unarchived"])
 async def test_what_ended_is_noted_in_the_list_that_is_left(queue, hand, what):
     """Fails if the second note waits for the first: the runs would never be archived, or never leave."""
