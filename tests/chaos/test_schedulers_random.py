@@ -16,7 +16,6 @@ import pytest
 
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import family
-from tests.support.mistakes import KnownMistakes, Mistake
 from tests.support.redis.valkey_process import free_port
 from tests.support.runs.system import System
 from tests.support.schedules.manual_scheduler import Board
@@ -207,44 +206,3 @@ async def test_p5_a_random_history_loses_nothing_doubles_nothing_and_leaks_nothi
         await history.come_to_rest()
     finally:
         history.close()
-
-
-TEST = (
-    "tests/chaos/test_schedulers_random.py::"
-    "test_p5_a_random_history_loses_nothing_doubles_nothing_and_leaks_nothing[1-6]"
-)
-
-
-class TestMistakes(KnownMistakes):
-    """What would go wrong without its guard."""
-
-    mistakes = [
-        Mistake(
-            "a fence is given out again",
-            "schedules/lua/state.lua",
-            "return string.format('%.0f', math.max((tonumber(stored) or 0) + 1, clock_us))",
-            "return stored or '1'",
-            TEST,
-        ),
-        Mistake(
-            "what a dead scheduler held stays its own",
-            "schedules/upkeep.py",
-            "found = await self._orphans.reclaim(_BATCH)",
-            "found = []",
-            TEST,
-        ),
-        Mistake(
-            "permits that were taken for nothing are kept",
-            "schedules/scheduler.py",
-            "self.permits.give(taken - kept)",
-            "self.permits.give(max(taken - kept - 1, 0))",
-            TEST,
-        ),
-        Mistake(
-            "what is acquired waits for its turn, too",
-            "schedules/lua/acquire.lua",
-            "  redis.call('ZREM', waiting, unpack(leaving))\n",
-            "",
-            TEST,
-        ),
-    ]

@@ -17,7 +17,6 @@ import pytest
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
-from tests.support.mistakes import KnownMistakes, Mistake
 from tests.support.runs.system import System, until
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.schedules.schedulers import SchedulerChild
@@ -167,46 +166,3 @@ async def test_redis_is_away_under_load(restartable_valkey, ledger, seconds, cou
             await outage.check_sets()
         finally:
             outage.close()
-
-
-TEST = "tests/chaos/test_schedules_outage.py::test_redis_is_away_under_load"
-
-
-class TestMistakes(KnownMistakes):
-    """What would go wrong without its guard."""
-
-    mistakes = [
-        Mistake(
-            "every missed turn is run",
-            "schedules/cadence.py",
-            "    at = _turn_after(schedule, acquired)\n    missed",
-            "    at = _turn_after(schedule, ready)\n    return at, 0, 'turn'\n    missed",
-            f"{TEST}[4 s-frozen]",
-        ),
-        Mistake(
-            "the breaker does not hear of failures",
-            "schedules/scheduler.py",
-            "with acquisition.guard(), redis.guard():",
-            "if acquisition and redis:",
-            f"{TEST}[4 s-killed]",
-            # The breaker around Redis also hears of ends and of the upkeep.
-            (
-                ("schedules/scheduler.py", "with self._breakers[1].guard():", "if self._breakers:"),
-                ("schedules/recovery.py", "with self._breaker.guard():", "if self._breaker:"),
-            ),
-        ),
-        Mistake(
-            "more is acquired than there are permits",
-            "schedules/scheduler.py",
-            "taken = self.permits.take(self._settings.batch_operations.per_script)",
-            "taken = self._settings.batch_operations.per_script",
-            f"{TEST}[4 s-frozen]",
-        ),
-        Mistake(
-            "a turn whose lease was lost with Redis is forgotten",
-            "schedules/upkeep.py",
-            "found = await self._orphans.reclaim(_BATCH)",
-            "found = []",
-            f"{TEST}[4 s-frozen]",
-        ),
-    ]

@@ -237,7 +237,7 @@ def _match(exc: BaseException) -> FailureClass:
         if isinstance(exc, own):
             return kind
     status = evidence.http_status(exc)
-    if status is not None:
+    if status is not None:  # guard: http-status-before-type
         return _STATUSES.get(status, FailureClass.SERVER if status >= 500 else FailureClass.INVALID)
     for ancestor in type(exc).__mro__:
         if ancestor.__name__ in _NAMES:

@@ -55,7 +55,7 @@ class _End(asyncio.Future[None]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         self._signals.lost = True
-        self._body.cancel()
+        self._body.cancel()  # guard: lost-lease-cancels-body
         return super().cancel(msg)
 
 
@@ -196,6 +196,7 @@ class Invocation:
         if self._body is not None and not self._body.cancel():
             return False
         self._stopped = outcome
+        # guard: yield-waits-for-body
         if self._body is not None and self._grace_seconds is not None and not isinstance(outcome, Yielded):
             loop = asyncio.get_running_loop()
             self._patience = loop.call_later(self._grace_seconds, self._let_go)

@@ -62,14 +62,14 @@ class Access:
         """A run that is about to be changed, and its queue; Conflict if only the archive has it."""
         found = await self.live(run_id, queue)
         if found is None:
-            raise unchangeable(await self.past(run_id, queue), change)
+            raise unchangeable(await self.past(run_id, queue), change)  # guard: archived-run-unchangeable
         return found
 
     async def past(self, run_id: str, queue: str = "") -> Run:
         """A run that only the archive knows."""
         try:
             archived = await (await self.backend.store.get()).archived(run_id, self.caller.tenant, queue)
-        except UNASKED as exc:
+        except UNASKED as exc:  # guard: archive-unavailable-api
             _log.warning("the archive can't be asked", run_id=run_id, error=str(exc))
             raise unasked(run_id) from exc
         if archived is None or not self.caller.sees(archived.tenant):
@@ -111,6 +111,7 @@ class Access:
         """Why a run ended badly, if it did; a traceback is of the operator's paths and code, and for them."""
         if fault is None:
             return None
+        # guard: traceback-for-operators
         return ErrorView(fault.kind, fault.message, fault.traceback if self.caller.operates else "")
 
     def _view(self, run: Run, *, archived: bool = False) -> RunView:
@@ -144,6 +145,7 @@ async def in_redis(queue: RunQueue, run: ArchivedRun) -> bool:
     reply = await command(queue.redis, "HMGET", record, "submitted_at", "tenant")
     submitted_ms, tenant = ((value or b"").decode(errors="replace") for value in reply)
     # Another run may have the id by now, even one of another tenant: that one hides nothing.
+    # guard: archived-run-same-id
     return (submitted_ms, tenant) == (f"{run.submitted_at * 1000:.0f}", run.tenant)
 
 

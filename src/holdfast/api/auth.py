@@ -50,15 +50,15 @@ class Caller(msgspec.Struct, frozen=True):
     @property
     def operates(self) -> bool:
         """Whether it is an operator of the whole system, who is told where things are."""
-        return not self.tenant and OPERATE in self.roles
+        return not self.tenant and OPERATE in self.roles  # guard: server-address-for-operators
 
     def sees(self, tenant: str) -> bool:
         """Whether what belongs to ``tenant`` exists for this caller."""
-        return not self.tenant or self.tenant == tenant
+        return not self.tenant or self.tenant == tenant  # guard: tenant-sees-own
 
     def require(self, role: str) -> None:
         """Raise Denied unless the caller has this role."""
-        if role not in self.roles:
+        if role not in self.roles:  # guard: route-role
             has = "+".join(each for each in ROLES if each in self.roles)
             raise Denied(403, f"the key {self.name!r} has the role {has}; this needs the role {role}")
 
@@ -99,7 +99,7 @@ class Keyring:
         if self._keys:
             return self._by_key(headers.get(b"authorization", b""))
         if not self._open:
-            _require_this_machine(scope, headers)
+            _require_this_machine(scope, headers)  # guard: keyless-local-only
         return ANYBODY
 
     def _by_key(self, authorization: bytes) -> Caller:
@@ -109,8 +109,8 @@ class Keyring:
         found: Caller | None = None
         # Every key is compared, in constant time, so that an answer's time tells nothing about them.
         for known, caller in self._keys:
-            if hmac.compare_digest(known, given):
-                found = caller
+            if hmac.compare_digest(known, given):  # guard: api-key-constant-time
+                found = caller  # guard: api-key-no-early-exit
         if found is None:
             raise _unknown("this key is not known here: check it, or ask the operator for a new one")
         return found
@@ -159,7 +159,7 @@ def new_key(name: str, *, tenant: str, roles: str) -> tuple[str, str]:
 
 def check_exposure(settings: ApiSettings) -> None:
     """Refuse to listen where strangers could call an API that asks nobody who they are."""
-    if settings.keys or settings.open or is_loopback_host(settings.host):
+    if settings.keys or settings.open or is_loopback_host(settings.host):  # guard: keyless-listen-loopback
         return
     raise ConfigError(
         f"api.host (HOLDFAST_API_HOST) {settings.host!r} can be reached by others, and it has no api.keys: "
@@ -198,7 +198,7 @@ def _require_this_machine(scope: Mapping[str, Any], headers: Mapping[bytes, byte
             "api.open (HOLDFAST_API_OPEN) to let anybody call",
         )
     host, origin = headers.get(b"host"), headers.get(b"origin")
-    if peer == "unix" or (_local_name(host) and _local_origin(origin)):
+    if peer == "unix" or (_local_name(host) and _local_origin(origin)):  # guard: keyless-browser-origin
         return
     raise Denied(
         403,
@@ -212,7 +212,7 @@ def _peer(scope: Mapping[str, Any]) -> str:
     if client:
         return str(client[0])
     # No peer and no port is a unix socket; no peer alone is a connection that has gone.
-    return "unix" if server and server[1] is None else "unknown"
+    return "unix" if server and server[1] is None else "unknown"  # guard: unix-peer
 
 
 def _local_name(host: bytes | None) -> bool:

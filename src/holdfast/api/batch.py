@@ -29,7 +29,7 @@ router = APIRouter(tags=["execute"])
 class _Parts(msgspec.Struct, forbid_unknown_fields=True):
     """A batch whose runs are read one by one: what is wrong with one is no other's fault."""
 
-    runs: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=BATCH_MOST)]
+    runs: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=BATCH_MOST)]  # guard: batch-max-runs
 
 
 _parts = msgspec.json.Decoder(_Parts)
@@ -93,7 +93,7 @@ async def execute_batch(request: Request) -> Response:
     for at, part in enumerate(parts):
         try:
             line, submission = _asked(here, part, trace)
-        except HoldfastError as exc:
+        except HoldfastError as exc:  # guard: batch-item-refused
             items[at] = _refused(here, exc, request_id)
         else:
             wanted.setdefault(line.queue.name, []).append((at, submission))
@@ -101,7 +101,7 @@ async def execute_batch(request: Request) -> Response:
         try:
             items |= await _sent(here, here.line(name), asked, request_id)
         except RedisUnavailable as exc:
-            if not any(item.run is not None for item in items.values()):
+            if not any(item.run is not None for item in items.values()):  # guard: batch-accepted-kept
                 raise
             # What another queue has accepted must be known: sent again without ids, it would run twice.
             items |= {at: _refused(here, exc, request_id) for at, _ in asked}
@@ -134,4 +134,5 @@ async def _sent(
 
 def _refused(here: Access, exc: HoldfastError, request_id: str) -> BatchItem:
     problem = problems.problem_of(exc, request_id=request_id, candid=here.caller.operates)
+    # guard: batch-retry-after
     return BatchItem(problem.status, problem=problem, retry_after=problems.retry_after(exc))

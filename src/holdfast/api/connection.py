@@ -76,7 +76,7 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Leave; whoever takes nothing of its answer now holds up nobody."""
         super().shutdown()
-        self._patience = min(self._patience, _LEAVING_SECONDS)
+        self._patience = min(self._patience, _LEAVING_SECONDS)  # guard: drain-write-timeout
         if self.transport.get_write_buffer_size():
             self._taken()
             self._await_taking()
@@ -97,11 +97,12 @@ class Connection(HttpToolsProtocol):
         if self._headed and not self._whole and self.cycle.transport is self.transport:
             # Its answer may come before the rest of its body.
             self.cycle.transport = cast("asyncio.Transport", _Parting(self.transport, self._part))
-        if self._whole:
+        if self._whole:  # guard: request-timer-reset
             self._arrived()
+        # guard: endless-head-limit
         elif not self._headed and self._head_bytes > self._settings.max_head_bytes:
             self._refuse(431, _too_large(self._settings))
-        elif self._arriving is None:
+        elif self._arriving is None:  # guard: request-timer-once
             self._expect()
 
     def on_message_begin(self) -> None:
@@ -117,8 +118,9 @@ class Connection(HttpToolsProtocol):
         # The count may have a part of the body in it: only then the head itself is measured.
         if (
             self._head_bytes > self._settings.max_head_bytes
-            and self._head_size() > self._settings.max_head_bytes
+            and self._head_size() > self._settings.max_head_bytes  # guard: head-size-without-body
         ):
+            # guard: large-head-refused
             self.app = self._answer_too_large  # the connection ends with this answer
         super().on_headers_complete()
 
@@ -166,11 +168,12 @@ class Connection(HttpToolsProtocol):
         late = f"the request was not here after {self._settings.request_seconds:g} s (api.request_seconds)"
         if self.pipeline or not (answered or self._headed):
             self._expect()  # an earlier request is still being answered: its time is not the client's fault
-        elif not self._headed and self._head_bytes:
+        elif not self._headed and self._head_bytes:  # guard: head-timeout
             self._refuse(408, f"{late}: its head is not whole")
         elif cycle is None or answered:
+            # guard: silent-connection-closed
             self.transport.close()  # nothing was said at all, or it was answered without its body
-        elif not cycle.response_started:
+        elif not cycle.response_started:  # guard: body-timeout
             self._refuse(408, f"{late}: its body is not whole")
 
     def _refuse(self, status: int, detail: str) -> None:
@@ -238,13 +241,13 @@ class Connection(HttpToolsProtocol):
         return self.transport.get_write_buffer_size() + line[0]
 
     def _check_taking(self) -> None:
-        if self._left() < self._untaken:
+        if self._left() < self._untaken:  # guard: slow-client-kept
             self._await_taking()  # slowly, but it takes
             return
         self._taking = None
         _log.info("a client takes nothing: dropped", client=self.client, seconds=self._patience)
         # To close would wait for it to take what is left.
-        self.transport.abort()
+        self.transport.abort()  # guard: stalled-client-aborted
 
 
 class _Parting:

@@ -38,7 +38,7 @@ class TooLarge(Denied):
     def __init__(self, limit: int) -> None:
         detail = f"a body may have {limit} bytes (api.max_body_bytes): send less, or a reference to it"
         # What was not read of the body must not be taken for the next request.
-        super().__init__(413, detail, headers={"Connection": "close"})
+        super().__init__(413, detail, headers={"Connection": "close"})  # guard: too-large-closes-connection
 
 
 class Door:
@@ -78,6 +78,7 @@ class Door:
         try:
             length = headers.get(b"content-length", b"0")
             if len(length) > _LONGEST_LENGTH or (length.isdigit() and int(length) > self._limit):
+                # guard: content-length-limit
                 raise TooLarge(self._limit)  # noqa: TRY301  answered as any other error
             if scope["path"] not in PUBLIC:
                 scope["caller"] = self._keyring.caller(scope, headers)
@@ -125,7 +126,7 @@ class _Visit:
         message = await self._receive()
         if message["type"] == "http.request":
             self._read += len(message.get("body", b""))
-            if self._read > self._limit:
+            if self._read > self._limit:  # guard: body-read-limit
                 raise TooLarge(self._limit)
         return message
 

@@ -104,7 +104,7 @@ async def get_events(
 async def _found(here: Access, run_id: str, queue: str) -> tuple[Line, Run]:
     found = await here.live(run_id, queue)
     if found is None:
-        raise expired(await here.past(run_id, queue))
+        raise expired(await here.past(run_id, queue))  # guard: expired-events
     return found
 
 
@@ -160,17 +160,17 @@ class EventStream(Response):
                 coming = coming or asyncio.ensure_future(anext(self._events))
                 await asyncio.wait(
                     (coming, left, leaving),
-                    timeout=self._keep_alive_seconds,
+                    timeout=self._keep_alive_seconds,  # guard: stream-keep-alive
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if left.done():
+                if left.done():  # guard: stream-client-gone
                     return False
                 if coming.done():
                     if (event := await _taken(coming)) is None:
                         return True
                     coming = None
                     await send({"type": "http.response.body", "body": self._write(event), "more_body": True})
-                elif leaving.done():
+                elif leaving.done():  # guard: stream-ends-on-drain
                     # Come back soon, to another replica, with the last id.
                     await self._say(send, "" if self._lines else f": bye\nretry: {_RETRY_MS}\n\n")
                     return True

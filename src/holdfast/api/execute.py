@@ -145,7 +145,7 @@ async def receipt(here: Access, line: Line, ticket: Ticket, submission: Submissi
         run = await line.queue.get(ticket.run_id)
     except NotFound:  # it has just left Redis
         return _accepted(ticket, submission.thread_id)
-    if not here.caller.sees(run.tenant):
+    if not here.caller.sees(run.tenant):  # guard: batch-run-of-tenant
         raise Conflict(f"correlation_id {ticket.run_id!r} is taken: choose another, or leave it out")
     return _accepted(ticket, run.thread_id)
 

@@ -52,6 +52,7 @@ _KINDS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (HostUnavailable, 503, "host-unavailable", "The agent's host does not answer"),
     (Refused, 503, "unavailable", "Not now"),
     (ProcessFailed, 422, "agent-failed", "The agent did not start"),
+    # guard: events-expired-status
     (EventsExpired, 410, "events-expired", "The events are not kept any more"),
     (NotFound, 404, "not-found", "There is no such thing"),
     (Conflict, 409, "conflict", "Its state does not allow this"),
@@ -119,6 +120,7 @@ def problem_of(exc: Exception, *, request_id: str, candid: bool) -> Problem:
         status, slug, title = _kind(exc)
         if isinstance(exc, _OUR_OWN) or status == HTTPStatus.INTERNAL_SERVER_ERROR:
             _log.warning("a request had no answer", status=status, error=str(exc))
+            # guard: server-address-hidden
             return _told(
                 status, slug, title, str(exc) if candid else _discreet(status, request_id, exc), request_id
             )

@@ -153,6 +153,7 @@ async def waited(here: Access, line: Line, run: Run, seconds: float) -> Run:
             news.cancel()
             await asyncio.gather(news, return_exceptions=True)
             found = await here.live(run.id, run.queue)
+            # guard: awaited-run-archived-api
             run = found[1] if found is not None else await here.past(run.id, run.queue)
     finally:
         leaving.cancel()

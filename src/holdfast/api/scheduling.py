@@ -82,7 +82,7 @@ class Book:
         except NotFound:
             raise missing(name) from None
         # The same words whether it does not exist or belongs to another tenant.
-        if not self.here.caller.sees(found.schedule.tenant):
+        if not self.here.caller.sees(found.schedule.tenant):  # guard: schedule-change-own-tenant
             raise missing(name)
         return found
 
@@ -102,6 +102,7 @@ class Book:
         for _ in range(_LOOKS):
             following, names = await scan_names(self._redis, self._keys, pattern, at, _BATCH)
             # A batch may be larger than the page: sorted, the next page knows where to go on in it.
+            # guard: schedule-page-position
             names = sorted({name for name in names if name > after and family(name) == name})
             for start in range(0, len(names), limit):
                 for found in map(_found, await self._entries.get_many(names[start : start + limit])):
@@ -131,7 +132,7 @@ class Book:
             "tenant": schedule.tenant,
         }
         fits = all(not wanted[field] or wanted[field] == value for field, value in has.items())
-        return fits and self.here.caller.sees(schedule.tenant)
+        return fits and self.here.caller.sees(schedule.tenant)  # guard: schedule-list-own-tenant
 
     def _fields(self, found: Found, shape: type[ScheduleRow]) -> dict[str, Any]:
         entry, schedule = found.entry, found.schedule

@@ -79,7 +79,7 @@ class RedisLine:
         while not run.status.ended:
             try:
                 # It may leave Redis while it is waited for: the archive knows how it ended.
-                with contextlib.suppress(NotFound):
+                with contextlib.suppress(NotFound):  # guard: awaited-run-archived-client
                     async with contextlib.aclosing(self._feed.follow(run_id, NOW)) as events:
                         async for _ in events:
                             pass

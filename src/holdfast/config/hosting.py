@@ -216,4 +216,5 @@ class HostSettings(Section, frozen=True, kw_only=True):
     @property
     def create_seconds(self) -> float:
         """How long to wait for a new agent: longer than it may take, so that its host says what is wrong."""
+        # guard: start-call-timeout
         return max(self.grpc_timeout_seconds, self.ready_seconds + _ANSWER_SECONDS)

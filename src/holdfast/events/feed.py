@@ -142,6 +142,7 @@ class Feed:
         streams = {self._keys.feed(run_id): after}
         block_ms = int(_BLOCK_SECONDS * 1000)
         # Redis bounds a reading by count alone: it waits for one, and the rest comes by the page.
+        # guard: feed-follow-count
         reply = await self._patiently(lambda: reader.xread(streams, count=1, block=block_ms))
         if not reply:
             return []
@@ -173,7 +174,7 @@ async def read_pages(redis: Redis, after: Mapping[str, str], limit: int = PAGE) 
 
     The bytes of a page are for all of them together: when they are used up, the last feeds are left out.
     """
-    pages = await _PAGE(redis, list(after), [limit, PAGE_BYTES, *after.values()])
+    pages = await _PAGE(redis, list(after), [limit, PAGE_BYTES, *after.values()])  # guard: feed-page-bytes
     return [(bool(more), [(entry, _fields(parts)) for entry, parts in entries]) for more, entries in pages]
 
 

@@ -54,6 +54,7 @@ class _Follower:
         self.behind = False
 
     def hand(self, events: list[Event], size: int) -> None:
+        # guard: hub-buffer-bytes
         if len(self.events) + len(events) > _KEPT_MOST or self._size + size > _KEPT_BYTES:
             self.forget()
             self.behind = True
@@ -144,9 +145,9 @@ class _Reader:
                 await self._changed.wait()
             self._changed.clear()
             full = [feed for feed in full if feed in self._streams]
-            said, size = await self._wait(reader, known_as, without=set(full))
+            said, size = await self._wait(reader, known_as, without=set(full))  # guard: hub-wait-without-full
             # What speaks twice in a row, or loudly, may have any amount more: that is read by its bytes.
-            full += [feed for feed in said if feed in spoke or size > PAGE_BYTES]
+            full += [feed for feed in said if feed in spoke or size > PAGE_BYTES]  # guard: hub-full-feeds
             spoke = said.difference(full)
             if full:
                 full = await self._read_page(reader, full)
@@ -163,6 +164,7 @@ class _Reader:
         seconds = _BLOCK_SECONDS if self._wakes else _SHORT_BLOCK_SECONDS
         block_ms = None if without else int(seconds * 1000)
         self._asked, self._blocked_as = feeds, 0 if without else known_as
+        # guard: hub-read-count
         reply: list[tuple[bytes, Entries]] = await reader.xread(feeds, count=1, block=block_ms)
         self._blocked_as = 0
         size = sum(self._hand(feed.decode(), entries) for feed, entries in reply)

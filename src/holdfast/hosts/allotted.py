@@ -31,7 +31,7 @@ class Allotted:
 def allotted(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> Allotted:
     """The machine's, or less where a cgroup of this process or one above it says so."""
     memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    cpus = float(len(os.sched_getaffinity(0)))
+    cpus = float(len(os.sched_getaffinity(0)))  # guard: host-cpu-affinity
     for cgroup in _cgroups(mount, membership):
         memory = min(memory, _number(cgroup / "memory.max"), _number(cgroup / "memory.limit_in_bytes"))
         cpus = min(cpus, _quota(cgroup))

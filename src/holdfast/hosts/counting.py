@@ -82,5 +82,5 @@ async def _decoded(
         return data
     try:
         return handler.request_deserializer(data)
-    except DecodeError as exc:
+    except DecodeError as exc:  # guard: undecodable-request
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))

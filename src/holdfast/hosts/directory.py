@@ -64,7 +64,7 @@ class AskedDirectory:
         """Ask all at once."""
         answers = await asyncio.gather(*(self._ask(address) for address in await self.addresses()))
         # By name: one that has two addresses, as in a network of two families, is one host.
-        found = {host.name: host for host in reversed(answers) if host is not None}
+        found = {host.name: host for host in reversed(answers) if host is not None}  # guard: host-found-once
         return list(reversed(found.values()))
 
     async def close(self) -> None:
@@ -162,7 +162,7 @@ def hosts_among(members: Iterable[Member]) -> list[tuple[Member, Host]]:
     found: list[tuple[Member, Host]] = []
     for member in members:
         # What can't be read is no host: another version's record must not end those who look.
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # guard: unreadable-heartbeat
             found.append((member, described(member)))
     return found
 

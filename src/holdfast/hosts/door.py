@@ -15,7 +15,7 @@ class Door(aio.ServerInterceptor):
     """Turns the callers of a service away until it is open; probes and reflection are let through."""
 
     def __init__(self, service: str) -> None:
-        self.is_open = False
+        self.is_open = False  # guard: host-not-ready-at-start
         self._prefix = f"/{service}/"
 
     async def intercept_service(

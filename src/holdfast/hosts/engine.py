@@ -31,7 +31,7 @@ from holdfast.hosts.agent import Status
 from holdfast.hosts.calls import CallFailed, Trouble
 from holdfast.hosts.placement import order, strategy_named, why_not
 from holdfast.processes.wire import MAX_PAYLOAD_BYTES
-from holdfast.telemetry.logs import get_logger
+from holdfast.telemetry.logs import get_logger  # guard: engine-imports-no-grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -66,7 +66,7 @@ class Engine:
 
     async def run(self, agent: Agent) -> Placed:
         """Have an agent run; returns when it can receive. One that runs already is left as it is."""
-        if len(agent.payload) > MAX_AGENT_BYTES:
+        if len(agent.payload) > MAX_AGENT_BYTES:  # guard: agent-payload-limit
             raise PayloadTooLarge(
                 f"agent {agent.agent_id} has {len(agent.payload)} bytes: {MAX_AGENT_BYTES} at most"
             )
@@ -75,6 +75,7 @@ class Engine:
             try:
                 await self.place(agent, wanted.fence)
             except (InputError, AppError, ProcessFailed, NoHost):
+                # guard: unplaced-agent-unwanted
                 await self.registry.unwant(agent.agent_id)  # nobody waits for it: its caller is told
                 raise
         return await self._running(agent.agent_id)
@@ -98,7 +99,7 @@ class Engine:
                 known = await self._after(host, agent.agent_id)
                 if known is None or not known.wanted or known.host:
                     return
-                fence = known.fence
+                fence = known.fence  # guard: next-host-fence
             else:
                 return
         raise NoHost(f"No host takes agent {agent.agent_id}: {_reasons(refusals, hosts, agent)}.")
@@ -120,7 +121,7 @@ class Engine:
     async def move(self, agent_id: str, *, to: str = "") -> Placed:
         """Have an agent run on another host: stopped there first, so that there are never two."""
         placed = await self._known(agent_id)
-        if placed.host:
+        if placed.host:  # guard: move-stops-old-copy
             try:
                 await self._calls.stop(placed.address, agent_id, moving=True)
             except CallFailed as exc:
@@ -174,6 +175,7 @@ class Engine:
         known = await self.registry.get(agent_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.stop_seconds + _GIVE_BACK_SECONDS):
+                # guard: starting-agent-awaited
                 while known and known.host == host.name and known.status is Status.STARTING:
                     await asyncio.sleep(_LOOK_SECONDS)
                     known = await self.registry.get(agent_id)

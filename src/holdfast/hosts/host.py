@@ -88,7 +88,7 @@ class Host:
         self._labels = dict(labels or {})
         self.copies: dict[str, Copy] = {}
         # Weak: a lock lives while somebody has it or waits for it, and no longer.
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # guard: agent-locks-weak
         self._news: asyncio.Queue[ProcessEvent] = asyncio.Queue()
         self._calm_since = time.monotonic()
         self._health = Health(settings.health_seconds, settings.unhealthy_after)
@@ -97,10 +97,11 @@ class Host:
 
     async def create(self, agent: Agent, *, seen: int | None = None) -> tuple[AgentProcessInfo, int]:
         """Start an agent and return when it can receive, with its fence; again is the same agent."""
-        if self.draining:
+        if self.draining:  # guard: draining-host-refuses
             raise ProcessesFull(f"host {self.name} leaves")
         async with self._turn(agent.agent_id):
             # Before it is granted: a grant that is given back raises the fence for nothing.
+            # guard: full-host-refuses
             if agent.agent_id not in self.copies and len(self.copies) >= self.settings.max_processes:
                 raise ProcessesFull(f"host {self.name} is full ({len(self.copies)} agents)")
             asked_for_here = seen is None and await self._want(agent)
@@ -112,6 +113,7 @@ class Host:
                 began = time.monotonic()
                 process = await self._start(agent, fence)
             except (InputError, NotAllowed, ProcessFailed):
+                # guard: refused-agent-unwanted
                 if asked_for_here:  # and by nobody else: its caller is told, and nobody need try it again
                     await self.registry.unwant(agent.agent_id)
                 raise
@@ -177,6 +179,7 @@ class Host:
 
             async def once() -> None:
                 for copy, word in await self.renew_once():
+                    # guard: agent-ends-concurrently
                     corrections.create_task(self._patiently(self._correct(copy, word)))
 
             while True:
@@ -186,10 +189,11 @@ class Host:
     async def renew_once(self) -> list[tuple[Copy, str]]:
         """Renew all leases; returns the copies that something must be done about, and the registry's word."""
         # Also of those that are being stopped: nobody else may start them before they have ended.
-        copies = list(self.copies.values())
+        copies = list(self.copies.values())  # guard: renew-stopping-agents
         held = [(copy.agent.agent_id, copy.fence) for copy in copies]
         words = await self.registry.renew(self.name, self.address, held)
         found = [(copy, word) for copy, word in zip(copies, words, strict=True) if not copy.stopping]
+        # guard: untold-status-retried
         return [(copy, word) for copy, word in found if word != "kept" or self._untold(copy) is not None]
 
     async def nurse(self) -> None:
@@ -234,7 +238,7 @@ class Host:
             process = self.processes.get(agent_id)
             if process is None or process.status.ended:
                 return None
-            if process.status is Status.RUNNING:
+            if process.status is Status.RUNNING:  # guard: report-running-only
                 await self._tell(copy, process)
                 return process
             await asyncio.sleep(_LOOK_SECONDS)
@@ -254,6 +258,7 @@ class Host:
 
     async def _start(self, agent: Agent, fence: int) -> AgentProcessInfo:
         agent_id = agent.agent_id
+        # guard: draining-host-returns-grant
         if self.draining:  # since it was granted; from here on those who move all agents see it
             await self.registry.release(self.name, agent_id, fence, "moving")
             raise ProcessesFull(f"host {self.name} leaves")
@@ -269,14 +274,14 @@ class Host:
             raise
         except BaseException:
             # Whoever asked is gone: what may have been started is ended, and the agent is for the next host.
-            await asyncio.shield(self._end(copy, "moving"))
+            await asyncio.shield(self._end(copy, "moving"))  # guard: abandoned-start-ended
             raise
         copy.created = True
         if not self._lives(agent_id):  # it was ready, and has ended for good since
             await self._let_go(copy, "crashed", process.last_error)
             raise ProcessFailed(f"agent {agent_id!r} ended as soon as it was ready")
         word = await self._tell(copy, process)
-        if word == "kept":
+        if word == "kept":  # guard: start-of-unwanted-ended
             return process
         await self._end(copy, "stopped")
         raise Conflict(f"agent {agent_id} was {'stopped' if word == 'unwanted' else 'placed anew'} meanwhile")
@@ -284,15 +289,15 @@ class Host:
     async def _spawn(self, agent: Agent, fence: int) -> AgentProcessInfo:
         try:
             payload: Any = msgspec.json.decode(agent.payload)
-        except RecursionError as exc:
+        except RecursionError as exc:  # guard: deep-document-refused
             raise InputError(f"agent {agent.agent_id}: its documents are nested too deeply") from exc
         # Who asks for an agent may ask for less than the operator allows, not for more.
         bounds = [each for each in (agent.needs.memory_mb, self.settings.memory_mb) if each]
-        megabytes = min(bounds, default=0)
+        megabytes = min(bounds, default=0)  # guard: memory-limit-of-operator
         memory = int(megabytes * 2**20)
         if megabytes and not memory:
             raise InputError(f"agent {agent.agent_id}: needs.memory_mb is {megabytes:g}, less than a byte")
-        limits = Limits(memory_bytes=memory or None, nice=self.settings.nice or None)
+        limits = Limits(memory_bytes=memory or None, nice=self.settings.nice or None)  # guard: agent-niceness
         labels = {**self._labels, "guild_id": agent.guild_id, "name": agent.name}
         return await self.processes.create(
             agent.agent_id, agent.entry, payload, fence=fence, limits=limits, labels=labels
@@ -325,7 +330,7 @@ class Host:
     async def _end(self, copy: Copy, status: str, timeout_seconds: float | None = None) -> None:
         """End a copy, then say so: nobody starts it elsewhere before."""
         copy.stopping = True
-        await self.processes.end(copy.agent.agent_id, timeout_seconds)
+        await self.processes.end(copy.agent.agent_id, timeout_seconds)  # guard: end-before-release
         await self._let_go(copy, status)
 
     async def _let_go(self, copy: Copy, status: str, error: str = "") -> None:
@@ -340,7 +345,7 @@ class Host:
     async def _happened(self, event: ProcessEvent) -> None:
         process = event.process
         copy = self.copies.get(process.agent_id)
-        if copy is None or copy.stopping or copy.fence != process.fence:
+        if copy is None or copy.stopping or copy.fence != process.fence:  # guard: event-of-own-fence
             return
         if event.kind is EventKind.READY and process.restarts:
             await self._tell(copy, process)
@@ -349,6 +354,7 @@ class Host:
             await self.registry.release(
                 self.name, process.agent_id, copy.fence, "restarting", process.last_error
             )
+        # guard: crash-of-live-copy
         elif process.status is Status.CRASHED and copy.created and not self._lives(process.agent_id):
             _log.error("an agent crashed too often", agent_id=process.agent_id, error=process.last_error)
             await self._let_go(copy, "crashed", process.last_error)
@@ -358,7 +364,7 @@ class Host:
         async with self._turn(agent_id):
             if self.copies.get(agent_id) is not copy or copy.stopping:
                 return
-            if word == "forgotten" and await self._regained(copy):
+            if word == "forgotten" and await self._regained(copy):  # guard: forgotten-agent-regained
                 word = "kept"
             if word == "kept":
                 process = self._untold(copy)
@@ -367,7 +373,7 @@ class Host:
                 return
             self.metrics.host_disowned.labels(word).inc()
             _log.warning("a copy of an agent is stopped", agent_id=agent_id, fence=copy.fence, why=word)
-            await self._end(copy, "stopped")
+            await self._end(copy, "stopped")  # guard: lost-agent-ended
 
     async def _regained(self, copy: Copy) -> bool:
         """Tell a Redis that has lost an agent of it again; False if it has another host by now."""
@@ -375,7 +381,7 @@ class Host:
         await self.registry.want(copy.agent, fence=before)
         grant = await self.registry.grant(self.name, self.address, copy.agent.agent_id, seen=before)
         copy.told = 0
-        return grant.given and grant.fence == copy.fence
+        return grant.given and grant.fence == copy.fence  # guard: regained-fence
 
     def _lives(self, agent_id: str) -> bool:
         """Whether it was started again since it crashed."""
@@ -386,7 +392,7 @@ class Host:
     async def _turn(self, agent_id: str) -> AsyncGenerator[None]:
         """One thing at a time happens to an agent."""
         turn = self._turns.setdefault(agent_id, asyncio.Lock())
-        async with turn:
+        async with turn:  # guard: agent-lock
             yield
 
     async def _patiently(self, what: Awaitable[None]) -> None:

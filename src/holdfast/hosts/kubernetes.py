@@ -65,6 +65,7 @@ def ready_addresses(slices: Iterable[EndpointSlice], default_port: int) -> list[
 def _is_ready(endpoint: Endpoint) -> bool:
     conditions = endpoint.conditions
     # What is not said is ready, and does not leave.
+    # guard: terminating-endpoints
     return conditions is None or (conditions.ready is not False and not conditions.terminating)
 
 

@@ -90,7 +90,7 @@ class LocalEngine(Engine):
         """Have an agent run, here if it does not run elsewhere already; it ends with this process."""
         # A program that was killed and is started again need not wait until its leases are over.
         known = await self.registry.get(agent.agent_id)
-        if known is not None and is_gone(known.host):
+        if known is not None and is_gone(known.host):  # guard: dead-program-agents
             await self._outlive(known)
             await self.registry.release(known.host, agent.agent_id, known.fence, "stopped")
         return await super().run(msgspec.structs.replace(agent, bound=True))
@@ -149,6 +149,7 @@ class Here:
         self._host = self._upkeep = None
         host.draining = True
         try:
+            # guard: engine-close-ends-agents
             await asyncio.gather(*(self._end(host, agent_id) for agent_id in tuple(host.copies)))
         finally:
             await asyncio.to_thread(host.processes.shutdown)

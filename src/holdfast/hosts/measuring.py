@@ -37,7 +37,7 @@ def measure(host: Host, seen: Seen) -> None:
     metrics.host_guild_agents.show(collections.Counter(map(tuple, agents.values())))
     usage = host.processes.usage()
     metrics.host_memory_bytes.set(sum(each.memory_bytes for each in usage.values()))
-    metrics.host_cpu_seconds.inc(host.processes.spent_seconds())
+    metrics.host_cpu_seconds.inc(host.processes.spent_seconds())  # guard: host-cpu-of-all-agents
     if host.settings.agent_metrics:
         each = {(name, agents[name][0]): used for name, used in usage.items() if name in agents}
         metrics.host_agent_memory_bytes.show({key: used.memory_bytes for key, used in each.items()})

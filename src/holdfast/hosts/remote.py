@@ -124,7 +124,7 @@ class RemoteCalls:
 
     def _stub(self, address: str) -> AgentHostServiceStub:
         stamp = tls_stamp(self._settings)
-        if stamp != self._stamp:
+        if stamp != self._stamp:  # guard: client-certificate-reload
             # New certificates: the old channels end when nobody uses them any more.
             self._stamp, self._channels = stamp, {}
         now = self._clock()

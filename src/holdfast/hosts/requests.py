@@ -92,7 +92,7 @@ def _named(request: wire.CreateAgentRequest, in_spec: str) -> str:
     # Whoever knows the fence has read it under the qualified id.
     if given and (request.HasField("fence") or given.startswith(guild_prefix(guild, organization))):
         return checked(given)
-    return qualified(given or in_spec, guild, organization)
+    return qualified(given or in_spec, guild, organization)  # guard: agent-id-qualified
 
 
 def _read(name: str, document: msgspec.Raw, kind: type[T]) -> T:
@@ -121,6 +121,7 @@ def _needs(data: bytes) -> Needs:
         needs = msgspec.json.decode(data, type=Needs) if data else Needs()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InputError(f"needs: {exc}") from exc
+    # guard: agent-needs-range
     if not (0 <= needs.cpu <= _MOST_CPU and 0 <= needs.memory_mb <= _MOST_MEMORY_MB):
         raise InputError(
             f"needs: cpu is {needs.cpu:g} and memory_mb is {needs.memory_mb:g}; "

@@ -45,7 +45,7 @@ class Rescue:
                 if calm or not self._bound_only:
                     await self.run_once(free_only=not calm)
             except TROUBLE as exc:
-                self._host.disturbed()
+                self._host.disturbed()  # guard: failed-look-disturbs
                 _log.warning("the registry does not answer", error=str(exc))
 
     async def _is_calm(self) -> bool:
@@ -56,9 +56,9 @@ class Rescue:
         await asyncio.sleep(pause)
         await self._registry.answers()
         if abs(time.time() - before) > pause + ttl / 4:
-            self._host.disturbed()
+            self._host.disturbed()  # guard: paused-host-disturbs
         # Renewals are a third of the ttl apart.
-        return self._host.calm_seconds >= ttl / 2
+        return self._host.calm_seconds >= ttl / 2  # guard: calm-before-reclaim
 
     async def run_once(self, *, free_only: bool = False) -> int:
         """Place what has no host now, or only what nobody has to be declared dead for; return how many."""
@@ -84,7 +84,7 @@ class Rescue:
         except HoldfastError as exc:
             self._count("failed")
             _log.warning("an agent could not be placed", agent_id=homeless.agent_id, error=str(exc))
-        except (ValueError, msgspec.MsgspecError) as exc:
+        except (ValueError, msgspec.MsgspecError) as exc:  # guard: unreadable-agent-record
             # Somebody wrote it by hand: that must not end all hosts, one after the other.
             self._count("failed")
             _log.error("an agent's record can't be read", agent_id=homeless.agent_id, error=str(exc))

@@ -88,7 +88,7 @@ def require_resident(placed: Placed, shown: str) -> None:
 
 def require_alive(status: str, error: str, shown: str) -> None:
     """Raise Conflict if nobody will answer: a crashed agent reads its mailbox when it is started again."""
-    if status == Status.CRASHED:
+    if status == Status.CRASHED:  # guard: crashed-resident-refuses
         raise Conflict(
             f"the agent {shown!r} crashed, so nobody answers: start it again "
             "(`holdfast agents start NAME ID`). "

@@ -33,13 +33,13 @@ _log = get_logger(__name__)
 def server_credentials(settings: HostSettings) -> grpc.ServerCredentials | None:
     """What a host shows, and asks of its callers; None without TLS, which only loopback may have."""
     if not settings.tls_certificate:
-        if not settings.insecure and not _is_loopback(settings.listen):
+        if not settings.insecure and not _is_loopback(settings.listen):  # guard: insecure-host-loopback
             raise ConfigError(
                 f"hosts.listen = {settings.listen!r} reaches beyond this machine: set hosts.tls_certificate "
                 "and hosts.tls_key, or hosts.insecure if the network is trusted."
             )
         return None
-    mutual = bool(settings.tls_ca) and settings.tls_verify_callers
+    mutual = bool(settings.tls_ca) and settings.tls_verify_callers  # guard: client-certificate-required
     return tls_credentials(settings, mutual=mutual)
 
 
@@ -66,20 +66,20 @@ class TlsFiles(Protocol):
 
 def tls_credentials(settings: TlsFiles, *, mutual: bool) -> grpc.ServerCredentials:
     """What a server shows, and asks of its callers if ``mutual``; files that change are read again."""
-    _check_pair(settings)
+    _check_pair(settings)  # guard: certificate-pair-at-start
     last = _files(settings)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         """What to show from here on; None if that has not changed. Asked with every connection."""
         nonlocal last
         try:
-            _check_pair(settings)
+            _check_pair(settings)  # guard: certificate-pair-on-reload
             now = _files(settings)
         except ConfigError as exc:
             # Half written, or gone for a moment: what was read before still holds.
             _log.error("the new certificate can't be used: the old one stays", error=str(exc))
             return None
-        if now == last:
+        if now == last:  # guard: server-certificate-reload
             return None
         last = now
         _log.info("a new certificate is shown", file=settings.tls_certificate)
@@ -143,6 +143,7 @@ def open_channel(address: str, settings: HostSettings) -> aio.Channel:
     options = [
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
+        # guard: grpc-connect-timeout
         ("grpc.min_reconnect_backoff_ms", 2000),  # which is also how long a connection may take
         ("grpc.enable_http_proxy", 0),
         # As much as a host takes: it answers with the specs that it was given, of all its agents.
@@ -182,7 +183,7 @@ class TokenCheck(aio.ServerInterceptor):
             (value for key, value in handler_call_details.invocation_metadata or () if key == _METADATA), ""
         )
         shown = shown.encode() if isinstance(shown, str) else shown
-        if hmac.compare_digest(shown, self._expected):
+        if hmac.compare_digest(shown, self._expected):  # guard: host-token
             return await continuation(handler_call_details)
         return grpc.unary_unary_rpc_method_handler(_refuse)
 

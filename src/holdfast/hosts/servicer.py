@@ -163,7 +163,7 @@ async def _fail(context: aio.ServicerContext[Any, Any], exc: Exception, **fields
 
 
 def _code(exc: Exception) -> grpc.StatusCode:
-    if isinstance(exc, TROUBLE):
+    if isinstance(exc, TROUBLE):  # guard: redis-outage-unavailable
         return grpc.StatusCode.UNAVAILABLE
     return next((code for kind, code in _CODES if isinstance(exc, kind)), grpc.StatusCode.INTERNAL)
 

@@ -151,6 +151,7 @@ class Pods:
             "resourceVersion": version,
             "timeoutSeconds": WATCH_SECONDS,
         }
+        # guard: pod-watch-timeout
         patience = httpx2.Timeout(_CONNECT_SECONDS, read=WATCH_SECONDS + _LATE_SECONDS)
         with self._asking("watch"):
             async with self._http.stream("GET", self._path(), params=params, timeout=patience) as answer:
@@ -172,13 +173,13 @@ class Pods:
     async def set_cost(self, pod: Pod, cost: int) -> Pod | None:
         """Write what this pod's deletion costs; None if it is gone, or another has its name now."""
         # A pod of that name with another uid refuses the patch.
-        patch = {"metadata": {"uid": pod.uid, "annotations": {COST: str(cost)}}}
+        patch = {"metadata": {"uid": pod.uid, "annotations": {COST: str(cost)}}}  # guard: pod-cost-uid
         with self._asking("patch"):
             async with asyncio.timeout(_WHOLE_SECONDS):
                 answer = await self._http.patch(
                     self._path(pod.name), content=msgspec.json.encode(patch), headers={"Content-Type": _MERGE}
                 )
-            if _says_not_found(answer) or _says_another(answer):
+            if _says_not_found(answer) or _says_another(answer):  # guard: pod-gone-status
                 return None
             return _read(answer, _KubePod).seen()
 
@@ -217,5 +218,5 @@ def _details(answer: httpx2.Response, code: int, reason: str) -> _Details | None
     try:
         failure = msgspec.json.decode(answer.content, type=_Failure)
     except msgspec.MsgspecError:
-        return None
+        return None  # guard: pod-not-found-body
     return failure.details if failure.reason == reason else None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
     from holdfast.telemetry.metrics import Metrics
 
-_BATCH = 2000
+_BATCH = 2000  # guard: renewal-batch-size
 """Lua unpack fails near 8,000 items and a long script stalls Redis; a beat is one call up to here."""
 
 _log = get_logger(__name__)
@@ -78,9 +78,9 @@ class Hold:
         if self._guard is None or self._guard.expired():
             return
         if time.monotonic() < self.until:
-            self.keeper.lookout.at(self.until)
+            self.keeper.lookout.at(self.until)  # guard: lease-end-timer
         else:
-            self._guard.reschedule(0.0)
+            self._guard.reschedule(0.0)  # guard: expired-lease-stops-body
 
     def lose(self) -> None:
         """Somebody else may hold it: end the body now."""
@@ -161,7 +161,7 @@ class Keeper:
         try:
             while not self._stopping.is_set():
                 started = time.monotonic()
-                whole = await self._beat(redis)
+                whole = await self._beat(redis)  # guard: renewal-own-thread
                 # After a failed beat try again soon: the trust window leaves room for several tries.
                 pause = self._every if whole else min(self._every / 4, 1.0)
                 # Blocking is fine here: this loop has nothing else to do, and an Event wakes it at once.
@@ -181,6 +181,7 @@ class Keeper:
             self._metrics.leases_lost.labels(store.kind)  # at 0, or the first has no increase to alert on
             batches = [holds[start : start + _BATCH] for start in range(0, len(holds), _BATCH)]
             calls += [self._renew(redis, store, batch) for batch in batches]
+        # guard: stores-renewed-concurrently
         return all(await asyncio.gather(*calls))  # side by side: a store that hangs costs only its own leases
 
     async def _renew(self, redis: Redis, store: LeaseStore, holds: list[Hold]) -> bool:
@@ -195,8 +196,8 @@ class Keeper:
         self._metrics.lease_renewal_seconds.labels(store.kind).observe(time.monotonic() - asked)
         for hold, standing in zip(holds, standings, strict=True):
             if standing is not Standing.LOST and not hold.lost:
-                hold.until = asked + self.trust_seconds
-        self._call_loop(self._apply, holds, standings)
+                hold.until = asked + self.trust_seconds  # guard: trust-window
+        self._call_loop(self._apply, holds, standings)  # guard: renewal-not-waiting-for-losers
         return True
 
     def _call_loop(self, callback: Callable[..., None], *args: object) -> None:

@@ -152,11 +152,11 @@ class Attempts:
         try:
             await first({child.gone, child.answered, draining})
             if draining.done():
-                self._processes.tell(child.errand.id, draining=True)
+                self._processes.tell(child.errand.id, draining=True)  # guard: attempt-told-draining
                 await first({child.gone, child.answered})
         finally:
             draining.cancel()
-        if not await _gone_within(child, _EXIT_SECONDS):
+        if not await _gone_within(child, _EXIT_SECONDS):  # guard: answered-child-exit-timeout
             self._kill(child, "lingering")
             await _gone_within(child, None)
 
@@ -176,7 +176,7 @@ class Attempts:
         if grace:
             how = StopReason.DRAIN if signals.stop is StopReason.DRAIN else StopReason.CANCEL
             self._processes.tell(child.errand.id, stop=how.value, text=reason)
-        if not await _gone_within(child, grace):
+        if not await _gone_within(child, grace):  # guard: stop-grace-enforced
             self._kill(child, reason)
             await _gone_within(child, None)
 
@@ -196,7 +196,7 @@ class Attempts:
     def _hear(self, event: ProcessEvent) -> None:
         child = self._children.get(event.process.agent_id)
         if event.kind is EventKind.EXITED and event.process.status.ended:
-            self._processes.forget(event.process.agent_id)
+            self._processes.forget(event.process.agent_id)  # guard: ended-attempt-forgotten
         if child is None:
             return
         if event.kind is EventKind.EXITED:
@@ -259,10 +259,10 @@ def _not_begun(error: BaseException) -> Failure:
 def _manners(signals: Signals, grace_seconds: float) -> tuple[str, float]:
     """Say why an agent is stopped, and how long it may take to end by itself."""
     if signals.lost:
-        return "lost", 0.0
+        return "lost", 0.0  # guard: lost-lease-no-grace
     if signals.stop is StopReason.DRAIN:
-        return "handed_back", min(grace_seconds, _HAND_BACK_SECONDS)
-    return ("timed_out" if signals.stop is None else "cancelled"), grace_seconds
+        return "handed_back", min(grace_seconds, _HAND_BACK_SECONDS)  # guard: hand-back-grace
+    return ("timed_out" if signals.stop is None else "cancelled"), grace_seconds  # guard: stop-grace
 
 
 async def _gone_within(child: _Child, seconds: float | None) -> bool:

@@ -134,7 +134,7 @@ def _check(mount: Path, own: Path, name: str) -> None:
     if "memory" not in (own / "cgroup.controllers").read_text().split():
         raise _NotHere(f"{name} has no memory controller")
     # The root of a container's own view is the container's; elsewhere systemd says so (Delegate=yes).
-    if name != "/" and not _is_delegated(own):
+    if name != "/" and not _is_delegated(own):  # guard: cgroup-delegated
         raise _NotHere(f"{name} is not delegated to this host (systemd: Delegate=yes)")
     for path in (own, own / "cgroup.procs", own / "cgroup.subtree_control"):
         if not os.access(path, os.W_OK):

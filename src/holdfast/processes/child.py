@@ -58,16 +58,16 @@ def become(birth: Birth) -> NoReturn:
 
 def _leave_the_zygote(birth: Birth) -> None:
     """A session of our own (one group to end), our own signals, descriptors and randomness."""
-    os.setsid()
-    kernel.die_with_parent(signal.SIGKILL)
+    os.setsid()  # guard: child-session
+    kernel.die_with_parent(signal.SIGKILL)  # guard: child-dies-with-zygote
     if os.getppid() != birth.zygote:
         os._exit(1)  # it died before it could take us along
     # Orphans of ours stay ours: the zygote must know whose they are when it ends them.
-    kernel.adopt_orphans()
+    kernel.adopt_orphans()  # guard: child-adopts-orphans
     kernel.name_process(f"hf:{birth.id}")
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)  # guard: child-signal-handlers
     # As every Python program begins: a closed pipe is an exception, not the end.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -88,7 +88,7 @@ def _keep_only(control: int, output: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.dup2(control, _CONTROL, inheritable=False)
-    os.closerange(_CONTROL + 1, _descriptor_limit())
+    os.closerange(_CONTROL + 1, _descriptor_limit())  # guard: child-descriptors
     # New ones: what the zygote wrote to need not have been a pipe, and its objects remember that.
     sys.stdout = sys.__stdout__ = _text(1)
     sys.stderr = sys.__stderr__ = _text(2)
@@ -112,7 +112,7 @@ def _live(birth: Birth) -> int:
     control = Control(birth.id, socket.socket(fileno=_CONTROL), birth.prefixes)
     code = 0
     try:
-        limits.apply(limits.Limits.from_json(birth.limits))
+        limits.apply(limits.Limits.from_json(birth.limits))  # guard: child-limits
         control.begin()
         load_entry(birth.entry)(control.payload, control)
     except BaseException as error:

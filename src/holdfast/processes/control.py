@@ -52,7 +52,7 @@ class Control:
         # only wakes a thread. The wakeup descriptor does so even while the main thread is inside C code.
         signal.signal(signal.SIGTERM, self._wake)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # guard: child-signal-mask
         first, *more = self._first_lines()
         self.payload, self.fence, self.labels = first["payload"], first["fence"], first["labels"]
         threading.Thread(target=self._listen, args=(more,), name="holdfast-control", daemon=True).start()
@@ -140,7 +140,7 @@ class Control:
     def _told_to_end(self) -> bool:
         # Each signal that has a handler of the agent's comes here too.
         heard = os.read(self._woken, 4096)
-        return 0 in heard or signal.SIGTERM in heard
+        return 0 in heard or signal.SIGTERM in heard  # guard: stop-signal
 
     def _send(self, message: wire.Message) -> None:
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def entry_path(name: str, entries: Mapping[str, str]) -> str:
     """Return the ``module:function`` of an entry that the host allows."""
     try:
-        return entries[name]
+        return entries[name]  # guard: entry-by-name
     except KeyError:
         known = ", ".join(sorted(entries)) or "none"
         close = get_close_matches(name, entries, n=1)
@@ -54,6 +54,7 @@ def check_allowed(path: str, prefixes: Iterable[str]) -> None:
     dotted = path.replace(":", ".")
     if not all(part.isidentifier() for part in dotted.split(".")):
         raise NotAllowed(f"{path!r} is no path of a class: write package.module.Class")
+    # guard: entry-prefix-whole-word
     if not any(dotted == prefix or dotted.startswith(f"{prefix}.") for prefix in allowed):
         known = ", ".join(sorted(allowed)) or "none"
         raise NotAllowed(

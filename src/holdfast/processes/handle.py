@@ -146,13 +146,14 @@ class Handle:
             case "ready":
                 info = self._ready = dict(message["info"])
                 # It can be quicker than the zygote's word of its number: nobody runs without one.
-                if self.pid:
+                if self.pid:  # guard: ready-after-pid
                     self._hear.on_ready(info)
             case "report":
                 if message["report"] == "log":
                     self.output.tell(dict(message["data"]))
                 self._hear.on_report(message["report"], message["data"])
             case "failed":
+                # guard: refused-by-caller
                 self.error, self.refused = message["traceback"], message.get("refused", False)
             case unknown:
                 raise ValueError(f"unknown kind {unknown!r}")

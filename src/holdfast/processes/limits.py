@@ -49,7 +49,7 @@ class Limits:
 def apply(limits: Limits) -> None:
     """Set the limits on this process."""
     if limits.cgroup is not None:
-        Path(limits.cgroup, "cgroup.procs").write_text("0", encoding="ascii")
+        Path(limits.cgroup, "cgroup.procs").write_text("0", encoding="ascii")  # guard: child-cgroup
     if limits.nice is not None:
         os.setpriority(os.PRIO_PROCESS, 0, limits.nice)
     if limits.open_files is not None:

@@ -68,7 +68,7 @@ class Output:
         now = time.monotonic()
         self._left = min(self._burst, self._left + (now - self._filled) * self._rate)
         self._filled = now
-        lines, beyond = self._lines.feed(data, int(self._left))
+        lines, beyond = self._lines.feed(data, int(self._left))  # guard: output-rate-limit
         if lines and self._dropped:
             self._say_dropped()
         self._left -= len(lines)

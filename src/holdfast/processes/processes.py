@@ -49,7 +49,7 @@ class Processes:
         self._down = False
         self._supervisor = Supervisor(self._loop, options, self._publish)
         if options.keep_seconds:
-            self._loop.post(self._keep)
+            self._loop.post(self._keep)  # guard: zygote-lease-renewal
 
     def warm_up(self) -> Future[None]:
         """Start the zygote before the first agent asks for it; the future says whether it could preload."""

@@ -89,7 +89,7 @@ class Supervisor:
             return
         agent.timer = self._loop.later(timeout, lambda: self.kill(agent))
         # Both: a handler that the agent has put in the place of ours does not hear the other one.
-        agent.handle.send(wire.encode({"op": "stop"}))
+        agent.handle.send(wire.encode({"op": "stop"}))  # guard: agent-stop-message
         self._signal(agent, signal.SIGTERM)
 
     def kill(self, agent: Agent) -> None:
@@ -236,7 +236,7 @@ class Supervisor:
 
     def _on_exit(self, message: Message) -> None:
         agent = self._by_pid[message["pid"]]
-        self.spending.saw(message["pid"], message["cpu_seconds"])
+        self.spending.saw(message["pid"], message["cpu_seconds"])  # guard: ended-agent-cpu
         handle = agent.handle
         assert handle is not None
         self._release(agent)
@@ -265,7 +265,7 @@ class Supervisor:
         elif self._options.once:
             self._settle(agent, Status.STOPPED if agent.exit_code == 0 else Status.CRASHED)
         else:
-            self._crashed(agent)
+            self._crashed(agent)  # guard: exit-zero-crash
 
     def _give_up_creation(self, agent: Agent, refusal: type[ProcessError], how: str, said: str) -> None:
         message = f"agent {agent.wanted.id!r} was not created: {how}" + (f"\n{said}" if said else "")
@@ -341,7 +341,7 @@ class Supervisor:
         for agent in list(self.agents.values()):
             if agent.handle is not None:
                 agent.rest()
-                agent.handle.end_group()
+                agent.handle.end_group()  # guard: lost-agent-group
                 self._await_end(agent, agent.handle)
         if lived:
             self._start_zygote_later(self._zygote_delay())
@@ -377,7 +377,7 @@ class Supervisor:
 
     def _await_end(self, agent: Agent, handle: Handle) -> None:
         """Look until a lost process is gone: two copies of an agent must never run."""
-        if agent.handle is not handle:
+        if agent.handle is not handle:  # guard: lost-agent-once
             return  # another zygote has ended meanwhile, and this was done for it
         if not handle.is_gone():
             self._loop.later(_POLL_SECONDS, lambda: self._await_end(agent, handle))
@@ -386,7 +386,7 @@ class Supervisor:
         agent.lost += 1
         if agent.status is Status.STOPPING:
             self._settle(agent, Status.STOPPED)
-        elif self._options.once:
+        elif self._options.once:  # guard: attempt-begins-once
             # It may have begun, and must not begin again: not even if we have never heard of it.
             self._ended(agent, "its zygote ended")
         elif agent.is_new and agent.lost >= _LOST_CREATIONS:

@@ -77,11 +77,11 @@ class Zygote:
                 self._reap()
                 if self._host in readable:
                     self._answer()
-                self._end_overdue()
+                self._end_overdue()  # guard: zygote-ends-overdue
         except ConnectionError:
             pass  # the host is gone: an answer can't be sent either
         finally:
-            self._end_all()
+            self._end_all()  # guard: zygote-exit-ends-all
 
     def _listen_to_signals(self) -> None:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
@@ -98,7 +98,7 @@ class Zygote:
         self._leaving = True
 
     def _leave_if_alone(self, *_: object) -> None:
-        self._leaving = self._leaving or os.getppid() != self._host_pid
+        self._leaving = self._leaving or os.getppid() != self._host_pid  # guard: zygote-host-gone
 
     def _answer(self) -> None:
         received = wire.receive_packet(self._host)
@@ -122,7 +122,7 @@ class Zygote:
 
     def _spawn(self, request: Message, descriptors: list[int]) -> Message:
         path = entry_path(request["entry"], self._config.entries)
-        check_threads("the zygote")
+        check_threads("the zygote")  # guard: zygote-fork-single-thread
         if len(descriptors) != 2:
             raise ProcessError("the zygote has no descriptors left: raise the limit of open files")
         control, output = descriptors
@@ -184,13 +184,13 @@ class Zygote:
         if pid in self._agents:
             # Before the reaping: until then nobody else can get this group's number.
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)  # guard: child-group-killed
         _, status, used = os.wait4(pid, 0)
         agent = pid in self._agents
         self._agents.discard(pid)
         self._until.pop(pid, None)
         # An agent adopts its orphans (child.py), so whoever comes to us unknown was a dead agent's.
-        for orphan in set(kernel.children()) - self._agents:
+        for orphan in set(kernel.children()) - self._agents:  # guard: child-orphans-killed
             with contextlib.suppress(ProcessLookupError):
                 os.kill(orphan, signal.SIGKILL)
         if agent:
@@ -234,7 +234,7 @@ def preload(modules: Sequence[str], prepare: Sequence[Sequence[str]] = ()) -> No
     """Import and prepare, and freeze all there is so that no collection unshares the children's pages."""
     for module in modules:
         importlib.import_module(module)
-        check_threads(f"preloading {module}")
+        check_threads(f"preloading {module}")  # guard: zygote-preload-single-thread
     for path, argument in prepare:
         load_entry(path)(argument)
         check_threads(f"preparing {path}")  # never the argument: it may be settings, with their passwords
@@ -252,12 +252,12 @@ def _warm_up_pydantic() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run a zygote."""
     descriptor, host_pid = int(arguments[0]), int(arguments[1])
-    kernel.die_with_parent(signal.SIGHUP)
+    kernel.die_with_parent(signal.SIGHUP)  # guard: zygote-dies-with-host
     if os.getppid() != host_pid:
         return 0  # the host ended before we could ask to end with it
     # The host may have been started with signals blocked, and a mask survives the exec.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    kernel.adopt_orphans()
+    kernel.adopt_orphans()  # guard: zygote-adopts-orphans
     kernel.name_process("hf-zygote")
     # The host may go at any time, also before we could say hello.
     with socket.socket(fileno=descriptor) as host, contextlib.suppress(ConnectionError):

@@ -174,7 +174,7 @@ class ZygoteClient:
         """A zygote that does not answer can neither start nor end anything: its end ends its children."""
         self._error = self._error or "the zygote did not answer in time and was killed"
         _log.error("the zygote does not answer and is killed", pid=self.pid)
-        self._process.kill()
+        self._process.kill()  # guard: hung-zygote-killed
 
     def _gone(self) -> None:
         hello = self.ready

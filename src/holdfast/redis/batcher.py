@@ -74,6 +74,7 @@ class Batcher(Generic[T, R]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
+                # guard: batch-skips-abandoned
                 if wanted := [(item, future) for item, future in batch if not future.done()]:
                     await self._send(wanted)
         finally:

@@ -118,7 +118,7 @@ class Breaker:
             case State.OPEN:
                 return False
             case State.HALF_OPEN:
-                silent = self._last_opened() != self._opened_at
+                silent = self._last_opened() != self._opened_at  # guard: breaker-look-no-probe
                 return silent or self._probing < self._settings.half_open_probes
 
     def _settle(self, term: int, probe: bool, *, answered: bool | None) -> None:

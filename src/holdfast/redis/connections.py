@@ -50,7 +50,7 @@ class _Parser(_AsyncHiredisParser):
     }
 
 
-class PasswordRefused(ConfigError, RedisConnectionError):
+class PasswordRefused(ConfigError, RedisConnectionError):  # guard: password-refused-type
     """Wrong settings when we begin; while we work somebody changes the password, which is an outage."""
 
 
@@ -65,6 +65,7 @@ class _Hardened(AbstractConnection):
     ) -> None:
         """Send a command, on a new connection if the peer has reset this one."""
         del check_health  # health checks are off: the pool checks a connection when it hands it out
+        # guard: reset-connection-on-send
         if self._writer is not None and self._writer.transport.is_closing():
             await self.disconnect(nowait=True)
         if not self.is_connected:
@@ -86,7 +87,7 @@ class _Hardened(AbstractConnection):
         writer = self._writer
         # After a reset Python 3.12 and 3.13.0 raise AttributeError from the write and uvloop
         # RuntimeError: neither is an error that anybody expects from a lost connection.
-        if writer is None or writer.transport.is_closing():
+        if writer is None or writer.transport.is_closing():  # guard: reset-connection-on-check
             raise ConnectionResetError(errno.ECONNRESET, "connection lost")
         if isinstance(command, str):
             command = command.encode()
@@ -215,7 +216,7 @@ class Pool(BlockingConnectionPool):
 class Sentinels(Sentinel):
     """Those who know the master; none of them is ever forgotten."""
 
-    async def discover_master(self, service_name: str) -> tuple[str, int]:
+    async def discover_master(self, service_name: str) -> tuple[str, int]:  # guard: sentinel-list-kept
         """Ask them, who answered last time first, where the master is."""
         failed: list[str] = []
         # redis-py swaps two of its list after an await: of two that ask at once, one swaps away a third.
@@ -252,7 +253,7 @@ class _Commands(AsyncCommandsParser):
 
     async def initialize(self, node: Any = None) -> None:
         """Ask a node, and the others if that one is away; redis-py asks one node, and at every change."""
-        if node is not None and self.commands:
+        if node is not None and self.commands:  # guard: cluster-commands-once
             self.node = node
             return
         failed: Exception | None = None
@@ -304,7 +305,7 @@ class Cluster(RedisCluster):
             self._room.release()
 
     async def _determine_slot(self, command: str, *args: Any) -> int:
-        if command not in {"XREAD", "XREADGROUP"}:
+        if command not in {"XREAD", "XREADGROUP"}:  # guard: cluster-read-slot
             return await super()._determine_slot(command, *args)
         # redis-py would ask some node at every call where the keys are, and wait for that node.
         word = next(at for at, each in enumerate(args) if each in ("STREAMS", b"STREAMS"))

@@ -145,7 +145,7 @@ class Claimer:
 
 def lane_order(turn: int) -> str:
     """The order in which a claim reads the lanes."""
-    return _ORDERS[turn % len(_ORDERS)]
+    return _ORDERS[turn % len(_ORDERS)]  # guard: lane-order
 
 
 def _debts(owed: bytes) -> tuple[str, ...]:

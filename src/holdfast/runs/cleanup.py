@@ -158,7 +158,7 @@ class Cleanup:
 
     async def _judge(self, consumer: Consumer, *, dry_run: bool) -> Ghost:
         proof = await self._pods(consumer.name) if self._pods is not None else Proof.UNKNOWN
-        if proof is Proof.LIVES:
+        if proof is Proof.LIVES:  # guard: live-pod-consumer
             _log.debug(
                 "consumer without a heartbeat is kept: its pod lives",
                 queue=self._queue.name,
@@ -166,6 +166,7 @@ class Cleanup:
             )
             return Ghost(consumer, Fate.POD_LIVES, pod=proof)
         # Not at once even then: a successor of the same name may just be joining.
+        # guard: gone-pod-idle-time
         least = min(self._threshold, self._ttl_ms / 1000) if proof is Proof.GONE else self._threshold
         if consumer.idle_seconds < least:
             _log.debug(
@@ -191,6 +192,7 @@ class Cleanup:
         try:
             if not dry_run:
                 await self._queue.ensure()
+            # guard: gone-pod-leases
             evicted = await self._leases.evict(
                 redis, consumer.name, min_idle_ms=self._ttl_ms, look_only=dry_run
             )

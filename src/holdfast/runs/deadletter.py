@@ -98,7 +98,7 @@ class DeadLetters:
 
     async def replay_letter(self, letter: Letter) -> None:
         """Queue the run of a letter that was read before."""
-        await (await self._boxes())[letter.partition].replay(letter)
+        await (await self._boxes())[letter.partition].replay(letter)  # guard: dead-letter-partition
 
     async def replay_all(self, *, agent: str = "", reason: str = "") -> Dealt:
         """Replay every letter there is now; a run that fails again meanwhile is not replayed again."""

@@ -27,10 +27,10 @@ async def past_run(door: StoreDoor, run_id: str, missing: NotFound, *, queue: st
     try:
         store = await door.found()
         found = await store.archived(run_id, "", queue) if store is not None else None
-    except UNASKED as exc:
+    except UNASKED as exc:  # guard: archive-unavailable-client
         _log.warning("the archive can't be asked", run_id=run_id, error=str(exc))
         raise NotFound(f"{missing}; the archive, which may know it, could not be asked: {exc}") from exc
-    if found is None:
+    if found is None:  # guard: archived-run-found
         raise missing
     return run_of(found)
 
@@ -65,7 +65,7 @@ def run_of(archived: ArchivedRun) -> Run:
         input=value_of(archived.input),
         metadata=cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {},
         result=value_of(archived.result),
-        cancel=error.message if error is not None and told else "",
+        cancel=error.message if error is not None and told else "",  # guard: archived-cancel-reason
         error=error,
     )
 

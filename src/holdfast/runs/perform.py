@@ -112,7 +112,7 @@ def prepare(
         envelope.input,
         timeout,
         place.executor,
-        grace_seconds=grace,
+        grace_seconds=grace,  # guard: invocation-stop-grace
         deadlines=place.deadlines,
     )
     return Attempt(invocation, undo)
@@ -155,7 +155,7 @@ def _errand(place: Workplace, run: Claimed, envelope: Envelope, trusted: Callabl
         queue=queue,
         task={
             "queue": queue,
-            "partition": place.settings.partition,
+            "partition": place.settings.partition,  # guard: errand-partition
             "kept_as": run.kept_as,
             "owner": owner,
             "tenant": envelope.tenant,
@@ -322,8 +322,9 @@ def attempts_of(spec: AgentSpec | None, settings: QueueSettings) -> int:
 
 def timeout_of(spec: AgentSpec, envelope: Envelope, settings: QueueSettings) -> float:
     """The run's own timeout, else its agent's, else the queue's."""
-    own = envelope.timeout_seconds
+    own = envelope.timeout_seconds  # guard: run-timeout
     if own is None:
+        # guard: agent-or-queue-timeout
         return settings.timeout_seconds if spec.timeout_seconds is None else spec.timeout_seconds
     if not 0 < own <= LONGEST_TIMEOUT_SECONDS:
         raise MalformedMessage(f"timeout_seconds must be more than 0 and at most a year, got {own}")

@@ -49,7 +49,7 @@ def proof_of(known: PodName | None, found: Pod | None, *, namespace: str, shared
 
     Without a name that was written down, ``found`` is a pod that only happens to have the consumer's name.
     """
-    if known is None or known.namespace != namespace:
+    if known is None or known.namespace != namespace:  # guard: pod-proof-known-pod
         there = found is not None and not found.ended and not found.deleting
         return Proof.LIVES if known is None and there else Proof.UNKNOWN
     if found is None or found.ended or (known.uid and found.uid != known.uid):
@@ -89,11 +89,12 @@ class PodProofs:
     async def _is_shared(self, consumer: str, pod: Pod) -> bool:
         """Whether another worker lives in that pod: then it says nothing about this one's process."""
         members = await self._members.all(self._redis, _KIND)
+        # guard: pod-proof-one-process
         return any(member.name != consumer and member.fields.get("pod_uid") == pod.uid for member in members)
 
     def _failed(self, exc: KubernetesUnavailable) -> None:
         self._metrics.kubernetes_errors.labels(exc.kind).inc()
-        self._rest_until = time.monotonic() + _REST_SECONDS
+        self._rest_until = time.monotonic() + _REST_SECONDS  # guard: pod-proof-rest
         if not self._is_away:
             _log.warning("pods can't be looked at: consumers are judged without them", error=str(exc))
         self._is_away = True

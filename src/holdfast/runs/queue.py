@@ -150,6 +150,7 @@ class RunQueue:
         """
         surplus = self.partitions[self._count :]
         blank = await asyncio.gather(*(partition.blank() for partition in surplus))
+        # guard: shrink-empty-only
         most, patience = self._count if all(blank) else 0, int(FORGET_SECONDS * 1000)
         known: int = await _PARTITIONS(self.redis, [self.keys.partitions], [0, most, patience])
         return max(known, self._count)
@@ -210,7 +211,7 @@ class RunQueue:
         Nothing is sent before it was said: it would be where nobody looks. Later it may wait a while.
         """
         if self._must_say():
-            await self._sayings.add(None)
+            await self._sayings.add(None)  # guard: partition-count-batched
 
     def _must_say(self) -> bool:
         now = asyncio.get_running_loop().time()
@@ -227,6 +228,7 @@ class RunQueue:
             return callers
         now = self._tried_at = asyncio.get_running_loop().time()
         try:
+            # guard: partition-count-announced
             await self.partitions[0].sending(lambda: self.look_around(say=True))
         except RedisUnavailable as exc:
             if not self._was_heard(now):
@@ -298,6 +300,7 @@ class RunQueue:
 
     async def pause(self, reason: str = "") -> None:
         """Take no new runs and start none; what runs goes on."""
+        # guard: pause-all-partitions
         await asyncio.gather(*(each.pause(reason) for each in await self.look_around()))
 
     async def drain(self, reason: str = "") -> None:

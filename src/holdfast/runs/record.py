@@ -113,7 +113,7 @@ def is_count(digits: bytes) -> bool:
 
 def counted(digits: bytes) -> int:
     """Return a number of ours; whatever somebody has written over it is none, and ends no worker."""
-    return int(digits) if is_count(digits) else 0
+    return int(digits) if is_count(digits) else 0  # guard: damaged-time
 
 
 def value_of(data: bytes) -> Any:

@@ -26,13 +26,13 @@ def key_of(submission: Submission) -> str:
     A run that is asked for twice asks for the same partition, or it would not be found there.
     """
     tenant = submission.tenant
-    if submission.thread_id:
+    if submission.thread_id:  # guard: thread-one-partition
         return f"thread:{scoped(tenant, submission.thread_id)}"
     if submission.concurrency_key:
         return f"key:{scoped(tenant, submission.concurrency_key)}"
     if submission.idempotency_key:
         return f"idempotency:{scoped(tenant, submission.idempotency_key)}"
-    return f"run:{submission.run_id}" if submission.run_id else ""
+    return f"run:{submission.run_id}" if submission.run_id else ""  # guard: run-id-one-partition
 
 
 def partition_of(key: str, count: int) -> int:

@@ -129,7 +129,7 @@ class Settler:
         while True:
             try:
                 return await call(batch)
-            except TROUBLE as exc:
+            except TROUBLE as exc:  # guard: settle-outage-retried
                 if (
                     isinstance(exc, REFUSALS)
                     and not isinstance(exc, DISCONNECTS)

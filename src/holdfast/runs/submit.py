@@ -101,7 +101,7 @@ class Submitter:
             settings.group,
             int(settings.delete_after_ack),
             settings.max_depth,
-            int(settings.idempotency_ttl_seconds * 1000),
+            int(settings.idempotency_ttl_seconds * 1000),  # guard: idempotency-key-ttl
             int(settings.retention_seconds * 1000),
             keys.control,
         ]
@@ -112,6 +112,7 @@ class Submitter:
     async def submit(self, submission: Submission) -> Ticket:
         """Queue one run; concurrent calls travel together."""
         # The trace is taken here: the batch is sent by a task that belongs to whoever came first.
+        # guard: submission-own-trace
         return await self._batches.add((submission, inject() or submission.trace))
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:

@@ -154,7 +154,7 @@ class Worker:
             await self._unless_quiet(self._entitled())
         if self._is_quiet:  # what woke us goes back when we leave
             return Claims([], 0.0)
-        if self._unsure:
+        if self._unsure:  # guard: unanswered-claim
             await self._return_unknown()
         taken = await self._take(woken)
         if not taken and not woken:
@@ -175,7 +175,7 @@ class Worker:
     async def _take(self, woken: Woken) -> int:
         """Take slots; what woke us can't wait for one: without any, its claim gives it back to others."""
         if woken:
-            return self._slots.take_now(_CLAIM_BATCH)
+            return self._slots.take_now(_CLAIM_BATCH)  # guard: woken-without-slot
         return await self._unless_quiet(self._slots.take(_CLAIM_BATCH)) or 0
 
     async def _return_unknown(self) -> None:
@@ -219,7 +219,7 @@ class Worker:
 
     async def _attend(self, run: Claimed, asked_at: float) -> None:
         """See one attempt through: prepare it, perform it under its lease, settle it."""
-        if (known := self._attended.get((run.run_id, run.fence))) is not None:
+        if (known := self._attended.get((run.run_id, run.fence))) is not None:  # guard: claimed-again
             self._claimed_again(run, known)
             return
         started = time.monotonic()
@@ -257,7 +257,7 @@ class Worker:
 
     async def _perform(self, run: Claimed, hold: Hold, attempt: Attempt) -> Outcome:
         # Keyed by the fence too: a run can come back to us while its lost attempt still unwinds.
-        key = (run.run_id, run.fence)
+        key = (run.run_id, run.fence)  # guard: attempt-by-fence
         self.running[key] = attempt.invocation
         if self._is_handing_back:
             attempt.invocation.stop(StopReason.DRAIN, _LEAVING)

@@ -53,8 +53,8 @@ class Asker:
         await asyncio.gather(*(batcher.aclose() for batcher in self._batchers.values()))
 
     async def _together(self, queues: Queues) -> list[Depth]:
-        if not isinstance(self._redis, Cluster):
-            return await self._batchers[""].add(queues)
+        if not isinstance(self._redis, Cluster):  # guard: cluster-depth-per-node
+            return await self._batchers[""].add(queues)  # guard: depth-batched
         found = await asyncio.gather(*(self._batchers[queue.name].add((queue,)) for queue in queues))
         return [depth for (depth,) in found]
 
@@ -69,7 +69,7 @@ class Asker:
         try:
             depths = await read_depths(self._redis, queues)
         except REFUSALS as exc:
-            if len(queues) == 1:
+            if len(queues) == 1:  # guard: depth-of-damaged-queue
                 return {queues[0].name: exc}
             # A key of one of them is damaged: that is no reason to leave the others without an answer.
             alone = await asyncio.gather(*(self._depths([queue]) for queue in queues))

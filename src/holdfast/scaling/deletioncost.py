@@ -61,7 +61,7 @@ class Costs:
     def look(self, now: float, workers: Iterable[Busy]) -> list[Patch]:
         """Say what to write now, the most urgent first, not more than may be written until the next look."""
         if self._looked_at is not None and now - self._looked_at > self._longest_gap:
-            self._known.clear()
+            self._known.clear()  # guard: cost-times-cleared
         self._looked_at = now
         seen = {worker.uid: worker for worker in workers}
         self._known = {uid: memory for uid, memory in self._known.items() if uid in seen}
@@ -87,7 +87,7 @@ class Costs:
             patch = Patch(worker.uid, most, raised=False)
         else:
             return None
-        return None if memory.tried_lately(now, patch.cost) else patch
+        return None if memory.tried_lately(now, patch.cost) else patch  # guard: refused-cost-backoff
 
 
 class _Memory:
@@ -97,8 +97,8 @@ class _Memory:
 
     def __init__(self, now: float, raise_seconds: float, lower_seconds: float) -> None:
         self.since = now
-        self._least = Damper(raise_seconds)
-        self._most = Damper(lower_seconds)
+        self._least = Damper(raise_seconds)  # guard: cost-raise-damped
+        self._most = Damper(lower_seconds)  # guard: cost-lower-damped
         self._lower_seconds = lower_seconds
         self._wrote: tuple[float, int] | None = None
 

@@ -95,9 +95,10 @@ class Scaler(ExternalScalerServicer):
         """Say how much work there is."""
 
         async def work(trigger: Trigger) -> wire.GetMetricsResponse:
-            trigger.check_metric(request.metricName)
+            trigger.check_metric(request.metricName)  # guard: scaler-metric-name
             wanting = await self._demand(trigger)
             # Up: the whole number must not be 0 while there is anything.
+            # guard: scaler-value-rounded-up
             value = wire.MetricValue(
                 metricName=trigger.metric, metricValue=math.ceil(wanting), metricValueFloat=wanting
             )
@@ -108,7 +109,7 @@ class Scaler(ExternalScalerServicer):
     # -- how
 
     async def _demand(self, trigger: Trigger) -> float:
-        return trigger.demand(await self._asker.ask(trigger.queues))
+        return trigger.demand(await self._asker.ask(trigger.queues))  # guard: scaler-outage-error
 
     async def _stream(self, trigger: Trigger, context: aio.ServicerContext[Any, Any]) -> None:
         for name in trigger.names:
@@ -135,7 +136,7 @@ class Scaler(ExternalScalerServicer):
         """Do the work for the trigger that ``ref`` describes, count it, and say what went wrong."""
         began, names, result = time.monotonic(), _NO_QUEUE, "cancelled"
         try:
-            trigger = read_trigger(ref.scalerMetadata, self._queues)
+            trigger = read_trigger(ref.scalerMetadata, self._queues)  # guard: scaler-known-queues
             names = trigger.names
             answer = await work(trigger)
             result = "ok"

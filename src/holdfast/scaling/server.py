@@ -71,7 +71,7 @@ class Server:
     def _listen(self, settings: ScalerSettings) -> int:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"{host}:{settings.port}"
-        mutual = bool(settings.tls_ca)
+        mutual = bool(settings.tls_ca)  # guard: scaler-client-certificate
         credentials = tls_credentials(settings, mutual=mutual) if settings.tls_certificate else None
         try:
             if credentials is None:

@@ -76,7 +76,7 @@ class Trigger:
 
     def is_active(self, wanting: float) -> bool:
         """Whether so much demand is worth a first worker: more than the activation, as KEDA has it."""
-        return wanting > self.activation
+        return wanting > self.activation  # guard: activation-exceeded
 
     def check_metric(self, name: str) -> None:
         """Refuse a metric that is not this trigger's."""

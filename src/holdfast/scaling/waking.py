@@ -77,6 +77,7 @@ class Listener:
                 raise self._fault
             if self._ended:
                 return None
+            # guard: wake-on-change
             if self.active is not self._told:  # it may have changed there and back meanwhile
                 self._told = self.active
                 return self.active
@@ -107,10 +108,10 @@ class Watch:
                 listener.end()
             self._joined.set()
             if self._waiting is not None and not self._waiting.expired():
-                self._waiting.reschedule(asyncio.get_running_loop().time())
+                self._waiting.reschedule(asyncio.get_running_loop().time())  # guard: new-stream-wakes-reader
             yield listener
         finally:
-            self._listeners.discard(listener)
+            self._listeners.discard(listener)  # guard: closed-stream-discarded
 
     def leave(self) -> None:
         """End all listeners, politely: then KEDA asks the next scaler in seconds."""
@@ -132,6 +133,7 @@ class Watch:
                 if await self._look() or not woken:
                     pause = 0.0
                 else:  # work that is no news, as below an activation, must not have us look without a rest
+                    # guard: wake-pause-grows
                     pause = min(max(2 * pause, _FIRST_PAUSE_SECONDS), self._poll_seconds)
                 woken = await self._wait(ends, pause)
         finally:
@@ -145,7 +147,7 @@ class Watch:
             (queue, partition.keys.lanes)
             for queue in _queues(self._listeners)
             for partition in queue.partitions
-        ]
+        ]  # guard: wake-all-partitions
         try:
             async with asyncio.timeout(_MARGIN_SECONDS):
                 found = await _ENDS.many(self._redis, [(lanes, ()) for _, lanes in places])
@@ -168,7 +170,7 @@ class Watch:
         return any(news)
 
     def _tell(self, listener: Listener, answer: list[Depth] | BaseException) -> bool:
-        if isinstance(answer, (Refused, ConfigError)):
+        if isinstance(answer, (Refused, ConfigError)):  # guard: outage-keeps-streams
             # Not now. The stream stays open: after every error KEDA waits longer to open the next one.
             self._say_away(answer)
             return False
@@ -192,6 +194,7 @@ class Watch:
         """Wait for entries after these ends, a new listener or the time to look; return if entries came."""
         if self._joined.is_set():
             return False
+        # guard: wake-idle-queues-only
         idle = _queues(listener for listener in self._listeners if not listener.active)
         lanes = [each for queue in idle for each in ends.get(queue, ())]
         waiting = self._waiting = asyncio.timeout(pause + self._poll_seconds + _MARGIN_SECONDS)
@@ -199,12 +202,13 @@ class Watch:
             try:
                 async with waiting:
                     await asyncio.sleep(pause)
-                    if lanes:
+                    if lanes:  # guard: wake-by-read
                         return await self._read(lanes)
                     await asyncio.sleep(self._poll_seconds)
             finally:  # before anything else is waited for: a timeout that is over can't be moved
                 self._waiting = None
         except (*TROUBLE, HoldfastError) as exc:
+            # guard: wake-reconnects
             if waiting.expired():  # somebody joined, or the reader hangs: the next look will tell
                 return False
             _log.info("the wake-up is lost: connecting again", error=str(exc) or type(exc).__name__)
@@ -214,7 +218,7 @@ class Watch:
 
     async def _read(self, lanes: list[Lanes]) -> bool:
         """Block until one of the lanes has something; all on one connection, but for a cluster."""
-        if not isinstance(self._redis, Cluster):
+        if not isinstance(self._redis, Cluster):  # guard: wake-cluster-readers
             if self._reader is None:
                 self._reader = connect_blocking(self._settings, self._poll_seconds)
             return await self._block({lane: end for each in lanes for lane, end in each.items()})
@@ -231,6 +235,7 @@ class Watch:
 
     async def _block(self, lanes: Lanes) -> bool:
         # Only one entry of each lane: what it says does not matter.
+        # guard: wake-read-position
         return bool(await self._reader.xread(lanes, count=1, block=max(int(self._poll_seconds * 1000), 1)))
 
     async def _close(self) -> None:

@@ -26,7 +26,7 @@ _ACQUIRE = load(__package__, "acquire")
 _DUE = load(__package__, "due")
 _HEAD, _FIELDS = 5, 10
 _TURN_OF_ITS_OWN = "-"
-_SPARE = 4
+_SPARE = 4  # guard: acquire-spare-candidates
 """A scheduler that chooses names several times what it wants: another may be quicker with the first ones."""
 
 
@@ -105,7 +105,7 @@ class Acquirer:
         limit = min(limit, BATCH)
         if accept is None:
             return await self._call(limit, ())
-        return await self.take(limit, await self.look(limit, accept))
+        return await self.take(limit, await self.look(limit, accept))  # guard: acquire-after-failure
 
     async def look(self, limit: int, accept: Callable[[str], bool]) -> list[str]:
         """Find due names that ``accept`` takes, more than ``limit`` if there are; nothing is taken yet.
@@ -117,13 +117,14 @@ class Acquirer:
         found = {name: None for name in (*urgent, *head) if accept(name)}
         # The head is looked at every time, for the most overdue; the pages behind it take turns.
         rank = max(self._rank, len(head))
+        # guard: acquire-scan-pages
         for _ in range(min(self._scan_pages, math.ceil((due - len(head)) / BATCH))):
             if len(found) >= wanted:
                 break
             _, page, _ = await self._page(rank)
             found.update((name, None) for name in page if accept(name))
             rank = rank + BATCH if rank + BATCH < due else len(head)
-        self._rank = rank
+        self._rank = rank  # guard: acquire-scan-position
         return list(found)[:wanted]
 
     async def take(self, limit: int, names: Sequence[str]) -> Acquisition:
@@ -165,7 +166,7 @@ def _acquired(reply: list[Any], at: int, now: float) -> Acquired:
         spec,
         text(cadence) != _TURN_OF_ITS_OWN,
         _time(beside),
-        1 + _whole(died),
+        1 + _whole(died),  # guard: acquired-attempt
     )
 
 

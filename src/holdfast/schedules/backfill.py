@@ -52,7 +52,7 @@ def turns_between(schedule: Schedule, start: float, end: float, *, now: float, l
     most = max(0, min(limit, MOST_TURNS))
     # One more shows that there are too many: whoever asks for all of time would have millions counted.
     over = min(end, math.nextafter(now, math.inf))
-    past = window(schedule, start, over, most + 1) if start < over else []
+    past = window(schedule, start, over, most + 1) if start < over else []  # guard: backfill-limit
     if len(past) > most:
         raise InputError(
             f"the window holds more turns of {schedule.name!r} than the limit of {most}: "
@@ -97,6 +97,7 @@ class Backfill:
             raise InputError(f"{name!r} is one turn of a schedule: backfill that schedule instead")
         now = (await self._registry.count()).now
         # Turns of a cron expression take their time: others of this process are not to wait for them.
+        # guard: backfill-off-loop
         return schedule, await asyncio.to_thread(turns_between, schedule, start, end, now=now, limit=limit)
 
     async def _send(
@@ -114,7 +115,7 @@ class Backfill:
                 sent = [group.create_task(send(turn)) for turn in turns]
         except ExceptionGroup as failed:
             # A queue that is full or away says so by itself, and when to try again.
-            raise failed.exceptions[0] from None
+            raise failed.exceptions[0] from None  # guard: backfill-first-error
         return [task.result() for task in sent]
 
     async def _place(self, schedule: Schedule, turns: Sequence[Filled], at_once: int) -> list[Filled]:

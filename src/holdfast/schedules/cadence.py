@@ -123,7 +123,7 @@ def counted(schedule: Schedule, after: float, until: float) -> int:
 def last_due(schedule: Schedule, at: float, now: float) -> tuple[float, int]:
     """Return the last turn from the turn ``at`` on that is due at ``now``, and how many it leaves out."""
     trigger = schedule.trigger
-    if now <= at or isinstance(trigger, Once):
+    if now <= at or isinstance(trigger, Once):  # guard: missed-turns-computed
         return at, 0
     if isinstance(trigger, Every):
         left_out = _count(schedule, at, min(now, schedule.ends_at or math.inf))
@@ -207,6 +207,7 @@ def _turn(schedule: Schedule, ready: float, acquired: float, ended: float) -> _T
         return None, 0, "done"
     if isinstance(trigger, Every) and trigger.since == "completion":
         return ended + trigger.seconds, 0, "turn"
+    # guard: buffered-turn
     if schedule.overlap == "buffer" and (turn := _buffered(schedule, ready, acquired, ended)):
         return turn
     match schedule.misfire:
@@ -228,7 +229,7 @@ def _buffered(schedule: Schedule, ready: float, acquired: float, ended: float) -
 
 
 def _coalesced(schedule: Schedule, ready: float, acquired: float, ended: float) -> _Turn:
-    at = _turn_after(schedule, acquired)
+    at = _turn_after(schedule, acquired)  # guard: missed-turns-policy
     missed = _count(schedule, ready, acquired)
     if at is None or at > ended:
         return at, missed, "done" if at is None else "turn"

@@ -39,12 +39,13 @@ class RedisClock:
         """Take an answer into account that was asked for at the loop's time ``asked_at``."""
         answered = self._loop_time()
         took = answered - asked_at
-        if self.is_old or took <= self._took:
+        if self.is_old or took <= self._took:  # guard: clock-quickest-answer
             self._offset = now - (asked_at + answered) / 2
             self._took, self._heard_at = took, answered
 
     def now(self) -> float:
         """Redis's time, epoch seconds."""
+        # guard: clock-of-redis
         return self._wall() if self._offset is None else self._loop_time() + self._offset
 
     def until(self, at: float) -> float:

@@ -95,13 +95,14 @@ class Definitions:
         """Remove schedules for good; those that the code declares only by ``force``, as it has them back."""
 
         def gone(base: StoredSchedule) -> StoredSchedule:
+            # guard: removal-tombstone
             return StoredSchedule(name=base.name, revision=base.revision, removed=True)
 
         async def apply(rows: Sequence[StoredSchedule]) -> list[Changed]:
             return await self.registry.remove(_names(rows), stop=stop, revisions=_revisions(rows))
 
         asked = list(names)
-        kept = set[str]() if force else await self._held_by_code(asked)
+        kept = set[str]() if force else await self._held_by_code(asked)  # guard: declared-schedule-kept
         going = [name for name in asked if name not in kept]
         done = dict(zip(going, await self._each(going, gone, apply, again=True), strict=True))
         return [done.get(name, Changed.DECLARED) for name in asked]

@@ -89,7 +89,7 @@ def _hindrance(
 
 def _should_run(free: dict[str, dict[str, str]]) -> str:
     """Say which of those that have the agent and a permit should take it, or what keeps them from it."""
-    ready = [name for name, said in free.items() if not said.get("breakers")]
+    ready = [name for name, said in free.items() if not said.get("breakers")]  # guard: explain-open-breaker
     if ready:
         return f"it is due: {' or '.join(sorted(ready))} should take it at once"
     breakers = "; ".join(f"{name}: {said['breakers']}" for name, said in sorted(free.items()))

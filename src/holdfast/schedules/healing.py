@@ -61,7 +61,7 @@ class Remedy(enum.Enum):
 def is_made(spec: bytes) -> bool:
     """Tell whether a definition was made at run time; the code's, and what can't be read, was not."""
     try:
-        return decoded(spec).source == "api"
+        return decoded(spec).source == "api"  # guard: sql-source-api-only
     except InputError:
         return False
 
@@ -208,7 +208,7 @@ class Healing:
     async def _pause(self, row: StoredSchedule) -> None:
         # Never resumed first, to be paused for another reason: it could take its turn in between.
         under = {row.name: row.revision}
-        since = row.paused_since
+        since = row.paused_since  # guard: pause-reason-without-resume
         await self._registry.pause([row.name], row.paused, since=since, revisions=under, anew=True)
 
     async def _put(self, rows: Sequence[StoredSchedule]) -> int:
@@ -250,5 +250,5 @@ def _planned(row: StoredSchedule, now: float, jitter: float) -> Registration | N
         revision=row.revision,
         paused=row.paused,
         paused_since=row.paused_since,
-        first=None if row.done else planned.first,
+        first=None if row.done else planned.first,  # guard: finished-schedule-stays
     )

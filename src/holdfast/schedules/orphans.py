@@ -113,7 +113,7 @@ class Orphans:
                 seen, kept, *rest = await _SWEEP(self._redis, self._where, args)
                 found.update(Found(text(word)) for word in rest[1::2])
                 looked_at += seen
-                rank += kept
+                rank += kept  # guard: sweep-page-position
                 if seen < self._page:
                     break
         return Swept(looked_at, dict(found), whole=True)

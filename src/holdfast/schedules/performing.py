@@ -94,6 +94,7 @@ async def perform(place: Place, turn: Turn, clock: RedisClock, overlaps: Overlap
         async with turn.hold:
             if turn.invocation is None:
                 return await _submit(place, turn)
+            # guard: manual-run-alone
             if turn.schedule.overlap != "allow" or turn.run.triggered:  # a manual run has no turn after it
                 return await turn.invocation.run()
             async with overlaps.beside(turn, clock):

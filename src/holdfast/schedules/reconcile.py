@@ -76,6 +76,7 @@ class Reconcile:
         if not self._at:
             self._found = await self._registry.standing()
             self._passes += 1
+            # guard: reconcile-empty-redis
             if self._found.changes and self._found == self._seen and self._passes % WHOLE_EVERY:
                 return True, 0
         while self._at < len(self._schedules):
@@ -88,14 +89,14 @@ class Reconcile:
         return True, changed
 
     async def _send(self, start: int, end: int) -> int:
-        places = await self._registry.differing(self._digests[start:end])
+        places = await self._registry.differing(self._digests[start:end])  # guard: reconcile-differing-only
         wanted = [self._schedules[start + at] for at in places]
         if not wanted:
             return 0
         now = (await self._registry.count()).now
         planned = [registration_of(one, now, spread(self._jitter)) for one in wanted]
         self.sent += len(planned)
-        words = await self._registry.put(await self._with_pauses(planned))
+        words = await self._registry.put(await self._with_pauses(planned))  # guard: reconcile-with-pauses
         return sum(word is not Registered.UNCHANGED for word in words)
 
     async def _with_pauses(self, planned: list[Registration]) -> list[Registration]:

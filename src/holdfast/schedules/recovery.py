@@ -89,7 +89,7 @@ class Endings:
                 await self._send(batch)
             if self._again and loop.time() >= cycle:
                 await self.try_again()
-                cycle = loop.time() + self._cycle_seconds
+                cycle = loop.time() + self._cycle_seconds  # guard: retry-cycle
             if not self._new and not self._again:
                 self._idle.set()
 
@@ -108,7 +108,7 @@ class Endings:
             if not part:
                 continue
             try:
-                with self._breaker.guard():
+                with self._breaker.guard():  # guard: breaker-counts-endings
                     words = await call(part)
             except RedisUnavailable:
                 self._again += part  # the breaker did not let it try
@@ -127,7 +127,7 @@ class Endings:
             delays = None if where else [ending.after_seconds or 0.0 for ending in part]
             told = await self._completer.give_back([ending.lease for ending in part], delays) if part else []
             words += told
-        batch.sort(key=lambda ending: ending.after_seconds is not None)
+        batch.sort(key=lambda ending: ending.after_seconds is not None)  # guard: endings-stable-order
         return words
 
     def _told(self, batch: list[Ending], words: list[Ended]) -> None:
@@ -148,4 +148,4 @@ class Endings:
             _log.error(
                 "the end of a turn could not be told: its lease ends by itself", schedule=ending.lease.key
             )
-            ending.told(None)
+            ending.told(None)  # guard: unreported-end-lets-go

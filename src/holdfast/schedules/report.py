@@ -67,6 +67,7 @@ class Report:
 
     async def measure(self) -> Sample:
         """Look at the sets and at the scheduler, and set the gauges."""
+        # guard: breakers-counted-first
         self._count_breakers()  # first: while Redis is away nothing after the next line is reached
         counts, scheduler, metrics = await self._registry.count(), self._scheduler, self._metrics
         overdue = max(counts.now - counts.earliest, 0.0) if counts.earliest is not None else 0.0

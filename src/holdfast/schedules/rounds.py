@@ -43,7 +43,7 @@ class Round:
         """Make no further pass; wait for the one that is on, then cancel it. False if it ignores that."""
         self._stopping.set()
         task = self._passing
-        if task is None or await _ended(task, self._patience[0]):
+        if task is None or await _ended(task, self._patience[0]):  # guard: round-stop-grace
             return True
         _log.warning("a pass does not end in time: it is cancelled", round=self._name)
         task.cancel()

@@ -118,7 +118,7 @@ def checked(schedule: Schedule) -> Schedule:
         _check_cron(sound, sound.trigger)
     if sound.source == "turn":
         raise _wrong(sound, "source: a turn is made by its schedule, not registered")
-    if sound.overlap == "allow" and sound.misfire == "catch_up":
+    if sound.overlap == "allow" and sound.misfire == "catch_up":  # guard: catch-up-without-overlap
         # A turn that was run beside another would be owed once more, or those before it never.
         raise _wrong(
             sound, "overlap: 'allow' and misfire 'catch_up' don't go together: choose one of the two"
@@ -170,6 +170,7 @@ def _as_written(exc: Exception) -> str:
 
 def _check_name(field: str, name: str, tenant: str = "") -> None:
     # A tenant in front of a name is checked by itself, and may begin otherwise than a name.
+    # guard: tenant-prefix
     plain = f"_{name[len(tenant) :]}" if tenant and name.startswith(f"{tenant}/") else name
     if not _NAME.fullmatch(plain) or _NUMBER.fullmatch(plain) or len(name) > _NAME_MOST:
         raise InputError(f"{field}: {name[:80]!r} is not a name: {_NAME_ALLOWED}")

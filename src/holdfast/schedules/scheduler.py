@@ -123,7 +123,7 @@ class Scheduler:
 
     def accepts(self, name: str) -> bool:
         """Tell whether a schedule is run here: by its name, its shard and the agents there are."""
-        if name in self.turns.foreign or not self._patterns.accepts(family(name)):
+        if name in self.turns.foreign or not self._patterns.accepts(family(name)):  # guard: pattern-by-family
             return False
         return self.shards is None or self.shards.owns(name)
 
@@ -203,11 +203,11 @@ class Scheduler:
                 )
 
     async def _acquire(self) -> tuple[int, float]:
-        taken = self.permits.take(self._settings.batch_operations.per_script)
+        taken = self.permits.take(self._settings.batch_operations.per_script)  # guard: acquire-within-permits
         kept = 0
         try:
             if not taken:
-                await self._ask_time()
+                await self._ask_time()  # guard: time-asked-when-full
                 return 0, self._interval
             found = await self._ask(taken)
             kept = len(found.schedules)
@@ -218,7 +218,7 @@ class Scheduler:
             _log.warning("nothing can be acquired", error=str(exc) or type(exc).__name__)
             return 0, min(self._interval, 1.0)
         finally:
-            self.permits.give(taken - kept)
+            self.permits.give(taken - kept)  # guard: unused-permits-returned
         self.backlog = found.backlog
         self.clock.heard(found.now, found.asked_at)
         if found.unreadable:
@@ -232,7 +232,7 @@ class Scheduler:
     async def _ask(self, limit: int) -> Acquisition:
         whole = self._takes_all and not self.turns.foreign and self.shards is None
         acquisition, redis = self._breakers
-        with acquisition.guard(), redis.guard():
+        with acquisition.guard(), redis.guard():  # guard: breaker-counts-acquisition
             return await self._acquirer.acquire(limit, None if whole else self.accepts)
 
     async def _ask_time(self) -> None:
@@ -240,7 +240,7 @@ class Scheduler:
         if not self.clock.is_old:
             return
         asked_at = asyncio.get_running_loop().time()
-        with self._breakers[1].guard():
+        with self._breakers[1].guard():  # guard: breaker-counts-time
             seconds, microseconds = await command(self._redis, "TIME")
         self.clock.heard(int(seconds) + int(microseconds) / 1_000_000, asked_at)
 

@@ -27,7 +27,7 @@ class Shards:
         """Return the scheduler that a schedule belongs to: all of them agree, whoever asks."""
         if len(self.pods) == 1:
             return self.me
-        encoded = name.encode()
+        encoded = name.encode()  # guard: shard-by-hash
         best, heaviest = self.me, b""
         for pod, begun in self._begun:
             weight = begun.copy()

@@ -202,7 +202,7 @@ class Turns:
             return
         why = {"error": described(outcome)[1], "streak": done.streak, "reason": following.reason}
         if isinstance(outcome, Failed):
-            why["traceback"] = outcome.failure.traceback
+            why["traceback"] = outcome.failure.traceback  # guard: failed-turn-traceback
         _log.warning("turn failed", **fields, **why)
 
     def _tell(self, turn: Turn, done: Done) -> None:
@@ -223,6 +223,7 @@ class Turns:
     def _say_paused(self, done: Done, word: Ended | None) -> None:
         """Log that failures have paused a schedule. Redis tells: it counts those of parallel turns, too."""
         # Told twice because the first answer was lost, it says only that it knew: then our own count tells.
+        # guard: pause-reported
         if word is Ended.PAUSED or (word is Ended.ALREADY and 0 < done.pause_after <= done.streak):
             name = family(done.name)
             _log.error(
@@ -263,13 +264,13 @@ class Turns:
         """Scan every interval, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.zombie_cleanup.interval_ms / 1000)
-            self.zombies.scan(self.clock.now())
+            self.zombies.scan(self.clock.now())  # guard: zombie-scan-clock
 
     def _abandon(self, turn: Turn) -> None:
         """Let a zombie's schedule go on without it."""
         _log.error("a turn ignores its stop: its schedule goes on without it", schedule=turn.run.name)
         over = TimedOut(turn.schedule.timeout_seconds + self._overrun.allowed(turn.run.name))
-        self._end(turn, over, found_by="scan")
+        self._end(turn, over, found_by="scan")  # guard: zombie-ended-once
 
     # -- leaving
 

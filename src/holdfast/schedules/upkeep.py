@@ -68,7 +68,7 @@ class Upkeep:
                 script_failed(self._metrics, exc)
 
     async def _reclaim_once(self) -> int:
-        found = await self._orphans.reclaim(_BATCH)
+        found = await self._orphans.reclaim(_BATCH)  # guard: schedule-reclaim-runs
         if found:
             self.cleaned += len(found)
             self._metrics.schedule_reclaimed.inc(len(found))
@@ -113,7 +113,7 @@ class Upkeep:
             return await self._pass()
         lease = await self._office.campaign(self._redis)
         if lease is None:
-            return "elsewhere"
+            return "elsewhere"  # guard: sweep-leader-only
         try:
             return await self._pass()
         finally:

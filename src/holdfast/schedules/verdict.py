@@ -32,7 +32,7 @@ def verdict(
         schedule,
         # Turns that were placed beside it are not its own to plan: the next comes after the last of them.
         ready=max(run.ready, turn.beside),
-        acquired=max(run.acquired_at, turn.beside),
+        acquired=max(run.acquired_at, turn.beside),  # guard: beside-turns-planned
         ended=ended,
         outcome=outcome,
         streak=run.streak,
@@ -46,6 +46,7 @@ def verdict(
     if turn.beside and not run.beside and word in {"succeeded", "cancelled"}:
         # Those it was late for are left out, too: nobody has placed them, and what follows lies behind them.
         owed = counted(schedule, run.ready, run.acquired_at)
+        # guard: owed-turns-counted
         following = msgspec.structs.replace(following, missed=following.missed + owed)
     return (
         Done(

@@ -144,6 +144,7 @@ class ApiProcess:
     def _line(self, connections: Connections, hub: Hub, settings: QueueSettings) -> Line:
         queue = connections.queue(settings)
         feeds = Feeds(queue, self._settings.redis, hub)
+        # guard: api-submit-breaker
         return Line(connections.sender(settings), queue, feeds.follow, feeds.read)
 
     def _mailbox(self, connections: Connections, hub: Hub, name: str) -> Line:

@@ -71,8 +71,8 @@ class Connections:
 
     def sender(self, settings: QueueSettings) -> RunQueue:
         """A queue on a client of its own, with retries and breaker: a flood of reads can't delay a submit."""
-        client = connect(self.settings.redis)
-        self._stack.push_async_callback(client.aclose)
+        client = connect(self.settings.redis)  # guard: sender-own-connection
+        self._stack.push_async_callback(client.aclose)  # guard: sender-connection-closed
         breaker = Breaker(self.settings.redis.breaker)
         if self._metrics is not None:
             gauge = self._metrics.redis_breaker_state.labels(settings.name)
@@ -82,7 +82,7 @@ class Connections:
             client,
             prefix=self.settings.redis.key_prefix,
             sender=self.settings.sender,
-            breaker=breaker,
+            breaker=breaker,  # guard: sender-breaker
             metrics=self._metrics,
             outside=self._outside,
         )

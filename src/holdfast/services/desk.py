@@ -173,6 +173,7 @@ class Floor:
             for queue in growing:
                 with contextlib.suppress(*TROUBLE):  # it is asked again soon
                     seated = sum(desk.queue.name == queue.name for desk in self.desks)
+                    # guard: worker-finds-partitions
                     for partition in await queue.look_around(seated, say=True):
                         _log.info("serves one more partition", queue=queue.name, stream=partition.keys.stream)
                         desk = self._seat(partition)
@@ -188,7 +189,7 @@ class Floor:
                 raise exc
 
     def _seat(self, partition: Partition) -> Desk:
-        return Desk(self._place, partition, self._slots[partition.name])
+        return Desk(self._place, partition, self._slots[partition.name])  # guard: slots-shared
 
 
 def _filing(

@@ -85,7 +85,7 @@ class HostService:
         servicer = AgentHostServicer(self.host, default_entry=default_entry(self._settings.hosts))
         try:
             async with self._server.serving(servicer):
-                if await self._has_name():
+                if await self._has_name():  # guard: host-name-before-serving
                     await self._serve()
         finally:
             await self._engine.close()
@@ -93,7 +93,7 @@ class HostService:
     @property
     def ready(self) -> bool:
         """Whether it takes agents."""
-        return self._server.is_open and not self.host.draining
+        return self._server.is_open and not self.host.draining  # guard: host-readiness
 
     async def _serve(self) -> None:
         rescue = Rescue(self.host.registry, self._engine, self.host)
@@ -106,6 +106,7 @@ class HostService:
                     for each in (
                         self._beat(),
                         self.host.watch(),
+                        # guard: location-renewal-interval
                         self.host.renew(at_least_every=self._members.heartbeat_seconds),
                         self.host.nurse(),
                         rescue.run(),
@@ -166,7 +167,7 @@ class HostService:
         """Wait while another live process has our name: who calls it would get now us, now the other one."""
         while not self._stop.is_set():
             try:
-                if not await self._name_is_taken():
+                if not await self._name_is_taken():  # guard: host-name-unique
                     return True
             except TROUBLE as exc:
                 _log.warning("waiting for Redis", error=str(exc))

@@ -63,7 +63,7 @@ class PodKeeping:
             pods_leader_key(prefix=settings.redis.key_prefix),
             owner=owner,
             # Not a janitor's turn, as for a pass: whoever watches dies without a word, and nobody marks pods.
-            ttl_seconds=settings.lease.ttl_seconds,
+            ttl_seconds=settings.lease.ttl_seconds,  # guard: pod-watch-lease-ttl
         )
         self._campaign_seconds = min(settings.lease.ttl_seconds / 4, _CAMPAIGN_SECONDS)
         # By then the heartbeat and the leases of whoever was in a pod that has gone have ended too.
@@ -89,13 +89,13 @@ class PodKeeping:
         except TimeoutError:
             return
         nudge.clear()
-        await asyncio.sleep(self._settle_seconds)
+        await asyncio.sleep(self._settle_seconds)  # guard: nudge-cleared-before-settling
 
     async def run(self, keeper: Keeper) -> None:
         """Watch whenever no other janitor does, until cancelled."""
         while True:
             try:
-                await self._office.perform(keeper, self._watch, endless=True)
+                await self._office.perform(keeper, self._watch, endless=True)  # guard: pod-watch-leader-only
             except Exception as exc:
                 _log.error("the watch of pods has failed", error=repr(exc))
             await asyncio.sleep(self._campaign_seconds)
@@ -103,6 +103,7 @@ class PodKeeping:
     async def _watch(self) -> None:
         self._costs = Costs(self._settings)
         _log.info("watching the workers' pods", namespace=self._mirror.pods.namespace)
+        # guard: pod-watch-begins-with-look
         self._somebody_left()  # perhaps, while nobody watched
         try:
             async with asyncio.TaskGroup() as group:

@@ -55,7 +55,7 @@ async def leaving_past_threads() -> AsyncGenerator[None]:
         await asyncio.sleep(0.01)  # those that were told to end need a moment for it
     if left:
         _log.warning("threads that agents have started go on: leaving without them", threads=left)
-        leave_at_once()
+        leave_at_once()  # guard: exit-without-threads
 
 
 def _threads() -> list[str]:

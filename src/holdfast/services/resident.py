@@ -104,7 +104,7 @@ async def _live(settings: Settings, spec: Spec, known: ResidentSpec, control: Co
         control.ready(mailbox=mailbox_of(agent_id))
         if settings.hosts.health_seconds > 0:
             # Said before it can be held up by its first message: one that never spoke is not missed.
-            control.report("health", well=True, error="")
+            control.report("health", well=True, error="")  # guard: resident-health-reported
         joined.set()
 
     worker = WorkerProcess(
@@ -119,6 +119,7 @@ async def _live(settings: Settings, spec: Spec, known: ResidentSpec, control: Co
         working = group.create_task(worker.run())
         joining = group.create_task(joined.wait())
         asked = group.create_task(control.stopped())
+        # guard: resident-stop-while-joining
         await asyncio.wait((working, joining, asked), return_when=asyncio.FIRST_COMPLETED)
         telling = group.create_task(news.run())
         asking = group.create_task(_ask_health(resident, settings.hosts.health_seconds, control))
@@ -127,7 +128,7 @@ async def _live(settings: Settings, spec: Spec, known: ResidentSpec, control: Co
         for task in (joining, asking, telling, asked, disowned):
             task.cancel()
         # Also one that is disowned finishes what it has begun: the next one waits for that message's thread.
-        worker.request_stop()
+        worker.request_stop()  # guard: disowned-resident-stops-once
     news.tell()
     await _maybe(resident, "stop")
 
@@ -140,6 +141,7 @@ async def _disowned(settings: Settings, control: Control) -> None:
         while True:
             await asyncio.sleep(every)
             with contextlib.suppress(*TROUBLE):
+                # guard: resident-newer-fence
                 if (fence := await registry.fence(control.agent_id)) > control.fence:
                     _log.warning("disowned: a later copy was placed", agent_id=control.agent_id, fence=fence)
                     return
@@ -157,7 +159,7 @@ def _ways(agent_id: str, fence: int) -> Ways:
         promotion_seconds=2.0,
         expiry_seconds=30.0,
         archive_seconds=30.0,
-        inherits=earlier,
+        inherits=earlier,  # guard: resident-inherits-messages
     )
 
 

@@ -73,8 +73,8 @@ class ScalerService:
                 )
                 await self._stop.wait()
                 _log.info("scaler leaves", name=self.name)
-                await self._server.leave()
-                self._watch.leave()
+                await self._server.leave()  # guard: scaler-not-ready-on-stop
+                self._watch.leave()  # guard: scaler-stop-ends-streams
                 for task in upkeep:
                     task.cancel()
         finally:

@@ -95,6 +95,7 @@ class SchedulerProcess:
             keeper = await stack.enter_async_context(
                 Keeper(settings.lease, connections.for_keeper, self.metrics)
             )
+            # guard: watchdog-names-schedule
             stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics, _turn_of))
             executor = concurrent.futures.ThreadPoolExecutor(most, thread_name_prefix=_THREADS)
             stack.callback(executor.shutdown, wait=False, cancel_futures=True)
@@ -207,6 +208,7 @@ class SchedulerProcess:
     def _sender(self, connections: Connections, target: str) -> RunQueue:
         queue = self._senders.get(target)
         if queue is None:
+            # guard: scheduler-submit-breaker
             queue = self._senders[target] = connections.sender(self._settings.queue_named(target))
         return queue
 

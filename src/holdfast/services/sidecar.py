@@ -26,6 +26,7 @@ async def quit_sidecar(url: str, *, hurried: bool = False) -> None:
     # Not the loop's executor: that is joined at the end, however long its threads take.
     thread = threading.Thread(target=_post, args=(url,), name="holdfast-sidecar", daemon=True)
     thread.start()
+    # guard: sidecar-wait
     await asyncio.to_thread(thread.join, _HURRIED_SECONDS if hurried else _MOST_SECONDS)
     if thread.is_alive():
         _log.warning("the sidecar still answers the goodbye: leaving without the rest", url=url)

@@ -114,14 +114,14 @@ class WorkerProcess:
             floor = Floor(Place(*own, entitled), queues)
             desks = self._desks = floor.desks
             await _look_at_store(connections)
-            if await self._join(connections, floor):
+            if await self._join(connections, floor):  # guard: leave-after-join-only
                 self._on_joined()
                 await self._work(connections, keeper, floor)
                 await self._phase_3(connections, floor)
             else:  # what goes by our name is not ours: another worker may have it
                 self._log.info("stopped before it could join: nothing was begun")
                 await quit_sidecar(settings.worker.envoy_quit_url)
-        if _threads_left() or any(desk.worker.lingering for desk in desks):
+        if _threads_left() or any(desk.worker.lingering for desk in desks):  # guard: exit-without-lingering
             self._abandon()
         if self._own_name.lost:
             raise Conflict(
@@ -162,7 +162,7 @@ class WorkerProcess:
         """Enter the groups; a Redis that is not there yet is waited for. False if stopped before."""
         while not self._stop.is_set():
             try:
-                if not await self._name_is_taken(connections):
+                if not await self._name_is_taken(connections):  # guard: worker-name-unique
                     await floor.join()
                     await self._announce(connections, floor, again=False)
                     return True
@@ -191,6 +191,7 @@ class WorkerProcess:
     async def _heartbeat(self, connections: Connections, floor: Floor) -> None:
         while True:
             await asyncio.sleep(self._settings.worker.heartbeat_seconds)
+            # guard: heartbeat-outage
             with contextlib.suppress(*TROUBLE):  # the next beat tries again; no lease needs it
                 await self._announce(connections, floor)
 
@@ -267,6 +268,7 @@ class WorkerProcess:
 
     async def _phase_3(self, connections: Connections, floor: Floor, *, hurried: bool = False) -> None:
         with self._phase("3", "leave"):
+            # guard: lost-name-no-hand-back
             if not self._own_name.lost:  # what goes by it is another's now: that would be handed back
                 await self._say_goodbye(self._members.leave(connections.redis, "worker", self.name))
                 # Also if Redis did not hear that. From here on others begin what we had.

@@ -25,6 +25,7 @@ WHERE excluded.fence > holdfast_fences.fence
    OR (excluded.fence = holdfast_fences.fence AND excluded.owner = holdfast_fences.owner)
 """
 _SEEN = "SELECT fence, owner FROM holdfast_fences WHERE run = :run"
+# guard: store-write-fence
 _HELD = "SELECT 1 AS one FROM holdfast_fences WHERE run = :run AND fence = :fence AND owner = :owner {share}"
 _SEAL = "UPDATE holdfast_fences SET owner = '' WHERE run = :other"
 

@@ -40,6 +40,7 @@ class SchedulesHead(msgspec.Struct, frozen=True):
 _FIELDS = StoredSchedule.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 # Nothing of a caller's is in the text of a statement: the names are our own fields.
+# guard: sql-newer-revision
 _PUT = f"""
 INSERT INTO holdfast_schedules (space, changed_at, {_COLUMNS})
 VALUES (:space, :now, {", ".join(f":{name}" for name in _FIELDS)})

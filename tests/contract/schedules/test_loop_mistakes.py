@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.mistakes import KnownMistakes, Mistake
+from tests.support.mistakes import KnownMistakes, Mistake, instead, removed, replaced
 
 HERE = "tests/contract/schedules"
 D, H, RECOVERY, J = (
@@ -13,333 +13,264 @@ OVERLAP, BACKFILL, UPKEEP = (f"{HERE}/test_{name}.py" for name in ("q_overlap", 
 BESIDE, ZOMBIES = (f"{HERE}/test_{name}.py" for name in ("q_beside", "k_zombies"))
 LEASES = "tests/contract/leases/test_lease_contract.py"
 EXPLAIN = "tests/unit/schedules/test_explain.py"
-LUA = "schedules/lua"
 
 MISTAKES = [
     Mistake(
         "R1 what a failed batch had tried is left out of the next one",
-        "schedules/acquisition.py",
-        "        return await self.take(limit, await self.look(limit, accept))",
-        "        tried = self.__dict__.setdefault('tried', set())\n"
-        "        names = [name for name in await self.look(limit, accept) if name not in tried]\n"
-        "        tried.update(names)\n"
-        "        return await self.take(limit, names)",
+        instead(
+            "acquire-after-failure",
+            "tried = self.__dict__.setdefault('tried', set())\nnames = [name for name in await self.look(limit, accept) if name not in tried]\ntried.update(names)\nreturn await self.take(limit, names)",
+        ),
         f"{R}::test_r1_what_a_failed_batch_had_tried_is_tried_again",
     ),
     Mistake(
         "R1 a scheduler whose batch failed forgets what was in it",
-        "schedules/acquisition.py",
-        "        return await self.take(limit, await self.look(limit, accept))",
-        "        tried = self.__dict__.setdefault('tried', set())\n"
-        "        names = [name for name in await self.look(limit, accept) if name not in tried]\n"
-        "        tried.update(names)\n"
-        "        return await self.take(limit, names)",
+        instead(
+            "acquire-after-failure",
+            "tried = self.__dict__.setdefault('tried', set())\nnames = [name for name in await self.look(limit, accept) if name not in tried]\ntried.update(names)\nreturn await self.take(limit, names)",
+        ),
         f"{R}::test_r1_in_the_loop_too",
     ),
     Mistake(
         "R7 the builtin type is asked before the status",
-        "agents/failures.py",
-        "    status = evidence.http_status(exc)\n    if status is not None:",
-        "    status = evidence.http_status(exc)\n"
-        "    if isinstance(exc, OSError):\n"
-        "        return FailureClass.TRANSIENT\n"
-        "    if status is not None:",
+        replaced(
+            "http-status-before-type",
+            "if status",
+            "if isinstance(exc, OSError):\n    return FailureClass.TRANSIENT\nif status",
+        ),
         f"{H}::test_r7_an_http_error_keeps_its_status_although_it_is_an_error_of_input_and_output",
     ),
     Mistake(
         "R8 the time is that of this machine",
-        "schedules/clock.py",
-        "return self._wall() if self._offset is None else self._loop_time() + self._offset",
-        "return self._wall()",
+        replaced("clock-of-redis", " if self._offset is None else self._loop_time() + self._offset", ""),
         f"{R}::test_r8_the_time_is_that_of_redis_however_wrong_this_machine_is",
     ),
     Mistake(
         "R8 zombies are looked for on the local clock",
-        "schedules/turns.py",
-        "self.zombies.scan(self.clock.now())",
-        "self.zombies.scan(__import__('time').time())",
+        replaced("zombie-scan-clock", "self.clock.now", "__import__('time').time"),
         f"{R}::test_r8_the_scan_asks_the_clock_of_redis",
     ),
     Mistake(
         "R9 answers are paired with what was sent in another order",
-        "schedules/recovery.py",
-        "        batch.sort(key=lambda ending: ending.after_seconds is not None)\n",
-        "",
+        removed("endings-stable-order"),
         f"{R}::test_r9_each_end_is_told_its_own_word_in_whatever_order_they_are_sent",
     ),
     Mistake(
         "R9 permits of what was not acquired are kept",
-        "schedules/scheduler.py",
-        "self.permits.give(taken - kept)",
-        "pass",
+        removed("unused-permits-returned"),
         f"{R}::test_r1_in_the_loop_too",
     ),
     Mistake(
         "R10 all tries are used up in one pass",
-        "schedules/recovery.py",
-        "cycle = loop.time() + self._cycle_seconds",
-        "cycle = loop.time()",
+        replaced("retry-cycle", " + self._cycle_seconds", ""),
         f"{RECOVERY}::test_r10_one_try_per_cycle",
     ),
     Mistake(
         "R11 the lease of an end that could not be told is kept",
-        "schedules/recovery.py",
-        "            ending.told(None)",
-        "            pass",
+        removed("unreported-end-lets-go"),
         f"{RECOVERY}::test_r11_a_failed_completion_does_not_wait_for_the_orphan_threshold",
     ),
     Mistake(
         "R13 the owner is the rest of a division",
-        "schedules/shards.py",
-        "        encoded = name.encode()\n",
-        "        return self.pods[int.from_bytes(blake2b(name.encode()).digest()[:4], 'big') % len(self.pods)]\n"
-        "        encoded = name.encode()\n",
+        instead(
+            "shard-by-hash",
+            'return self.pods[int.from_bytes(blake2b(name.encode()).digest()[:4], "big") % len(self.pods)]',
+        ),
         f"{D}::test_r13_a_scheduler_that_comes_or_goes_moves_its_share_only",
     ),
     Mistake(
         "R14 a look at the breaker is a probe",
-        "redis/breaker.py",
-        "                silent = self._last_opened() != self._opened_at\n",
-        "                silent = self._last_opened() != self._opened_at\n                self._probing += 1\n",
+        instead(
+            "breaker-look-no-probe", "silent = self._last_opened() != self._opened_at\nself._probing += 1"
+        ),
         f"{J}::test_r14_checks_without_a_call_consume_no_probe",
     ),
     Mistake(
         "R15 leases are renewed on the event loop of the agents",
-        "leases/keeper.py",
-        "whole = await self._beat(redis)",
-        "whole = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._beat(redis), self._loop))",
+        replaced(
+            "renewal-own-thread",
+            "self._beat(redis)",
+            "asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._beat(redis), self._loop))",
+        ),
         f"{R}::test_r15_an_agent_that_blocks_the_event_loop_keeps_its_lease",
     ),
     Mistake(
         "R16 nobody brings back what its holder did not end",
-        "schedules/upkeep.py",
-        "found = await self._orphans.reclaim(_BATCH)",
-        "found = []",
+        replaced("schedule-reclaim-runs", "await self._orphans.reclaim(_BATCH)", "[]"),
         f"{R}::test_r16_an_agent_that_never_ends_does_not_end_its_schedule",
     ),
     Mistake(
         "a record of another type fails the renewal of all leases",
-        "redis/lua/held.lua",
-        "redis.pcall('HMGET'",
-        "redis.call('HMGET'",
+        replaced("held-damaged-record", "pcall", "call"),
         f"{LEASES}::test_a_record_that_was_overwritten_costs_only_its_own_lease",
     ),
     Mistake(
         "a turn is placed beside another as often as it is asked for",
-        f"{LUA}/overlap.lua",
-        "if have[3] and tonumber(turn) <= (tonumber(have[3]) or 0) then return 'already' end",
-        "",
+        removed("beside-once"),
         f"{OVERLAP}::test_q10_a_turn_is_placed_once_however_often_it_is_asked_for",
     ),
     Mistake(
         "a former holder places turns beside what another runs",
-        f"{LUA}/overlap.lua",
-        "if have[1] ~= owner or have[2] ~= fence then return 'stale' end",
-        "",
+        removed("beside-fence"),
         f"{OVERLAP}::test_q11_only_the_holder_of_the_turn_places_others_beside_it",
     ),
     Mistake(
         "turns beside each other have no bound",
-        f"{LUA}/overlap.lua",
-        "for n = 1, most - 1 do",
-        "for n = 1, 1000 do",
+        replaced("beside-limit", "most - 1", "1000"),
         f"{OVERLAP}::test_q9_there_are_never_more_than_allowed_and_an_end_makes_room",
     ),
     Mistake(
         "a turn by itself stays defined after its end",
-        f"{LUA}/complete.lua",
-        "  if of then return end_turn",
-        "  if false then return end_turn",
+        replaced("single-turn-removed", "if of", "if false"),
         f"{P}::test_p1_after_every_step_each_schedule_is_in_exactly_one_place",
     ),
     Mistake(
         "turns placed beside a run are planned again by its end",
-        "schedules/verdict.py",
-        "acquired=max(run.acquired_at, turn.beside),",
-        "acquired=run.acquired_at,",
+        replaced("beside-turns-planned", "max(run.acquired_at, turn.beside)", "run.acquired_at"),
         f"{OVERLAP}::test_q34_the_end_of_a_turn_plans_the_one_after_the_last_that_was_placed_beside_it",
     ),
     Mistake(
         "one that was paused goes on beside its last turn",
-        f"{LUA}/overlap.lua",
-        "if have[6] then return 'paused' end",
-        "",
+        removed("beside-paused"),
         f"{OVERLAP}::test_q32_one_paused_while_it_runs_has_no_turn_beside_it",
     ),
     Mistake(
         "a manual run has turns beside it",
-        "schedules/performing.py",
-        " or turn.run.triggered:",
-        ":",
+        replaced("manual-run-alone", " or turn.run.triggered", ""),
         f"{OVERLAP}::test_q33_a_manual_run_has_no_turns_beside_it",
     ),
     Mistake(
         "turns placed beside a run do not count",
-        "schedules/verdict.py",
-        "runs=run.runs + turn.placed + ",
-        "runs=run.runs + ",
+        replaced("beside-turns-planned", "turn.placed + ", ""),
         f"{OVERLAP}::test_q17_max_runs_counts_parallel_turns",
     ),
     Mistake(
         "turns are caught up and run side by side",
-        "schedules/schedule.py",
-        'if sound.overlap == "allow" and sound.misfire == "catch_up":',
-        "if False:",
+        replaced(
+            "catch-up-without-overlap", 'sound.overlap == "allow" and sound.misfire == "catch_up"', "False"
+        ),
         f"{BESIDE}::test_q40_catching_up_and_running_side_by_side_are_refused_together",
     ),
     Mistake(
         "turns that a late one owes vanish when others run beside it",
-        "schedules/verdict.py",
-        "missed=following.missed + owed",
-        "missed=following.missed",
+        replaced("owed-turns-counted", " + owed", ""),
         f"{BESIDE}::test_q41_the_turns_that_a_late_one_owes_are_counted_though_others_ran_beside_it",
     ),
     Mistake(
         "the next holder does not know what was placed beside a turn",
-        f"{LUA}/acquire.lua",
-        "taken[n + 9], taken[n + 10] = have[8] or '',",
-        "taken[n + 9], taken[n + 10] = '',",
+        replaced("acquired-beside", "have[8] or ", ""),
         f"{BESIDE}::test_q42_the_next_holder_knows_what_was_placed_beside_the_turn[reclaimed]",
     ),
     Mistake(
         "a manual run forgets what was placed beside a turn",
-        f"{LUA}/complete.lua",
-        "if have[11] and not have[6] then",
-        "if have[11] then",
+        replaced("manual-run-keeps-beside", "and not have[6] ", ""),
         f"{BESIDE}::test_q43_a_manual_run_in_between_does_not_make_it_forgotten",
     ),
     Mistake(
         "a turn of which no answer came counts as placed",
-        f"{LUA}/complete.lua",
-        "return doubtful ~= '' and (tonumber(beside or nil) or 0) < tonumber(doubtful)",
-        "return false",
+        replaced(
+            "doubtful-turn", "doubtful ~= '' and (tonumber(beside or nil) or 0) < tonumber(doubtful)", "false"
+        ),
         f"{BESIDE}::test_q44_a_turn_that_redis_never_heard_of_is_the_next_one",
     ),
     Mistake(
         "a turn of which no answer came is run again",
-        f"{LUA}/complete.lua",
-        "return doubtful ~= '' and (tonumber(beside or nil) or 0) < tonumber(doubtful)",
-        "return doubtful ~= ''",
+        replaced("doubtful-turn", " and (tonumber(beside or nil) or 0) < tonumber(doubtful)", ""),
         f"{BESIDE}::test_q45_a_turn_whose_placing_was_done_but_not_answered_is_not_run_again",
     ),
     Mistake(
         "the end of a run overwrites the failures of those beside it",
-        f"{LUA}/complete.lua",
-        "known and known + 1 or told",
-        "told",
+        replaced("failure-streak", "known and known + 1 or ", ""),
         f"{BESIDE}::test_q46_failures_side_by_side_add_up_in_whatever_order_they_end",
     ),
     Mistake(
         "a cancelled run overwrites the failures of those beside it",
-        f"{LUA}/complete.lua",
-        "then return known or told end",
-        "then return told end",
+        replaced("cancelled-keeps-streak", "known or ", ""),
         f"{BESIDE}::test_q47_a_manual_or_cancelled_run_leaves_what_others_added",
     ),
     Mistake(
         "a pause for failures keeps the time of a manual run as the turn",
-        f"{LUA}/complete.lua",
-        "land(waiting, record, name, cadence or turn, true)",
-        "land(waiting, record, name, turn, true)",
+        replaced("failure-pause-keeps-turn", "cadence or ", ""),
         f"{BESIDE}::test_q48_a_pause_for_failures_keeps_the_turn_and_gives_up_the_manual_run",
     ),
     Mistake(
         "a backfill counts all turns of its window, whatever its limit is",
-        "schedules/backfill.py",
-        "window(schedule, start, over, most + 1)",
-        "window(schedule, start, over, 100_000)",
+        replaced("backfill-limit", "most + 1", "100_000"),
         "tests/contract/schedules/test_q_backfill.py"
         "::test_q22_no_more_turns_are_computed_than_show_that_there_are_too_many[1-1]",
     ),
     Mistake(
         "a backfill computes its turns on the event loop",
-        "schedules/backfill.py",
-        "await asyncio.to_thread(turns_between, schedule, start, end, now=now, limit=limit)",
-        "turns_between(schedule, start, end, now=now, limit=limit)",
+        replaced(
+            "backfill-off-loop",
+            "await asyncio.to_thread(turns_between, schedule, start, end, now=now, limit=limit)",
+            "turns_between(schedule, start, end, now=now, limit=limit)",
+        ),
         "tests/contract/schedules/test_q_backfill.py::test_q22_turns_are_computed_beside_the_event_loop",
     ),
     Mistake(
         "missed turns are walked one by one",
-        "schedules/cadence.py",
-        "    if now <= at or isinstance(trigger, Once):\n        return at, 0\n",
-        "    left_out = 0\n    while (turns := fire_times(schedule, at, 1)) and turns[0] <= now:\n        at, left_out = turns[0], left_out + 1\n    return at, left_out\n",
+        instead(
+            "missed-turns-computed",
+            "left_out = 0\nwhile (turns := fire_times(schedule, at, 1)) and turns[0] <= now:\n    at, left_out = turns[0], left_out + 1\nreturn at, left_out",
+        ),
         f"{BESIDE}::test_q49_the_last_of_any_number_of_turns_is_found_without_walking_them",
     ),
     Mistake(
         "turns count as schedules that may be lost",
-        f"{LUA}/standing.lua",
-        "redis.call('HLEN', definitions) - turns",
-        "redis.call('HLEN', definitions)",
+        replaced("count-without-turns", " - turns", ""),
         f"{BESIDE}::test_q50_turns_that_come_and_go_do_not_look_like_lost_schedules",
     ),
     Mistake(
         "a zombie that the scan found is the dead-man timer's, too",
-        "schedules/turns.py",
-        'self._end(turn, over, found_by="scan")',
-        'self._metrics.schedule_zombies.labels("scan").inc()\n        self._end(turn, over)',
+        instead(
+            "zombie-ended-once", 'self._metrics.schedule_zombies.labels("scan").inc()\nself._end(turn, over)'
+        ),
         f"{ZOMBIES}::test_k1_the_scan_lets_the_schedule_go_on_without_its_zombie",
     ),
     Mistake(
         "a pattern is asked for the name of a turn",
-        "schedules/scheduler.py",
-        "self._patterns.accepts(family(name))",
-        "self._patterns.accepts(name)",
+        replaced("pattern-by-family", "family(name)", "name"),
         f"{OVERLAP}::test_q18_patterns_mean_the_schedule_and_its_turns",
     ),
     Mistake(
         "the turn that waited is left to the misfire policy",
-        "schedules/cadence.py",
-        'if schedule.overlap == "buffer" and (turn :=',
-        "if False and (turn :=",
+        replaced("buffered-turn", 'schedule.overlap == "buffer"', "False"),
         f"{OVERLAP}::test_q1_with_buffer_one_turn_waits_and_runs_right_after_whatever_the_misfire_policy[skip]",
     ),
     Mistake(
         "a backfilled turn is forgotten when it has ended",
-        f"{LUA}/complete.lua",
-        "  redis.call('HSET', record, 'ended', ARGV[at + 4])\n",
-        "",
+        removed("backfilled-turn-ended"),
         f"{BACKFILL}::test_q26_a_turn_that_was_backfilled_is_not_run_again",
     ),
     Mistake(
         "a whole backfill takes its turns at once",
-        f"{LUA}/turns.lua",
-        "for _ = redis.call('ZCARD', begun) + 1, most do",
-        "for _ = 1, 1000 do",
+        replaced("backfill-concurrency", "redis.call('ZCARD', begun) + 1, most", "1, 1000"),
         f"{BACKFILL}::test_q25_without_a_target_so_many_at_once_take_their_turn_and_the_others_follow",
     ),
     Mistake(
         "a sweep asks nobody whether another leads",
-        "schedules/upkeep.py",
-        'if lease is None:\n            return "elsewhere"',
-        "if lease is None:\n            return await self._pass()",
+        replaced("sweep-leader-only", '"elsewhere"', "await self._pass()"),
         f"{UPKEEP}::test_l22_while_another_leads_nothing_is_swept",
     ),
     Mistake(
         "a pass is cancelled as soon as the scheduler stops",
-        "schedules/rounds.py",
-        "if task is None or await _ended(task, self._patience[0]):",
-        "if task is None or await _ended(task, 0):",
+        replaced("round-stop-grace", "self._patience[0]", "0"),
         f"{M}::test_m16_a_pass_that_is_on_may_end_and_no_other_begins",
     ),
     Mistake(
         "the last answer is trusted, however slow it was",
-        "schedules/clock.py",
-        "if self.is_old or took <= self._took:",
-        "if True:",
+        replaced("clock-quickest-answer", "self.is_old or took <= self._took", "True"),
         f"{M}::test_m14_a_quick_answer_is_trusted_over_slow_ones_until_it_is_too_old",
     ),
     Mistake(
         "a scheduler with all permits taken does not ask for the time",
-        "schedules/scheduler.py",
-        "                await self._ask_time()\n",
-        "",
+        removed("time-asked-when-full"),
         f"{M}::test_m15_while_nothing_is_acquired_redis_is_asked_for_its_time_again",
     ),
     Mistake(
         "an open breaker is not explained",
-        "schedules/explain.py",
-        'if not said.get("breakers")]',
-        "]",
+        replaced("explain-open-breaker", 'if not said.get("breakers")', ""),
         f"{EXPLAIN}::test_by_who_could_run_it",
     ),
 ]

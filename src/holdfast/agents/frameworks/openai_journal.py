@@ -96,7 +96,7 @@ def _tool(tool: FunctionTool, replay: Replay) -> FunctionTool:
             value = await invoke(context, arguments)
             if value is None and tool._is_agent_tool:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 return value  # it waits for an approval inside
-            known = replay.written(_plain(value), tool.name)
+            known = replay.written(_plain(value), tool.name)  # guard: openai-tool-value-json
             await replay.put(name, known)
         elif context.tool_call is not None:
             # Else the SDK would take an agent as a tool for one that still waits for its approval.

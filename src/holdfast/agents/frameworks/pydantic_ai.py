@@ -244,7 +244,7 @@ class _JournalledToolset(WrapperToolset[Any]):
         except ToolFailed as exc:
             return {"kind": "failed", "message": exc.message}
         # The codec writes NaN as null, so what is no JSON must be found before.
-        self.replay.written(_inside(value), name)
+        self.replay.written(_inside(value), name)  # guard: pydantic-tool-value-json
         if isinstance(value, ToolReturn):
             return {"kind": "tool-return", "value": JSON_CODEC.dump(ToolReturn, value)}
         return {"kind": "value", "value": JSON_CODEC.dump(ToolReturnContent, value)}

@@ -62,7 +62,7 @@ class Replay:
         try:
             await self._journal.put(name, value)
         except LeaseLost as exc:
-            self.unwinding = exc
+            self.unwinding = exc  # guard: replay-keeps-lost-lease
             raise
 
     def written(self, value: Any, tool: str) -> bytes:

@@ -11,7 +11,7 @@ local function read_line(record, sink)
   if not packed then
     -- A run that came back from the dead letters after it had left counts its events on.
     local told = tonumber(redis.call('HGET', record, 'told')) or 0
-    return { fence = 0, owner = '-', cursor = '0-0', sequence = told, tries = 0, refusals = 0, since = 0 }
+    return { fence = 0, owner = '-', cursor = '0-0', sequence = told, tries = 0, refusals = 0, since = 0 } -- guard: revived-run-sequence
   end
   local fence, owner, cursor, sequence, tries, refusals, since =
     packed:match('^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+)$')

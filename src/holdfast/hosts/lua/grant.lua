@@ -8,20 +8,20 @@ local record, now = record_prefix .. id, now_ms()
 
 local have = redis.call('HMGET', record, 'wanted', 'owner', 'fence', 'address')
 if not have[3] then return { 'unknown', '0', '' } end
-if have[1] ~= '1' then return { 'unwanted', have[3], '' } end
+if have[1] ~= '1' then return { 'unwanted', have[3], '' } end -- guard: grant-wanted-only
 local owner, fence = have[2] or '', tonumber(have[3])
 -- The address too: another process of the same name is another host.
-local again = owner == host and have[4] == address and (seen == '' or fence == tonumber(seen) + 1)
+local again = owner == host and have[4] == address and (seen == '' or fence == tonumber(seen) + 1) -- guard: grant-repeat-same-host
 local live = owner ~= '' and tonumber(redis.call('ZSCORE', leases, id) or 0) > now
-if again and live then
+if again and live then -- guard: grant-repeat-accepted
   redis.call('ZADD', leases, now + ttl, id)
   return { 'mine', have[3], have[4] }
 end
-if live then return { 'held', have[3], have[4] } end
-if seen ~= '' and fence ~= tonumber(seen) then return { 'stale', have[3], have[4] or '' } end
+if live then return { 'held', have[3], have[4] } end -- guard: grant-not-while-held
+if seen ~= '' and fence ~= tonumber(seen) then return { 'stale', have[3], have[4] or '' } end -- guard: grant-seen-fence
 
-leave_host(id, owner)
-fence = redis.call('HINCRBY', record, 'fence', 1)
+leave_host(id, owner) -- guard: grant-leaves-old-host
+fence = redis.call('HINCRBY', record, 'fence', 1) -- guard: grant-raises-fence
 redis.call('HSET', record, 'owner', host, 'address', address, 'status', 'starting')
 redis.call('ZADD', leases, now + ttl, id)
 return { 'granted', tostring(fence), address }

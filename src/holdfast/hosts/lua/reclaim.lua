@@ -17,19 +17,19 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0,
     redis.call('ZREM', leases, id)
     redis.call('ZREM', index, id)
     leave_host(id)
-  elseif only == 'bound' and not bound or only == 'free' and owner ~= '' then
+  elseif only == 'bound' and not bound or only == 'free' and owner ~= '' then -- guard: agent-reclaim-scope
     -- not now, or not by this caller
-  elseif bound or have[3] ~= '1' then
+  elseif bound or have[3] ~= '1' then -- guard: agent-reclaim-wanted
     leave_host(id, owner)
     forget(id, 'stopped', keep)
   else
     local fence = have[2]
     if owner ~= '' then
-      leave_host(id, owner)
-      fence = tostring(redis.call('HINCRBY', record, 'fence', 1))
+      leave_host(id, owner) -- guard: agent-reclaim-leaves-host
+      fence = tostring(redis.call('HINCRBY', record, 'fence', 1)) -- guard: agent-reclaim-raises-fence
       redis.call('HSET', record, 'status', 'placing', 'owner', '', 'address', '')
     end
-    redis.call('ZADD', leases, now + placing, id)
+    redis.call('ZADD', leases, now + placing, id) -- guard: agent-reclaim-lease
     local n = #homeless
     homeless[n + 1], homeless[n + 2], homeless[n + 3] = id, fence, owner
   end

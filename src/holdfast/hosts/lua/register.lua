@@ -9,7 +9,7 @@ local record, now = record_prefix .. id, now_ms()
 
 local have = redis.call('HMGET', record, 'wanted', 'entry', 'owner', 'address')
 local owner = have[3] or ''
-if (have[2] or '') ~= '' and (have[1] == '1' or owner ~= '') then
+if (have[2] or '') ~= '' and (have[1] == '1' or owner ~= '') then -- guard: registration-keeps-hosted
   return { have[4] == address and 'registered' or 'held', have[4] or '' }
 end
 leave_host(id, owner)
@@ -17,6 +17,6 @@ redis.call('HINCRBY', record, 'fence', 1)
 redis.call('HSET', record, 'wanted', '1', 'bound', '1', 'entry', '', 'payload', '', 'status', 'running', 'owner', host,
   'address', address, 'created_at', now, 'started_at', now)
 redis.call('PEXPIRE', record, ttl + keep)
-redis.call('ZADD', leases, now + ttl, id)
+redis.call('ZADD', leases, now + ttl, id) -- guard: registration-lease
 be_at(id, host, address, ttl)
 return { 'registered', address }

@@ -8,12 +8,12 @@ local host, id, status, keep = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[6])
 local record = record_prefix .. id
 
 local have = redis.call('HMGET', record, 'owner', 'fence', 'wanted')
-if have[1] ~= host or have[2] ~= ARGV[3] then return 'stale' end
-leave_host(id, host)
+if have[1] ~= host or have[2] ~= ARGV[3] then return 'stale' end -- guard: agent-release-fence
+leave_host(id, host) -- guard: agent-release-location
 if status == 'stopped' or have[3] ~= '1' then
   forget(id, 'stopped', keep)
 elseif status == 'crashed' then
-  redis.call('ZREM', leases, id)
+  redis.call('ZREM', leases, id) -- guard: agent-release-lease
   redis.call('HSET', record, 'status', 'crashed', 'error', ARGV[5], 'owner', '', 'address', '')
 elseif status == 'restarting' then
   -- Still its host's: nobody else starts it, and nobody finds it until it runs again.

@@ -10,12 +10,12 @@ for i = 4, #ARGV, 2 do
   local id, word = ARGV[i], 'lost'
   local have = redis.call('HMGET', record_prefix .. id, 'owner', 'fence', 'wanted', 'status')
   -- Fences only rise: one that is lower than the host's is from before Redis lost its last writes.
-  if not have[2] or tonumber(have[2]) < tonumber(ARGV[i + 1]) then
+  if not have[2] or tonumber(have[2]) < tonumber(ARGV[i + 1]) then -- guard: agent-renew-forgotten
     word = 'forgotten'
-  elseif have[1] == host and have[2] == ARGV[i + 1] then
-    word = have[3] == '1' and 'kept' or 'unwanted'
+  elseif have[1] == host and have[2] == ARGV[i + 1] then -- guard: agent-renew-fence
+    word = have[3] == '1' and 'kept' or 'unwanted' -- guard: agent-renew-unwanted
     redis.call('ZADD', leases, now + ttl, id)
-    if have[4] == 'running' then be_at(id, host, address, ttl) end
+    if have[4] == 'running' then be_at(id, host, address, ttl) end -- guard: agent-renew-location
   end
   words[#words + 1] = word
 end

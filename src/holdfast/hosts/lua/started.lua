@@ -7,8 +7,8 @@ local host, address, ttl, id = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local record, now = record_prefix .. id, now_ms()
 
 local have = redis.call('HMGET', record, 'owner', 'fence', 'wanted')
-if have[1] ~= host or have[2] ~= ARGV[5] then return 'lost' end
-if have[3] ~= '1' then return 'unwanted' end
+if have[1] ~= host or have[2] ~= ARGV[5] then return 'lost' end -- guard: agent-started-fence
+if have[3] ~= '1' then return 'unwanted' end -- guard: agent-started-unwanted
 redis.call('HSET', record, 'status', 'running', 'pid', ARGV[6], 'started_at', now)
 redis.call('ZADD', leases, now + ttl, id)
 be_at(id, host, address, ttl)

@@ -16,5 +16,5 @@ if (have[2] or '') == '' then
 end
 redis.call('HSET', record, 'wanted', '0', 'status', 'stopping')
 -- Not running from the moment that this is answered: who looks for it finds nobody.
-leave_host(id, have[2])
+leave_host(id, have[2]) -- guard: unwanted-agent-location
 return { 'stopping', have[2], have[3], have[4] }

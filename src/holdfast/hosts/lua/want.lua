@@ -8,12 +8,12 @@ local id, placing = ARGV[1], tonumber(ARGV[2])
 local record, now = record_prefix .. id, now_ms()
 
 local have = redis.call('HMGET', record, 'wanted', 'status', 'fence', 'address', 'owner')
-if have[1] == '1' and have[2] ~= 'crashed' then return { 'known', have[3], have[2], have[4] } end
-if (have[5] or '') ~= '' and tonumber(redis.call('ZSCORE', leases, id) or 0) > now then
+if have[1] == '1' and have[2] ~= 'crashed' then return { 'known', have[3], have[2], have[4] } end -- guard: want-known-agent
+if (have[5] or '') ~= '' and tonumber(redis.call('ZSCORE', leases, id) or 0) > now then -- guard: want-stopping-agent
   return { 'known', have[3], 'stopping', have[4] }
 end
 
-redis.call('PERSIST', record)
+redis.call('PERSIST', record) -- guard: want-persists-record
 redis.call('HDEL', record, 'error', 'pid', 'started_at', 'restarts')
 redis.call('HSET', record, 'fence', have[3] or '0', 'wanted', '1', 'status', 'placing', 'owner', '', 'address', '',
   'created_at', now, unpack(ARGV, 3))

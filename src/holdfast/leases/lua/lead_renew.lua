@@ -6,6 +6,6 @@
 local leader = KEYS[1]
 local owner, fence, ttl = ARGV[1], ARGV[2], ARGV[3]
 
-if not held(leader, owner, fence) then return 'lost' end
+if not held(leader, owner, fence) then return 'lost' end -- guard: leader-renew-fence
 redis.call('PEXPIRE', leader, ttl)
 return 'kept'

@@ -6,6 +6,6 @@
 local leader = KEYS[1]
 local owner, fence = ARGV[1], ARGV[2]
 
-if not held(leader, owner, fence) then return 'stale' end
+if not held(leader, owner, fence) then return 'stale' end -- guard: leader-resign-fence
 redis.call('DEL', leader)
 return 'released'

@@ -26,7 +26,7 @@ if look_only then return { 'would', count } end
 
 for i = 1, 4 do
   local lane = KEYS[i]
-  local page
+  local page -- guard: evict-keeps-pending
   repeat
     page = pending_page(lane, group, '-', PAGE, consumer)
     for _, pending in ipairs(page) do

@@ -8,8 +8,9 @@ local returned, run_prefix = KEYS[1], KEYS[5]
 local group, owner = ARGV[1], ARGV[2]
 
 local function release(record, fence)
-  local have = redis.pcall('HMGET', record, 'owner', 'fence', 'lane', 'entry')
-  if have[1] ~= owner or have[2] ~= fence or not is_place(have[3], have[4]) then return 'stale' end
+  local have = redis.pcall('HMGET', record, 'owner', 'fence', 'lane', 'entry') -- guard: run-release-damaged-record
+  if have[1] ~= owner or have[2] ~= fence or not is_place(have[3], have[4]) then return 'stale' end -- guard: run-release-fence
+  -- guard: run-release-attempt
   return return_entry(have[3], group, have[4], returned, run_prefix, 'handed_back', owner, 1) and 'released' or 'stale'
 end
 

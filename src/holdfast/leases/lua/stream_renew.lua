@@ -7,12 +7,12 @@ local group, owner = ARGV[1], ARGV[2]
 
 local function renew(record, fence)
   -- A record that somebody overwrote is nobody's: it must not cost this owner all the others.
-  local have = redis.pcall('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'cancel')
-  if have[1] ~= owner or have[2] ~= fence then return 'lost' end
+  local have = redis.pcall('HMGET', record, 'owner', 'fence', 'lane', 'entry', 'cancel') -- guard: run-renew-damaged-record
+  if have[1] ~= owner or have[2] ~= fence then return 'lost' end -- guard: run-renew-fence
   local lane, entry = have[3], have[4]
   -- XCLAIM by a former owner would silently steal the entry back, so its present owner is asked first.
   -- A group that somebody deleted is an error here: nobody holds anything in it.
-  if #redis.pcall('XPENDING', lane, group, entry, entry, 1, owner) ~= 1 then return 'lost' end
+  if #redis.pcall('XPENDING', lane, group, entry, entry, 1, owner) ~= 1 then return 'lost' end -- guard: run-renew-pending
   redis.call('XCLAIM', lane, group, owner, 0, entry, 'IDLE', 0, 'JUSTID')
   return have[5] and 'stop' or 'kept'
 end

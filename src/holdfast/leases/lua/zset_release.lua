@@ -10,7 +10,7 @@ local words = {}
 for i = 2, #ARGV, 2 do
   local key = ARGV[i]
   local word = 'stale'
-  if held(prefix .. key, owner, ARGV[i + 1]) and redis.call('ZREM', leases, key) == 1 then
+  if held(prefix .. key, owner, ARGV[i + 1]) and redis.call('ZREM', leases, key) == 1 then -- guard: zset-release-fence
     redis.call('HSET', prefix .. key, 'owner', '')
     word = 'released'
   end

@@ -85,7 +85,7 @@ local function return_entry(lane, group, entry, returned, run_prefix, event, con
   redis.call('HSET', record, 'lane', returned, 'entry', moved)
   if have[1] == 'running' then
     local fence = counted(have[4]) + 1
-    local attempt = math.max(attempt_of(have[4], have[5]) - attempt_back, 0)
+    local attempt = math.max(attempt_of(have[4], have[5]) - attempt_back, 0) -- guard: returned-run-attempt
     redis.call('HSET', record, 'status', 'queued', 'owner', '', 'fence', fence, 'attempt', attempt)
     append_event(record, event, '{"owner":' .. cjson.encode(consumer) .. ',"fence":' .. fence .. '}')
   end

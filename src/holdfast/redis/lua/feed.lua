@@ -11,7 +11,7 @@ local function append_event(record, kind, data, outbox)
   local id = redis.pcall('XADD', feed, '*', 'type', kind, 'data', data)
   if not id.err then return id end
   -- Somebody keeps something else under that name, or has used up its ids: one run's events are no reason to stop a queue.
-  if id.err:find('WRONGTYPE', 1, true) or id.err:find('exhausted', 1, true) then redis.call('DEL', feed) end
+  if id.err:find('WRONGTYPE', 1, true) or id.err:find('exhausted', 1, true) then redis.call('DEL', feed) end -- guard: damaged-feed-deleted
   return redis.call('XADD', feed, '*', 'type', kind, 'data', data)
 end
 
@@ -25,5 +25,5 @@ local function publish_event(record, id, kind, data)
     words = '","type":' .. (kind:find('^[%w_.]+$') and '"' .. kind .. '"' or cjson.encode(kind)) .. ',"data":'
     between[kind] = words
   end
-  redis.pcall('PUBLISH', record .. ':live', '{"id":"' .. id .. words .. data .. '}')
+  redis.pcall('PUBLISH', record .. ':live', '{"id":"' .. id .. words .. data .. '}') -- guard: feed-publish-optional
 end

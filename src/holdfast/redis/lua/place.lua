@@ -7,7 +7,7 @@ local MOST = '18446744073709551615'
 local function is_id_number(digits) return #digits < #MOST or #digits == #MOST and digits <= MOST end
 
 local function is_place(lane, entry)
-  if not is_lane[lane] then return false end
+  if not is_lane[lane] then return false end -- guard: entry-known-lane
   local ms, seq = (entry or ''):match('^(%d+)%-(%d+)$')
   return ms ~= nil and is_id_number(ms) and is_id_number(seq)
 end

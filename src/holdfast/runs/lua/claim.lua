@@ -137,13 +137,13 @@ end
 -- thread and its place in line. If it has waited before it also keeps what comes before this limit in the one order of all limits:
 -- two busy ones would else turn it away by turns for ever, and no circle can close along one order.
 local function admitted(record, id, lane, entry, bonds, agent)
-  local has, place = {}, bonds.place or place_of_entry(entry)
+  local has, place = {}, bonds.place or place_of_entry(entry) -- guard: parked-place-kept
   for _, limit in ipairs(limits_of(bonds, agent)) do
     local name, n = limit[1], limit[2]
     if not take_permit(limits, name, n, record, id, clock, place) then
       drop_entry(lane, group, entry)
       local permits = redis.call('HGET', record, 'permits')
-      release_permits(limits, record, id, permits, returned, run_prefix, clock, true, bonds.place and has)
+      release_permits(limits, record, id, permits, returned, run_prefix, clock, true, bonds.place and has) -- guard: permits-kept-in-order
       set_most(limits, name, n)
       park(limits, name, record, id, place)
       admit(limits, name, returned, run_prefix, clock) -- room in spite of a line: the limit was raised
@@ -151,7 +151,7 @@ local function admitted(record, id, lane, entry, bonds, agent)
       return false
     end
     has[name] = true
-    if bonds.place then apply_limit(name, n) end
+    if bonds.place then apply_limit(name, n) end -- guard: raised-limit-applied
   end
   if bonds.place then let_go_on(record, has) end
   return true
@@ -176,7 +176,7 @@ end
 local function answers(status, written)
   if status ~= 'interrupted' or not (written or ''):find('"RESUME"', 1, true) then return false end
   local fine, envelope = pcall(cjson.decode, written)
-  return fine and type(envelope) == 'table' and envelope['action'] == 'RESUME'
+  return fine and type(envelope) == 'table' and envelope['action'] == 'RESUME' -- guard: resume-action
 end
 
 -- Our own entries have five fields in one order, and are read by it.
@@ -226,7 +226,7 @@ local function claim(number, lane, entry, fields, seen)
     local run = redis.call('HMGET', record, 'agent', 'message', 'interrupts')
     go_on(returned, record, id, run, 'envelope', written, '', clock)
   end
-  if not same or (status ~= 'queued' and status ~= 'running') then
+  if not same or (status ~= 'queued' and status ~= 'running') then -- guard: claim-startable
     return drop(lane, entry, id, same and status == 'cancelled')
   end
   local bonds = bonds_of(record, have[6])
@@ -239,18 +239,19 @@ local function claim(number, lane, entry, fields, seen)
   -- Only one that was begun before has an attempt to be counted on from.
   local fence, attempt = 1, 1
   if have[4] then
-    fence, attempt = counted(have[4]) + 1, attempt_of(have[4], redis.call('HGET', record, 'attempt')) + 1
+    fence, attempt = counted(have[4]) + 1, attempt_of(have[4], redis.call('HGET', record, 'attempt')) + 1 -- guard: attempt-counted-at-claim
     redis.call('HSET', record, 'attempt', digits(attempt))
   end
   begin(record, digits(fence))
   append_event(record, 'started', started(digits(attempt), digits(fence)), bonds.outbox)
   take_debts(record, id, bonds.thread)
-  answer(bound and 0 or number, fence, attempt, agent, id, entry, have[5] or '0', message)
+  answer(bound and 0 or number, fence, attempt, agent, id, entry, have[5] or '0', message) -- guard: claim-bound-number
   room = room - 1
 end
 
 -- Whether a run begins for the first time and has nothing that few have, as most do.
 local function is_plain(have, lane, entry, agent)
+  -- guard: first-start
   return have[3] == entry and have[2] == lane and have[1] == 'queued' and not have[4] and not have[6] and not limited[agent]
 end
 
@@ -260,7 +261,7 @@ local function claim_all(number, lane, items)
   local records, n = {}, 0
   for i = 1, #items do
     local entry, fields = items[i][1], items[i][2]
-    local record = is_ours(fields) and run_prefix .. fields[10]
+    local record = is_ours(fields) and run_prefix .. fields[10] -- guard: entry-written-by-us
     local have = record and look_up(record)
     if have and is_plain(have, lane, entry, fields[4]) then
       n = n + 1
@@ -274,7 +275,7 @@ local function claim_all(number, lane, items)
   local data = started('1', '1')
   for i = 1, n do
     local event = try('XADD', records[i] .. ':events', '*', 'type', 'started', 'data', data)
-    if event.err then append_event(records[i], 'started', data, false) end
+    if event.err then append_event(records[i], 'started', data, false) end -- guard: started-event-retry
   end
   room = room - n
 end
@@ -288,13 +289,13 @@ for i = FIRST_WOKEN, #ARGV, 2 do
   else
     -- It was delivered a while ago, and the lease counts from then: it may be another's by now, and it is not fresh.
     local found = redis.call('XRANGE', lane, entry, entry)
-    if found[1] and #redis.pcall('XPENDING', lane, group, entry, entry, 1, owner) == 1 then
-      redis.call('XCLAIM', lane, group, owner, 0, entry, 'IDLE', 0, 'JUSTID')
+    if found[1] and #redis.pcall('XPENDING', lane, group, entry, entry, 1, owner) == 1 then -- guard: woken-entry-pending
+      redis.call('XCLAIM', lane, group, owner, 0, entry, 'IDLE', 0, 'JUSTID') -- guard: woken-entry-idle-time
       claim(number, lane, entry, found[1][2])
     end
   end
 end
-if paused then return { 'paused', dropped, adopted, undo } end
+if paused then return { 'paused', dropped, adopted, undo } end -- guard: paused-claim-undo
 
 for i = 1, #order do
   if room > 0 then

@@ -12,11 +12,11 @@ local words = {}
 for at = 2, #ARGV, 5 do
   local record = run_prefix .. ARGV[at]
   local number = tonumber(ARGV[at + 2])
-  local have = read_fields(record, 'owner', 'fence', 'emitted')
+  local have = read_fields(record, 'owner', 'fence', 'emitted') -- guard: emit-damaged-record
   local word = 'stale'
-  if have[1] == owner and have[2] == ARGV[at + 1] then
+  if have[1] == owner and have[2] == ARGV[at + 1] then -- guard: emit-fence
     word = 'already'
-    if number > counted(have[3]) then
+    if number > counted(have[3]) then -- guard: emit-once
       redis.call('HSET', record, 'emitted', ARGV[at + 2])
       word = append_event(record, ARGV[at + 3], ARGV[at + 4])
       publish_event(record, word, ARGV[at + 3], ARGV[at + 4])

@@ -45,33 +45,33 @@ local now, retention = now_ms(), tonumber(ARGV[2])
 -- Runs are archived in the order in which they ended: whatever ended before the first that waits is in the store. One that is
 -- not stays a day longer at most: there may be no janitor at all.
 local first = redis.call('LINDEX', unarchived, 0)
-local all_before = first and (tonumber(first:match('^%d+') or nil) or 0)
+local all_before = first and (tonumber(first:match('^%d+') or nil) or 0) -- guard: unarchived-first-end
 local function waits_for_archive(finished_at)
   if not first then return false end
   local finished = tonumber(finished_at or nil) or 0
-  return finished >= all_before and now < finished + retention + ARCHIVE_MS
+  return finished >= all_before and now < finished + retention + ARCHIVE_MS -- guard: expire-after-archive
 end
 
 local keys, gone, late = {}, {}, {}
 local function let_go(id, finished_at)
   local record = run_prefix .. id
   local have = read_fields(record, 'status', 'dead', 'outbox', 'finished_at')
-  if LIVE[have[1]] then return end
+  if LIVE[have[1]] then return end -- guard: expire-ended-only
   -- One that ended later under the same id has a note of its own.
-  if finished_at and have[4] and have[4] ~= finished_at then return end
+  if finished_at and have[4] and have[4] ~= finished_at then return end -- guard: expire-same-end
   -- A note that names one run does not say which end it is about: the run's own end counts.
   local leaves = (tonumber(have[4] or nil) or 0) + retention
-  if not finished_at and leaves > now then
+  if not finished_at and leaves > now then -- guard: expire-not-early
     late[#late + 1] = math.min(leaves, now + retention)
     late[#late + 1] = id
     return
   end
-  if goes_outside(id, have[3]) or waits_for_archive(have[4]) then
+  if goes_outside(id, have[3]) or waits_for_archive(have[4]) then -- guard: expire-after-delivery
     late[#late + 1] = now + LATER_MS
     late[#late + 1] = id
     return
   end
-  keep_for_replay(record, have[2])
+  keep_for_replay(record, have[2]) -- guard: expire-keeps-replay
   keys[#keys + 1] = record
   keys[#keys + 1] = record .. ':events'
   gone[#gone + 1] = id

@@ -5,6 +5,6 @@
 local unarchived, n = KEYS[1], #ARGV
 
 local same = redis.call('LINDEX', unarchived, 0) == ARGV[1] and redis.call('LINDEX', unarchived, n - 1) == ARGV[n]
-if not same then return 0 end
+if not same then return 0 end -- guard: archive-list-unchanged
 redis.call('LTRIM', unarchived, n, -1)
 return n

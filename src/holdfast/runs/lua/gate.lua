@@ -8,5 +8,6 @@ local mode, reason, channel = ARGV[1], ARGV[2], ARGV[3]
 
 redis.call('DEL', gate)
 if mode ~= 'open' then redis.call('HSET', gate, 'mode', mode, 'reason', reason, 'since', now_ms()) end
+-- guard: gate-publish-optional
 redis.pcall('PUBLISH', channel, 'gate') -- who does not hear it looks every second
 return mode

@@ -4,7 +4,7 @@
 -- looked at. Only a server that stands alone knows of all who listen: others of its cluster have listeners of their own, and so have
 -- its replicas, also those that are cut off now and will go on from the backlog. One that does not say how it stands,
 -- or does not let us ask, stands with others.
-local ALONE = { 'cluster_enabled:0\r', 'repl_backlog_active:0\r', 'pubsub_patterns:0\r' }
+local ALONE = { 'cluster_enabled:0\r', 'repl_backlog_active:0\r', 'pubsub_patterns:0\r' } -- guard: live-listeners-elsewhere
 local function records_heard(most)
   local said = redis.pcall('INFO', 'cluster', 'replication', 'stats')
   if type(said) ~= 'string' then return nil end

@@ -25,7 +25,7 @@ end
 
 -- The permits that a record names. What somebody has written over them names none: whoever frees permits finds whose they are.
 local function permits_of(text)
-  local fine, said = pcall(cjson.decode, text or '')
+  local fine, said = pcall(cjson.decode, text or '') -- guard: damaged-permits
   local names = {}
   for _, name in ipairs(fine and type(said) == 'table' and said or {}) do
     if type(name) == 'string' then names[#names + 1] = name end
@@ -43,7 +43,7 @@ end
 -- with its entry; one that has to wait before it has an entry counts on from the last.
 local function place_of_entry(entry)
   local ms, seq = entry:match('^(%d+)-(%d+)$')
-  return tonumber(ms) * 1000 + math.min(tonumber(seq), 999)
+  return tonumber(ms) * 1000 + math.min(tonumber(seq), 999) -- guard: parked-order
 end
 
 local function next_place(limits, now)
@@ -58,13 +58,13 @@ local function take_permit(limits, name, most, record, id, now, place)
   local holding = holding_of(limits, name)
   local count = redis.call('ZCARD', holding)
   if redis.call('ZSCORE', holding, id) then
-    if count <= most then return true end
+    if count <= most then return true end -- guard: lowered-limit
     redis.call('ZREM', holding, id) -- it was let in when the limit was higher
     return false
   end
   if count >= most then return false end
   local first = redis.call('ZRANGE', parked_of(limits, name), 0, 0, 'WITHSCORES')[2]
-  if first and not (place and place < tonumber(first)) then return false end
+  if first and not (place and place < tonumber(first)) then return false end -- guard: limit-queue-order
   redis.call('ZADD', holding, now, id)
   redis.call('SADD', limits, name)
   note_permit(record, name)
@@ -93,6 +93,7 @@ local function admit_next(limits, name, lane, run_prefix, now)
   while first do
     local record = run_prefix .. first
     redis.call('SREM', limits:sub(1, -7) .. 'waiters', first)
+    -- guard: parked-damaged-record
     local have = redis.pcall('HMGET', record, 'parked', 'agent', 'message') -- one that was overwritten is not waited for
     if have[1] == name then
       redis.call('ZADD', holding, now, first)
@@ -114,6 +115,7 @@ end
 local function admit(limits, name, lane, run_prefix, now)
   local n = not is_thread(name) and tonumber(redis.call('HGET', most_of(limits), name) or nil) or 1
   for _ = 1, 100 do
+    -- guard: limit-at-release
     if redis.call('ZCARD', holding_of(limits, name)) >= n or not admit_next(limits, name, lane, run_prefix, now) then return end
   end
 end
@@ -124,7 +126,7 @@ local function release_permits(limits, record, id, permits, lane, run_prefix, no
   if not permits or permits == '' then return end
   local kept = {}
   for _, name in ipairs(permits_of(permits)) do
-    if pauses and is_thread(name) or keeps and keeps[name] then
+    if pauses and is_thread(name) or keeps and keeps[name] then -- guard: retry-keeps-thread
       kept[#kept + 1] = name
     elseif redis.call('ZREM', holding_of(limits, name), id) == 1 then
       admit(limits, name, lane, run_prefix, now)

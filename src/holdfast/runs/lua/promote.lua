@@ -19,7 +19,7 @@ local stamp = stamp_of(now)
 
 -- Returns whether the run waits for its thread now. It pushes once: what comes after is a retry, and the thread is its own.
 local function pushes_in(record, id, thread, multitask)
-  if not PUSHY[multitask] then return false end
+  if not PUSHY[multitask] then return false end -- guard: delayed-interrupt
   redis.call('HDEL', record, 'multitask')
   if take_permit(limits, 'thread:' .. thread, 1, record, id, now) then return false end
   append_event(record, 'queued', '{}')
@@ -35,7 +35,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0
   if have[1] == 'delayed' then
     moved = moved + 1
     if not pushes_in(record, id, have[6], have[7]) then
-      local comes_back = attempt_of(have[8], have[5]) > 0 or not is_lane[have[2]]
+      local comes_back = attempt_of(have[8], have[5]) > 0 or not is_lane[have[2]] -- guard: returned-run-lane
       local lane = comes_back and returned or have[2]
       local entry = queue_entry(lane, id, have[3], have[4], stamp)
       redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry)

@@ -46,6 +46,7 @@ local function queue_again(id, record, run)
   drop(run.lane, run.entry)
   local entry = queue_entry(returned, id, run.agent, run.message, stamp_of(now))
   redis.call('HSET', record, 'lane', returned, 'entry', entry, 'fence', fence, 'owner', '', 'parked', '')
+  -- guard: restored-run-attempt
   if fence == 1 then redis.call('HSET', record, 'attempt', 0) end -- a fence alone would say that it has begun
   redis.call('SREM', limits:sub(1, -7) .. 'waiters', id)
   told(record, run.status, fence)
@@ -81,7 +82,7 @@ local function restore(id)
     if not look_only then wait_again(id, record, run) end
     return 'restored'
   end
-  if have[8] and have[8] ~= '' and redis.call('ZSCORE', parked_of(limits, have[8]), id) then return 'fine' end
+  if have[8] and have[8] ~= '' and redis.call('ZSCORE', parked_of(limits, have[8]), id) then return 'fine' end -- guard: parked-run-not-lost
   if not (LIVE[run.status] or ENDED[run.status]) or in_place(run.lane, run.entry) then return 'fine' end
   if tonumber((run.entry or ''):match('^%d+') or 0) > now - 2 * ttl then return 'young' end
   if ENDED[run.status] then

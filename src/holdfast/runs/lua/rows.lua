@@ -7,6 +7,7 @@ local run_prefix = KEYS[1]
 
 local rows = {}
 for i = 1, #ARGV do
+  -- guard: rows-damaged-record
   rows[i] = read_fields(run_prefix .. ARGV[i], 'status', 'agent', 'thread', 'lane', 'entry', 'attempt', 'fence', 'owner',
     'submitted_at', 'started_at', 'finished_at', 'due_at', 'cancel', 'error', 'tenant', 'parked')
 end

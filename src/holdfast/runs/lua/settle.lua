@@ -89,16 +89,17 @@ local function settle(at, status, field, extra, lane, fence, told)
   local data = told and ARGV[at + 3] or '{"' .. field .. '":' .. value .. '}'
   local record = run_prefix .. id
   local have = read_fields(record, 'owner', 'fence')
-  if have[2] ~= fence then return 'stale' end
-  if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end
+  if have[2] ~= fence then return 'stale' end -- guard: settle-fence
+  if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end -- guard: settle-again
 
   local permits, outbox = false, false
   if not lane then
     lane, entry, permits, outbox = unpack(redis.call('HMGET', record, 'lane', 'entry', 'permits', 'outbox'))
+    -- guard: settle-known-place
     if not is_place(lane, entry) then return 'damaged' end -- before anything is written
   end
   local cancelled = PAUSES[status] and redis.call('HGET', record, 'cancel')
-  if cancelled then
+  if cancelled then -- guard: settle-cancelled
     -- Nobody wants it to go on: the cancel came while this attempt failed, or asked for an answer.
     status, data = 'cancelled', cjson.encode({ reason = cancelled })
     if field == 'interrupt' then field, value = 'error', cjson.encode({ kind = 'cancelled', message = cancelled }) end
@@ -127,7 +128,7 @@ local function succeed_all(first, last, stride, field, lane, fence, told)
   for at = first, last, stride do
     local record = run_prefix .. ARGV[at]
     local have = try('HMGET', record, 'owner', 'fence')
-    if have[1] == owner and have[2] == fence and not place_of[record] then
+    if have[1] == owner and have[2] == fence and not place_of[record] then -- guard: settle-together
       n = n + 1
       records[n], place_of[record] = record, at
     else
@@ -140,7 +141,7 @@ local function succeed_all(first, last, stride, field, lane, fence, told)
     local at = place_of[record]
     local data = told and ARGV[at + 3] or opening .. ARGV[at + 2] .. '}'
     local event = try('XADD', record .. ':events', '*', 'type', 'succeeded', 'data', data)
-    if event.err then
+    if event.err then -- guard: finished-event-retry
       others[#others + 1], records[i] = at, false
     else
       entries[#entries + 1], together[#together + 1] = ARGV[at + 1], ARGV[at]
@@ -151,6 +152,7 @@ local function succeed_all(first, last, stride, field, lane, fence, told)
     local record = records[i]
     if record then end_record(record, 'succeeded', field, ARGV[place_of[record] + 2]) end
   end
+  -- guard: settle-in-order
   table.sort(others) -- of a run that is named twice the first one counts
   return others
 end
@@ -171,9 +173,9 @@ while ARGV[at] do
   local rest = plain and succeed_all(first, last, stride, field, lane, fence, told) or all_of(first, last, stride)
   for _, run in ipairs(rest) do
     -- One whose keys somebody has damaged keeps its entry, and the others of the batch their end.
-    local fine, word = pcall(settle, run, status, field, extra, lane, fence, told)
+    local fine, word = pcall(settle, run, status, field, extra, lane, fence, told) -- guard: settle-each-alone
     local refusal = not fine and refusal_of(word)
-    if refusal then return refusal end
+    if refusal then return refusal end -- guard: settle-write-refused
     if word ~= 'settled' then
       words[#words + 1] = before + (run - first) / stride + 1
       words[#words + 1] = fine and word or 'damaged'
@@ -202,8 +204,8 @@ if together[1] then
   leaving[#leaving + 1] = together[2] and finished_at .. ' ' .. table.concat(together, ' ') or together[1]
 end
 if leaving[1] then
-  write('ZADD', ended, unpack(leaving))
+  write('ZADD', ended, unpack(leaving)) -- guard: ended-list-write
   for _, id in ipairs(together) do apart[#apart + 1] = id end
-  write('RPUSH', unarchived, finished_at .. ' ' .. table.concat(apart, ' '))
+  write('RPUSH', unarchived, finished_at .. ' ' .. table.concat(apart, ' ')) -- guard: unarchived-end-time
 end
 return trouble or words

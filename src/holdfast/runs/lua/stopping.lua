@@ -6,7 +6,7 @@ local WAITS = { queued = true, delayed = true, interrupted = true }
 
 local function stop_run(at, id, reason, retention, channel, now)
   local record = at.run_prefix .. id
-  local have = read_fields(record, 'status', 'entry', 'parked', 'permits')
+  local have = read_fields(record, 'status', 'entry', 'parked', 'permits') -- guard: stop-damaged-record
   local status = have[1]
   if not status then return 'missing' end
   if status == 'running' then
@@ -25,6 +25,6 @@ local function stop_run(at, id, reason, retention, channel, now)
     redis.call('SREM', at.limits:sub(1, -7) .. 'waiters', id)
   end
   if not have[2] or have[2] == '' then redis.call('ZADD', at.ended, now + retention, id) end
-  release_permits(at.limits, record, id, have[4], at.returned, at.run_prefix, now)
+  release_permits(at.limits, record, id, have[4], at.returned, at.run_prefix, now) -- guard: stop-releases-permits
   return 'cancelled'
 end

@@ -27,9 +27,9 @@ local function known(id, key)
   if key ~= '' then
     local run = redis.call('GET', idempotency_prefix .. key)
     -- Nobody could ask for a run that has left: its key is free again.
-    if run and redis.call('EXISTS', run_prefix .. run) == 1 then return run end
+    if run and redis.call('EXISTS', run_prefix .. run) == 1 then return run end -- guard: idempotency-key-of-known-run
   end
-  if redis.call('EXISTS', run_prefix .. id) == 1 then return id end
+  if redis.call('EXISTS', run_prefix .. id) == 1 then return id end -- guard: submit-once
   return nil
 end
 
@@ -43,7 +43,7 @@ local function accept(at)
     return { 'exists', run, have[1] or '', have[2] or '' }
   end
   if mode then return { mode, id, redis.call('HGET', gate, 'reason') or '' } end
-  if depth >= max_depth then return { 'full', id, '' } end
+  if depth >= max_depth then return { 'full', id, '' } end -- guard: queue-depth-limit
 
   local record, word, entry = run_prefix .. id, 'queued', ''
   local threaded = thread ~= ''

@@ -25,7 +25,7 @@ local leaving, deadlines, expiries, taken = {}, {}, {}, {}
 local function whatever_is_due()
   local ranked = redis.call('EXISTS', priorities) == 1
   local window = (ranked or dropped > 0) and math.max(room, WINDOW) or room
-  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now_score, 'WITHSCORES', 'LIMIT', 0, window)
+  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now_score, 'WITHSCORES', 'LIMIT', 0, window) -- guard: acquire-due-only
   local candidates, known = {}, {}
   for i = 1, #found, 2 do
     candidates[#candidates + 1] = { name = found[i], score = found[i + 1], at = tonumber(found[i + 1]) }
@@ -42,7 +42,7 @@ local function those_still_due()
   if #names == 0 then return candidates end
   for i, score in ipairs(redis.call('ZMSCORE', waiting, unpack(names))) do
     local at = tonumber(score or nil)
-    if at and at <= now then candidates[#candidates + 1] = { name = names[i], score = score, at = at } end
+    if at and at <= now then candidates[#candidates + 1] = { name = names[i], score = score, at = at } end -- guard: acquire-still-due
   end
   return candidates
 end
@@ -80,7 +80,7 @@ local function take(candidate, spec)
   n = #taken
   taken[n + 1], taken[n + 2], taken[n + 3], taken[n + 4] = name, fence, ready, deadline
   taken[n + 5], taken[n + 6], taken[n + 7], taken[n + 8] = have[3] or '0', have[4] or '0', spec, have[6] or '-'
-  taken[n + 9], taken[n + 10] = have[8] or '', have[9] or '0'
+  taken[n + 9], taken[n + 10] = have[8] or '', have[9] or '0' -- guard: acquired-beside
 end
 
 local function take_first(candidates)
@@ -93,16 +93,16 @@ local function take_first(candidates)
   for i = 1, #names do
     if #leaving >= room then break end
     -- What is leased is somebody's, though it stands in both sets: its holder or a reclaim brings it back.
-    if is_unreadable(names[i]) then
+    if is_unreadable(names[i]) then -- guard: acquire-readable-name
       discard(candidates[i])
-    elseif specs[i] and not held[i] then
+    elseif specs[i] and not held[i] then -- guard: acquire-not-held
       take(candidates[i], specs[i])
     else
       drop(candidates[i])
     end
   end
   if #leaving == 0 then return end
-  redis.call('ZREM', waiting, unpack(leaving))
+  redis.call('ZREM', waiting, unpack(leaving)) -- guard: acquired-leaves-waiting
   redis.call('ZADD', working, unpack(deadlines))
   redis.call('ZADD', leases, unpack(expiries))
   room = room - #leaving
@@ -113,7 +113,7 @@ end
 for _ = 1, ROUNDS do
   local before = dropped
   take_first(in_order(named and those_still_due() or whatever_is_due(), priorities, worth))
-  if dropped == before or room <= 0 then break end
+  if dropped == before or room <= 0 then break end -- guard: acquire-past-invalid
 end
 
 local earliest = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')

@@ -21,15 +21,15 @@ local KEEPS_STREAK = { cancelled = true, skipped = true }
 local function streak_after(known, at, manual)
   local told, outcome, most = tonumber(ARGV[at + 3]) or 0, ARGV[at + 4], tonumber(ARGV[at + 7]) or 0
   known = tonumber(known or nil)
-  if manual or KEEPS_STREAK[outcome] then return known or told end
+  if manual or KEEPS_STREAK[outcome] then return known or told end -- guard: cancelled-keeps-streak
   if outcome == 'succeeded' then return told end
-  local streak = known and known + 1 or told
+  local streak = known and known + 1 or told -- guard: failure-streak
   return streak, most > 0 and streak >= most and string.format('%.0f failures in a row', streak) or nil
 end
 
 -- An error stays until the next one, with its time: who looks after a good run still finds why the one before failed.
 local function note_error(record, at)
-  if ARGV[at + 5] ~= '' then redis.call('HSET', record, 'last_error', ARGV[at + 5], 'last_error_at', now) end
+  if ARGV[at + 5] ~= '' then redis.call('HSET', record, 'last_error', ARGV[at + 5], 'last_error_at', now) end -- guard: last-error-kept
 end
 
 local function note(record, have, at, streak)
@@ -41,7 +41,7 @@ local function note(record, have, at, streak)
   note_error(record, at)
   if have[10] then redis.call('HDEL', record, 'reclaimed') end
   if have[9] then redis.call('HDEL', record, 'cancel') end
-  if have[11] and not have[6] then redis.call('HDEL', record, 'beside') end
+  if have[11] and not have[6] then redis.call('HDEL', record, 'beside') end -- guard: manual-run-keeps-beside
 end
 
 local function pause_for(reason, name, record, cadence)
@@ -49,7 +49,7 @@ local function pause_for(reason, name, record, cadence)
   local turn = redis.call('ZSCORE', waiting, name)
   if not turn then return end
   -- A manual run that has not begun is given up; its own turn stays.
-  land(waiting, record, name, cadence or turn, true)
+  land(waiting, record, name, cadence or turn, true) -- guard: failure-pause-keeps-turn
   if cadence then redis.call('HDEL', record, 'cadence') end
 end
 
@@ -78,7 +78,7 @@ local function end_turn(record, name, of, have, at)
   local _, begun = backfill_keys(prefix, of)
   if call_sound('ZREM', begun, name) == 0 then return word end
   -- The same backfill asked for again must not run it again.
-  redis.call('HSET', record, 'ended', ARGV[at + 4])
+  redis.call('HSET', record, 'ended', ARGV[at + 4]) -- guard: backfilled-turn-ended
   redis.call('EXPIRE', record, REMEMBERED_SECONDS)
   let_backfill_on(waiting, definitions, priorities, prefix, of)
   return word
@@ -86,7 +86,7 @@ end
 
 -- The one in doubt was not placed, then: it comes now, before what would have followed it.
 local function not_placed(doubtful, beside)
-  return doubtful ~= '' and (tonumber(beside or nil) or 0) < tonumber(doubtful)
+  return doubtful ~= '' and (tonumber(beside or nil) or 0) < tonumber(doubtful) -- guard: doubtful-turn
 end
 
 local function plan(record, name, have, at, pause)
@@ -97,8 +97,8 @@ local function plan(record, name, have, at, pause)
     redis.call('HSET', record, 'paused', pause, 'paused_since', now)
     paused = now
   end
-  turn = replan or cadence or turn
-  if not buffered then return land(waiting, record, name, turn, paused) end
+  turn = replan or cadence or turn -- guard: manual-run-keeps-turn
+  if not buffered then return land(waiting, record, name, turn, paused) end -- guard: buffered-manual-run
   redis.call('HSET', record, 'cadence', turn)
   if paused then redis.call('HSET', record, 'next', turn) end
   redis.call('ZADD', waiting, now, name)
@@ -112,13 +112,13 @@ local function complete(at)
   local word = refusal(have[1], have[2], owner, fence, definitions, name)
   if word then return word end
   ended[#ended + 1] = name
-  if redis.call('HEXISTS', definitions, name) == 0 then
+  if redis.call('HEXISTS', definitions, name) == 0 then -- guard: complete-defined-only
     redis.call('ZREM', waiting, name)
     forget_record(record)
     return 'removed'
   end
   local of = schedule_of(name)
-  if of then return end_turn(record, name, of, have, at) end
+  if of then return end_turn(record, name, of, have, at) end -- guard: single-turn-removed
   local streak, pause = streak_after(have[12], at, have[6])
   note(record, have, at, streak)
   plan(record, name, have, at, pause)

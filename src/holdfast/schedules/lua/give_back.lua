@@ -13,7 +13,7 @@ local function give_back(name, fence, delay)
   local record = prefix .. name
   local have = read_record(record, 'owner', 'fence', 'ready', 'paused_since', 'cadence', 'replan')
   local word = refusal(have[1], have[2], owner, fence, definitions, name)
-  if word then return word end
+  if word then return word end -- guard: give-back-fence
   redis.call('ZREM', working, name)
   redis.call('ZREM', leases, name)
   if redis.call('HEXISTS', definitions, name) == 0 then

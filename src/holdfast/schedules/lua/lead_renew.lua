@@ -5,6 +5,6 @@
 local leader = KEYS[1]
 local term, ttl = ARGV[1], ARGV[2]
 
-if redis.call('GET', leader) ~= term then return 'lost' end
+if redis.call('GET', leader) ~= term then return 'lost' end -- guard: scheduler-leader-renew-term
 redis.call('PEXPIRE', leader, ttl)
 return 'kept'

@@ -20,7 +20,7 @@ for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
 local turns = #names > 0 and redis.call('ZMSCORE', waiting, unpack(names)) or {}
 for i = 1, #page[2], 2 do
   -- What is no name can't be registered again: whoever meets it in a set discards it.
-  if not is_unreadable(page[2][i]) and is_missing(page[2][i], turns[(i + 1) / 2]) then
+  if not is_unreadable(page[2][i]) and is_missing(page[2][i], turns[(i + 1) / 2]) then -- guard: missing-readable-name
     reply[#reply + 1] = page[2][i]
     reply[#reply + 1] = page[2][i + 1]
   end

@@ -9,7 +9,7 @@ local function in_order(candidates, priorities, worth)
   for i, candidate in ipairs(candidates) do names[i] = candidate.name end
   for i, class in ipairs(redis.call('ZMSCORE', priorities, unpack(names))) do
     local candidate = candidates[i]
-    candidate.rank = candidate.at + ((tonumber(class or NORMAL)) - NORMAL) * worth
+    candidate.rank = candidate.at + ((tonumber(class or NORMAL)) - NORMAL) * worth -- guard: priority-ages
   end
   table.sort(candidates, function(a, b)
     if a.rank ~= b.rank then return a.rank < b.rank end

@@ -11,7 +11,7 @@ local owner, name, fence, turn, most = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonum
 
 -- The names are the bound: nothing has to be counted, so no count can go wrong.
 local function free_name()
-  for n = 1, most - 1 do
+  for n = 1, most - 1 do -- guard: beside-limit
     if redis.call('HEXISTS', definitions, name .. '#' .. n) == 0 then return name .. '#' .. n end
   end
 end
@@ -21,9 +21,9 @@ local function place()
   if schedule_of(name) or redis.call('HEXISTS', definitions, name) == 0 then return 'unknown' end
   local record = prefix .. name
   local have = read_record(record, 'owner', 'fence', 'beside', 'streak', 'runs', 'paused_since')
-  if have[1] ~= owner or have[2] ~= fence then return 'stale' end
-  if have[3] and tonumber(turn) <= (tonumber(have[3]) or 0) then return 'already' end
-  if have[6] then return 'paused' end
+  if have[1] ~= owner or have[2] ~= fence then return 'stale' end -- guard: beside-fence
+  if have[3] and tonumber(turn) <= (tonumber(have[3]) or 0) then return 'already' end -- guard: beside-once
+  if have[6] then return 'paused' end -- guard: beside-paused
   local beside = free_name()
   if not beside then return 'full' end
   local defined = { spec = ARGV[6] .. beside .. ARGV[7], trigger = ARGV[8], timeout = ARGV[9], priority = ARGV[10] }

@@ -17,7 +17,7 @@ local function pause(name, revision)
   local have = read_record(record, 'paused_since', 'cadence', 'revision')
   if outdated(revision, have[3]) then return 'stale' end
   if have[1] then
-    if anew then redis.call('HSET', record, 'paused', reason, 'paused_since', since) end
+    if anew then redis.call('HSET', record, 'paused', reason, 'paused_since', since) end -- guard: pause-reason-replaced
     if revision ~= '' then revise(record, revision, have[3]) end
     return 'already'
   end

@@ -13,8 +13,8 @@ local STRIDE, NORMAL = 9, '5'
 -- Changed while it runs: the end of this run does not plan the next by what was; nor does the end of a manual run.
 local function move(record, name, first, have, busy, waits)
   if have[4] then redis.call('HDEL', record, 'done') end
-  if busy then
-    redis.call('HSET', record, have[3] and 'cadence' or 'replan', first)
+  if busy then -- guard: register-busy
+    redis.call('HSET', record, have[3] and 'cadence' or 'replan', first) -- guard: register-busy-new-turn
   elseif waits and have[3] then
     redis.call('HSET', record, 'cadence', first)
   else
@@ -26,7 +26,7 @@ local function begin(record, busy, since, why)
   -- Still running from an earlier life: owner and fence stay, so that its end is heard.
   if not busy then redis.call('DEL', record) end
   redis.call('HDEL', record, 'streak', 'runs', 'paused', 'paused_since', 'next', 'done', 'buffered')
-  if since ~= '' then redis.call('HSET', record, 'paused', why, 'paused_since', since) end
+  if since ~= '' then redis.call('HSET', record, 'paused', why, 'paused_since', since) end -- guard: register-with-pause
 end
 
 local function register(at)
@@ -38,6 +38,7 @@ local function register(at)
   local waits = redis.call('ZSCORE', waiting, name)
   local busy = redis.call('ZSCORE', leases, name) or redis.call('ZSCORE', working, name)
   local have = read_record(record, 'trigger', 'paused_since', 'cadence', 'done', 'revision')
+  -- guard: register-newer-revision
   if outdated(revision, have[5]) or (old and old ~= spec and revision ~= '' and revision == have[5]) then return 'stale' end
   if revision ~= '' then revise(record, revision, have[5]) end
   if not old then have = { nil, since ~= '' and since or nil } end
@@ -55,7 +56,7 @@ local function register(at)
   elseif old then
     redis.call('ZREM', priorities, name)
   end
-  if not old or (have[1] and have[1] ~= trigger) then
+  if not old or (have[1] and have[1] ~= trigger) then -- guard: register-keeps-turn
     move(record, name, first, have, busy, waits)
   elseif not placed then
     land(waiting, record, name, first)
@@ -70,7 +71,7 @@ for at = 1, #ARGV, STRIDE do
   words[#words + 1] = word
 end
 if changed then
-  note_change(changes)
+  note_change(changes) -- guard: register-notes-change
   redis.call('PUBLISH', nudge, 'registered')
 end
 return words

@@ -5,6 +5,6 @@
 local leader = KEYS[1]
 local term = ARGV[1]
 
-if redis.call('GET', leader) ~= term then return 'stale' end
+if redis.call('GET', leader) ~= term then return 'stale' end -- guard: scheduler-leader-resign-term
 redis.call('DEL', leader)
 return 'released'

@@ -19,7 +19,7 @@ local function resume(name, at, revision)
   if not have[1] then return 'already' end
   redis.call('HDEL', record, 'paused', 'paused_since', 'next')
   -- What it was paused for is taken for mended: one more failure must not pause it again at once.
-  redis.call('HSET', record, 'streak', '0')
+  redis.call('HSET', record, 'streak', '0') -- guard: resume-resets-streak
   if redis.call('ZSCORE', leases, name) then return 'resumed' end
   if have[3] and not have[2] then return 'resumed' end
   local turn = at ~= '' and at or have[2] or now

@@ -19,12 +19,12 @@ end
 
 -- At least the clock: a fence never repeats, not after a removal, a lost record or a failover that lost the last one.
 local function raise_fence(stored, clock_us)
-  return string.format('%.0f', math.max((tonumber(stored) or 0) + 1, clock_us))
+  return string.format('%.0f', math.max((tonumber(stored) or 0) + 1, clock_us)) -- guard: schedule-fence-rises
 end
 
 -- A record is only state. One that somebody overwrote by another type is thrown away: it must not fail a whole batch.
 local function read_record(record, ...)
-  local have = redis.pcall('HMGET', record, ...)
+  local have = redis.pcall('HMGET', record, ...) -- guard: schedule-damaged-record
   if not have.err then return have end
   redis.call('DEL', record)
   return {}
@@ -40,7 +40,7 @@ local function land(waiting, record, name, at, paused)
   if at == '' then
     redis.call('ZREM', waiting, name)
     redis.call('HSET', record, 'done', '1')
-  elseif paused then
+  elseif paused then -- guard: paused-stays-out
     redis.call('ZREM', waiting, name)
     redis.call('HSET', record, 'next', at)
   else
@@ -51,12 +51,12 @@ end
 -- Who may end a run: nil if this owner holds it under this fence, else the word to answer with.
 -- Ended or given back before (a reply was lost): the fence is still that of this run, but nobody owns it any more.
 local function refusal(have_owner, have_fence, owner, fence, definitions, name)
-  if have_fence == fence then
-    if have_owner == owner then return nil end
+  if have_fence == fence then -- guard: schedule-ownership-fence
+    if have_owner == owner then return nil end -- guard: completion-already-done
     return have_owner == '' and 'already' or 'stale'
   end
   if not have_fence and redis.call('HEXISTS', definitions, name) == 0 then return 'removed' end
-  return 'stale'
+  return 'stale' -- guard: stale-completion
 end
 
 -- Forget a schedule that nobody defines any more. The revision of its removal is kept for a while: whoever has read an older
@@ -66,11 +66,11 @@ local function forget_record(record)
   redis.call('DEL', record)
   if not revision then return end
   redis.call('HSET', record, 'revision', revision)
-  redis.call('EXPIRE', record, 600)
+  redis.call('EXPIRE', record, 600) -- guard: removal-revision-kept
 end
 
 -- Back to where it was before the run: nothing ended, so its turn and a manual run still stand.
 local function come_back(waiting, record, name, at, paused, cadence, replan)
   redis.call('HDEL', record, 'cancel', 'replan')
-  land(waiting, record, name, replan or at, paused and not cadence)
+  land(waiting, record, name, replan or at, paused and not cadence) -- guard: reclaimed-schedule-planned
 end

@@ -80,8 +80,8 @@ local held = redis.call('ZMSCORE', leases, unpack(names))
 local others = redis.call('ZMSCORE', set == working and waiting or working, unpack(names))
 local reply, gone = { #names, 0 }, 0
 for i, name in ipairs(names) do
-  local defined = redis.call('HEXISTS', definitions, name) == 1
-  local look = is_unreadable(name) and discard or set == working and look_working or look_waiting
+  local defined = redis.call('HEXISTS', definitions, name) == 1 -- guard: sweep-defined-in-redis
+  local look = is_unreadable(name) and discard or set == working and look_working or look_waiting -- guard: sweep-unreadable-name
   local word, left = look(name, tonumber(page[2 * i]), defined, held[i], others[i])
   if left then gone = gone + 1 end
   if word then

@@ -10,11 +10,11 @@ end
 -- returns what it threw away, so that its caller tells. Only its first command on a key has to be called like this.
 local discarded = {}
 local function call_sound(command, key, ...)
-  local reply = redis.pcall(command, key, ...)
+  local reply = redis.pcall(command, key, ...) -- guard: backfill-damaged-key
   if type(reply) ~= 'table' or not reply.err then return reply end
   if reply.err:find('WRONGTYPE', 1, true) then
     redis.call('DEL', key)
-    discarded[#discarded + 1] = key
+    discarded[#discarded + 1] = key -- guard: backfill-damage-reported
   end
   return redis.call(command, key, ...)
 end
@@ -43,7 +43,7 @@ local function let_backfill_on(waiting, definitions, priorities, prefix, of)
     if redis.call('HEXISTS', definitions, name) == 0 then redis.call('ZREM', begun, name) end
   end
   local most = tonumber(read_record(prefix .. of, 'backfill_most')[1]) or 1
-  for _ = redis.call('ZCARD', begun) + 1, most do
+  for _ = redis.call('ZCARD', begun) + 1, most do -- guard: backfill-concurrency
     local first = call_sound('ZPOPMIN', line)
     if #first == 0 then return end
     local turn = {}

@@ -1,0 +1,158 @@
+"""The known mistakes that only a dead process or a Redis that fails shows, each put back: its test fails."""
+
+from __future__ import annotations
+
+from tests.support.mistakes import KnownMistakes, Mistake, instead, removed, replaced
+
+REDIS = "tests/chaos/test_redis_fails.py"
+AWAY = "tests/chaos/test_redis_away.py"
+DIE = "tests/chaos/test_workers_die.py"
+HISTORY = (
+    "tests/chaos/test_schedulers_random.py::"
+    "test_p5_a_random_history_loses_nothing_doubles_nothing_and_leaks_nothing[1-6]"
+)
+OUTAGE = "tests/chaos/test_schedules_outage.py::test_redis_is_away_under_load"
+
+MISTAKES = [
+    Mistake(
+        "a submission sent again is a second run",
+        removed("submit-once"),
+        f"{REDIS}::test_a_submission_whose_reply_is_lost_is_one_run",
+    ),
+    Mistake(
+        "an event sent again is in the feed twice",
+        replaced("emit-once", "number > counted(have[3])", "true"),
+        f"{REDIS}::test_an_event_whose_reply_is_lost_is_in_the_feed_once",
+    ),
+    Mistake(
+        "attempts are counted only when they end",
+        replaced("attempt-counted-at-claim", "'attempt')) + 1", "'attempt'))"),
+        f"{DIE}::test_a_run_that_kills_its_workers_is_given_up_as_poison",
+    ),
+    Mistake(
+        "attempts are known by their run alone",
+        replaced("attempt-by-fence", "run.fence", "0"),
+        f"{REDIS}::test_a_run_that_comes_back_to_a_worker_still_unwinding_it_does_no_harm",
+    ),
+    Mistake(
+        "a claim without an answer is forgotten",
+        replaced("unanswered-claim", "self._unsure", "False"),
+        f"{REDIS}::test_a_claim_whose_reply_is_lost_comes_back_at_once",
+    ),
+    Mistake(
+        "two workers share a name",
+        replaced("worker-name-unique", "not await self._name_is_taken(connections)", "True"),
+        f"{DIE}::test_a_second_worker_of_the_same_name_waits_until_the_first_is_gone",
+    ),
+    Mistake(
+        "a server that takes no writes is taken for a damaged run",
+        removed("settle-write-refused"),
+        f"{REDIS}::test_a_result_outlives_a_redis_that_takes_no_writes[full]",
+    ),
+    Mistake(
+        "a worker dies of a heartbeat that Redis does not take",
+        replaced("heartbeat-outage", "*TROUBLE", ""),
+        f"{AWAY}::test_workers_outlive_a_redis_that_is_away[3.0]",
+    ),
+    Mistake(
+        "a worker dies of results that Redis does not take",
+        replaced("settle-outage-retried", "TROUBLE", "ZeroDivisionError"),
+        f"{AWAY}::test_workers_outlive_a_redis_that_is_away[3.0]",
+    ),
+    Mistake(
+        "a connection that was reset is written to",
+        (
+            replaced(
+                "reset-connection-on-send", "self._writer.transport.is_closing()", "self._writer is False"
+            ),
+            replaced("reset-connection-on-check", "writer.transport.is_closing()", "writer is False"),
+        ),
+        f"{AWAY}::test_workers_outlive_connections_that_are_reset_again_and_again",
+    ),
+    Mistake(
+        "one that never joined leaves as if it had",
+        replaced("leave-after-join-only", "(connections, floor)", "(connections, floor) or True"),
+        f"{DIE}::test_one_that_is_stopped_while_it_waits_for_its_name_takes_nothing_from_who_has_it",
+    ),
+    Mistake(
+        "one that has lost its name goes on under it",
+        removed("member-name-taken"),
+        f"{DIE}::test_a_worker_that_wakes_up_without_its_name_takes_nothing_from_who_has_it",
+    ),
+    Mistake(
+        "one that has lost its name hands back what goes by it",
+        replaced("lost-name-no-hand-back", "not self._own_name.lost", "True"),
+        f"{DIE}::test_a_worker_that_wakes_up_without_its_name_takes_nothing_from_who_has_it",
+    ),
+    Mistake(
+        "a process waits for threads that nobody ends",
+        removed("exit-without-threads"),
+        f"{DIE}::test_a_worker_leaves_without_the_threads_that_its_agents_left",
+    ),
+    Mistake(
+        "a worker dies of a password that is changed",
+        replaced("password-refused-type", ", RedisConnectionError", ""),
+        f"{DIE}::test_a_worker_outlives_a_password_that_is_changed",
+    ),
+    Mistake(
+        "a fence is given out again",
+        replaced(
+            "schedule-fence-rises",
+            "string.format('%.0f', math.max((tonumber(stored) or 0) + 1, clock_us))",
+            "stored or '1'",
+        ),
+        HISTORY,
+    ),
+    Mistake(
+        "what a dead scheduler held stays its own",
+        replaced("schedule-reclaim-runs", "await self._orphans.reclaim(_BATCH)", "[]"),
+        HISTORY,
+    ),
+    Mistake(
+        "permits that were taken for nothing are kept",
+        replaced("unused-permits-returned", "taken - kept", "max(taken - kept - 1, 0)"),
+        HISTORY,
+    ),
+    Mistake(
+        "what is acquired waits for its turn, too",
+        removed("acquired-leaves-waiting"),
+        HISTORY,
+    ),
+    Mistake(
+        "every missed turn is run",
+        instead("missed-turns-policy", 'at = _turn_after(schedule, ready)\nreturn at, 0, "turn"'),
+        f"{OUTAGE}[4 s-frozen]",
+    ),
+    Mistake(
+        "the breaker does not hear of failures",
+        # The breaker around Redis also hears of ends and of the upkeep.
+        (
+            replaced(
+                "breaker-counts-acquisition",
+                "with acquisition.guard(), redis.guard()",
+                "if acquisition and redis",
+            ),
+            replaced("breaker-counts-time", "with self._breakers[1].guard()", "if self._breakers"),
+            replaced("breaker-counts-endings", "with self._breaker.guard()", "if self._breaker"),
+        ),
+        f"{OUTAGE}[4 s-killed]",
+    ),
+    Mistake(
+        "more is acquired than there are permits",
+        replaced(
+            "acquire-within-permits",
+            "self.permits.take(self._settings.batch_operations.per_script)",
+            "self._settings.batch_operations.per_script",
+        ),
+        f"{OUTAGE}[4 s-frozen]",
+    ),
+    Mistake(
+        "a turn whose lease was lost with Redis is forgotten",
+        replaced("schedule-reclaim-runs", "await self._orphans.reclaim(_BATCH)", "[]"),
+        f"{OUTAGE}[4 s-frozen]",
+    ),
+]
+
+
+class TestMistakes(KnownMistakes):
+    mistakes = MISTAKES

@@ -1,0 +1,83 @@
+"""The known mistakes with leases and with their renewal, each put back: its test fails."""
+
+from __future__ import annotations
+
+from tests.support.mistakes import KnownMistakes, Mistake, instead, removed, replaced
+
+CONTRACT = "tests/contract/leases/test_lease_contract.py"
+KEEPER = "tests/integration/leases/test_keeper.py"
+
+MISTAKES = [
+    Mistake(
+        "a stream lease is renewed without looking at its fence",
+        replaced("run-renew-fence", "or have[2] ~= fence ", ""),
+        f"{CONTRACT}::test_the_same_owner_under_an_old_fence_is_stale_too[streams]",
+    ),
+    Mistake(
+        "a lease is renewed without looking at its owner",
+        replaced("held-owner-and-fence", "have[1] == owner and have[2] == fence", "true"),
+        f"{CONTRACT}::test_a_stale_holders_renewal_is_refused_and_changes_nothing[sorted sets]",
+    ),
+    Mistake(
+        "a lease is released by whoever asks",
+        replaced("zset-release-fence", "held(prefix .. key, owner, ARGV[i + 1]) and ", ""),
+        f"{CONTRACT}::test_a_stale_holders_release_is_refused[sorted sets]",
+    ),
+    Mistake(
+        "a leader's term is prolonged by its predecessor",
+        removed("leader-renew-fence"),
+        f"{CONTRACT}::test_a_stale_holders_renewal_is_refused_and_changes_nothing[leader]",
+    ),
+    Mistake(
+        "a leader's term is ended by its predecessor",
+        removed("leader-resign-fence"),
+        f"{CONTRACT}::test_a_stale_holders_release_is_refused[leader]",
+    ),
+    Mistake(
+        "nobody looks when a lease's time is over",
+        removed("lease-end-timer"),
+        f"{KEEPER}::test_a_hung_redis_stops_the_body_before_the_lease_can_move",
+    ),
+    Mistake(
+        "a body has no trust window",
+        replaced("trust-window", "self.trust_seconds", "3600"),
+        f"{KEEPER}::test_a_hung_redis_stops_the_body_before_the_lease_can_move",
+    ),
+    Mistake(
+        "a renewal is trusted from its answer",
+        replaced("trust-window", "asked", "time.monotonic()"),
+        f"{KEEPER}::test_a_renewal_is_trusted_from_when_it_was_asked",
+    ),
+    Mistake(
+        "leases are renewed on the worker's own loop",
+        instead(
+            "renewal-own-thread",
+            "asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()\nwhole = await self._beat(redis)",
+        ),
+        f"{KEEPER}::test_a_blocked_event_loop_does_not_lose_its_lease",
+    ),
+    Mistake(
+        "one lease is renewed per call",
+        replaced("renewal-batch-size", "2000", "1"),
+        f"{KEEPER}::test_a_thousand_leases_are_kept_by_one_call_per_beat",
+    ),
+    Mistake(
+        "a body that lost its lease is waited for before the next renewal",
+        instead(
+            "renewal-not-waiting-for-losers",
+            "self._call_loop(self._apply, holds, standings)\nlosers = {hold for hold, found in zip(holds, standings) if found is Standing.LOST}\nwhile losers & self.guarded:\n    await asyncio.sleep(0.01)",
+        ),
+        f"{KEEPER}::test_a_slow_loser_does_not_hurt_the_other_leases",
+    ),
+    Mistake(
+        "stores are renewed one after the other",
+        replaced(
+            "stores-renewed-concurrently", "await asyncio.gather(*calls)", "[await call for call in calls]"
+        ),
+        f"{KEEPER}::test_a_store_that_hangs_costs_only_its_own_leases",
+    ),
+]
+
+
+class TestMistakes(KnownMistakes):
+    mistakes = MISTAKES
