@@ -59,6 +59,8 @@ async def test_sigterm_ends_an_unwilling_agent_and_hands_its_run_back(quick, sta
     worker.terminate()
     assert await worker.exited() == 0
     assert kernel.start_time(pid) is None
+    # The worker has killed it. An agent whose grace is longer is left behind, and dies with the zygote.
+    assert '"reason":"handed_back"' in worker.logged()
     run = await quick.queue.get(run_id)
     assert (run.status, run.attempt) == (Status.QUEUED, 0)
 
