@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.agents.app import App
-from holdfast.agents.context import Context, SyncContext
 from holdfast.errors import (
     AccessDenied,
     ApiUnavailable,
@@ -37,6 +35,8 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.agents.app import App
+    from holdfast.agents.context import Context, SyncContext
     from holdfast.client import Client, Producer, Rollout, RunHandle, Sent, SyncClient, SyncRunHandle
 
 __all__ = [
@@ -78,11 +78,28 @@ __all__ = [
     "UnknownAgent",
 ]
 
-_CLIENT = frozenset({"Client", "Producer", "Rollout", "RunHandle", "Sent", "SyncClient", "SyncRunHandle"})
+_LOADED_ON_FIRST_USE: Final = {
+    "App": "holdfast.agents.app",
+    "Context": "holdfast.agents.context",
+    "SyncContext": "holdfast.agents.context",
+    "Client": "holdfast.client",
+    "Producer": "holdfast.client",
+    "Rollout": "holdfast.client",
+    "RunHandle": "holdfast.client",
+    "Sent": "holdfast.client",
+    "SyncClient": "holdfast.client",
+    "SyncRunHandle": "holdfast.client",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Load the client when it is first asked for: agents and workers do without it."""
-    if name in _CLIENT:
-        return getattr(importlib.import_module("holdfast.client"), name)
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    """Import a public name when it is first used: every module of the package runs this file first."""
+    if name not in _LOADED_ON_FIRST_USE:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LOADED_ON_FIRST_USE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
