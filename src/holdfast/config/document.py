@@ -6,12 +6,13 @@ Values are kept as they are written: ``0123`` stays a password and ``no`` a name
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from holdfast.config.draft import Document
 from holdfast.config.leaves import leaves, queue_leaves
 from holdfast.config.problems import unknown_key
 from holdfast.config.values import Given, Odd
@@ -30,21 +31,8 @@ class _Tree(dict[str, "_Tree"]):
     """The names of a section: what is below each of them, nothing below a leaf."""
 
 
-@dataclass(slots=True)
-class Document:
-    """What a file says: settings by path, settings of each queue, and what is wrong with it."""
-
-    name: str = ""
-    given: dict[str, Given] = field(default_factory=dict[str, Given])
-    queues: dict[str, dict[str, Given]] = field(default_factory=dict[str, dict[str, Given]])
-    queue_sources: dict[str, str] = field(default_factory=dict[str, str])
-    problems: list[str] = field(default_factory=list[str])
-
-
-def read_document(path: Path | None) -> Document:
+def read_document(path: Path) -> Document:
     """Read a settings file; whatever is wrong with it is among the document's problems."""
-    if path is None:
-        return Document()
     document = Document(name=str(path))
     root = _compose(path, document.problems)
     if isinstance(root, MappingNode):

@@ -24,8 +24,6 @@ from holdfast.config.values import Given, Invalid, read, show_given
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast.config.document import Document
-
 _DEFAULT: Final = "default"
 _IDLE_THRESHOLD: Final = "janitor.idle_threshold_seconds"
 _IDLE_MARGIN_SECONDS: Final = 300
@@ -33,6 +31,17 @@ _IDLE_MARGIN_SECONDS: Final = 300
 _OWN_TO_A_QUEUE: Final = frozenset({"group", "deadletter"})
 
 AnySection = TypeVar("AnySection", bound=Section)
+
+
+@dataclass(slots=True)
+class Document:
+    """What a file says: settings by path, settings of each queue, and what is wrong with it."""
+
+    name: str = ""
+    given: dict[str, Given] = field(default_factory=dict[str, Given])
+    queues: dict[str, dict[str, Given]] = field(default_factory=dict[str, dict[str, Given]])
+    queue_sources: dict[str, str] = field(default_factory=dict[str, str])
+    problems: list[str] = field(default_factory=list[str])
 
 
 @dataclass(slots=True)

@@ -11,8 +11,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from holdfast.config.document import read_document
-from holdfast.config.draft import Draft
+from holdfast.config.draft import Document, Draft
 from holdfast.config.environment import CONFIG_VARIABLE, unknown_variables, variables
 from holdfast.config.leaves import Leaf, leaf_at, leaves, queue_leaves
 from holdfast.config.problems import config_error
@@ -59,7 +58,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     """Read the settings from a file and the environment, or raise ConfigError with all that is wrong."""
     environment = os.environ if environ is None else environ
     file = _find_file(path, environment)
-    draft = Draft(document=read_document(file), environment=variables(environment))
+    draft = Draft(document=_read(file), environment=variables(environment))
     draft.problems += [*draft.document.problems, *unknown_variables(environment)]
     settings = draft.settings()
     draft.contradictions(settings)
@@ -75,6 +74,14 @@ def _find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     if named:
         return Path(named)
     return DEFAULT_FILE if DEFAULT_FILE.exists() else None
+
+
+def _read(file: Path | None) -> Document:
+    if file is None:
+        return Document()
+    from holdfast.config.document import read_document  # noqa: PLC0415 - most processes have no file to parse
+
+    return read_document(file)
 
 
 def _show(path: str, leaf: Leaf, section: Section, below: str, sources: Mapping[str, str]) -> Shown:
