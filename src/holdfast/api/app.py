@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -29,6 +28,7 @@ from holdfast.api.auth import Keyring, check_exposure
 from holdfast.api.door import Door
 from holdfast.api.openapi import describe
 from holdfast.api.replies import reply
+from holdfast.packages import version
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -45,7 +45,7 @@ def create_app(backend: Backend) -> FastAPI:
     check_exposure(settings.api)
     app = FastAPI(
         title="Holdfast",
-        version=importlib.metadata.version("holdfast"),
+        version=version(),
         description=_ABOUT,
         docs_url=None,
         redoc_url=None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import sys
 from typing import Annotated, Protocol, cast
 
@@ -12,6 +11,7 @@ import typer
 from holdfast.cli.parser import Parser
 from holdfast.cli.root import COMMANDS, INTERRUPTED, USAGE, complain, say
 from holdfast.errors import InputError
+from holdfast.packages import version
 
 
 class Noun(Protocol):
@@ -55,7 +55,7 @@ def _root(wanted: str) -> typer.Typer:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"holdfast {importlib.metadata.version('holdfast')}\n")
+        sys.stdout.write(f"holdfast {version()}\n")
         raise typer.Exit
 
 

@@ -8,29 +8,14 @@ Invariant: a client never repeats a command by itself. Replies are bytes, in the
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import re
 import ssl
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import redis.asyncio
-from redis.asyncio.cluster import ClusterNode, RedisCluster
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.driver_info import DriverInfo
-from redis.exceptions import (
-    ClusterError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    ResponseError,
-    SlotNotCoveredError,
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from holdfast.errors import ConfigError
+from holdfast.packages import version
+from holdfast.redis import library
 from holdfast.redis.connections import (
     Client,
     Cluster,
@@ -41,13 +26,28 @@ from holdfast.redis.connections import (
     TcpConnection,
     UnixConnection,
 )
+from holdfast.redis.library import (
+    ClusterError,
+    ClusterNode,
+    DriverInfo,
+    NoBackoff,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisCluster,
+    RedisConnectionError,
+    RedisTimeoutError,
+    ResponseError,
+    Retry,
+    SlotNotCoveredError,
+    TryAgainError,
+)
 
 if TYPE_CHECKING:
     from holdfast.config import RedisSettings
 
-Redis: TypeAlias = redis.asyncio.Redis | RedisCluster
+Redis: TypeAlias = library.Redis | RedisCluster
 
-_DRIVER = DriverInfo().add_upstream_driver("holdfast", importlib.metadata.version("holdfast"))
+_DRIVER = DriverInfo().add_upstream_driver("holdfast", version())
 """How CLIENT LIST calls us. Made once: redis-py would look up its own version for every connection."""
 
 DISCONNECTS: tuple[type[Exception], ...] = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from redis.asyncio.cluster import RedisCluster
+from holdfast.redis.library import RedisCluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,32 +17,38 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import hiredis
-from redis._parsers import AsyncCommandsParser, _AsyncHiredisParser
-from redis.asyncio import (
-    BlockingConnectionPool,
-    Connection,
-    Redis,
-    SentinelConnectionPool,
-    UnixDomainSocketConnection,
-)
-from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelManagedConnection
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisClusterException, SlotNotCoveredError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from holdfast.errors import ConfigError
+from holdfast.redis.library import (
+    AbstractConnection,
+    AsyncCommandsParser,
+    AsyncHiredisParser,
+    AuthenticationError,
+    BlockingConnectionPool,
+    BusyLoadingError,
+    Connection,
+    MasterNotFoundError,
+    Redis,
+    RedisCluster,
+    RedisClusterException,
+    RedisConnectionError,
+    RedisTimeoutError,
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SlotNotCoveredError,
+    UnixDomainSocketConnection,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
-class _Parser(_AsyncHiredisParser):
+class _Parser(AsyncHiredisParser):
     """Gives the errors that mean "not now" the type of one; redis-py leaves them plain ResponseErrors."""
 
     EXCEPTION_CLASSES = {  # noqa: RUF012 - redis-py's own attribute
-        **_AsyncHiredisParser.EXCEPTION_CLASSES,
+        **AsyncHiredisParser.EXCEPTION_CLASSES,
         "BUSY": BusyLoadingError,  # a script runs too long
         "MISCONF": BusyLoadingError,  # the disk is full or broken, so writes are refused
         "NOREPLICAS": BusyLoadingError,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from redis.exceptions import InvalidResponse, RedisError
-
 from holdfast.config import redacted
 from holdfast.errors import ConfigError, HoldfastError, RedisUnavailable
 from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.library import InvalidResponse, RedisError
 
 if TYPE_CHECKING:
     from collections.abc import Generator

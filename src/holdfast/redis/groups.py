@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redis.exceptions import ResponseError
+from holdfast.redis.library import ResponseError
 
 
 def group_is_missing(exc: BaseException) -> bool:

@@ -16,9 +16,8 @@ import weakref
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import NoScriptError
-
 from holdfast.errors import ScriptError
+from holdfast.redis.library import NoScriptError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

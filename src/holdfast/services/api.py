@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import logging
 import os
 import platform
@@ -31,6 +30,7 @@ from holdfast.api.connection import Connection
 from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
 from holdfast.events.hub import Hub
 from holdfast.hosts.engines import registry_of
+from holdfast.packages import version
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.members import Member, Members
 from holdfast.runs.feeds import Feeds
@@ -241,7 +241,7 @@ class ApiProcess:
 
     async def _heartbeat(self, connections: Connections) -> None:
         fields = {
-            "version": importlib.metadata.version("holdfast"),
+            "version": version(),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import importlib.metadata
 import os
 import platform
 import time
@@ -25,6 +24,7 @@ from holdfast.hosts.measuring import measure
 from holdfast.hosts.rescue import Rescue
 from holdfast.hosts.server import Server
 from holdfast.hosts.servicer import AgentHostServicer
+from holdfast.packages import version
 from holdfast.processes.cgroups import Cgroups
 from holdfast.processes.processes import Processes
 from holdfast.redis.client import TROUBLE
@@ -206,7 +206,7 @@ class HostService:
 
     def _fields(self) -> dict[str, str]:
         return describe(self.host.seen()) | {
-            "version": importlib.metadata.version("holdfast"),
+            "version": version(),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": self._since,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import os
 import platform
 import time
 from typing import TYPE_CHECKING
 
+from holdfast.packages import version
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.members import Member
 
@@ -33,7 +33,7 @@ class Presence:
         self._redis = redis
         self._metrics = metrics
         fields = {
-            "version": importlib.metadata.version("holdfast"),
+            "version": version(),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{time.time():.3f}",

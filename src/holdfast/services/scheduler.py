@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import importlib.metadata
 import os
 import platform
 import threading
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.api.scheduledruns import submitter
 from holdfast.leases.keeper import Keeper
+from holdfast.packages import version
 from holdfast.redis.breaker import State
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.command import command
@@ -75,7 +75,6 @@ class SchedulerProcess:
         self._stop = asyncio.Event()
         self._since = time.time()
         # Once: it is read from files, and turns must not wait for that at every heartbeat.
-        self._version = importlib.metadata.version("holdfast")
         self._senders: dict[str, RunQueue] = {}
         self._members = Members.of(settings)
 
@@ -223,7 +222,7 @@ class SchedulerProcess:
 
     async def _announce(self, connections: Connections, scheduler: Scheduler) -> None:
         fields = {
-            "version": self._version,
+            "version": version(),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import importlib.metadata
 import os
 import platform
 import threading
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.errors import ConfigError, Conflict, HoldfastError, StoreUnavailable
 from holdfast.leases.keeper import Keeper
+from holdfast.packages import version
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
 from holdfast.redis.members import Member, Members
 from holdfast.services.connections import Connections
@@ -48,7 +48,6 @@ _STOP_MARGIN_SECONDS = 3.0
 """How long agents may take to unwind once asked to hand back, before the process leaves without them."""
 _THREADS = "holdfast-agent"
 _DAMAGED = "Redis refuses to let us serve {queues}: is a key of that name something else? ({error})"
-_VERSION = importlib.metadata.version("holdfast")
 
 _log = get_logger(__name__)
 
@@ -198,7 +197,7 @@ class WorkerProcess:
     async def _announce(self, connections: Connections, floor: Floor, *, again: bool = True) -> None:
         running = [key for desk in floor.desks for key in desk.worker.running]
         fields = {
-            "version": _VERSION,
+            "version": version(),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",

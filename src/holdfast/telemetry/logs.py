@@ -14,31 +14,19 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, cast
 
+from holdfast.packages import hidden
 from holdfast.telemetry.lines import exception_text, json_line, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Mapping
 
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
     from holdfast.config import LogSettings
 
 
-@contextlib.contextmanager
-def _without_rich() -> Generator[None]:
-    """Keep structlog from loading rich for tracebacks we don't use: megabytes and 200 ms in every worker."""
-    if "rich" in sys.modules:
-        yield
-        return
-    modules = cast("dict[str, object]", sys.modules)
-    modules["rich"] = None
-    try:
-        yield
-    finally:
-        del modules["rich"]
-
-
-with _without_rich():
+# structlog would load rich for tracebacks that are never printed: megabytes and 200 ms in every worker.
+with hidden("rich"):
     import structlog
 
 run_context: ContextVar[Mapping[str, object] | None] = ContextVar("holdfast_run", default=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
@@ -10,6 +9,7 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 from holdfast.client.overhttp.problems import SETTING
 from holdfast.config.shown import shown
 from holdfast.errors import ConfigError
+from holdfast.packages import version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ def headers(key: str) -> Mapping[str, str]:
     if not _KEY.fullmatch(key):
         # Not shown, not even in part: most of it may be right.
         raise ConfigError("api_key (client.key, HOLDFAST_API_KEY) must be printable ASCII without blanks")
-    agent = f"holdfast-client/{importlib.metadata.version('holdfast')}"
+    agent = f"holdfast-client/{version()}"
     shows = {"Authorization": f"Bearer {key}"} if key else {}
     return {"User-Agent": agent, "Accept": "application/json", **shows}
 
