@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import time
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -14,11 +13,7 @@ from holdfast.cli import options, output
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.wording import ago, compact, moment
-from holdfast.client.client import Client
 from holdfast.errors import HoldfastError, InputError, NoHost, NotFound, ResultTimeout, RunError
-from holdfast.hosts.agent import Needs
-from holdfast.hosts.residents import require_alive
-from holdfast.redis.nearby import nearby
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.client.agents import AgentInfo, Agents
     from holdfast.client.handle import RunHandle
     from holdfast.config import Settings
+    from holdfast.hosts.agent import Needs
 
 T = TypeVar("T")
 
@@ -205,6 +201,8 @@ def ask(
 
 async def _answer(known: Agents, agent_id: str, message: Any, wait: float) -> Any:
     """What ``ask`` returns; where there is no reply, say how to look at the message."""
+    from holdfast.hosts.residents import require_alive
+
     there = await known.get(agent_id)
     require_alive(there.status, there.error, agent_id)
     sent = await known.send(agent_id, message)
@@ -222,6 +220,11 @@ def _look(sent: RunHandle) -> str:
 
 def with_agents(settings: Settings, work: Callable[[Agents], Awaitable[T]]) -> T:
     """Do something with the agents of the Redis that is configured, or of this directory's server."""
+    import asyncio
+
+    from holdfast.client.client import Client
+    from holdfast.redis.nearby import nearby
+
     near = msgspec.structs.replace(settings, redis=nearby(settings.redis))
 
     async def use() -> T:
@@ -245,6 +248,8 @@ async def _begun(known: Agents, begin: Callable[[], Awaitable[AgentInfo]], secon
 
 async def _first_host(known: Agents, seconds: float) -> bool:
     """Wait for any host; False if none comes in time."""
+    import asyncio
+
     if not seconds:
         return False
     output.note(f"waiting for a host, {seconds:g} s at most")
@@ -257,6 +262,8 @@ async def _first_host(known: Agents, seconds: float) -> bool:
 
 
 def _needs(text: str) -> Needs:
+    from holdfast.hosts.agent import Needs
+
     try:
         return msgspec.convert(options.json_value(text), Needs)
     except msgspec.ValidationError as exc:

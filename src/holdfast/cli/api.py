@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.agents.loader import load_app
 from holdfast.cli.serving import Parser, serving
-from holdfast.config import load
 from holdfast.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -35,9 +33,12 @@ def run(arguments: list[str]) -> int:
         "--port", metavar="PORT", type=int, help="the port, instead of api.port; 0 is a free one"
     )
     given = parser.parse_args(arguments)
+    from holdfast.agents.loader import load_app
+    from holdfast.config import load
+
     settings = _placed(load(given.config).settings, given.host, given.port)
     try:
-        from holdfast.services.api import run_api  # noqa: PLC0415  an extra that may be missing
+        from holdfast.services.api import run_api  # an extra that may be missing
     except ModuleNotFoundError as exc:
         raise ConfigError(f"{_MISSING} ({exc})") from exc
     with serving(settings, json=given.json) as settings:
@@ -65,7 +66,7 @@ def _new_key(arguments: list[str]) -> int:
     )
     given = parser.parse_args(arguments)
     try:
-        from holdfast.api.auth import new_key  # noqa: PLC0415  an extra that may be missing
+        from holdfast.api.auth import new_key  # an extra that may be missing
     except ModuleNotFoundError as exc:
         raise ConfigError(f"{_MISSING} ({exc})") from exc
     key, line = new_key(given.name, tenant=given.tenant, roles=given.roles)

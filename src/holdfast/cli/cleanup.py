@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -12,17 +13,15 @@ from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import span
-from holdfast.config.durations import parse_duration
 from holdfast.errors import InputError
-from holdfast.runs.cleanup import Cleanup, Ghost
-from holdfast.runs.retention import Retention, Swept
-from holdfast.services.podkeeping import looking_at_pods
-from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from holdfast.config import JanitorSettings
+    from holdfast.runs.cleanup import Ghost
     from holdfast.runs.partition import Partition
     from holdfast.runs.podproof import PodProofs
+    from holdfast.runs.retention import Swept
+    from holdfast.telemetry.metrics import Metrics
 
 _COLUMNS = (
     Column("QUEUE", free=True),
@@ -40,7 +39,8 @@ _WORDS = {
 }
 
 
-class Pass(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Pass:
     """What one pass over one queue did, or would have done."""
 
     queue: str
@@ -70,6 +70,9 @@ def cleanup(
     only_look = dry_run or janitor.dry_run
 
     async def work(station: Station) -> list[Pass]:
+        from holdfast.services.podkeeping import looking_at_pods
+        from holdfast.telemetry.metrics import Metrics
+
         queues = [await station.queue(queue)] if queue is not None else station.queues()
         partitions = [partition for each in queues for partition in await each.all_partitions()]
         metrics = Metrics(())
@@ -84,6 +87,8 @@ def cleanup(
 
 
 def _patient(settings: JanitorSettings, idle: str | None) -> JanitorSettings:
+    from holdfast.config.durations import parse_duration
+
     if idle is None:
         return settings
     seconds = parse_duration(idle, unit="s")
@@ -100,6 +105,9 @@ async def _clean(
     pods: PodProofs | None,
     dry_run: bool,
 ) -> Pass:
+    from holdfast.runs.cleanup import Cleanup
+    from holdfast.runs.retention import Retention
+
     ttl = station.settings.lease.ttl_seconds
     ghosts = Cleanup(queue, station.members(), janitor, metrics, ttl_seconds=ttl, pods=pods)
     retention = Retention(queue, metrics, ttl_seconds=ttl)

@@ -9,9 +9,7 @@ import typer
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
-from holdfast.config import load
 from holdfast.errors import ConfigError
-from holdfast.redis.client import parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +33,8 @@ def show_config(
     config: options.Config = None,
 ) -> None:
     """Show every setting, its value and where that came from. Secrets are hidden."""
+    from holdfast.config import load
+
     rows = [shown for shown in load(config).shown() if not changed or shown.source != "default"]
     if json:
         output.document(rows)
@@ -62,6 +62,9 @@ def check_config(json: options.Json = False, config: options.Config = None) -> N
 
 
 def _checked(config: Path | None) -> Loaded:
+    from holdfast.config import load
+    from holdfast.redis.client import parse
+
     loaded = load(config)
     if loaded.settings.redis.url:
         parse(loaded.settings.redis.url)

@@ -10,10 +10,6 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.root import COMMANDS
-from holdfast.config import load
-from holdfast.config.environment import CONFIG_VARIABLE
-from holdfast.scaling.local import capped
-from holdfast.services.dev.run import run_dev
 
 _WORKERS = 2
 
@@ -52,6 +48,11 @@ def dev(
     config: options.Config = None,
 ) -> None:
     """Run the server, workers, a scheduler, the API and a host for residents until Ctrl-C; reload them."""
+    from holdfast.config import load
+    from holdfast.config.environment import CONFIG_VARIABLE
+    from holdfast.scaling.local import capped
+    from holdfast.services.dev.run import run_dev
+
     loaded = load(config)
     settings, port_asked = loaded.settings, port is not None or loaded.sources["api.port"] != "default"
     # The processes read the settings themselves, so they are told the same.

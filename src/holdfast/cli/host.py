@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.agents.loader import load_app
 from holdfast.cli.serving import Parser, serving
-from holdfast.config import load
-from holdfast.config.environment import CONFIG_VARIABLE
 
 
 def run(arguments: list[str]) -> int:
@@ -17,12 +14,16 @@ def run(arguments: list[str]) -> int:
         "--app", default="", metavar="APP", help="its residents: package.module:app or path/to/file.py:app"
     )
     given = parser.parse_args(arguments)
+    from holdfast.agents.loader import load_app
+    from holdfast.config import load
+    from holdfast.config.environment import CONFIG_VARIABLE
+
     settings = load(given.config).settings
     if given.config is not None:
         os.environ[CONFIG_VARIABLE] = str(given.config.resolve())  # for the processes of its agents
     if given.app:
         load_app(given.app)  # what is wrong with it is said now, and not by every agent
-    from holdfast.services.host import run_host  # noqa: PLC0415  gRPC is an extra
+    from holdfast.services.host import run_host  # gRPC is an extra
 
     with serving(settings, json=given.json) as settings:
         return run_host(settings, given.app)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from holdfast.cli.serving import Parser, serving
-from holdfast.config import load
-from holdfast.services.janitor import run_janitor
 
 
 def run(arguments: list[str]) -> int:
     """Sweep until SIGTERM or Ctrl-C."""
     given = Parser("janitor").parse_args(arguments)
+    from holdfast.config import load
+    from holdfast.services.janitor import run_janitor
+
     with serving(load(given.config).settings, json=given.json) as settings:
         return run_janitor(settings)

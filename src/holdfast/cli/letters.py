@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import Conflict, NotFound
-from holdfast.runs.deadletter import DeadLetters, Dealt, Letter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.cli.station import Station
+    from holdfast.runs.deadletter import DeadLetters, Dealt, Letter
 
 _COUNTED = 10_000
 
@@ -63,6 +63,8 @@ class Boxes:
     @classmethod
     async def at(cls, station: Station, queue: str | None) -> Self:
         """Those of the queue that was named, else of every configured one."""
+        from holdfast.runs.deadletter import DeadLetters
+
         queues = [await station.queue(queue)] if queue is not None else station.queues()
         return cls({each.name: DeadLetters(each) for each in queues})
 
@@ -97,6 +99,8 @@ class Boxes:
 
     async def each(self, refs: Sequence[str], deal: Callable[[Found], Awaitable[None]]) -> Dealt:
         """Deal with one letter after the other; one that is refused spares the others."""
+        from holdfast.runs.deadletter import Dealt
+
         done: list[Letter] = []
         refused: dict[str, str] = {}
         for ref in refs:
@@ -110,6 +114,8 @@ class Boxes:
 
     async def all(self, deal: Callable[[DeadLetters], Awaitable[Dealt]]) -> Dealt:
         """Deal with every letter of every queue."""
+        from holdfast.runs.deadletter import Dealt
+
         parts = [await deal(box) for box in self._boxes.values()]
         refused = {ref: why for part in parts for ref, why in part.refused.items()}
         return Dealt([letter for part in parts for letter in part.done], refused)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,6 @@ import msgspec
 
 from holdfast.cli import options, output
 from holdfast.cli.root import COMMANDS
-from holdfast.config import redacted
-from holdfast.store.open import migrate_store
 
 if TYPE_CHECKING:
     import typer
@@ -31,6 +28,11 @@ def add_to(root: typer.Typer) -> None:
 
 def migrate(json: options.Json = False, config: options.Config = None) -> None:
     """Apply the migrations that the database lacks; a SQLite file is also brought up to date by its use."""
+    import asyncio
+
+    from holdfast.config import redacted
+    from holdfast.store.open import migrate_store
+
     database = options.read_settings(config).database
     where = redacted(database.url) or str(Path(database.path).absolute())
     done = Migrated(where, asyncio.run(migrate_store(database)))

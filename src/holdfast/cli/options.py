@@ -10,7 +10,6 @@ import msgspec
 import typer
 
 from holdfast.cli.parser import Parser
-from holdfast.config import load
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many
 
 def read_settings(config: Path | None) -> Settings:
     """Return the settings, from the file that was named if one was."""
+    from holdfast.config import load
+
     return load(config).settings
 
 

@@ -74,7 +74,7 @@ def note(text: str) -> None:
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print rows under their titles, or what there is to say if there are none."""
-    from rich.table import Table  # noqa: PLC0415 - rich is for people's tables only, and slow to load
+    from rich.table import Table
 
     cells = [[_styled(cell) for cell in row] for row in rows]
     if not cells:
@@ -105,7 +105,7 @@ def _fit(columns: Sequence[Column], rows: list[list[Text]], width: int) -> None:
 
 def record(fields: Iterable[tuple[str, str]]) -> None:
     """Print one thing, a field a line; fields that are empty are left out."""
-    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
     shown.add_column(style="bold", no_wrap=True)
@@ -118,7 +118,7 @@ def record(fields: Iterable[tuple[str, str]]) -> None:
 
 def event(happened: Event) -> None:
     """Print an event of a feed on one line, at once."""
-    from rich.text import Text  # noqa: PLC0415 - as above
+    from rich.text import Text
 
     data = "" if happened.data in (None, {}) else compact(happened.data)
     kind = printable(happened.type)
@@ -128,13 +128,13 @@ def event(happened: Event) -> None:
 
 
 def _styled(value: str, *, lines: bool = False) -> Text:
-    from rich.text import Text  # noqa: PLC0415 - as above
+    from rich.text import Text
 
     return Text(printable(value, lines=lines), style=_STYLES.get(value.partition(" ")[0], ""))
 
 
 def _print(shown: RenderableType) -> None:
-    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.console import Console
 
     terminal = sys.stdout.isatty()
     console = Console(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from holdfast.cli import options, output
@@ -12,14 +12,14 @@ from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import moment, span
-from holdfast.config.checks import key_slot
-from holdfast.runs.partition import Depth, Gate, partition_depths
-from holdfast.runs.queue import RunQueue, together
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+    from holdfast.runs.partition import Depth, Gate
+    from holdfast.runs.queue import RunQueue
 
 queues = options.group(COMMANDS["queues"])
 
@@ -45,7 +45,8 @@ def add_to(root: typer.Typer) -> None:
     root.add_typer(queues, name="queues")
 
 
-class QueueState(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class QueueState:
     """A queue as it is now."""
 
     name: str
@@ -61,7 +62,8 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     settings: Any = None
 
 
-class PartitionState(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class PartitionState:
     """One partition as it is now: the key of its stream, its slot in a cluster, and its work."""
 
     stream: str
@@ -91,7 +93,7 @@ def show_queue(name: QueueName = None, json: options.Json = False, config: optio
     async def work(station: Station) -> QueueState:
         queue = await station.queue(name)
         serving = await station.members().serving(station.redis)
-        return msgspec.structs.replace(await _state(queue, serving), settings=queue.settings)
+        return replace(await _state(queue, serving), settings=queue.settings)
 
     state = at_station(options.read_settings(config), work)
     if json:
@@ -101,6 +103,10 @@ def show_queue(name: QueueName = None, json: options.Json = False, config: optio
 
 
 async def _state(queue: RunQueue, serving: Counter[str]) -> QueueState:
+    from holdfast.config.checks import key_slot
+    from holdfast.runs.partition import partition_depths
+    from holdfast.runs.queue import together
+
     partitions = await queue.all_partitions()
     depths = await partition_depths(queue.redis, partitions)
     depth = together(depths)

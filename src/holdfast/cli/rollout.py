@@ -13,12 +13,11 @@ from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, moment
-from holdfast.client.rollout import checked_percent, checked_rollout
-from holdfast.client.rollouts import Rollouts
 from holdfast.errors import InputError, NotFound
 
 if TYPE_CHECKING:
     from holdfast.client.rollout import Rollout
+    from holdfast.client.rollouts import Rollouts
 
 rollout = options.group(COMMANDS["rollout"])
 
@@ -98,6 +97,8 @@ def show_rollout(
     name: Name, tenant: Tenant = None, json: options.Json = False, config: options.Config = None
 ) -> None:
     """Show one roll-out, and which way the tenants go that are named."""
+    from holdfast.client.rollout import checked_rollout
+
     checked_rollout(name)
 
     async def work(station: Station) -> Rollout:
@@ -119,6 +120,8 @@ def set_rollout(
     config: options.Config = None,
 ) -> None:
     """Set the percentage, or what a tenant does. Producers go by it within a second, without a restart."""
+    from holdfast.client.rollout import checked_percent, checked_rollout
+
     checked_rollout(name)
     if percent is not None:
         checked_percent(percent)
@@ -150,6 +153,8 @@ def _begin(name: str, others: list[str], *, create: bool) -> None:
 @rollout.command("remove")
 def remove_rollout(name: Name, json: options.Json = False, config: options.Config = None) -> None:
     """Forget a roll-out. A producer that still has a fallback sends everything there."""
+    from holdfast.client.rollout import checked_rollout
+
     checked_rollout(name)
 
     async def work(station: Station) -> None:
@@ -163,6 +168,8 @@ def remove_rollout(name: Name, json: options.Json = False, config: options.Confi
 
 
 def _rollouts(station: Station) -> Rollouts:
+    from holdfast.client.rollouts import Rollouts
+
     return Rollouts(station.redis, prefix=station.settings.redis.key_prefix)
 
 

@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from holdfast.api.explain import explain, explain_past
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, compact, moment, span
 from holdfast.errors import HoldfastError, InputError, NotFound, RedisUnavailable
-from holdfast.events.feed import checked_event_id
-from holdfast.runs.past import expired, unchangeable
-from holdfast.runs.queue import Page
 from holdfast.runs.run import Run, Status, checked_id
 
 if TYPE_CHECKING:
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.events.event import Event
     from holdfast.runs.past import Change
-    from holdfast.runs.queue import RunQueue
+    from holdfast.runs.queue import Page, RunQueue
 
 runs = options.group(COMMANDS["runs"])
 
@@ -88,6 +84,8 @@ def list_runs(
 
 
 def _merged(pages: list[Page], limit: int) -> Page:
+    from holdfast.runs.queue import Page
+
     newest = sorted((run for page in pages for run in page.runs), key=lambda run: -run.submitted_at)
     return Page(newest[:limit])
 
@@ -158,6 +156,9 @@ def show_events(
     config: options.Config = None,
 ) -> None:
     """Show what happened to a run, in order. With --json, a line for each event."""
+    from holdfast.events.feed import checked_event_id
+    from holdfast.runs.past import expired
+
     checked_event_id(after)
     show: Callable[[Event], None] = output.json_line if json else output.event
 
@@ -253,6 +254,8 @@ def explain_run(
 
 
 async def _explained(station: Station, run_id: str, name: str | None) -> tuple[Run, list[str]]:
+    from holdfast.api.explain import explain, explain_past
+
     try:
         queue = await station.queue_of(run_id, name)
         run = await queue.get(run_id)
@@ -294,6 +297,8 @@ def _each(
 
 async def _changing(station: Station, run_id: str, queue: str | None, verb: Change) -> RunQueue:
     """The queue of a run that is about to be changed; Conflict if only the archive has the run."""
+    from holdfast.runs.past import unchangeable
+
     try:
         return await station.queue_of(_checked(run_id), queue)
     except NotFound as missing:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.agents.loader import load_app
 from holdfast.cli.serving import Parser, serving
-from holdfast.config import load
-from holdfast.services.scheduler import run_scheduler
 
 
 def run(arguments: list[str]) -> int:
@@ -15,5 +12,9 @@ def run(arguments: list[str]) -> int:
         "--app", required=True, metavar="APP", help="the agents: package.module:app or path/to/file.py:app"
     )
     given = parser.parse_args(arguments)
+    from holdfast.agents.loader import load_app
+    from holdfast.config import load
+    from holdfast.services.scheduler import run_scheduler
+
     with serving(load(given.config).settings, json=given.json) as settings:
         return run_scheduler(settings, load_app(given.app))

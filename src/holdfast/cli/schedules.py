@@ -14,25 +14,17 @@ from holdfast.cli.root import COMMANDS
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, compact, moment, span
 from holdfast.errors import InputError, NotFound
-from holdfast.runs.run import Submission
-from holdfast.schedules.backfill import Backfill
-from holdfast.schedules.coming import coming
-from holdfast.schedules.definitions import Definitions, removal_refused
-from holdfast.schedules.entries import Entries, Entry
-from holdfast.schedules.explain import explain
-from holdfast.schedules.patterns import Patterns
-from holdfast.schedules.place import checked_keys, run_request
-from holdfast.schedules.registry import Registry
-from holdfast.schedules.schedule import Schedule, decoded
-from holdfast.schedules.targets import served_queues
-from holdfast.schedules.trigger import Cron, Every
-from holdfast.schedules.words import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from holdfast.schedules.backfill import Filled
+    from holdfast.schedules.definitions import Definitions
+    from holdfast.schedules.entries import Entries, Entry
+    from holdfast.schedules.registry import Registry
+    from holdfast.schedules.schedule import Schedule
+    from holdfast.schedules.words import Changed
 
 schedules = options.group(COMMANDS["schedules"])
 
@@ -145,6 +137,9 @@ def next_times(
     """Tell the next turns of a schedule."""
 
     async def work(station: Station) -> tuple[list[float], str]:
+        from holdfast.schedules.coming import coming
+        from holdfast.schedules.schedule import decoded
+
         entry, now = await _entries(station).get(name), (await _registry(station).count()).now
         schedule = decoded(entry.spec)
         return coming(entry, schedule, now, count), _zone(schedule)
@@ -172,6 +167,10 @@ def backfill_schedule(
     window = (_time("--from", start), _time("--to", end))
 
     async def work(station: Station) -> tuple[list[Filled], str]:
+        from holdfast.runs.run import Submission
+        from holdfast.schedules.backfill import Backfill
+        from holdfast.schedules.place import checked_keys, run_request
+
         async def submit(schedule: Schedule, turn: str) -> bool:
             queue = await station.queue(schedule.target)
             return (await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))).fresh
@@ -211,6 +210,11 @@ def explain_schedule(name: Name, json: options.Json = False, config: options.Con
     """Say why a schedule does not run now."""
 
     async def work(station: Station) -> str:
+        from holdfast.schedules.explain import explain
+        from holdfast.schedules.patterns import Patterns
+        from holdfast.schedules.schedule import decoded
+        from holdfast.schedules.targets import served_queues
+
         entry, now = await _entries(station).get(name), (await _registry(station).count()).now
         members = await station.members().all(station.redis)
         return explain(
@@ -231,10 +235,16 @@ def explain_schedule(name: Name, json: options.Json = False, config: options.Con
 
 
 def _entries(station: Station) -> Entries:
+    from holdfast.schedules.entries import Entries
+    from holdfast.schedules.place import checked_keys
+
     return Entries(station.redis, checked_keys(station.settings.redis))
 
 
 def _registry(station: Station) -> Registry:
+    from holdfast.schedules.place import checked_keys
+    from holdfast.schedules.registry import Registry
+
     return Registry(station.redis, checked_keys(station.settings.redis))
 
 
@@ -251,6 +261,10 @@ def _change(
     json: bool,
     config: Path | None,
 ) -> None:
+    from holdfast.schedules.definitions import Definitions, removal_refused
+    from holdfast.schedules.place import checked_keys
+    from holdfast.schedules.words import Changed
+
     async def work(station: Station) -> dict[str, Changed]:
         registry = _registry(station)
         names = await _found(registry, wanted)
@@ -285,6 +299,8 @@ async def _found(registry: Registry, wanted: Sequence[str]) -> list[str]:
 
 
 def _schedule(entry: Entry) -> Schedule | None:
+    from holdfast.schedules.schedule import decoded
+
     try:
         return decoded(entry.spec)
     except InputError:
@@ -298,6 +314,8 @@ def _document(entry: Entry) -> dict[str, Any]:
 
 
 def _trigger(schedule: Schedule | None) -> str:
+    from holdfast.schedules.trigger import Cron, Every
+
     if schedule is None:
         return "unreadable"
     match schedule.trigger:
@@ -311,6 +329,8 @@ def _trigger(schedule: Schedule | None) -> str:
 
 def _zone(schedule: Schedule | None) -> str:
     """Whose clocks its turns follow: those of a cron expression its own, any others those here."""
+    from holdfast.schedules.trigger import Cron
+
     return schedule.trigger.zone if schedule is not None and isinstance(schedule.trigger, Cron) else ""
 
 

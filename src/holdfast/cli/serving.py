@@ -11,8 +11,6 @@ import msgspec
 
 from holdfast.cli.root import COMMANDS
 from holdfast.errors import InputError
-from holdfast.redis.nearby import embedded_server, nearby
-from holdfast.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -44,6 +42,9 @@ def serving(settings: Settings, *, json: bool) -> Generator[Settings]:
 
     A worker that lost its REDIS_URL must say so: with a server of its own it would look well and do nothing.
     """
+    from holdfast.redis.nearby import embedded_server, nearby
+    from holdfast.telemetry import logs
+
     logs.configure(msgspec.structs.replace(settings.log, format="json") if json else settings.log)
     found = nearby(settings.redis)
     with contextlib.ExitStack() as stack:

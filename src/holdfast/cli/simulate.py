@@ -30,7 +30,6 @@ from holdfast.scaling.simulation.drawing import (
     svg,
     waiting_of,
 )
-from holdfast.scaling.simulation.engine import Simulation
 from holdfast.scaling.simulation.policies import NAMED, policies_of
 from holdfast.scaling.simulation.recording import recorded
 from holdfast.scaling.simulation.scaledobject import Target, scaled_object, to_yaml
@@ -224,6 +223,8 @@ def _asked(settings: Settings, given: str | None, traced: str) -> QueueSettings:
 
 
 def _simulated(trace: Trace, policies: Sequence[Policy], world: World) -> list[Outcome]:
+    from holdfast.scaling.simulation.engine import Simulation
+
     outcomes: list[Outcome] = []
     for policy in policies:
         if sys.stderr.isatty():

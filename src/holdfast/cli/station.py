@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from holdfast.config.names import checked_queue
 from holdfast.errors import NotFound
-from holdfast.redis.edge import answering
-from holdfast.redis.members import Members
-from holdfast.redis.nearby import nearby
-from holdfast.runs.feeds import Feeds
-from holdfast.runs.past import past_run
-from holdfast.services.connections import Connections
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.config import Settings
+    from holdfast.redis.members import Members
+    from holdfast.runs.feeds import Feeds
     from holdfast.runs.queue import RunQueue
     from holdfast.runs.run import Run
+    from holdfast.services.connections import Connections
 
 T = TypeVar("T")
 
@@ -43,6 +38,8 @@ class Station:
 
     async def queue(self, name: str | None = None) -> RunQueue:
         """The queue of that name, or the default one; it is configured or in use, else NotFound."""
+        from holdfast.config.names import checked_queue
+
         name = self.settings.messaging.queue if name is None else checked_queue(name)
         queue = self._connections.queue(self.settings.queue_named(name))
         if name not in self.settings.queue_names() and not await self._in_use(queue):
@@ -76,24 +73,37 @@ class Station:
 
     async def past(self, run_id: str, name: str | None, missing: NotFound) -> Run:
         """A run that only the archive knows, else ``missing``."""
+        from holdfast.runs.past import past_run
+
         return await past_run(self.store, run_id, missing, queue=name or "")
 
     def feed(self, queue: RunQueue) -> Feeds:
         """The feeds of a queue's runs."""
+        from holdfast.runs.feeds import Feeds
+
         return Feeds(queue, self.settings.redis)
 
     def members(self) -> Members:
         """The live processes."""
+        from holdfast.redis.members import Members
+
         return Members.of(self.settings)
 
 
 def at_station(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:
     """Do ``work`` with the Redis that is configured, or else with this directory's embedded server."""
+    import asyncio
+
+    from holdfast.redis.nearby import nearby
+
     found = msgspec.structs.replace(settings, redis=nearby(settings.redis))
     return asyncio.run(_connected(found, work))
 
 
 async def _connected(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:
+    from holdfast.redis.edge import answering
+    from holdfast.services.connections import Connections
+
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(answering(settings.redis.url))
         connections = await stack.enter_async_context(Connections(settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +11,6 @@ import typer
 from holdfast.cli import options, output
 from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
-from holdfast.client import Client
-from holdfast.client.handle import error_of
 from holdfast.errors import InputError
 from holdfast.runs.run import Multitask, Priority, Status
 
@@ -84,6 +81,8 @@ async def _ask(
 ) -> Run | None:
     """Submit the run and say so; with ``follow``, return it as it ended."""
     await station.queue(wanted.get("queue"))
+    from holdfast.client import Client
+
     async with Client(station.settings.redis.url, settings=station.settings) as client:
         handle = await client.submit(agent, value, **wanted)
         await _accepted(station, handle, agent, json=json)
@@ -121,13 +120,17 @@ async def _warn(station: Station, queue: str, agent: str) -> None:
 
 
 async def _follow(handle: RunHandle, *, json: bool) -> Run:
+    from asyncio import CancelledError
+
+    from holdfast.client.handle import error_of
+
     try:
         async with aclosing(handle.events()) as events:
             async for happened in events:
                 (output.json_line if json else output.event)(happened)
                 if happened.type == "interrupted" and not json:
                     output.note(f"it waits for an answer: holdfast runs resume {handle.run_id} '\"yes\"'")
-    except asyncio.CancelledError:  # Ctrl-C: it ends the looking, not the run
+    except CancelledError:  # Ctrl-C: it ends the looking, not the run
         again = f"holdfast runs events {handle.run_id} --follow"
         output.note(f"the run goes on: {again} shows it, holdfast runs cancel {handle.run_id} ends it")
         raise

@@ -6,9 +6,6 @@ import math
 import time
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
-
-import msgspec
 
 _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"))
 
@@ -48,12 +45,21 @@ def moment(at: float, zone: str = "") -> str:
     """Write a date and time with its zone (the one here, if none is given), and how long ago that was."""
     if not at:
         return ""
-    there = datetime.fromtimestamp(at, ZoneInfo(zone)) if zone else datetime.fromtimestamp(at).astimezone()
-    return f"{there:%Y-%m-%d %H:%M:%S %Z} ({ago(at)})"
+    return f"{_in_zone(at, zone):%Y-%m-%d %H:%M:%S %Z} ({ago(at)})"
+
+
+def _in_zone(at: float, zone: str) -> datetime:
+    if not zone:
+        return datetime.fromtimestamp(at).astimezone()
+    from zoneinfo import ZoneInfo
+
+    return datetime.fromtimestamp(at, ZoneInfo(zone))
 
 
 def compact(value: Any) -> str:
     """Write a value as JSON on one line."""
+    import msgspec
+
     return msgspec.json.encode(value).decode()
 
 

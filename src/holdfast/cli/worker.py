@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.agents.loader import load_app
 from holdfast.cli.serving import Parser, serving
-from holdfast.config import load
-from holdfast.config.environment import CONFIG_VARIABLE
-from holdfast.config.names import checked_queue
-from holdfast.services.worker import run_worker
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -38,7 +33,14 @@ def run(arguments: list[str]) -> int:
         help="keep as many worker processes for each queue as it needs, within this range or, without one, "
         "within the queue's scaling settings",
     )
-    given = parser.parse_args(arguments)
+    return _serve(parser.parse_args(arguments))
+
+
+def _serve(given: Any) -> int:
+    from holdfast.agents.loader import load_app
+    from holdfast.config import load
+    from holdfast.config.names import checked_queue
+
     settings = load(given.config).settings
     if given.queue:
         names = tuple(dict.fromkeys(checked_queue(name) for name in given.queue))
@@ -46,13 +48,16 @@ def run(arguments: list[str]) -> int:
         settings = msgspec.structs.replace(settings, worker=worker)
     if given.autoscale is not None:
         return _autoscale(settings, given)
+    from holdfast.services.worker import run_worker
+
     with serving(settings, json=given.json) as settings:
         return run_worker(settings, load_app(given.app))
 
 
 def _autoscale(settings: Settings, given: Any) -> int:
-    from holdfast.scaling.local import read_bounds  # noqa: PLC0415 - a plain worker has no use for it
-    from holdfast.services.autoscaler import run_autoscaler  # noqa: PLC0415 - as above
+    from holdfast.config.environment import CONFIG_VARIABLE
+    from holdfast.scaling.local import read_bounds
+    from holdfast.services.autoscaler import run_autoscaler
 
     bounds = read_bounds(given.autoscale) if given.autoscale else None
     if given.config is not None:  # the workers read the settings themselves

@@ -21,7 +21,7 @@ def add_to(root: typer.Typer) -> None:
 def run_demo(*, keep: bool = False) -> int:
     """Run the demo and return its exit code: 0 only if every run is accounted for."""
     try:
-        from holdfast.cli.demo.run import play_demo  # noqa: PLC0415  extras that may be missing
+        from holdfast.cli.demo.run import play_demo  # extras that may be missing
     except ModuleNotFoundError as exc:
         raise ConfigError(
             f"the demo needs more packages: pip install 'holdfast[api,embedded]' ({exc})"
