@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import random as _random
 import time
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from holdfast.agents import evidence
 from holdfast.config import duration_seconds
@@ -47,8 +48,7 @@ class FailureClass(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """Why an attempt failed; ``exact``: ``retry_after`` is the agent's own wish, not a floor."""
 
     kind: FailureClass
@@ -183,8 +183,7 @@ def _backoff(kind: FailureClass, attempt: int, backoff: BackoffSettings) -> floa
         return float(backoff.cap_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(msgspec.Struct, frozen=True):
     kind: FailureClass
     wait: float | None = None
     exact: bool = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from holdfast.agents.failures import Failure
+import msgspec
+
+from holdfast.agents.failures import Failure
 
 
 class StopReason(StrEnum):
@@ -17,52 +17,45 @@ class StopReason(StrEnum):
     DRAIN = "drain"
 
 
-@dataclass(frozen=True, slots=True)
-class Succeeded:
+class Succeeded(msgspec.Struct, frozen=True):
     """The agent returned; whether ``result`` can be written as JSON is checked by whoever settles."""
 
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The agent raised; ``retry_in`` is filled by whoever knows attempts and backoff, None = give up."""
 
     failure: Failure
     retry_in: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(msgspec.Struct, frozen=True):
     """The deadline came first."""
 
     after_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(msgspec.Struct, frozen=True):
     """Somebody cancelled the run while it was running."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(msgspec.Struct, frozen=True):
     """The agent asks ``value`` and waits for an answer, without a worker; ``index`` counts its questions."""
 
     index: int
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Yielded:
+class Yielded(msgspec.Struct, frozen=True):
     """The run goes back unfinished, to be run elsewhere; it keeps its attempt count."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """Somebody else may hold the run now: nothing may be written."""
 
 

@@ -6,9 +6,10 @@ import itertools
 import re
 from binascii import crc_hqx
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, urlsplit
+
+import msgspec
 
 from holdfast.config.queues import partition_name
 from holdfast.config.redis import REDIS_SCHEMES, RedisSettings
@@ -56,16 +57,14 @@ _TAG = re.compile(r"\{([^}]+)\}")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a value in question was set: its path, and how to say it with its value and source."""
 
     path: str
     said: str
 
 
-@dataclass(frozen=True, slots=True)
-class Contradiction:
+class Contradiction(msgspec.Struct, frozen=True):
     """Settings that don't go together; ``paths`` are those that the sentence relies on."""
 
     paths: tuple[str, ...]

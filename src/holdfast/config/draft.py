@@ -5,7 +5,6 @@ A value that is wrong is reported once and replaced by its default, so that the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -33,27 +32,25 @@ _OWN_TO_A_QUEUE: Final = frozenset({"group", "deadletter"})
 AnySection = TypeVar("AnySection", bound=Section)
 
 
-@dataclass(slots=True)
-class Document:
+class Document(msgspec.Struct):
     """What a file says: settings by path, settings of each queue, and what is wrong with it."""
 
     name: str = ""
-    given: dict[str, Given] = field(default_factory=dict[str, Given])
-    queues: dict[str, dict[str, Given]] = field(default_factory=dict[str, dict[str, Given]])
-    queue_sources: dict[str, str] = field(default_factory=dict[str, str])
-    problems: list[str] = field(default_factory=list[str])
+    given: dict[str, Given] = msgspec.field(default_factory=dict[str, Given])
+    queues: dict[str, dict[str, Given]] = msgspec.field(default_factory=dict[str, dict[str, Given]])
+    queue_sources: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    problems: list[str] = msgspec.field(default_factory=list[str])
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(msgspec.Struct):
     """What the file and the environment gave, becoming one tree."""
 
     document: Document
     environment: dict[str, list[Given]]
-    values: dict[str, object] = field(default_factory=dict[str, object])
-    sources: dict[str, str] = field(default_factory=dict[str, str])
-    problems: list[str] = field(default_factory=list[str])
-    wrong: set[str] = field(default_factory=set[str])
+    values: dict[str, object] = msgspec.field(default_factory=dict[str, object])
+    sources: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    problems: list[str] = msgspec.field(default_factory=list[str])
+    wrong: set[str] = msgspec.field(default_factory=set[str])
 
     def settings(self) -> Settings:
         """Settle every leaf and every queue, and build the tree."""

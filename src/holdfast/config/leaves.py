@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, cast, get_args, get_origin
 
@@ -29,8 +28,7 @@ _KINDS: Final[dict[object, Kind]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True):
     """One setting: where it is, what it may be, and what the environment calls it."""
 
     path: str

@@ -6,27 +6,27 @@ Nothing is returned unless everything is right; everything that is wrong is said
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
 
 from holdfast.config.draft import Document, Draft
 from holdfast.config.environment import CONFIG_VARIABLE, unknown_variables, variables
 from holdfast.config.leaves import Leaf, leaf_at, leaves, queue_leaves
 from holdfast.config.problems import config_error
+from holdfast.config.tree import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.config.section import Section
-    from holdfast.config.tree import Settings
 
 DEFAULT_FILE: Final = Path("holdfast.yaml")
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(msgspec.Struct, frozen=True):
     """A setting as it is now: its value with secrets hidden, and where the value came from."""
 
     path: str
@@ -34,8 +34,7 @@ class Shown:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """The settings, and for each path ``default``, ``holdfast.yaml:LINE`` or ``environment NAME``."""
 
     settings: Settings

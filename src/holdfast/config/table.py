@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
+
+import msgspec
 
 from holdfast.config.leaves import Leaf, leaves
 
@@ -41,8 +42,7 @@ worker:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SettingRow:
+class SettingRow(msgspec.Struct, frozen=True):
     """All there is to know about a setting, as text."""
 
     path: str

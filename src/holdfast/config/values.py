@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,8 +19,7 @@ _FALSE: Final = frozenset({"false", "no", "off", "0"})
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-@dataclass(frozen=True, slots=True)
-class Odd:
+class Odd(msgspec.Struct, frozen=True):
     """Something that is neither text nor a list of texts."""
 
     what: str
@@ -30,8 +28,7 @@ class Odd:
         return self.what
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """What somebody wrote for a setting, and where; ``unit`` is the variable's own, if its name tells one."""
 
     raw: str | tuple[str, ...] | Odd

@@ -7,11 +7,12 @@ Invariant: a client never repeats a command by itself. Replies are bytes, in the
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import ssl
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.packages import version
@@ -92,8 +93,7 @@ def connect_blocking(settings: RedisSettings, block_seconds: float) -> Redis:
     return _open(settings, block_seconds + settings.socket_timeout_seconds, 1)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """Where Redis is, as ``redis.url`` says."""
 
     kind: str
@@ -153,7 +153,7 @@ def parse(url: str) -> Address:
         sentinel_username=options.get("sentinel_username"),
         sentinel_password=options.get("sentinel_password"),
     )
-    return dataclasses.replace(address, **_place(kind, hosts, unquote(parts.path), options.get("db", "")))
+    return msgspec.structs.replace(address, **_place(kind, hosts, unquote(parts.path), options.get("db", "")))
 
 
 def _options(query: str) -> dict[str, str]:

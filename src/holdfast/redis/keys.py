@@ -5,8 +5,9 @@ All keys of one queue share one hash tag: a queue lives in one cluster slot and 
 
 from __future__ import annotations
 
-import dataclasses
 import re
+
+import msgspec
 
 LANES = ("returned", "high", "normal", "low")
 """The lanes of a queue in the order they are served; ``returned`` holds runs that come back."""
@@ -14,8 +15,7 @@ LANES = ("returned", "high", "normal", "low")
 _TAG = re.compile(r"\{[^}]+\}")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class QueueKeys:
+class QueueKeys(msgspec.Struct, frozen=True):
     """The keys of one queue; ``stream`` is the normal lane and keeps the plain name."""
 
     stream: str
@@ -95,8 +95,7 @@ class QueueKeys:
         return f"{self.run_prefix}{run_id}:live"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ScheduleKeys:
+class ScheduleKeys(msgspec.Struct, frozen=True):
     """The keys of one set of schedules, each ``prefix + base + "{tag}"``; in a cluster they need the tag."""
 
     waiting: str
@@ -143,8 +142,7 @@ class ScheduleKeys:
         return self.record_prefix + name
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostKeys:
+class HostKeys(msgspec.Struct, frozen=True):
     """The keys of all hosts' agents; in a cluster they need the tag, as those of schedules do."""
 
     leases: str

@@ -202,7 +202,7 @@ def decide(place: Workplace, run: Claimed, outcome: Outcome) -> Outcome:
     spec = place.app.agents.get(run.agent)
     if run.attempt >= attempts_of(spec, place.settings):
         return outcome
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         outcome, retry_in=retry_delay(outcome.failure, run.attempt, place.settings.backoff)
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
 from holdfast.agents.deadlines import Deadlines
 from holdfast.config.checks import key_slot
 from holdfast.config.shown import redacted
@@ -83,7 +85,7 @@ def checked_keys(settings: RedisSettings) -> ScheduleKeys:
     keys = schedule_keys(settings)
     if not settings.url.startswith(("redis+cluster://", "rediss+cluster://")):
         return keys
-    if len({key_slot(key) for key in dataclasses.astuple(keys)}) == 1:
+    if len({key_slot(key) for key in msgspec.structs.astuple(keys)}) == 1:
         return keys
     raise ConfigError(
         f"redis.scheduler.keys.hash-tag is empty, and redis.url = {redacted(settings.url)} is a cluster: a "

@@ -216,4 +216,4 @@ def _worded(outcome: Outcome, memory_mb: int) -> Outcome:
     if not isinstance(outcome, Failed) or not outcome.failure.message.startswith(MemoryError.__name__):
         return outcome
     said = f"{outcome.failure.message} (the agent's memory_mb is {memory_mb})"
-    return Failed(dataclasses.replace(outcome.failure, message=said))
+    return Failed(msgspec.structs.replace(outcome.failure, message=said))
