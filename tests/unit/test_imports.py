@@ -22,6 +22,8 @@ SDK = {"opentelemetry.sdk.metrics", "opentelemetry.trace", "psutil"}
 SETTINGS = {"holdfast.config", "yaml", "msgspec"}
 CLUSTER = {"lightkube", "httpx2"}
 LOOP = {"asyncio", "uvloop"}
+# Only a worker with agents in processes of their own starts any.
+PROCESSES = {"holdfast.processes.zygotes", "holdfast.processes.attempts"}
 
 NOTHING_OF_OTHERS = TERMINAL | WEB | RPC | SQL | REDIS | TELEMETRY | SDK | SETTINGS | CLUSTER | LOOP
 
@@ -92,7 +94,8 @@ def test_a_service_loads_what_it_serves_with_only():
         for name in ("worker", "scheduler", "janitor", "relay", "autoscaler")
     ]
     loaded = loaded_by(*background, "from holdfast.config import load; load(environ={})")
-    assert unwanted(loaded, TERMINAL | WEB - {"http.client"} | RPC | SQL | SDK | CLUSTER | {"yaml"}) == {}
+    others = TERMINAL | WEB - {"http.client"} | RPC | SQL | SDK | CLUSTER | PROCESSES | {"yaml"}
+    assert unwanted(loaded, others) == {}
 
 
 def test_a_host_and_a_scaler_add_grpc_only():

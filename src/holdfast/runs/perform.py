@@ -26,7 +26,6 @@ from holdfast.agents.outcome import (
 )
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import InputError, LeaseLost, MalformedMessage, UnknownAgent
-from holdfast.processes.attempts import Errand, isolated
 from holdfast.runs.message import decode_message, encode_value
 from holdfast.runs.run import RunFault, Status
 from holdfast.runs.settle import Settlement
@@ -105,7 +104,7 @@ def prepare(
     grace: float | None = place.settings.stop_grace_seconds
     if spec.isolation == "process":
         # No grace here: the process has it, and is killed when it is over. The run waits for that.
-        spec, grace = isolated(spec, place.attempts, _errand(place, run, envelope, trusted)), None
+        spec, grace = _isolated(place, spec, run, envelope, trusted), None
     invocation = Invocation(
         spec,
         ctx,
@@ -147,10 +146,14 @@ def _context(
     )
 
 
-def _errand(place: Workplace, run: Claimed, envelope: Envelope, trusted: Callable[[], float]) -> Errand:
-    """The attempt, as its process is told of it."""
+def _isolated(
+    place: Workplace, spec: AgentSpec, run: Claimed, envelope: Envelope, trusted: Callable[[], float]
+) -> AgentSpec:
+    """The same agent, called in a process of this attempt's own."""
+    from holdfast.processes.attempts import Errand, isolated  # noqa: PLC0415 - most workers start no process
+
     owner, queue = place.owner, place.settings.name
-    return Errand(
+    errand = Errand(
         id=f"{run.run_id}:{run.fence}",
         queue=queue,
         task={
@@ -163,6 +166,7 @@ def _errand(place: Workplace, run: Claimed, envelope: Envelope, trusted: Callabl
         grace_seconds=place.settings.stop_grace_seconds,
         trusted=trusted,
     )
+    return isolated(spec, place.attempts, errand)
 
 
 def memory_of(place: Workplace, run: Claimed, envelope: Envelope) -> Memory:

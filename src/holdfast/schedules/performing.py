@@ -14,7 +14,6 @@ from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import LeaseLost
-from holdfast.processes.attempts import Errand, isolated
 from holdfast.schedules.cadence import fire_times
 from holdfast.schedules.schedule import family, turn_name
 from holdfast.schedules.trigger import Once
@@ -22,6 +21,7 @@ from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from holdfast.agents.memory import Memory
+    from holdfast.agents.spec import AgentSpec
     from holdfast.schedules.acquisition import Acquired
     from holdfast.schedules.clock import RedisClock
     from holdfast.schedules.overlap import Overlaps
@@ -65,19 +65,22 @@ def prepare(place: Place, turn: Turn, clock: RedisClock, overrun: Overrun) -> In
     memory = partial(_memory_of, place, info)
     ctx = Context(info, _emit, Signals(place.draining), memory=memory, store=place.store)
     if spec.isolation == "process":
-        spec = isolated(spec, place.attempts, _errand(place, turn, info.run_id))
+        spec = _isolated(place, spec, turn, info.run_id)
     return Invocation(spec, ctx, schedule.input, seconds, place.executor, deadlines=place.deadlines)
 
 
-def _errand(place: Place, turn: Turn, turn_id: str) -> Errand:
-    """The turn, as its process is told of it; it has no queue, and so no feed."""
-    return Errand(
+def _isolated(place: Place, spec: AgentSpec, turn: Turn, turn_id: str) -> AgentSpec:
+    """The same agent, called in a process of this turn's own; a turn has no queue, and so no feed."""
+    from holdfast.processes.attempts import Errand, isolated  # noqa: PLC0415 - most schedulers start no process
+
+    errand = Errand(
         id=f"{turn.run.name}:{turn.run.fence}"[-_LONGEST_ID:],
         queue=_COUNTED_UNDER,
         task={"queue": "", "kept_as": turn_id, "owner": place.owner},
         grace_seconds=_GRACE_SECONDS,
         trusted=lambda: turn.hold.until,
     )
+    return isolated(spec, place.attempts, errand)
 
 
 def _memory_of(place: Place, info: RunInfo) -> Memory:

@@ -10,9 +10,6 @@ import msgspec
 
 from holdfast.agents.loader import reference_of
 from holdfast.errors import AppError, ConfigError, ProcessError
-from holdfast.processes.attempts import ENTRY, Attempts
-from holdfast.processes.options import ProcessOptions
-from holdfast.processes.processes import LARGEST_PAYLOAD_BYTES, Processes
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -20,6 +17,8 @@ if TYPE_CHECKING:
 
     from holdfast.agents.app import App
     from holdfast.config import Settings
+    from holdfast.processes.attempts import Attempts
+    from holdfast.processes.processes import Processes
     from holdfast.telemetry.metrics import Metrics
 
 _CHILD: Final = "holdfast.services.attempt"  # by name: only children need what it imports
@@ -38,6 +37,8 @@ async def isolation(
     if not isolated:
         yield None
         return
+    from holdfast.processes.attempts import Attempts  # noqa: PLC0415 - most workers start no process
+
     reference = reference_of(app)
     if not reference:
         raise AppError(
@@ -59,6 +60,8 @@ async def isolation(
 
 def _check_payloads(settings: Settings, agent: str) -> None:
     """Refuse queues that take larger messages than a process can be given: each would fail, one by one."""
+    from holdfast.processes.processes import LARGEST_PAYLOAD_BYTES  # noqa: PLC0415 - as above
+
     for queue in settings.worker_queues():
         if queue.max_payload_bytes > LARGEST_PAYLOAD_BYTES:
             raise ConfigError(
@@ -82,6 +85,10 @@ async def _started(settings: Settings, reference: str, slots: int) -> Processes:
 
 
 async def _tried(settings: Settings, reference: str, slots: int, *, ahead: bool) -> Processes:
+    from holdfast.processes.attempts import ENTRY  # noqa: PLC0415 - as above
+    from holdfast.processes.options import ProcessOptions  # noqa: PLC0415 - as above
+    from holdfast.processes.processes import Processes  # noqa: PLC0415 - as above
+
     surroundings = {"app": reference, "settings": settings, "ahead": ahead}
     processes = Processes(
         ProcessOptions(
