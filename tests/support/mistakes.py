@@ -108,8 +108,8 @@ class Statement:
     start: int
     header_end: int
     end: int
-    function: tuple[int, int]
-    """The lines of the function around it, which the parser understands by themselves."""
+    scope: tuple[int, int]
+    """The function around it, or else its outermost statement: what the parser understands by itself."""
 
     def edit(self, change: Change) -> tuple[int, int, str]:
         """Where the text changes, and what is there then."""
@@ -126,7 +126,7 @@ class Statement:
     def check_syntax(self, edit: tuple[int, int, str]) -> None:
         """Raise BrokenRow if the result is no Python."""
         start, end, new = edit
-        first, last = self.function
+        first, last = self.scope
         code = self.text[first:start] + new + self.text[end:last]
         try:
             ast.parse(f"if True:\n{code}" if code.startswith(" ") else code)
@@ -192,16 +192,15 @@ class Source:
         for dot, name in _NAME.findall(code):
             if name in known:
                 continue
-            texts = [self.texts[path]]
-            if (
-                dot or path.suffix == ".lua"
-            ):  # it may be declared in another module, or in a fragment that is included
-                texts += [
-                    text for other, text in self.texts.items() if other.suffix == path.suffix and name in text
-                ]
+            # An attribute may be declared in another module, and a function of Lua in a fragment that is included.
+            anywhere = dot or path.suffix == ".lua"
+            texts = self._texts_with(name, path.suffix) if anywhere else [self.texts[path]]
             word = re.compile(rf"\b{name}\b" if dot else rf"(?<![\w.]){name}\b")
             if not any(map(word.search, texts)):
                 raise BrokenRow(f"there is no {name!r} in {path}")
+
+    def _texts_with(self, name: str, suffix: str) -> list[str]:
+        return [text for path, text in self.texts.items() if path.suffix == suffix and name in text]
 
     def problems(self, mistakes: Iterable[Mistake]) -> list[str]:
         """What is wrong with rows and markers, each in a line."""
@@ -238,20 +237,19 @@ def _find_python(text: str, line: int) -> tuple[int, int, int, tuple[int, int]]:
     while lines[line - 1].lstrip().startswith("#"):
         line += 1
     node: ast.AST = _parse(text)
-    function: ast.AST | None = None
+    scope: ast.AST | None = None
     while inner := [each for each in _body(node) if _first_line(each) <= line <= (each.end_lineno or 0)]:
         node = inner[0]
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            function = node
+        if scope is None or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            scope = node
     if not isinstance(node, ast.stmt | ast.excepthandler):
         raise BrokenRow(f"there is no statement in line {line}")
     start = _offset(lines, node.lineno, node.col_offset)
     end = _offset(lines, node.end_lineno, node.end_col_offset)
     body = _body(node)
     header_end = _offset(lines, _first_line(body[0]), 0) if body else end
-    around = function or node
-    span = _offset(lines, _first_line(around), 0), _offset(lines, around.end_lineno, around.end_col_offset)
-    return start, start + len(text[start:header_end].rstrip()), end, span
+    around = _offset(lines, _first_line(scope), 0), _offset(lines, scope.end_lineno, scope.end_col_offset)
+    return start, start + len(text[start:header_end].rstrip()), end, around
 
 
 def _offset(lines: list[str], line: int, column: int) -> int:
