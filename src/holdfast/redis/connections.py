@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import errno
+import random
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,14 @@ import hiredis
 
 from holdfast.errors import ConfigError
 from holdfast.redis.library import (
+    REDIS_CLUSTER_HASH_SLOTS,
     AbstractConnection,
     AsyncCommandsParser,
     AsyncHiredisParser,
     AuthenticationError,
     BlockingConnectionPool,
     BusyLoadingError,
+    ClusterNode,
     Connection,
     MasterNotFoundError,
     Redis,
@@ -41,7 +44,7 @@ from holdfast.redis.library import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class _Parser(AsyncHiredisParser):
@@ -251,43 +254,59 @@ class MasterPool(SentinelConnectionPool, Pool):
 
 
 class _Commands(AsyncCommandsParser):
-    """What redis-py must know of commands to find their keys: asked for once, of whoever answers."""
+    """What redis-py must know of commands to find their keys: asked for once, when it is first needed."""
 
-    def __init__(self, others: Callable[[], Iterable[Any]]) -> None:
+    def __init__(self, nodes: Callable[[], Sequence[ClusterNode]]) -> None:
         super().__init__()
-        self._others = others
+        self._nodes = nodes
+        self._turn = asyncio.Lock()
 
     async def initialize(self, node: Any = None) -> None:
-        """Ask a node, and the others if that one is away; redis-py asks one node, and at every change."""
-        if node is not None and self.commands:  # guard: cluster-commands-once
+        """Ask the servers; redis-py asks one of them, whenever it learns the layout, needed or not."""
+        if node is not None:
             self.node = node
             return
-        failed: Exception | None = None
-        for each in (node or self.node, *self._others()):
-            try:
-                await super().initialize(each)
-            except (RedisConnectionError, RedisTimeoutError) as exc:
-                failed = exc
-            else:
-                return
-        assert failed is not None
-        raise failed
+        known = self.commands
+        async with self._turn:
+            if self.commands is known:
+                (commands,) = (await _ask(self._nodes(), "COMMAND")).values()
+                self.commands = {name.lower(): command for name, command in commands.items()}
+
+
+class _Answered(ClusterNode):
+    """A server as redis-py asks it for the layout, with the answer that it has given already."""
+
+    def __init__(self, node: ClusterNode, layout: list[Any]) -> None:
+        super().__init__(node.host, node.port)
+        self._layout = layout
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Return the layout, whatever is asked."""
+        del args, options
+        return self._layout
 
 
 class Cluster(RedisCluster):
     """A cluster client that waits for a free connection, and whose errors are those of a single server.
 
-    One of its servers that hangs or dies costs those who ask it, and nobody else.
+    One of its servers that hangs or dies costs those who ask it, and nobody else: the layout is learned from
+    a server that answers, and each server has connections of its own to wait for.
     """
 
     def __init__(
         self, *, room: int, wait_seconds: float, connection_options: Mapping[str, Any], **options: Any
     ) -> None:
-        super().__init__(max_connections=room + _SPARE, **options)
-        self._room = asyncio.Semaphore(room)
+        # Beyond this redis-py raises instead of waiting. A command that a server redirects to another one
+        # keeps its turn at the first, so as many again may come to a server that takes over slots.
+        most = 2 * room + _SPARE
+        # Which servers are asked for the layout is decided in _learn.
+        super().__init__(max_connections=most, dynamic_startup_nodes=False, **options)
+        self._room = room
+        self._rooms: dict[str, asyncio.Semaphore] = {}
         self._wait_seconds = wait_seconds
         self._failed: str | None = None
-        self.commands_parser = _Commands(self.get_nodes)
+        self._learning = asyncio.Lock()
+        self.commands_parser = _Commands(self._in_random_order)
         # RedisCluster takes no connection class; all later nodes are built from these same options.
         for kept in (self.connection_kwargs, *(node.connection_kwargs for node in self.startup_nodes)):
             kept.update(connection_options)
@@ -297,18 +316,27 @@ class Cluster(RedisCluster):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command on the node that owns its keys."""
-        await _take_turn(self._room, self._wait_seconds)
         working = _executes.set(True)
         try:
-            if not self.get_nodes():
+            if self._initialize:
                 await self.initialize()  # else redis-py sends the first command to any node
             return await super().execute_command(*args, **options)
         except (RedisConnectionError, RedisTimeoutError) as exc:
-            self._failed = getattr(exc, "last_failed_node_name", None)
+            self._failed = getattr(exc, "last_failed_node_name", None) or self._failed
             raise
         finally:
             _executes.reset(working)
-            self._room.release()
+
+    async def _execute_command(self, target_node: ClusterNode, *args: Any, **options: Any) -> Any:
+        # One room for all servers would be full of those who wait for the one that hangs.
+        room = self._rooms.get(target_node.name)
+        if room is None:
+            room = self._rooms[target_node.name] = asyncio.Semaphore(self._room)
+        await _take_turn(room, self._wait_seconds)
+        try:
+            return await super()._execute_command(target_node, *args, **options)
+        finally:
+            room.release()
 
     async def _determine_slot(self, command: str, *args: Any) -> int:
         if command not in {"XREAD", "XREADGROUP"}:  # guard: cluster-read-slot
@@ -322,18 +350,39 @@ class Cluster(RedisCluster):
         return slots.pop()
 
     async def initialize(self, *args: Any, **options: Any) -> Cluster:
-        """Learn which node owns which slot; the one that failed last is asked last."""
-        if not args and not options.get("last_failed_node_name"):
-            options["last_failed_node_name"] = self._failed
+        """Learn which node owns which slot, unless that is known."""
+        del args, options  # redis-py's signature
+        if self._initialize:
+            async with self._learning:
+                if self._initialize:
+                    await self._learn()
+        return self
+
+    async def _learn(self) -> None:
+        # redis-py asks one server after the other, and waits for each as long as for any reply.
+        answers = await _ask(self._in_random_order(), "CLUSTER SLOTS", _has_every_slot)
+        answered: dict[str, ClusterNode] = {
+            node.name: _Answered(node, layout) for node, layout in answers.items() if layout
+        }
+        if not answered:
+            raise RedisConnectionError("No server of the Redis cluster has slots, or knows who has them.")
+        manager = self.nodes_manager
+        configured, manager.startup_nodes = manager.startup_nodes, answered
         try:
-            await super().initialize(*args, **options)
+            await super().initialize()
         except SlotNotCoveredError:
             raise
         except RedisClusterException as exc:
-            if isinstance(exc.__cause__, ConfigError):
-                raise exc.__cause__ from exc
             raise RedisConnectionError(str(exc)) from exc
-        return self
+        finally:
+            manager.startup_nodes = configured
+
+    def _in_random_order(self) -> list[ClusterNode]:
+        """Every server that is known, so that not all clients ask the same one; who failed last is last."""
+        manager = self.nodes_manager
+        nodes = list({**manager.startup_nodes, **manager.nodes_cache}.values())
+        random.shuffle(nodes)
+        return sorted(nodes, key=lambda node: node.name == self._failed)
 
     async def aclose(self) -> None:
         """Close all connections, also those that redis-py forgets once a node has failed."""
@@ -344,6 +393,49 @@ class Cluster(RedisCluster):
         await super().aclose()
         await self.nodes_manager.aclose()
         await self.nodes_manager.aclose("startup_nodes")
+
+
+async def _ask(
+    nodes: Sequence[ClusterNode], question: str, enough: Callable[[Any], bool] = lambda _: True
+) -> dict[ClusterNode, Any]:
+    """Ask one server after the other until an answer is enough; one that hangs is not waited for.
+
+    Returns that answer alone, or all there are if none is enough. Raises if no server has answered.
+    """
+    left = list(nodes)
+    asked: dict[asyncio.Task[Any], ClusterNode] = {}
+    answers: dict[ClusterNode, Any] = {}
+    failed: BaseException | None = None
+    try:
+        while left or (asked and not answers):
+            if left:
+                node = left.pop(0)
+                asked[asyncio.create_task(node.execute_command(question))] = node
+            seconds = _NEXT_SECONDS if left or answers else None
+            done, _ = await asyncio.wait(asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                node = asked.pop(task)
+                if (exc := task.exception()) is not None:
+                    failed = exc
+                elif enough(task.result()):
+                    return {node: task.result()}
+                else:
+                    answers[node] = task.result()
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    if answers:
+        return answers
+    if isinstance(failed, ConfigError):
+        raise failed
+    raise RedisConnectionError(
+        f"Redis Cluster cannot be connected, no server has answered: {failed}"
+    ) from failed
+
+
+def _has_every_slot(layout: list[Any]) -> bool:
+    return sum(last - first + 1 for first, last, *_ in layout) == REDIS_CLUSTER_HASH_SLOTS
 
 
 async def _take_turn(room: asyncio.Semaphore, seconds: float | None) -> None:
@@ -363,3 +455,4 @@ _executes = contextvars.ContextVar("_executes", default=False)
 """Whether we are inside a cluster's command."""
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # its stub knows only one argument
 _SPARE = 8  # connections per node for pipelines and for learning the layout, which take no turn
+_NEXT_SECONDS = 0.1  # how long one server is waited for before another is asked too

@@ -25,6 +25,7 @@ with hidden("opentelemetry.sdk.metrics"):
     from redis.asyncio.retry import Retry
     from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelManagedConnection
     from redis.backoff import NoBackoff
+    from redis.crc import REDIS_CLUSTER_HASH_SLOTS
     from redis.driver_info import DriverInfo
     from redis.exceptions import (
         AuthenticationError,
@@ -44,6 +45,7 @@ with hidden("opentelemetry.sdk.metrics"):
     from redis.exceptions import TimeoutError as RedisTimeoutError
 
 __all__ = [
+    "REDIS_CLUSTER_HASH_SLOTS",
     "AbstractConnection",
     "AsyncCommandsParser",
     "AsyncHiredisParser",

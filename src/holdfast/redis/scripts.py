@@ -10,6 +10,7 @@ once, however many calls find out together, and none of them fails for it.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import re
 import weakref
@@ -17,7 +18,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ScriptError
-from holdfast.redis.library import NoScriptError
+from holdfast.redis.library import NoScriptError, RedisCluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,17 +32,25 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _MARKER = re.compile(r"^[ \t]*-- guard: \S+\n|[ \t]+-- guard: \S+$", re.MULTILINE)
 
 
+@dataclasses.dataclass(slots=True)
+class _Loading:
+    """The last time that one server was given a script, as a number that grows with every load."""
+
+    last: int = 0
+    turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+
 class Script:
     """A Lua script: its name, its source with all fragments, and the hash the server knows it by."""
 
-    __slots__ = ("_loads", "_turns", "name", "sha", "source")
+    __slots__ = ("_loads", "_servers", "name", "sha", "source")
 
     def __init__(self, name: str, source: str) -> None:
         self.name = name
         self.source = source
         self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
         self._loads = 0
-        self._turns: weakref.WeakKeyDictionary[Redis, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._servers: weakref.WeakKeyDictionary[Redis, dict[str, _Loading]] = weakref.WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"Script({self.name!r}, sha={self.sha})"
@@ -71,18 +80,23 @@ class Script:
         return replies
 
     async def _heal(self, redis: Redis, keys: Sequence[Any], args: Sequence[Any], loads: int) -> Any:
-        await self._load(redis, loads)
+        await self._load(redis, keys, loads)
         try:
             return await redis.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
-        except NoScriptError:  # forgotten again already, or by the one node that was asked
+        except NoScriptError:  # forgotten again already, or its keys are moving to another server
             return await redis.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
-    async def _load(self, redis: Redis, loads: int) -> None:
-        """Load the script unless that has happened since the caller saw ``loads``."""
-        async with self._turns.setdefault(redis, asyncio.Lock()):
-            if self._loads == loads:
-                await redis.execute_command("SCRIPT LOAD", self.source)
+    async def _load(self, redis: Redis, keys: Sequence[Any], loads: int) -> None:
+        """Load the script where its keys are, unless that has happened since the caller saw ``loads``."""
+        # redis-py would give it to all servers of a cluster, and wait for one that hangs.
+        node = redis.get_node_from_key(keys[0]) if isinstance(redis, RedisCluster) and keys else None
+        server, target = (node.name, {"target_nodes": node}) if node else ("", {})
+        loading = self._servers.setdefault(redis, {}).setdefault(server, _Loading())
+        async with loading.turn:
+            if loading.last <= loads:
+                await redis.execute_command("SCRIPT LOAD", self.source, **target)
                 self._loads += 1
+                loading.last = self._loads
 
 
 def load(package: str | None, name: str) -> Script:

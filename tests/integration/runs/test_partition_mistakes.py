@@ -77,10 +77,7 @@ MISTAKES = [
     ),
     Mistake(
         "where the keys of a read are is asked of a server that hangs",
-        (
-            replaced("cluster-read-slot", 'command not in {"XREAD", "XREADGROUP"}', "True"),
-            replaced("cluster-commands-once", "node is not None and self.commands", "False"),
-        ),
+        replaced("cluster-read-slot", 'command not in {"XREAD", "XREADGROUP"}', "True"),
         f"{CLUSTER}::test_a_server_that_hangs_holds_up_its_own_partitions_only",
     ),
     Mistake(
