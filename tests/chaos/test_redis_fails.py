@@ -119,6 +119,26 @@ async def test_a_settlement_whose_reply_is_lost_is_settled_once(
         seen.check()
 
 
+async def test_runs_that_redis_does_not_settle_are_not_more_than_the_slots(
+    redis, fault_proxy, proxied_settings, redis_settings
+):
+    """Their slots go to other partitions then; their own, which can be claimed from, begins nothing more."""
+    seen = Seen()
+    silent = msgspec.structs.replace(proxied_settings, socket_timeout_seconds=60.0)
+    async with System(redis_settings) as direct, System(silent, slots=2, ttl=60.0) as system:
+        await system.worker(seen.app)
+        await direct.ended(await direct.submit("work", 0))
+        fault_proxy.drop_replies(f"EVALSHA {load('holdfast.runs', 'settle').sha}", times=100, silently=True)
+        tickets = await direct.queue.submit_many([Submission(agent="work", input=0.05)] * 6)
+        await until(lambda: fault_proxy.dropped)
+        with pytest.raises(TimeoutError):
+            await until(lambda: len(seen.begun) > 1 + 2, 3.0)
+        fault_proxy.heal()
+        fault_proxy.reset()
+        await all_succeed(direct, tickets)
+        seen.check()
+
+
 async def test_a_submission_whose_reply_is_lost_is_one_run(redis, fault_proxy, proxied_settings):
     async with System(proxied_settings) as system:
         await system.submit("work")  # so that the script is loaded

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
+import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +87,8 @@ class Settler:
         ]
         self._metrics = metrics
         self._batch_size = metrics.settle_batch_size.labels(queue.name)
+        self.silent_since = math.inf
+        """Since when Redis owes an answer to the batch that was sent."""
         self._waiting: list[Settlement] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -115,7 +119,9 @@ class Settler:
     async def _send(self, batch: list[Settlement], call: Callable[[list[Settlement]], Any]) -> None:
         if not batch:
             return
+        self.silent_since = time.monotonic()
         verdicts = await self._until_answered(batch, call)
+        self.silent_since = math.inf
         for settlement, verdict in zip(batch, verdicts, strict=True):
             if verdict is Verdict.STALE:
                 self._refused(settlement)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 
+_SILENT_SECONDS = 0.5
+"""How long a server may leave a claim or a settlement without an answer before its slots go to others."""
+
+
 class _Seated(Protocol):
     """Whoever takes slots, for one partition."""
 
@@ -21,6 +25,9 @@ class _Seated(Protocol):
     def running(self) -> Sized: ...
     @property
     def lingering(self) -> int: ...
+    def lend(self, silent_seconds: float) -> int:
+        """Give up the slots without a body for which Redis has been silent that long; return how many."""
+        ...
 
 
 class Slots:
@@ -48,5 +55,14 @@ class Slots:
     async def take(self, most: int) -> int:
         """Take at least one as soon as one is free: first come, first served."""
         async with self._line:
-            await self.permits.wait_free()
+            await self.wait_free()
             return self.take_now(most)
+
+    async def wait_free(self) -> None:
+        """Return as soon as one can be taken; a server that does not answer keeps none that no body uses."""
+        while not self.permits.free:
+            try:
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    await self.permits.wait_free()
+            except TimeoutError:
+                self.permits.give(sum(each.lend(_SILENT_SECONDS) for each in self._seated))

@@ -10,6 +10,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
 from holdfast.redis.client import REFUSALS, TROUBLE
@@ -77,6 +79,12 @@ class Worker:
         self.lingering = 0
         """Agents that go on after their runs: a process that leaves can't wait for them."""
         self._attended: dict[tuple[str, int], Hold] = {}
+        self._outlived: set[tuple[str, int]] = set()
+        """Attempts that have ended, but not their bodies."""
+        self._lent: set[tuple[str, int]] = set()
+        """Attempts that have ended, and whose slots others got before Redis has answered for them."""
+        self._claiming = 0
+        self._claiming_since = 0.0
         self._unsure = False
         self._is_quiet = False
         self._is_handing_back = False
@@ -123,12 +131,25 @@ class Worker:
         """The queue was paused or resumed: look at once."""
         self._gate_moved.set()
 
+    def lend(self, silent_seconds: float) -> int:
+        """Give up the slots without a body for which Redis has been silent that long; return how many."""
+        now, lent = time.monotonic(), 0
+        if now - self._claiming_since > silent_seconds:
+            lent, self._claiming = self._claiming, 0
+        if now - self._settler.silent_since > silent_seconds:
+            ended = self._attended.keys() - self.running.keys() - self._outlived - self._lent
+            self._lent |= ended
+            lent += len(ended)
+        return lent
+
     # -- claiming
 
     async def _claim_until_quiet(self, runs: asyncio.TaskGroup) -> None:
         while not self._is_quiet:
             try:
-                await self._unless_quiet(self.permits.wait_free())
+                await self._unless_quiet(self._slots.wait_free())
+                if self._lent:  # Redis does not answer for what has ended here: begin nothing more yet
+                    await self._unless_quiet(self._settler.flushed())
                 await self._turn(runs)
                 self._outage = 0.0
             except TROUBLE as exc:
@@ -146,6 +167,8 @@ class Worker:
             runs.create_task(self._attend(run, claims.asked_at))
         for _ in range(2):
             await asyncio.sleep(0)  # the runs begin before we ask for more
+        if self._unsure and not self._is_quiet:  # of runs without a slot: what is left is known by now
+            await self._return_unknown()
         if claims.paused:
             await self._wait_for_gate()
 
@@ -162,15 +185,25 @@ class Worker:
         kept = 0
         try:
             self._unsure = True
+            self._claiming, self._claiming_since = taken, time.monotonic()
             claims = await self._claimer.claim(taken, woken)
-            kept = len(claims.runs)
             self._dropped.inc(claims.dropped)
             self._adopted.inc(claims.adopted)
-            self._unsure = False
-            self._more = claims.paused or kept + claims.dropped >= taken
+            self._more = claims.paused or len(claims.runs) + claims.dropped >= taken
+            claims = self._with_slots(claims)
+            kept = len(claims.runs)
             return claims
         finally:
-            self.permits.give(taken - kept)
+            self.permits.give(self._claiming - kept)
+            self._claiming = 0
+
+    def _with_slots(self, claims: Claims) -> Claims:
+        """Leave out the runs of a late answer whose slots others have by now; those go back to the queue."""
+        self._claiming += self.permits.take(max(len(claims.runs) - self._claiming, 0))
+        self._unsure = len(claims.runs) > self._claiming
+        if not self._unsure:
+            return claims
+        return msgspec.structs.replace(claims, runs=claims.runs[: self._claiming])
 
     async def _take(self, woken: Woken) -> int:
         """Take slots; what woke us can't wait for one: without any, its claim gives it back to others."""
@@ -278,6 +311,8 @@ class Worker:
             # Perhaps only Redis was away and nobody has it yet: then it goes back at once; else refused.
             outcome = Yielded("its lease was not kept")
         seconds = time.monotonic() - started
+        if invocation is not None and invocation.lingering is not None:
+            self._outlived.add((run.run_id, run.fence))
 
         # Not a closure over its settlement, which has it: such a circle would be left to the collector.
         def done(settled: Settlement, verdict: Verdict) -> None:
@@ -300,8 +335,13 @@ class Worker:
 
     def _let_go(self, run: Claimed, hold: Hold, invocation: Invocation | None) -> None:
         hold.drop()
-        self._attended.pop((run.run_id, run.fence), None)
-        self._free(run, invocation)
+        ended = (run.run_id, run.fence)
+        self._attended.pop(ended, None)
+        self._outlived.discard(ended)
+        if ended in self._lent:
+            self._lent.discard(ended)  # others have its slot already
+        else:
+            self._free(run, invocation)
 
     def _free(self, run: Claimed, invocation: Invocation | None) -> None:
         """Give the slot back, but not before a body that ignored its stop has really ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 
 import msgspec
 import pytest
@@ -18,6 +18,7 @@ from holdfast.redis.keys import member_key, members_key, pod_key
 from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.run import Status, Submission
+from holdfast.services.worker import WorkerProcess
 from tests.support.redis.clusters import cluster_url, move_slot, owner_of, start_cluster
 from tests.support.runs.partitions import echo_app, in_every_partition, thread_in
 from tests.support.runs.system import System, until
@@ -35,6 +36,73 @@ def settings_of(nodes) -> RedisSettings:
 
 def server_of(nodes, partition) -> int:
     return owner_of(nodes, key_slot(partition.keys.stream))
+
+
+class Bodies:
+    """An agent whose runs go on until they are let go, and how many of them there were at once."""
+
+    def __init__(self) -> None:
+        self.app = echo_app()
+        self.begun: Counter[str | int] = Counter()
+        self.now = self.most = 0
+        self.let_go: dict[str | int, asyncio.Event] = defaultdict(asyncio.Event)
+        self.app.agent(self.held)
+
+    async def held(self, ctx, name):
+        self.begun[name] += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await self.let_go[name].wait()
+        finally:
+            self.now -= 1
+
+
+async def succeeds(system: System, partition: int, run_id: str) -> None:
+    """Wait until a run has succeeded, and ask only its own partition."""
+    part = system.queue.partitions[partition]
+    async with asyncio.timeout(15):
+        while (await part.get(run_id)).status is not Status.SUCCEEDED:
+            await asyncio.sleep(0.01)
+
+
+async def events_of(system: System, partition: int, run_id: str) -> list[str]:
+    part = system.queue.partitions[partition]
+    return [fields[b"type"].decode() for _, fields in await part.redis.xrange(part.keys.feed(run_id))]
+
+
+async def echoes(system: System, partition: int) -> None:
+    """See a new run of a partition through."""
+    await succeeds(system, partition, await system.submit("echo", 1, thread_id=thread_in(partition)))
+
+
+def homes_of(nodes, system: System) -> list[int]:
+    """The server of each partition; the records of the worker "w" are on the last of the three."""
+    homes = [server_of(nodes, partition) for partition in system.queue.partitions]
+    assert homes == [2, 0, 2, 1]
+    assert owner_of(nodes, key_slot(member_key("worker", "w"))) == 1
+    return homes
+
+
+def slow_settings_of(nodes) -> RedisSettings:
+    """Who asks a server that hangs waits for longer than the test does."""
+    return msgspec.structs.replace(settings_of(nodes), socket_timeout_seconds=60.0)
+
+
+@contextlib.asynccontextmanager
+async def worker_whose_server_hangs_once_it_has_joined(system: System, app: App, node):
+    """Each partition begins with a claim: of those that wait for the one slot, one is the server's that hangs."""
+    named = msgspec.structs.replace(system.settings.worker, name="w")
+    settings = msgspec.structs.replace(system.settings, worker=named)
+    process = WorkerProcess(settings, app, on_joined=node.freeze)
+    task = asyncio.create_task(process.run())
+    try:
+        await until(lambda: process.ready or task.done())
+        yield
+    finally:
+        node.thaw()
+        process.request_stop()
+        await asyncio.wait_for(task, 30)
 
 
 async def test_a_whole_life_over_the_servers_of_a_cluster(nodes):
@@ -87,11 +155,7 @@ async def test_a_server_that_hangs_holds_up_its_own_partitions_only(nodes):
             for _ in range(3):
                 for n in range(4):
                     if homes[n] != hung:
-                        run_id = await system.submit("echo", n, thread_id=thread_in(n))
-                        part = system.queue.partitions[n]
-                        async with asyncio.timeout(15):
-                            while (await part.get(run_id)).status is not Status.SUCCEEDED:
-                                await asyncio.sleep(0.01)
+                        await echoes(system, n)
         finally:
             nodes[hung].thaw()
         async with asyncio.timeout(30):
@@ -101,6 +165,85 @@ async def test_a_server_that_hangs_holds_up_its_own_partitions_only(nodes):
                     await system.ended(run_id)
                     break
                 await asyncio.sleep(0.1)
+
+
+async def test_a_claim_without_an_answer_keeps_no_slot_from_the_other_partitions(nodes):
+    async with System(slow_settings_of(nodes), partitions=4, slots=1, ttl=60.0) as system:
+        homes = homes_of(nodes, system)
+        async with worker_whose_server_hangs_once_it_has_joined(system, echo_app(), nodes[0]):
+            for partition in range(4):
+                if homes[partition] != 0:
+                    await echoes(system, partition)
+
+
+async def test_a_settlement_without_an_answer_keeps_no_slot_from_the_other_partitions(nodes):
+    async with System(slow_settings_of(nodes), partitions=4, slots=1, ttl=60.0) as system:
+        homes = homes_of(nodes, system)
+        bodies = Bodies()
+        await system.worker(bodies.app, "w")
+        run_id = await system.submit("held", "first", thread_id=thread_in(1))
+        await until(lambda: bodies.begun["first"])
+        nodes[0].freeze()
+        try:
+            bodies.let_go["first"].set()
+            for partition in range(4):
+                if homes[partition] != 0:
+                    await echoes(system, partition)
+        finally:
+            nodes[0].thaw()
+        await succeeds(system, 1, run_id)
+        await echoes(system, 1)
+        assert bodies.begun["first"] == 1
+
+
+async def test_a_run_that_is_claimed_too_late_for_its_slot_goes_back_to_the_queue(nodes):
+    """A worker never does more at once than it has slots for, however late a server answers."""
+    async with System(slow_settings_of(nodes), partitions=4, slots=1, ttl=60.0) as system:
+        homes_of(nodes, system)
+        bodies, others = Bodies(), Bodies()
+        earlier = await system.worker(echo_app())  # by which all servers know the script that claims
+        for partition in range(4):
+            await echoes(system, partition)
+        await earlier.stop()
+        late = await system.submit("held", "late", thread_id=thread_in(1))
+        async with worker_whose_server_hangs_once_it_has_joined(system, bodies.app, nodes[0]):
+            await echoes(system, 3)  # partitions are served in turn: the second one's claim has been sent
+            first = await system.submit("held", "first", thread_id=thread_in(0))
+            await until(lambda: bodies.begun["first"])
+            nodes[0].thaw()
+            async with asyncio.timeout(15):
+                while "handed_back" not in await events_of(system, 1, late):
+                    await asyncio.sleep(0.01)
+            await system.worker(others.app, "other")
+            await until(lambda: others.begun["late"])
+            for each in (bodies.let_go["first"], others.let_go["late"]):
+                each.set()
+            await succeeds(system, 0, first)
+            await succeeds(system, 1, late)
+        assert (bodies.begun, bodies.most) == ({"first": 1}, 1)
+
+
+async def test_a_server_that_hangs_costs_only_its_own_leases(nodes):
+    """The keeper has two connections, as many as there are partitions on the server that hangs."""
+    async with System(settings_of(nodes), partitions=4, slots=4, ttl=2.0) as system:
+        homes = homes_of(nodes, system)
+        bodies = Bodies()
+        await system.worker(bodies.app, "w")
+        ids = [await system.submit("held", n, thread_id=thread_in(n)) for n in range(4)]
+        await until(lambda: len(bodies.begun) == 4)
+        nodes[2].freeze()
+        try:
+            await until(lambda: bodies.now <= 2)  # the leases of one server have ended
+            for partition in range(4):
+                if homes[partition] != 2:
+                    bodies.let_go[partition].set()
+                    await succeeds(system, partition, ids[partition])
+        finally:
+            nodes[2].thaw()
+        for partition, run_id in enumerate(ids):
+            bodies.let_go[partition].set()
+            await succeeds(system, partition, run_id)
+        assert [bodies.begun[n] for n in range(4) if homes[n] != 2] == [1, 1]
 
 
 async def test_a_worker_that_can_not_leave_one_server_is_not_taken_for_alive_by_the_others(nodes):
