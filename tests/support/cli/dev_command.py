@@ -60,7 +60,9 @@ class Command:
         ours = {name for row in setting_rows() for name in row.env}
         clean = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("HOLDFAST_")}
         self.folder = folder
-        self.process = forked.Popen(
+        # A forked process has imported Holdfast before a PYTHONPATH could change what it finds.
+        start = subprocess.Popen if "PYTHONPATH" in environ else forked.Popen
+        self.process = start(
             [sys.executable, "-m", "holdfast", *arguments],
             cwd=folder,
             env={**clean, **environ},
