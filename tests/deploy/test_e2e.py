@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.support.runs.system import System
 
 ROOT = Path(__file__).parents[2]
 SCRIPT, VALUES = ROOT / "deploy" / "e2e" / "run.py", ROOT / "deploy" / "e2e" / "values.yaml"
-KUBECTL = """#!{python}
+KUBECTL = """
 import json, pathlib, sys, time
 state, words = pathlib.Path({state!r}), sys.argv[3:]
 replicas = int((state / "replicas").read_text())
@@ -106,7 +107,9 @@ async def checked(
     ).ready()
     scaling = asyncio.create_task(keda.run())
     kubectl = tmp_path / "kubectl"
-    kubectl.write_text(KUBECTL.format(python=sys.executable, state=str(tmp_path), port=api.process.port))
+    program = KUBECTL.format(state=str(tmp_path), port=api.process.port)
+    # Through a shell: the first line of a script takes no path with a space in it.
+    kubectl.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(program)} "$@"\n')
     kubectl.chmod(0o755)
     words = ["--key", "e2e-secret", "--runs", "12", "--seconds-each", "1", "--patience", str(patience)]
     path = f"{tmp_path}:{os.environ['PATH']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -147,7 +148,7 @@ def test_a_reader_that_goes_away_is_no_error(redis_url):
 @pytest.mark.parametrize("command", ["submit echo 1", "runs list", "config show"])
 def test_an_answer_that_cannot_be_written_is_said_to_be_that(place, command):
     """Fails if it is taken for a Redis that is away: a script that believes that submits twice."""
-    words = f"{sys.executable} -m holdfast {command}"
+    words = f"{shlex.quote(sys.executable)} -m holdfast {command}"
     full = subprocess.run(["sh", "-c", f"{words} >/dev/full"], stderr=subprocess.PIPE, text=True, check=False)
     assert full.returncode == 1
     assert "its answer can't be written to stdout" in full.stderr

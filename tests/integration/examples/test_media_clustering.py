@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -103,7 +104,10 @@ async def letters(system: System) -> list[dict[str, str]]:
     ],
 )
 def test_the_configuration_matrix_is_what_the_settings_become(file, matrix):
-    script = f"set -a; . {EXAMPLE / file}; exec {sys.executable} -c 'import os, json; print(json.dumps(dict(os.environ)))'"
+    python, settings_file = shlex.quote(sys.executable), shlex.quote(str(EXAMPLE / file))
+    script = (
+        f"set -a; . {settings_file}; exec {python} -c 'import os, json; print(json.dumps(dict(os.environ)))'"
+    )
     said = subprocess.run(
         ["/bin/sh", "-c", script],
         env={"HOSTNAME": "pod-7", "PATH": "/usr/bin:/bin"},
@@ -413,7 +417,7 @@ async def test_the_plain_producer_is_run_as_the_page_says(system, app):
     )
 
     def produce(url: str) -> subprocess.CompletedProcess[str]:
-        script = command.replace("python -m", f"{sys.executable} -m") + " --count 2"
+        script = command.replace("python -m", f"{shlex.quote(sys.executable)} -m") + " --count 2"
         return subprocess.run(
             ["/bin/sh", "-c", script],
             env={"REDIS_URL": url, "PATH": "/usr/bin:/bin"},
