@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import uuid
@@ -17,11 +18,15 @@ from rustic_ai.core.messaging import MessagingConfig
 from holdfast.hosts.rustic import K8sExecutionEngine
 from holdfast.redis.embedded import EmbeddedServer
 from tests.support.hosts.rustic_system import ENGINE, ORGANIZATION, TTL_SECONDS, Hosts, answering
+from tests.support.processes import forked
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Rustic's thread for a client looks for its queue once more after the client has left.
     config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    session = contextlib.ExitStack()
+    session.enter_context(forked.templates())
+    config.add_cleanup(session.close)
 
 
 @pytest.fixture(scope="session")
