@@ -9,12 +9,16 @@ ARGS ?=
 ifndef SEED
 SEED := $(shell awk 'BEGIN { srand(); print int(rand() * 1000000) }')
 endif
+FETCH := $(PY) -m tests.support.tools.fetching
 PARALLEL := -n $(JOBS) --dist worksteal -m "not long"
 # Rows of a table of mistakes are independent of each other, unlike the tests that kill things.
 MUTATIONS = $(PY) -m pytest -q -n $(JOBS) --dist worksteal -m mutation $$(find tests -name 'test_*_mistakes.py')
 
+# Whether the caller has named a Python: then .venv is to be of that one, and is made again if it is not.
+NAMED := $(filter command environment,$(firstword $(origin PYTHON)))
+
 # The editable install points to this folder, so a copied .venv must be set up again: hence the folder in the name.
-SYNCED := .venv/.synced-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+SYNCED := .venv/.synced-$(shell printf %s "$(CURDIR)$(if $(NAMED),$(PYTHON))" | cksum | cut -d' ' -f1)
 
 # The first Python on the PATH that is new enough; empty when there is none.
 PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.14 python; do \
@@ -32,7 +36,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test stress check lint types imports docs-check bench chaos mutations docs tools dashboards keda proto fmt hooks clean
+.PHONY: help setup demo test stress check lint types imports docs-check bench chaos mutations docs fetched tools dashboards keda proto fmt hooks clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -42,11 +46,11 @@ setup: $(SYNCED) ## Install everything into .venv (the other targets do this by 
 demo: $(SYNCED) ## See the whole system at work, then a summary (KEEP=1 stays up)
 	@$(PY) -m holdfast demo $(if $(KEEP),--keep) $(ARGS)
 
-test: $(SYNCED) ## Run all tests but the long ones (ARGS='-k name' picks some)
+test: fetched ## Run all tests but the long ones (ARGS='-k name' picks some)
 	@echo "Random order $(SEED): SEED=$(SEED) repeats it."
 	@$(PY) -m pytest -q --seed $(SEED) --hypothesis-seed=$(SEED) $(PARALLEL) $(ARGS)
 
-stress: $(SYNCED) ## Run the tests ROUNDS times in random orders beside BUSY processes, and list all that failed
+stress: fetched ## Run the tests ROUNDS times in random orders beside BUSY processes, and list all that failed
 	@$(PY) -m tests.support.stress --rounds $(or $(ROUNDS),5) --busy $(or $(BUSY),2) \
 		$(PARALLEL) $(ARGS)
 
@@ -79,8 +83,12 @@ mutations: $(SYNCED) ## Put each known mistake back: its test must fail (ARGS='-
 docs: $(SYNCED) ## Write the generated pages of docs/reference
 	@$(PY) -m holdfast.cli.reference
 
-tools: $(SYNCED) ## Fetch promtool and amtool into .tools (tests do this by themselves)
-	@$(PY) -B -m tests.support.deploy.debian_tools
+# What can't be fetched here is no reason not to test the rest: the tests end with what they left out, and why.
+fetched: $(SYNCED)
+	@$(FETCH) || true
+
+tools: $(SYNCED) ## Fetch what some tests need beside .venv (make test does this by itself)
+	@$(FETCH)
 
 dashboards: $(SYNCED) ## Write the dashboards of deploy/grafana
 	@$(PY) -B deploy/grafana/build.py
@@ -99,18 +107,20 @@ hooks: $(SYNCED) ## Check every commit before it is made
 	@$(PY) -m pre_commit install
 
 clean: ## Remove what the targets above have set up (not .holdfast, where data is)
-	rm -rf .venv .venv-rustic .venv-checkov .tools .stress .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
+	rm -rf .venv .venv-rustic .venv-checkov .venv-image .tools .stress .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(SYNCED): pyproject.toml uv.lock | $(UV)
 	@echo "Setting up .venv (the first time takes about 20 seconds) ..."
 	@rm -f .venv/.synced-*
-	@$(UV) sync --extra dev --locked -q $(if $(wildcard $(PY)),,--python "$(PYTHON)")
+	@$(UV) sync --extra dev --locked -q $(if $(NAMED),--python "$(PYTHON)",$(if $(wildcard $(PY)),,--python "$(PYTHON)"))
 	@touch $@
 
 $(UV):
 	@test -n "$(PYTHON)" || { echo "Holdfast needs Python 3.11 or newer: install one and put it on the PATH," \
 		"or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is no Python that works," \
+		"or is older than 3.11: name another one, make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
 	@"$(PYTHON)" -m pip --version >/dev/null 2>&1 || { echo "$(PYTHON) has no pip: install it" \
 		"(Debian and Ubuntu: apt install python3-pip; elsewhere: $(PYTHON) -m ensurepip)" >&2; exit 1; }
 	@PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 \

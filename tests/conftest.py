@@ -25,7 +25,7 @@ from tests.support.redis.fault_proxy import FaultProxy
 from tests.support.redis.valkey_process import ValkeyProcess
 from tests.support.store.postgres import postgres_server, postgres_url, start_postgres  # noqa: F401 - fixtures
 
-pytest_plugins = ["tests.support.ordering"]
+pytest_plugins = ["tests.support.ordering", "tests.support.not_tested"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

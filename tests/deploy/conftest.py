@@ -1,3 +1,17 @@
 """Tools that check what is deployed."""
 
-from tests.support.deploy.debian_tools import amtool, promtool  # noqa: F401 - fixtures
+from pathlib import Path
+
+import pytest
+
+from tests.support.tools.fetching import AMTOOL, PROMTOOL, needed
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    return needed(PROMTOOL)
+
+
+@pytest.fixture(scope="session")
+def amtool() -> Path:
+    return needed(AMTOOL)

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.support.deploy.charts import ROOT, SETS, rendered
+from tests.support.tools.environments import clean_environ
+from tests.support.tools.fetching import CHECKOV, needed
 
-ENVIRONMENT = ROOT / ".venv-checkov"
 CONFIG = ROOT / "deploy" / "checkov.yaml"
 
 
 @pytest.fixture(scope="module")
 def checkov() -> str:
-    """The command, installed as the lock says; what can't be installed is a failure, not a reason to skip."""
-    uv = ROOT / ".tools" / "bin" / "uv"
-    assert uv.exists(), "make setup brings uv"
-    command = [str(uv), "sync", "-q", "--locked", "--only-group", "checkov", "--python", sys.executable]
-    done = subprocess.run(command, cwd=ROOT, env=_environ(), check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return str(ENVIRONMENT / "bin" / "checkov")
-
-
-def _environ() -> dict[str, str]:
-    foreign = ("PYTHON", "VIRTUAL_ENV", "BC_", "CKV_", "CHECKOV_", "LOG_LEVEL")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    environ |= {"UV_PROJECT_ENVIRONMENT": str(ENVIRONMENT), "UV_PYTHON_DOWNLOADS": "never"}
-    if not os.access(environ.get("HOME") or "/nonexistent", os.W_OK):
-        environ.setdefault("UV_CACHE_DIR", str(ROOT / ".tools" / "cache"))
-    return environ
+    return str(needed(CHECKOV) / "bin" / "checkov")
 
 
 def findings(checkov: str, folder: Path) -> tuple[int, set[str]]:
@@ -42,7 +26,7 @@ def findings(checkov: str, folder: Path) -> tuple[int, set[str]]:
     command = [checkov, "--config-file", str(CONFIG), "--directory", str(folder)]
     command += ["--skip-download", "--output", "json", "--quiet", "--compact", "--soft-fail"]
     done = subprocess.run(
-        command, cwd=folder, env=_environ(), check=False, capture_output=True, text=True, timeout=240
+        command, cwd=folder, env=clean_environ(), check=False, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
