@@ -7,7 +7,10 @@ import base64
 import hashlib
 import hmac
 import json
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
 
 import msgspec
 import pytest
@@ -109,6 +112,55 @@ async def test_a_receiver_that_fails_is_tried_again_and_nothing_is_lost_or_passe
         for kind in ("status", "timeout", "connection")
     )
     assert failed >= 3
+
+
+class OwnThread(ThreadingHTTPServer):
+    """A receiver that answers while this event loop stands still, once it may."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), OwnThreadHandler)
+        self.ids: list[str] = []
+        self.arrived, self.may_answer = threading.Event(), threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.may_answer.set()
+        self.shutdown()
+        self.server_close()
+
+
+class OwnThreadHandler(BaseHTTPRequestHandler):
+    server: OwnThread
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.ids.append(json.loads(body)["id"])
+        self.server.arrived.set()
+        self.server.may_answer.wait(30)
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+async def test_an_answer_that_came_while_the_relay_stood_still_counts(redis, redis_settings):
+    """Fails if the relay's own pause is the receiver's timeout: the event would be delivered again."""
+    with OwnThread() as receiver:
+        async with Outside(redis_settings, f"http://127.0.0.1:{receiver.server_port}/") as outside:
+            running = outside.relay(timeout_seconds=0.5)
+            await outside.run("a")
+            await outside.say("a", "submitted")
+            await until(receiver.arrived.is_set)
+            receiver.may_answer.set()
+            time.sleep(1.5)  # as a process without a CPU does
+            await outside.emptied()
+            assert receiver.ids == ["a/1"]
+            failed = {"queue": "agent-queue", "sink": "eventapi", "kind": "timeout"}
+            assert running.count("relay_failures_total", **failed) == 0
 
 
 async def test_a_receiver_that_dies_and_comes_back_gets_everything_in_order(outside, receiver):

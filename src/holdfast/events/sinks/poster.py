@@ -31,6 +31,9 @@ _KEEP_ALIVE_SECONDS = 4.0
 """Less than the 5 s after which many servers close: a POST on a connection that just closed fails."""
 _READ_MOST = 65536
 _SHOWN = 200
+_SLICES = 10
+_COUNTED = 2
+"""What a slice of the timeout counts; one at whose end our own event loop was late counts 1."""
 _PRIVATE = "it points to a private address, which relay.private_webhooks would allow"
 
 
@@ -55,6 +58,46 @@ class _PublicOnly(AbstractResolver):
 
     async def close(self) -> None:
         await self._resolver.close()
+
+
+class _AnswerTimeout:
+    """Raises TimeoutError after ``seconds``, counted in slices in which our event loop could read the answer.
+
+    After a pause of this process (no CPU, SIGSTOP) that is longer than the timeout, the answer may lie unread
+    in the socket: a plain timeout would deliver the event again, and count as a failure of the receiver.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._slice = seconds / _SLICES
+        self._left = _SLICES * _COUNTED
+        self._due = 0.0
+        self._timeout = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        self._wait()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._timeout.__aexit__(kind, exc, trace)
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + self._slice
+        self._timer = loop.call_at(self._due, self._count)
+
+    def _count(self) -> None:
+        late = asyncio.get_running_loop().time() > self._due + self._slice
+        self._left -= 1 if late else _COUNTED
+        if self._left > 0:
+            self._wait()
+        else:
+            self._timeout.reschedule(0.0)
 
 
 class Poster:
@@ -87,7 +130,7 @@ class Poster:
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=self._settings.timeout_seconds),
+            timeout=aiohttp.ClientTimeout(),  # ours: see _AnswerTimeout
             headers={"user-agent": "holdfast-relay"},
             trust_env=False,
         )
@@ -99,9 +142,12 @@ class Poster:
         if session is self._guarded and _is_private_literal(request.url):
             return Answer(kind="address", error=_PRIVATE)
         try:
-            async with session.post(
-                request.url, data=request.body, headers=request.headers, allow_redirects=False
-            ) as response:
+            async with (
+                _AnswerTimeout(self._settings.timeout_seconds),
+                session.post(
+                    request.url, data=request.body, headers=request.headers, allow_redirects=False
+                ) as response,
+            ):
                 return await _read(response)
         except TimeoutError:
             return Answer(kind="timeout", error=f"no answer in {self._settings.timeout_seconds:g} s")
