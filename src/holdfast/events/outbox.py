@@ -175,12 +175,15 @@ class Outbox:
         return await self._returns.add(row)
 
     async def renew(self, redis: Redis, lines: Sequence[tuple[str, str, int]]) -> list[bool]:
-        """Keep lines, by run, sink and fence; False for those that are ours no more."""
+        """Keep lines, by run, sink and fence; False for those that another may have taken.
+
+        One that its courier has put back meanwhile is not lost: the courier only waits for the reply.
+        """
         args: list[Any] = [self._owner, self._ttl_ms]
         for line in lines:
             args += line
         words = await _RENEW(redis, [self._outbox, self._run_prefix], args)
-        return [word == b"kept" for word in words]
+        return [word != b"lost" for word in words]
 
     async def waiting(self, sink: str) -> int:
         """How many lines of a sink have something to deliver."""

@@ -185,6 +185,28 @@ def test_every_event_is_delivered_in_order_whatever_relays_do(redis_url, actions
     play(redis_url, actions)
 
 
+@pytest.mark.parametrize("how", ["put back", "delivered"])
+async def test_a_line_that_its_holder_let_go_is_not_lost_before_another_has_it(redis, how):
+    """Its renewal may come between the script that ends the hold and the reply: that is no lost lease."""
+    world = World(redis)
+    await world.prepare()
+    await world.append("a", 1)
+    await world.claim("ada", 0)
+    (held,) = world.held["ada"]
+    renewal = [(held.line.run_id, held.line.sink, held.line.fence)]
+    if how == "put back":
+        await world.fail("ada", 0)
+    else:
+        await world.deliver("ada", 0)
+        await world.move("ada", 0)
+        await world.append("a", 1)
+    assert await world.outboxes["ada"].renew(redis, renewal) == [True]
+    await world.claim("bob", 0)
+    assert await world.outboxes["ada"].renew(redis, renewal) == [False]
+    assert len(world.held["bob"]) == 1, "the renewal has left it free"
+    await world.finish()
+
+
 STALE = "if line.fence ~= fence or (line.owner ~= owner and line.owner ~= '-') then return 'stale' end"
 TAKEN_OVER = [
     ("append", "a", 1),

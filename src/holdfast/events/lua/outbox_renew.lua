@@ -1,7 +1,7 @@
 -- Keep lines for the owner and fence that hold them.
 -- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets), 2 run prefix
 -- ARGV  1 owner, 2 ttl ms, then per line: run, sink, fence
--- returns, per line: kept | lost
+-- returns, per line: kept | released (its holder has let go of it, and may not have heard of that yet) | lost
 -- @include clock
 -- @include line
 local outbox, run_prefix = KEYS[1], KEYS[2]
@@ -13,9 +13,12 @@ for i = 3, #ARGV, 3 do
   local record, word = run_prefix .. run, 'lost'
   if redis.call('HEXISTS', record, 'relay:' .. sink) == 1 then
     local line = read_line(record, sink)
-    if line.owner == owner and line.fence == tonumber(ARGV[i + 2]) then
+    local same = line.fence == tonumber(ARGV[i + 2])
+    if line.owner == owner and same then
       redis.call('ZADD', lines_of(outbox, sink), now + ttl, run)
       word = 'kept'
+    elseif line.owner == '-' and same then
+      word = 'released'
     end
   end
   words[#words + 1] = word
