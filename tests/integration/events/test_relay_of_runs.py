@@ -22,6 +22,9 @@ from tests.support.redis.valkey_process import free_port
 from tests.support.runs.manual_worker import expiry_without_retention
 from tests.support.runs.system import System
 
+# No receiver is slow here but for this event loop, which worker, relay, receiver and test share.
+RELAY = RelaySettings(**{**QUICK, "timeout_seconds": RelaySettings().timeout_seconds})
+
 
 @pytest.fixture
 async def receiver():
@@ -38,7 +41,7 @@ async def system(redis, redis_settings, receiver):
 
 @pytest.fixture
 async def relay(system):
-    running = Running(msgspec.structs.replace(system.settings, relay=RelaySettings(**QUICK)), "relay")
+    running = Running(msgspec.structs.replace(system.settings, relay=RELAY), "relay")
     yield running
     await running.stop()
 
@@ -153,7 +156,7 @@ async def test_relay_and_hub_work_on_a_cluster(start_valkey, receiver):
         System(redis, slots=3, ttl=30.0, event_api=event_api) as system,
         Hub(system.queue.redis, redis) as hub,
     ):
-        running = Running(msgspec.structs.replace(system.settings, relay=RelaySettings(**QUICK)), "relay")
+        running = Running(msgspec.structs.replace(system.settings, relay=RELAY), "relay")
         run_id = await system.submit("talk", 3)
         events = hub.follow(system.queue.keys, run_id)
         assert (await anext(events)).type == "submitted"

@@ -97,7 +97,7 @@ async def outage(
 async def test_an_outage_far_longer_than_every_pause_loses_and_reorders_nothing(
     redis, redis_settings, receiver
 ):
-    quick = {"retry_most_seconds": MOST_SECONDS, "timeout_seconds": 2 * MOST_SECONDS}
+    quick = {"retry_most_seconds": MOST_SECONDS, "timeout_seconds": 5 * MOST_SECONDS}
     async with Outside(redis_settings, receiver.url, **quick) as outside:
         await outage(outside, receiver, OUTAGE_SECONDS, wait=30)
 
