@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import App, Context, GiveUp, HandBack, RetryLater, SyncContext
+from holdfast.errors import LeaseLost
 
 inline = App("inline")
 isolated = App("isolated")
@@ -145,10 +147,21 @@ async def hands_back(ctx: Context) -> int:
     return ctx.attempt
 
 
+async def begun(ctx: Context) -> None:
+    """Emit the event, whatever stops the agent meanwhile.
+
+    A test that reads the event stops the agent at once, often before the agent has the reply to its emit.
+    """
+    emitting = asyncio.ensure_future(ctx.emit("begun", os.getpid()))
+    while not emitting.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(emitting)
+
+
 @both()
 async def stubborn(ctx: Context) -> None:
     """Ignores its cancellation."""
-    await ctx.emit("begun", os.getpid())
+    await begun(ctx)
     while True:
         try:
             await asyncio.sleep(3600)
@@ -156,10 +169,16 @@ async def stubborn(ctx: Context) -> None:
             await asyncio.sleep(0)
 
 
+def begun_in_a_thread(ctx: SyncContext) -> None:
+    """The same for an agent in a thread: its emit raises if the agent is stopped before the reply."""
+    with contextlib.suppress(LeaseLost):
+        ctx.emit("begun", os.getpid())
+
+
 @both()
 async def polite(ctx: Context, path: str) -> None:
-    await ctx.emit("begun", os.getpid())
     try:
+        await ctx.emit("begun", os.getpid())
         await asyncio.sleep(3600)
     finally:
         with Path(path).open("a") as file:
@@ -168,7 +187,7 @@ async def polite(ctx: Context, path: str) -> None:
 
 @both()
 def polite_thread(ctx: SyncContext, path: str) -> None:
-    ctx.emit("begun", os.getpid())
+    begun_in_a_thread(ctx)
     while not ctx.cancelled:
         time.sleep(0.005)
     with Path(path).open("a") as file:
@@ -187,14 +206,14 @@ async def leaves_early(ctx: Context) -> str:
 
 @alone()
 async def spins(ctx: Context) -> None:
-    await ctx.emit("begun", os.getpid())
+    await begun(ctx)
     while True:
         pass
 
 
 @alone()
 def thread_spins(ctx: SyncContext) -> None:
-    ctx.emit("begun", os.getpid())
+    begun_in_a_thread(ctx)
     while True:
         pass
 
