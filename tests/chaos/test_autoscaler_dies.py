@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from holdfast.runs.run import Status, Submission
-from tests.support.cli.dev_command import Command, eventually, gone
-from tests.support.runs.system import System, until
+from tests.support.cli.dev_command import Command, gone
+from tests.support.runs.system import System
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -45,7 +46,7 @@ async def test_runs_outlive_their_autoscaler_and_its_workers(redis, redis_settin
             command = Autoscaling(short_dir, redis_settings.url, ledger.path)
             try:
                 begun = len(ledger.lines("begin"))
-                await until(lambda begun=begun: len(ledger.lines("begin")) > begun, 60)
+                await until(lambda begun=begun: len(ledger.lines("begin")) > begun, seconds=60)
                 if turn == 2:
                     for ticket in tickets:
                         run = await system.ended(ticket.run_id, 90)
@@ -54,10 +55,10 @@ async def test_runs_outlive_their_autoscaler_and_its_workers(redis, redis_settin
                     assert command.exited() == 0
                     break
                 os.kill(chance.choice(command.workers()), signal.SIGKILL)
-                await until(lambda command=command: "was ended by SIGKILL" in command.text, 60)
+                await until(lambda command=command: "was ended by SIGKILL" in command.text, seconds=60)
                 family = command.family()
                 command.process.kill()
-                eventually(lambda family=family: all(map(gone, family)), f"orphans of {family}")
+                await until(lambda family=family: all(map(gone, family)), what=f"the end of {family}")
             finally:
                 command.close()
         ledger.check_nothing_ran_twice_under_one_fence()

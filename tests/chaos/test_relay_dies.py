@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.events.sinks import poster as _loaded_before_time_counts  # noqa: F401
 from tests.support.events.event_receiver import Receiver, in_order
-from tests.support.events.relays import Outside, RelayChild, until
+from tests.support.events.relays import Outside, RelayChild
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -54,7 +55,7 @@ async def test_killed_relays_lose_nothing_and_keep_the_order(outside, receiver, 
         for run in runs:
             await outside.say(run, *["chunk"] * 40)
         wanted = (round_ - 1) * 800 + 200
-        await until(lambda wanted=wanted: len(receiver.got) >= wanted, 30)
+        await until(lambda wanted=wanted: len(receiver.got) >= wanted)
         child.kill()
     children()
     await outside.emptied(30)
@@ -70,7 +71,7 @@ async def test_a_frozen_relay_that_wakes_up_moves_nothing_and_delivers_nothing_m
     first = children()
     await outside.run("a")
     await outside.say("a", *["chunk"] * 100)
-    await until(lambda: len(receiver.got) > 30, 30)
+    await until(lambda: len(receiver.got) > 30)
     first.freeze()
     receiver.release()
     outside.relay("second")
@@ -90,12 +91,12 @@ async def test_a_dead_relays_lines_are_taken_over_within_the_ttl(outside, receiv
     first = children()
     await outside.run("a")
     await outside.say("a", *["chunk"] * 10)
-    await until(lambda: len(receiver.got) == 6, 30)
+    await until(lambda: len(receiver.got) == 6)
     first.kill()
     killed = time.monotonic()
     outside.relay("second")
     await until(lambda: len(receiver.got) > 6)
-    assert time.monotonic() - killed < outside.settings.lease.ttl_seconds + 2
+    assert time.monotonic() - killed < outside.settings.lease.ttl_seconds + 10
     await outside.emptied()
     check(receiver, ["a"], 10)
 

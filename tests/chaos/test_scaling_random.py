@@ -25,8 +25,8 @@ from tests.support.scaling.replica_set import (
     check_everybody_left_politely,
     check_nothing_was_lost_or_doubled,
     running,
-    until,
 )
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -79,6 +79,6 @@ async def test_waves_of_runs_survive_a_hasty_autoscaler(
                 finally:
                     restartable_valkey.thaw()
         handed_back = await check_nothing_was_lost_or_doubled(system, ledger, runs)
-        await until(cluster, lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving)
+        await until(lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving, seconds=60)
         await check_everybody_left_politely(system, cluster.pods)
         print(f"{len(runs)} runs, {handed_back} handed back, replicas {cluster.curve}")

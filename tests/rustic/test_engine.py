@@ -12,16 +12,8 @@ from rustic_ai.core.messaging import MessagingConfig
 from holdfast.errors import InputError, NoHost, ProcessError, ProcessFailed
 from holdfast.hosts.rustic import K8sExecutionEngine
 from tests.support.hosts.rustic_agents import Answering, Failing
-from tests.support.hosts.rustic_system import (
-    ORGANIZATION,
-    answering,
-    ask,
-    gone,
-    placed,
-    probe_in,
-    said,
-    wait_for,
-)
+from tests.support.hosts.rustic_system import ORGANIZATION, answering, ask, gone, placed, probe_in, said
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -93,14 +85,14 @@ def test_a_message_in_hand_is_finished_before_the_end(guild):
     probe = probe_in(guild)
     probe.publish_dict("default_topic", {"ask": "one", "slowly": 1.5})
     probe.publish_dict("default_topic", {"ask": "one", "n": 2})
-    wait_for(lambda: said(probe, "began", "one"))
+    wait_until(lambda: said(probe, "began", "one"), seconds=60)
     guild.remove_agent("one")
-    wait_for(lambda: said(probe, "answer", "one"))
+    wait_until(lambda: said(probe, "answer", "one"), seconds=60)
     assert said(probe, "answer", "one")["n"] is None
     probe.clear_messages()
     guild.launch_agent(answering("one"))
     # What waited behind it comes again, and what was answered does not.
-    assert wait_for(lambda: said(probe, "answer", "one"))["n"] == 2
+    assert wait_until(lambda: said(probe, "answer", "one"), seconds=60)["n"] == 2
     assert ask(probe, "one") == placed(guild.execution_engine, "one").pid
     assert not said(probe, "began", "one")
 
@@ -111,7 +103,7 @@ def test_a_process_that_dies_is_started_again_and_answers(guild):
     pid = ask(probe, "one")
     os.kill(pid, 9)
     assert ask(probe, "one") != pid
-    wait_for(lambda: guild.is_agent_running("one"))  # it can answer before that is known
+    wait_until(lambda: guild.is_agent_running("one"), seconds=60)  # it can answer before that is known
 
 
 def test_a_host_that_is_killed_loses_no_agent(guild, hosts):
@@ -126,7 +118,7 @@ def test_a_host_that_is_killed_loses_no_agent(guild, hosts):
     after = {name: ask(probe, name) for name in names}
     assert {name for name in names if after[name] != before[name]} == set(moved)
     assert len(moved) == 2
-    wait_for(lambda: all(guild.is_agent_running(name) for name in names))
+    wait_until(lambda: all(guild.is_agent_running(name) for name in names), seconds=60)
     assert all(placed(engine, name).host != lost for name in names)
 
 

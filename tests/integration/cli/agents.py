@@ -22,4 +22,4 @@ async def give_up(value):
 
 @app.agent
 async def sleep(value):
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -17,14 +16,9 @@ import pytest
 import redis as redis_py
 
 from tests.support.processes import forked
+from tests.support.waiting import wait_until
 
 APP = f"{Path(__file__).with_name('agents.py')}:app"
-
-
-def until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 def test_a_run_is_followed_to_its_result(shell, worker):
@@ -63,7 +57,7 @@ def test_a_submitter_hears_that_nobody_knows_the_agent(shell, worker):
 
 def test_members_and_running_runs_are_seen_and_cancelled(shell, worker):
     shell("submit", "sleep", "--run-id", "a")
-    until(lambda: shell("runs", "show", "a", "--json").json["status"] == "running")
+    wait_until(lambda: shell("runs", "show", "a", "--json").json["status"] == "running")
     [member] = shell("members", "--json").json
     assert (member["kind"], member["name"], member["pid"]) == ("worker", "worker-a", str(worker.pid))
     assert "worker-a" in shell("members").out

@@ -13,6 +13,7 @@ from holdfast.events.feed import NOW, Feed
 from holdfast.redis.client import connect
 from holdfast.runs.run import ENDED
 from tests.support.runs.system import System
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -36,9 +37,7 @@ async def say(system, run_id, kind, data=b"{}"):
 
 async def blocked(system, count):
     """Wait until so many followers wait for what comes."""
-    async with asyncio.timeout(10):
-        while (await system.queue.redis.info("clients"))["blocked_clients"] < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: system.queue.redis.info("clients"), lambda found: found["blocked_clients"] >= count)
 
 
 async def types(events):

@@ -17,6 +17,7 @@ from holdfast.events.feed import NOW, PAGE, PAGE_BYTES, Feed
 from holdfast.events.hub import Hub
 from holdfast.redis.client import connect, connect_blocking
 from holdfast.redis.keys import QueueKeys
+from tests.support.waiting import until
 
 KEYS = QueueKeys.of("agent-queue")
 
@@ -66,16 +67,12 @@ class Follower:
 
 
 async def blocked(redis, count=1):
-    async with asyncio.timeout(10):
-        while (await redis.info("clients"))["blocked_clients"] != count:
-            await asyncio.sleep(0.005)
+    await until(lambda: redis.info("clients"), lambda found: found["blocked_clients"] == count)
 
 
 async def following(hub, run_id, count):
     """Wait until so many followers have caught up and are handed what comes."""
-    async with asyncio.timeout(10):
-        while len(hub._reader(KEYS)._streams[KEYS.feed(run_id)].followers) < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(hub._reader(KEYS)._streams[KEYS.feed(run_id)].followers) >= count)
 
 
 async def test_a_follower_sees_what_was_and_what_comes_and_ends_with_the_run(redis, hub):
@@ -160,9 +157,7 @@ async def test_little_is_kept_of_large_events_for_a_follower_that_does_not_come(
         last = await say(redis, "a", "chunk", msgspec.json.encode([number, "x" * 100_000]))
     await end(redis, "a")
     seen.append(await waiting)
-    async with asyncio.timeout(10):
-        while order(hub._reader(KEYS)._streams[KEYS.feed("a")].read) < order(last):
-            await asyncio.sleep(0.005)
+    await until(lambda: order(hub._reader(KEYS)._streams[KEYS.feed("a")].read) >= order(last))
     kept = sum(len(event.data[1]) for event in follower.events if event.type == "chunk")
     assert kept <= hub_module._KEPT_BYTES
     seen += [event async for event in events]

@@ -12,7 +12,8 @@ import time
 import pytest
 
 from tests.support.events.event_receiver import Receiver, in_order
-from tests.support.events.relays import Outside, until
+from tests.support.events.relays import Outside
+from tests.support.waiting import until
 
 RUNS = 10
 MOST_SECONDS = 0.1

@@ -24,7 +24,7 @@ from holdfast.hosts.location_registry import AgentLocationRegistry
 from holdfast.hosts.proto import agent_host_pb2, agent_host_pb2_grpc
 from holdfast.processes.manager import AgentProcessManager
 from tests.support.hosts.host_processes import HostChild, agent, cluster_of
-from tests.support.processes.child_processes import until
+from tests.support.waiting import wait_until
 
 guild_spec = {"id": "test-guild", "name": "Guild", "organization_id": "test-org", "agents": []}
 messaging_config = {"backend_type": "redis", "connection_params": {}}
@@ -68,7 +68,7 @@ def stub(redis, redis_settings) -> Iterator[agent_host_pb2_grpc.AgentHostService
     )
     child = HostChild(settings, "a")
     try:
-        until(lambda: child.process.poll() is not None or "host ready" in child.logged(), 60)
+        wait_until(lambda: child.process.poll() is not None or "host ready" in child.logged(), seconds=60)
         with grpc.insecure_channel(child.address) as channel:
             yield agent_host_pb2_grpc.AgentHostServiceStub(channel)
     finally:
@@ -121,7 +121,7 @@ def test_ttl_expiration(redis_client):
     registry.TTL_SECONDS = 1  # Override for testing
     registry.register("agent-1", "host-1:50051")
     assert redis_client.pttl("agent_location:agent-1") <= 1000
-    until(lambda: registry.get_location("agent-1") is None)
+    wait_until(lambda: registry.get_location("agent-1") is None)
 
 
 def test_heartbeat_refresh(redis_client):
@@ -135,7 +135,7 @@ def test_heartbeat_refresh(redis_client):
     if not success and time.monotonic() - began > 0.3:
         pytest.skip("this machine stood still for longer than the agent had left")
     assert success
-    until(lambda: time.monotonic() - began > 0.5)
+    wait_until(lambda: time.monotonic() - began > 0.5)
     location = registry.get_location("agent-1")
     assert location == "host-1:50051"  # Still alive
 
@@ -219,7 +219,7 @@ def test_process_crash_cleanup(manager_of):
     os.kill(process_info.pid, signal.SIGKILL)
 
     # Wait for cleanup
-    dead_agents = until(manager.cleanup_dead_processes)
+    dead_agents = wait_until(manager.cleanup_dead_processes)
     assert agent_id in dead_agents
     assert manager.get_process_info(agent_id) is None
 
@@ -232,6 +232,6 @@ def test_ttl_cleanup(redis_client):
 
     # Don't send heartbeat
     # Verify automatically cleaned up
-    until(lambda: registry.get_location("agent-1") is None)
+    wait_until(lambda: registry.get_location("agent-1") is None)
     assert registry.get_host_load() == {}
     assert registry.get_host_agents("host-1") == []

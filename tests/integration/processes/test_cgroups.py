@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.processes.cgroups import Cgroups
 from holdfast.processes.limits import Limits
-from tests.support.processes.child_processes import PATIENCE, until
+from tests.support.processes.child_processes import PATIENCE
+from tests.support.waiting import wait_until
 
 MANY = 512 << 20
 FILES = ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max")
@@ -164,7 +165,7 @@ def test_a_child_enters_its_cgroup_and_its_end_is_explained(fake, make):
     assert data_limit == "unlimited", "its cgroup limits it, not its process"
     (cgroup / "memory.events").write_text("oom_kill 1\n")
     os.kill(info.pid, signal.SIGKILL)
-    until(lambda: (now := processes.get("a")).status == "running" and now.pid != info.pid)
+    wait_until(lambda: (now := processes.get("a")).status == "running" and now.pid != info.pid)
     assert processes.get("a").last_error == "it used more memory than it may, was killed by SIGKILL"
     assert len(tree.agents) == 1, "that of its first process is gone"
     processes.stop("a").result(PATIENCE)

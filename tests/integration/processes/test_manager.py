@@ -14,7 +14,8 @@ from holdfast.errors import InputError, ProcessError, ProcessesFull, ProcessFail
 from holdfast.processes.info import Status
 from holdfast.processes.manager import AgentProcessManager
 from holdfast.processes.restarts import RestartPolicy
-from tests.support.processes.child_processes import is_gone, until
+from tests.support.processes.child_processes import is_gone
+from tests.support.waiting import wait_until
 
 ENTRIES = "tests.support.processes.entries"
 GUILD = {"id": "guild-1", "name": "a guild"}
@@ -72,8 +73,8 @@ def test_process_crash_cleanup(manage: Callable[..., AgentProcessManager]):
     for name in ("dead", "alive"):
         manager.spawn_agent_process(agent_spec(name), GUILD, MESSAGING)
     os.kill(manager.get_process_info("dead").pid, signal.SIGKILL)
-    until(lambda: not manager.is_process_alive("dead"))
-    until(lambda: manager.get_process_info("dead").status is Status.CRASHED)
+    wait_until(lambda: not manager.is_process_alive("dead"))
+    wait_until(lambda: manager.get_process_info("dead").status is Status.CRASHED)
     assert manager.cleanup_dead_processes() == ["dead"]
     assert manager.cleanup_dead_processes() == []
     assert list(manager.list_processes()) == ["alive"]
@@ -83,8 +84,8 @@ def test_a_manager_that_restarts_keeps_its_agents(manage: Callable[..., AgentPro
     manager = manage(restarts=RestartPolicy(base_seconds=0.01))
     manager.spawn_agent_process(agent_spec(), GUILD, MESSAGING)
     os.kill(manager.get_process_info("agent-1").pid, signal.SIGKILL)
-    until(lambda: manager.get_process_info("agent-1").restarts == 1)
-    until(lambda: manager.get_process_info("agent-1").status is Status.RUNNING)
+    wait_until(lambda: manager.get_process_info("agent-1").restarts == 1)
+    wait_until(lambda: manager.get_process_info("agent-1").status is Status.RUNNING)
     assert manager.cleanup_dead_processes() == []
 
 

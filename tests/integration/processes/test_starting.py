@@ -15,7 +15,8 @@ from holdfast.processes.agent import Agent
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
 from holdfast.processes.supervisor import Supervisor
-from tests.support.processes.child_processes import PATIENCE, Heard, is_gone, until
+from tests.support.processes.child_processes import PATIENCE, Heard, is_gone
+from tests.support.waiting import wait_until
 
 
 def test_an_agent_runs_in_a_process_of_its_own_once_it_is_ready(processes: Processes, heard: Heard):
@@ -122,7 +123,7 @@ def test_an_agent_that_is_never_ready_is_killed(make: Callable[..., Processes]):
 
 def test_an_agent_is_stopped_before_it_is_ready(processes: Processes):
     created = processes.spawn("a", "early", {"do": "hang"})
-    pid = until(lambda: (info := processes.get("a")) and info.pid)
+    pid = wait_until(lambda: (info := processes.get("a")) and info.pid)
     assert processes.stop("a", timeout=0.1).result(PATIENCE)
     with pytest.raises(RuntimeError, match="stopped before it was ready"):
         created.result(PATIENCE)
@@ -193,7 +194,7 @@ def test_a_subscriber_that_waits_is_told_not_to(processes: Processes):
 
     leave = processes.subscribe(wait)
     processes.spawn("a", "willing").result(PATIENCE)
-    until(lambda: len(told) >= 2)
+    wait_until(lambda: len(told) >= 2)
     leave()
 
 

@@ -11,7 +11,8 @@ import pytest
 from holdfast.errors import Conflict
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
-from tests.support.processes.child_processes import PATIENCE, Heard, children_of, is_gone, until
+from tests.support.processes.child_processes import PATIENCE, Heard, children_of, is_gone
+from tests.support.waiting import wait_until
 
 EndAtLast = Callable[[Iterable[int]], None]
 
@@ -90,7 +91,7 @@ def test_what_an_agent_has_started_ends_with_it(
         processes.kill("a").result(PATIENCE)
     else:
         processes.stop("a").result(PATIENCE)
-    until(lambda: all(is_gone(pid) for pid in family))
+    wait_until(lambda: all(is_gone(pid) for pid in family))
 
 
 def test_the_daemon_of_a_live_agent_lives_on_when_another_agent_ends(processes: Processes):
@@ -106,4 +107,4 @@ def test_nobody_is_left_unreaped(processes: Processes):
         processes.spawn(str(number), "family", {}).result(PATIENCE)
     for ended in [processes.kill(str(number)) for number in range(5)]:
         ended.result(PATIENCE)
-    until(lambda: not children_of(processes.zygote_pid))
+    wait_until(lambda: not children_of(processes.zygote_pid))

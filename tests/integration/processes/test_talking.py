@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.processes.processes import Processes
-from tests.support.processes.child_processes import PATIENCE, Heard, until
+from tests.support.processes.child_processes import PATIENCE, Heard
+from tests.support.waiting import wait_until
 
 LogLines = Callable[[], list[dict[str, Any]]]
 
@@ -37,10 +38,10 @@ def test_a_child_that_floods_holds_up_nobody(processes: Processes, heard: Heard,
     heard.report("noisy", "flood")
     for number in range(10):
         processes.spawn(f"quiet{number}", "talks", {"print": ["here"]}).result(PATIENCE)
-    until(
+    wait_until(
         lambda: any("dropped_lines" in line for line in log_lines()) or heard.report("noisy", "flood") is None
     )
-    until(lambda: all(said(log_lines(), f"quiet{number}") == ["here"] for number in range(10)))
+    wait_until(lambda: all(said(log_lines(), f"quiet{number}") == ["here"] for number in range(10)))
     assert processes.stop("noisy", timeout=5).result(PATIENCE)
 
 

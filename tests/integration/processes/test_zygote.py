@@ -18,7 +18,8 @@ from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
 from holdfast.processes.zygote import Config, Zygote
 from tests.support.paths import ROOT
-from tests.support.processes.child_processes import PATIENCE, Heard, children_of, is_gone, threads_of, until
+from tests.support.processes.child_processes import PATIENCE, Heard, children_of, is_gone, threads_of
+from tests.support.waiting import wait_until
 
 EndAtLast = Callable[[Iterable[int]], None]
 PRELOADED = "tests.support.processes.preloaded"
@@ -56,7 +57,7 @@ def test_a_host_that_is_killed_takes_everything_along(end_at_last: EndAtLast, ho
             assert len(pids) == 8
             assert not any(is_gone(pid) for pid in pids)
             process.kill()
-            until(lambda: all(is_gone(pid) for pid in pids))
+            wait_until(lambda: all(is_gone(pid) for pid in pids))
         finally:
             process.kill()
             if started["copy"]:
@@ -78,8 +79,8 @@ def test_a_zygote_that_ends_takes_its_children_along_and_all_come_back(
     end_at_last(pids)
     os.kill(zygote, signum)
     back = {name: heard.next(name, EventKind.READY, restarts=1).process for name in ("a",)}
-    until(lambda: all(processes.get(name).restarts == 1 for name in "abc"))
-    until(lambda: all(processes.get(name).status is Status.RUNNING for name in "abc"))
+    wait_until(lambda: all(processes.get(name).restarts == 1 for name in "abc"))
+    wait_until(lambda: all(processes.get(name).status is Status.RUNNING for name in "abc"))
     assert all(is_gone(pid) for pid in pids)
     assert processes.zygote_pid != zygote
     assert (back["a"].info["payload"], back["a"].fence) == ({"n": 1}, 4)
@@ -97,7 +98,7 @@ def test_agents_die_with_a_killed_zygote_even_if_nobody_else_is_there_to_end_the
     pid = processes.spawn("a", "stubborn").result(PATIENCE).pid
     end_at_last([pid])
     os.kill(processes.zygote_pid, signal.SIGKILL)
-    until(lambda: is_gone(pid))
+    wait_until(lambda: is_gone(pid))
 
 
 def test_an_agent_lost_twice_is_looked_for_once(
@@ -141,7 +142,7 @@ def test_a_zygote_that_does_not_answer_is_replaced(make: Callable[..., Processes
     os.kill(frozen, signal.SIGSTOP)
     assert processes.spawn("b", "willing").result(PATIENCE).is_alive
     assert processes.zygote_pid != frozen
-    until(lambda: processes.get("a").status is Status.RUNNING and processes.get("a").restarts == 1)
+    wait_until(lambda: processes.get("a").status is Status.RUNNING and processes.get("a").restarts == 1)
 
 
 def test_an_agent_that_kills_its_zygote_is_not_created_for_ever(make: Callable[..., Processes]):
@@ -178,7 +179,7 @@ def test_a_zygote_that_gets_a_thread_later_forks_no_more(
     processes.spawn("a", "willing").result(PATIENCE)
     zygote = processes.zygote_pid
     os.kill(zygote, signal.SIGUSR1)
-    until(lambda: threads_of(zygote) == 2)
+    wait_until(lambda: threads_of(zygote) == 2)
     with pytest.raises(ProcessFailed, match="can't be forked safely"):
         processes.spawn("b", "willing").result(PATIENCE)
     assert processes.get("a").is_alive
@@ -228,7 +229,7 @@ def test_a_shutdown_leaves_nobody(make: Callable[..., Processes]):
     zygote = processes.zygote_pid
     pids = [zygote, *map(int, children_of(zygote)), *processes.get("family").info["family"]]
     processes.shutdown()
-    until(lambda: all(is_gone(pid) for pid in pids))
+    wait_until(lambda: all(is_gone(pid) for pid in pids))
     processes.shutdown()
 
 

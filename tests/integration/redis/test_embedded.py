@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -21,6 +19,7 @@ from holdfast.errors import EmbeddedServerError
 from holdfast.redis import embedded
 from holdfast.redis.client import connect
 from holdfast.redis.embedded import EmbeddedServer, find_server
+from tests.support.waiting import wait_until
 
 USER = """
 import sys
@@ -51,13 +50,6 @@ class User:
     def kill(self) -> None:
         self.process.kill()
         self.process.communicate(timeout=20)
-
-
-def eventually(true: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def gone(pid: int) -> bool:
@@ -155,7 +147,7 @@ def test_the_server_ends_when_its_last_user_is_killed(short_dir: Path):
     user = User(short_dir)
     pid = user.server_pid()
     user.kill()
-    eventually(lambda: gone(pid))
+    wait_until(lambda: gone(pid))
 
 
 def test_a_new_user_waits_for_the_server_that_is_ending(short_dir: Path):
@@ -173,7 +165,7 @@ async def test_a_server_that_was_killed_is_replaced(short_dir: Path):
     """The mistake: the socket and lock files that kill -9 leaves behind look like a running server."""
     async with EmbeddedServer(short_dir) as first:
         os.kill(first.pid, signal.SIGKILL)
-        eventually(lambda: gone(first.pid))
+        wait_until(lambda: gone(first.pid))
         assert first.socket_path.exists()
         async with EmbeddedServer(short_dir) as second:
             assert second.pid != first.pid
@@ -192,7 +184,7 @@ def test_a_warden_that_is_killed_takes_its_server_along(short_dir: Path, monkeyp
     with pytest.raises(EmbeddedServerError, match="does not answer"):
         again.start_sync()
     first.resume()
-    eventually(lambda: gone(first.pid))
+    wait_until(lambda: gone(first.pid))
     monkeypatch.undo()
     again.start_sync()
     assert again.pid != first.pid
@@ -208,7 +200,7 @@ def test_a_hung_server_does_not_keep_its_last_user(short_dir: Path, monkeypatch:
     psutil.Process(pid).suspend()
     server.stop_sync()
     psutil.Process(pid).resume()
-    eventually(lambda: gone(pid) and gone(warden.pid))
+    wait_until(lambda: gone(pid) and gone(warden.pid))
 
 
 def test_a_directory_that_is_removed_under_it_does_not_leave_a_server_behind():
@@ -218,7 +210,7 @@ def test_a_directory_that_is_removed_under_it_does_not_leave_a_server_behind():
     pid = server.pid
     shutil.rmtree(directory)
     server.stop_sync()
-    eventually(lambda: gone(pid))
+    wait_until(lambda: gone(pid))
 
 
 async def test_a_loopback_port_on_request(short_dir: Path):

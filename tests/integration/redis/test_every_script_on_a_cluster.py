@@ -6,12 +6,12 @@ What a server knows by its hash it has been asked to run: on servers that were e
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -60,6 +60,7 @@ from tests.support.redis.clusters import cluster_url, start_cluster
 from tests.support.redis.valkey_process import ValkeyProcess
 from tests.support.runs.system import System
 from tests.support.schedules.manual_scheduler import registration
+from tests.support.waiting import until
 
 SOURCE = Path(holdfast.__file__).parent
 INCLUDE = re.compile(r"^\s*--\s*@include\s+(\S+)", re.MULTILINE)
@@ -182,9 +183,9 @@ async def after_the_worker(system: System) -> None:
         assert await leases.renew(partition.redis, [run.lease("dead")]) == [Standing.KEPT]
         assert await leases.release(partition.redis, [run.lease("dead")]) == [True]
         (run,) = (await claimer.claim(1, [])).runs
-        async with asyncio.timeout(10):  # the worker's turn to look may last a little longer than it did
-            while await leases.reclaim(partition.redis) != [run.run_id]:
-                await asyncio.sleep(0.01)
+        # The worker's turn to look may last a little longer than it did.
+        reclaim = functools.partial(leases.reclaim, partition.redis)
+        await until(reclaim, lambda found, run=run: found == [run.run_id])
         await claimer.claim(1, [])
         assert await claimer.tidy([]) == 1
         assert [consumer.name for consumer in await list_consumers(partition)] == ["dead"]
@@ -246,8 +247,7 @@ async def visit_leases(cluster: Redis) -> None:
     held = [lease for lease in granted if lease is not None]
     assert await leases.renew(cluster, held) == [Standing.KEPT] * 3
     assert await leases.release(cluster, held[:1]) == [True]
-    await asyncio.sleep(0.06)
-    assert sorted(await leases.reclaim(cluster)) == ["b", "c"]
+    assert sorted(await until(lambda: leases.reclaim(cluster))) == ["b", "c"]
     office = Leadership("{t}:office", owner="me", ttl_ms=9000)
     term = await office.campaign(cluster)
     assert isinstance(term, Lease)
@@ -315,8 +315,7 @@ async def visit_hosts(cluster: Redis, nodes: list[ValkeyProcess]) -> None:
             assert await registry.release("host", "a0", grant.fence, "stopped")
         if n == 1:
             await registry.unwant("a1")
-    await asyncio.sleep(0.15)
-    assert await registry.reclaim()
+    await until(registry.reclaim)
     client = blocking.RedisCluster("127.0.0.1", nodes[0].port)
     locations = AgentLocationRegistry(client, hash_tag="h")
     locations.register("b", "elsewhere:9")
@@ -333,12 +332,6 @@ async def visit_rollouts(cluster: Redis) -> None:
     await rollouts.set("flag", 30, allow=["t"], reason="why")
     assert [each.percent for each in await rollouts.all()] == [30]
     await rollouts.remove("flag")
-
-
-async def until(condition: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_every_script_runs_on_a_cluster(start_valkey):

@@ -17,6 +17,7 @@ from holdfast.redis.client import DISCONNECTS, Redis, connect
 from holdfast.redis.scripts import Script, load
 from tests.support.redis.fault_proxy import FaultProxy
 from tests.support.redis.valkey_process import ValkeyProcess
+from tests.support.waiting import until
 
 Write = Callable[..., str]
 
@@ -148,7 +149,7 @@ async def test_a_cancelled_loader_does_not_fail_the_others(
     fault_proxy.stall("replies")
     first = asyncio.ensure_future(script(client))
     others = [asyncio.ensure_future(script(client)) for _ in range(10)]
-    await _until(lambda: fault_proxy.commands[b"CLIENT"] > 0)
+    await until(lambda: fault_proxy.commands[b"CLIENT"] > 0)
     first.cancel()
     fault_proxy.heal()
     assert await asyncio.gather(*others) == [1] * 10
@@ -204,9 +205,3 @@ class _Forgetful:
         if args[0] == "EVALSHA":
             await self._redis.execute_command("SCRIPT FLUSH")
         return await self._redis.execute_command(*args)
-
-
-async def _until(true: Callable[[], bool], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.001)

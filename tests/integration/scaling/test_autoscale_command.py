@@ -18,8 +18,9 @@ import pytest
 from holdfast.client import Client
 from holdfast.config import Settings
 from holdfast.runs.run import Status
-from tests.support.cli.dev_command import Command, Dev, eventually, gone, greeting, version
+from tests.support.cli.dev_command import Command, Dev, gone, greeting, version
 from tests.support.redis.valkey_process import free_port
+from tests.support.waiting import wait_until
 
 
 class Autoscaling(Command):
@@ -123,7 +124,7 @@ def test_kill_9_of_the_autoscaler_leaves_no_orphans(start):
     workers = command.workers()
     assert len(workers) == 2
     command.process.kill()
-    eventually(lambda: all(map(gone, workers)), f"orphans of {workers}")
+    wait_until(lambda: all(map(gone, workers)), what=f"the end of {workers}")
 
 
 def free_ports(count: int) -> int:
@@ -173,7 +174,7 @@ def test_an_app_that_cannot_be_loaded_ends_the_command_though_no_worker_is_wante
 def test_a_stop_does_not_wait_for_an_app_that_takes_long_to_import(start, folder: Path):
     (folder / "desk.py").write_text("import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(600)\n")
     command = start("1..1")
-    eventually((folder / "begun").exists, "the app was not imported")
+    wait_until((folder / "begun").exists, what="the import of the app")
     command.process.send_signal(signal.SIGTERM)
     assert command.exited() == 0
     assert "Traceback" not in command.text

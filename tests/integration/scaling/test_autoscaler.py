@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,9 @@ from holdfast.runs.run import Status, Submission
 from holdfast.services.autoscaler import Autoscaler
 from holdfast.services.connections import Connections
 from tests.support.paths import TESTS
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
 from tests.support.runs.worker_processes import Ledger
+from tests.support.waiting import stays, until
 
 AGENTS = str(TESTS / "support" / "scaling" / "agents.py") + ":app"
 NEVER_SECONDS = 3600.0
@@ -79,9 +79,10 @@ class Scaled:
 
     async def until(self, condition: Any, seconds: float = 30.0) -> None:
         try:
-            await until(lambda: condition() or self.task.done(), seconds)
-        except TimeoutError:
-            raise AssertionError(f"{self.heard.told} {self.heard.warned} {self.heard.lines}") from None
+            await until(lambda: condition() or self.task.done(), seconds=seconds)
+        except AssertionError as exc:
+            exc.add_note(f"{self.heard.told} {self.heard.warned} {self.heard.lines}")
+            raise
         if self.task.done():
             self.task.result()
 
@@ -131,8 +132,7 @@ async def test_the_first_run_brings_the_first_worker_at_once(system, ledger):
     """Not at the next look: there is none."""
     async with scaled(system, ScalingSettings(), poll_seconds=NEVER_SECONDS) as running:
         await running.until(lambda: running.scaler.ready)
-        await asyncio.sleep(0.3)
-        assert not running.pids
+        await stays(lambda: not running.pids, seconds=0.3)
         run = await system.ended(await system.submit("work", 0), 30)
         assert run.status is Status.SUCCEEDED
         assert running.heard.scaled() == ["scaled 0 -> 1: 1 run wants a slot, 1 each"]
@@ -145,7 +145,7 @@ async def test_a_run_in_any_partition_brings_the_first_worker_at_once(redis, red
     ):
         await system.queue.look_around(say=True)  # as a producer does, so that the workers know of all three
         await running.until(lambda: running.scaler.ready)
-        await asyncio.sleep(0.3)
+        await stays(lambda: not running.pids, seconds=0.3)
         ticket = await system.queue.partitions[2].submit(Submission(agent="work", input=0))
         assert (await system.ended(ticket.run_id, 30)).status is Status.SUCCEEDED
 
@@ -169,11 +169,12 @@ async def test_a_worker_that_is_frozen_is_killed_and_its_run_goes_on_elsewhere(s
     """Fails if whoever has a process counts: its run would wait for it as long as it stands still."""
     async with scaled(system, ScalingSettings(max_workers=1)) as running:
         run_id = await system.submit("gated", str(tmp_path / "gate"))
-        await until(lambda: ledger.lines("begin", run_id), 30)
+        await until(lambda: ledger.lines("begin", run_id))
         (frozen,) = running.pids
-        await asyncio.sleep(2)  # it was seen alive
+        (post,) = running.scaler.pools[0]._posts.values()
+        await until(lambda: post.joined)  # it was seen alive
         os.kill(frozen, signal.SIGSTOP)
-        await until(lambda: len(ledger.lines("begin", run_id)) == 2, 60)
+        await until(lambda: len(ledger.lines("begin", run_id)) == 2, seconds=60)
         (tmp_path / "gate").touch()
         assert (await system.ended(run_id)).attempt == 2
         assert frozen not in running.pids
@@ -192,9 +193,9 @@ async def test_an_idle_worker_leaves_before_a_busy_one(system, ledger, tmp_path)
     """Also if the busy one is the younger, which would be the one to go otherwise."""
     async with scaled(system, ScalingSettings(max_workers=2, down_seconds=0.3)) as running:
         first = await system.submit("gated", str(tmp_path / "first"))
-        await until(lambda: ledger.lines("begin", first), 30)
+        await until(lambda: ledger.lines("begin", first))
         second = await system.submit("gated", str(tmp_path / "second"))
-        await until(lambda: ledger.lines("begin", second), 30)
+        await until(lambda: ledger.lines("begin", second))
         (tmp_path / "first").touch()
         await running.until(lambda: len(running.pids) == 1)
         assert running.pids == [ledger.lines("begin", second)[0].pid]
@@ -214,12 +215,12 @@ async def test_a_busy_worker_that_must_leave_hands_its_run_back_and_loses_nothin
     )
     async with scaled(system, ScalingSettings(max_workers=2, down_seconds=0.3)):
         gates = {await system.submit("gated", str(tmp_path / name)): tmp_path / name for name in "abcd"}
-        await until(lambda: len(ledger.lines("begin")) == 4, 30)
+        await until(lambda: len(ledger.lines("begin")) == 4)
         doing = {line.pid: line.run_id for line in ledger.lines("begin")}
         assert len(doing) == 2
         for run_id in doing.values():  # one of each: two workers with one run each, which one could do
             gates.pop(run_id).touch()
-        await until(lambda: len(ledger.lines("begin")) == 5, 30)
+        await until(lambda: len(ledger.lines("begin")) == 5)
         for gate in gates.values():
             gate.touch()
         ended = [await system.ended(run_id) for run_id in gates]
@@ -259,7 +260,7 @@ async def test_every_worker_type_has_a_pool_of_its_own(redis, redis_settings, en
         assert names <= {"browser:jobs-1", "browser:jobs-2", "tankpit:jobs-1"}
         assert running.heard.scaled("tankpit:jobs") == ["scaled 0 -> 1: at least 1 is kept"]
         (tmp_path / "gate").touch()
-        await until(lambda: len(ledger.lines("end")) == len(tickets), 30)
+        await until(lambda: len(ledger.lines("end")) == len(tickets))
         await running.stop()
 
 
@@ -271,15 +272,13 @@ async def test_while_redis_is_away_everybody_stays(restartable_valkey, environ, 
         scaled(system, ScalingSettings(max_workers=2, down_seconds=0.5)) as running,
     ):
         runs = [await system.submit("work", 1.0) for _ in range(2)]
-        await until(lambda: len(ledger.lines("begin")) == 2, 30)
+        await until(lambda: len(ledger.lines("begin")) == 2)
         pids = sorted(running.pids)
         restartable_valkey.freeze()
         try:
             await running.until(lambda: running.heard.warned)
-            since = time.monotonic()
-            while time.monotonic() < since + 2.0:  # four times the time after which they would leave
-                assert sorted(running.pids) == pids
-                await asyncio.sleep(0.05)
+            # Four times the time after which they would leave.
+            await stays(lambda: sorted(running.pids) == pids, seconds=2.0)
         finally:
             restartable_valkey.thaw()
         await running.until(lambda: ("agent-queue", "answers again") in running.heard.told)

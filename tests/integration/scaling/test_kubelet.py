@@ -37,8 +37,8 @@ from tests.support.scaling.replica_set import (
     check_everybody_left_politely,
     check_nothing_was_lost_or_doubled,
     running,
-    until,
 )
+from tests.support.waiting import until
 
 SPEED = 50.0
 SLOW = 30.0
@@ -96,11 +96,11 @@ async def test_a_burst_brings_workers_from_zero_and_they_leave_to_zero_and_come_
     async with running(system, ledger, keda(), speed=SPEED, **ENVIRON) as cluster:
         assert cluster.pods.replicas == 0
         runs = await submitted(system, [0.4] * 24)
-        await until(cluster, lambda: len(ledger.lines("end")) == 24)
+        await until(lambda: len(ledger.lines("end")) == 24, seconds=60)
         assert cluster.most == 4
-        await until(cluster, lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving)
+        await until(lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving, seconds=60)
         again = await submitted(system, [0.1])
-        await until(cluster, lambda: len(ledger.lines("end")) == 25)
+        await until(lambda: len(ledger.lines("end")) == 25, seconds=60)
         assert await check_nothing_was_lost_or_doubled(system, ledger, runs + again) == 0
         await check_everybody_left_politely(system, cluster.pods)
 
@@ -115,27 +115,27 @@ async def test_workers_that_must_leave_hand_back_their_long_runs_which_go_on_els
     ):
         gates = {await system.submit("gated", str(tmp_path / f"{n}")): tmp_path / f"{n}" for n in range(8)}
         runs = list(gates)
-        await until(cluster, lambda: len(ledger.lines("begin")) == 8)
+        await until(lambda: len(ledger.lines("begin")) == 8, seconds=60)
         for run_id in {line.pid: line.run_id for line in ledger.lines("begin")}.values():
             gates.pop(run_id).touch()
         assert len(gates) == 4
-        await until(cluster, lambda: len(ledger.lines("begin")) == 10)
+        await until(lambda: len(ledger.lines("begin")) == 10, seconds=60)
         assert cluster.pods.replicas == 2
         for gate in gates.values():
             gate.touch()
         assert await check_nothing_was_lost_or_doubled(system, ledger, runs) == 2
-        await until(cluster, lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving)
+        await until(lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving, seconds=60)
         await check_everybody_left_politely(system, cluster.pods)
 
 
 async def test_busy_workers_stay_and_idle_ones_leave_where_busy_ones_are_marked(system, ledger):
     async with running(system, ledger, keda(down_window=15), speed=SPEED, **ENVIRON) as cluster:
         short = await submitted(system, [0.3] * 16)
-        await until(cluster, lambda: cluster.pods.replicas == 4)
-        await until(cluster, lambda: len(ledger.lines("end")) == 16)
+        await until(lambda: cluster.pods.replicas == 4, seconds=60)
+        await until(lambda: len(ledger.lines("end")) == 16, seconds=60)
         long = await submitted(system, [5.0])
-        await until(cluster, lambda: ledger.lines("begin", long[0]))
-        await until(cluster, lambda: cluster.pods.replicas == 1)
+        await until(lambda: ledger.lines("begin", long[0]), seconds=60)
+        await until(lambda: cluster.pods.replicas == 1, seconds=60)
         busy = ledger.lines("begin", long[0])[0].pid
         assert [pod.child.process.pid for pod in cluster.pods.pods] == [busy]
         assert await check_nothing_was_lost_or_doubled(system, ledger, short + long) == 0
@@ -153,17 +153,17 @@ async def test_a_metric_that_cannot_be_asked_scales_nothing_to_zero(
         running(system, ledger, keda(down_window=15, cooldown=30.0), speed=SPEED, **ENVIRON) as cluster,
     ):
         runs = await submitted(system, [0.5] * 12)
-        await until(cluster, lambda: cluster.pods.replicas == 4 and len(ledger.lines("begin")) >= 4)
+        await until(lambda: cluster.pods.replicas == 4 and len(ledger.lines("begin")) >= 4, seconds=60)
         restartable_valkey.freeze()
         try:
-            await until(cluster, lambda: cluster.outages)
+            await until(lambda: cluster.outages, seconds=60)
             before, since = cluster.pods.replicas, cluster.now
-            await until(cluster, lambda: cluster.now > since + 150)  # five times the cooldown
+            await until(lambda: cluster.now > since + 150, seconds=60)  # five times the cooldown
             assert cluster.pods.replicas == before
         finally:
             restartable_valkey.thaw()
         assert await check_nothing_was_lost_or_doubled(system, ledger, runs) == 0
-        await until(cluster, lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving)
+        await until(lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving, seconds=60)
         await check_everybody_left_politely(system, cluster.pods)
 
 
@@ -180,10 +180,10 @@ async def test_the_simulator_agrees_with_what_really_happened(redis, redis_setti
                 runs += await submitted(system, [0.7 * (1 + number % 4)])
                 await asyncio.sleep(0.1)
             sent = len(runs)
-            await until(cluster, lambda sent=sent: len(ledger.lines("end")) == sent)
+            await until(lambda sent=sent: len(ledger.lines("end")) == sent, seconds=60)
             if not wave:
-                await until(cluster, lambda: cluster.pods.replicas < cluster.most)
-        await until(cluster, lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving)
+                await until(lambda: cluster.pods.replicas < cluster.most, seconds=60)
+        await until(lambda: cluster.pods.replicas == 0 and not cluster.pods.leaving, seconds=60)
         ended = cluster.now
         assert await check_nothing_was_lost_or_doubled(system, ledger, runs) == 0
         rows, others = await recorded(system.queue, None)

@@ -17,7 +17,6 @@ from holdfast.config import QueueSettings, RedisSettings
 from holdfast.redis.client import Redis
 from holdfast.scaling.proto import externalscaler_pb2 as wire
 from tests.support.redis.fault_proxy import FaultProxy
-from tests.support.runs.system import until
 from tests.support.scaling.scalers import (
     OTHER,
     QUEUE,
@@ -29,6 +28,7 @@ from tests.support.scaling.scalers import (
     settings_of,
     submit,
 )
+from tests.support.waiting import until
 
 SERVICE = "externalscaler.ExternalScaler"
 
@@ -294,14 +294,15 @@ async def test_a_redis_that_is_away_is_an_error_never_zero(
         said = await stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=30)
         assert said.status == health_pb2.HealthCheckResponse.SERVING, "it does answer"
         fault_proxy.heal()
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    assert (await caller.value()).metricValue == 2
-                    break
-                except aio.AioRpcError as exc:
-                    assert exc.code() is grpc.StatusCode.UNAVAILABLE
-                    await asyncio.sleep(0.05)
+
+        async def answer() -> float | None:
+            try:
+                return (await caller.value()).metricValue
+            except aio.AioRpcError as exc:
+                assert exc.code() is grpc.StatusCode.UNAVAILABLE
+                return None
+
+        assert await until(answer, lambda value: value is not None) == 2
 
 
 async def test_a_redis_that_never_was_there_is_the_same(redis_settings: RedisSettings, short_dir):

@@ -41,6 +41,7 @@ from tests.support.scaling.scalers import (
     settings_of,
     submit,
 )
+from tests.support.waiting import until
 
 HERE = Path(__file__).parents[2] / "certificates"
 CA, CERTIFICATE, KEY = (str(HERE / name) for name in ("ca.pem", "server.pem", "server.key"))
@@ -77,9 +78,7 @@ async def test_the_command_answers_and_is_a_member_until_it_is_told_to_stop(scal
     caller = Caller(port)
     await submit(redis, 2)
     assert (await caller.value()).metricValue == 2
-    async with asyncio.timeout(30):
-        while not (found := [key async for key in redis.scan_iter("member:scaler:*")]):
-            await asyncio.sleep(0.02)
+    found = await until(lambda: redis.keys("member:scaler:*"))
     told = await redis.hgetall(found[0])
     assert (told[b"pid"], told[b"queues"]) == (str(process.pid).encode(), b"agent-queue")
     listed = await asyncio.to_thread(holdfast, environ, "members", "--json")

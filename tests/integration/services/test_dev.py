@@ -13,7 +13,8 @@ import pytest
 from holdfast.client import Client
 from holdfast.config import Settings
 from holdfast.redis.client import connect
-from tests.support.cli.dev_command import Dev, StartDev, eventually, gone, greeting, version
+from tests.support.cli.dev_command import Dev, StartDev, gone, greeting, version
+from tests.support.waiting import wait_until
 
 
 async def test_one_command_runs_agents_and_says_where_redis_is(start_dev: StartDev):
@@ -182,7 +183,7 @@ def test_kill_9_of_dev_leaves_no_orphans(start_dev: StartDev):
     family = dev.family()
     assert len(family) >= 4
     dev.process.kill()
-    eventually(lambda: all(map(gone, family)), f"orphans of {family}")
+    wait_until(lambda: all(map(gone, family)), what=f"the end of {family}")
 
 
 def test_a_file_that_is_not_there_is_an_error_that_names_it(short_dir: Path):

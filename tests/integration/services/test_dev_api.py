@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from holdfast.config import ApiSettings
-from tests.support.cli.dev_command import StartDev, eventually, gone, greeting, version
+from tests.support.cli.dev_command import StartDev, gone, greeting, version
+from tests.support.waiting import wait_until
 
 
 def call(url: str, body: Any = None) -> tuple[int, Any]:
@@ -154,5 +155,5 @@ def test_the_api_leaves_with_dev(start_dev: StartDev):
     api, child = dev.api, psutil.Process(dev.child("api").pid)
     dev.process.terminate()
     assert dev.exited() == 0
-    eventually(lambda: gone(child.pid), "the api is still there")
+    wait_until(lambda: gone(child.pid), what="the end of the api")
     assert refuses(api)

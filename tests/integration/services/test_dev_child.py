@@ -7,7 +7,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import psutil
 import pytest
@@ -15,12 +15,7 @@ import pytest
 from holdfast.services.dev import child as child_module
 from holdfast.services.dev.child import Child, Recipe, pause_seconds
 from holdfast.services.dev.console import Console
-
-
-async def until(true: Callable[[], object], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.005)
+from tests.support.waiting import until
 
 
 @contextlib.asynccontextmanager

@@ -11,8 +11,9 @@ import pytest
 
 from holdfast.runs.run import Status
 from tests.support.redis.valkey_process import free_port
-from tests.support.runs.system import System, WorkerChild, until
+from tests.support.runs.system import System, WorkerChild
 from tests.support.runs.worker_processes import Ledger, fleet_of
+from tests.support.waiting import until
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 LEFT = "shutdown phase 3 complete"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import socket
 
-from tests.support.runs.system import System, WorkerChild, until
+from tests.support.runs.system import System, WorkerChild
 from tests.support.runs.worker_processes import AGENTS, Ledger, fleet_of
+from tests.support.waiting import until
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -51,7 +52,7 @@ async def test_a_worker_that_can_run_nothing_says_so(redis, redis_settings, tmp_
     async with System(redis_settings) as system:
         worker = WorkerChild(system.settings, f"{tmp_path / 'empty.py'}:app", "idle")
         try:
-            await until(lambda: "the app has no agents" in worker.logged(), 30)
+            await until(lambda: "the app has no agents" in worker.logged())
         finally:
             worker.close()
 

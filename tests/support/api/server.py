@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from holdfast.services.api import ApiProcess
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 
 def key_line(name: str, tenant: str = "*", roles: str = "read+submit+operate") -> str:

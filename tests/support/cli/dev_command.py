@@ -7,16 +7,15 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from holdfast.client import Client
 from holdfast.config import RedisSettings, Settings, setting_rows
 from tests.support.processes import forked
+from tests.support.waiting import wait_until
 
 APP = """
 import asyncio
@@ -37,13 +36,6 @@ async def slow(ctx: Context, seconds):
 
 def version(greeting: str) -> str:
     return APP + f"\nGREETING = {greeting!r}\n"
-
-
-def eventually(true: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def gone(pid: int) -> bool:
@@ -86,7 +78,11 @@ class Command:
 
     def says(self, text: str, times: int = 1) -> None:
         """Wait until a text has been printed so many times."""
-        eventually(lambda: self.text.count(text) >= times, f"{text!r} was not said x{times}:\n{self.text}")
+        wait_until(
+            lambda: self.text,
+            lambda printed: printed.count(text) >= times,
+            what=f"the command to print {text!r} {times} times",
+        )
 
     def family(self) -> list[int]:
         """Every process that it has started, and the server that runs for it."""
@@ -113,7 +109,7 @@ class Command:
         self._reader.join(10)
         assert self.process.stdout is not None
         self.process.stdout.close()
-        eventually(lambda: all(map(gone, family)), f"orphans of {family}")
+        wait_until(lambda: all(map(gone, family)), what=f"the end of {family}")
 
 
 class Dev(Command):

@@ -20,6 +20,7 @@ from holdfast.services.relay import Relay
 from holdfast.telemetry.metrics import Metrics
 from tests.support.processes import forked
 from tests.support.redis.key_ttls import check_keys
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 QUICK = {
     "timeout_seconds": 0.5,
@@ -109,14 +110,15 @@ class Outside:
             replies = await pipe.execute()
         return [reply.decode() for reply in replies[1::2]]
 
-    async def emptied(self, seconds: float = 20.0) -> None:
+    async def emptied(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until nothing is left to deliver."""
-        async with asyncio.timeout(seconds):
-            while True:
-                with contextlib.suppress(*DISCONNECTS):
-                    if not await self.waiting():
-                        return
-                await asyncio.sleep(0.005)
+        await until(
+            self.waiting,
+            lambda count: count == 0,
+            what="an empty outbox",
+            seconds=seconds,
+            tolerate=DISCONNECTS,
+        )
 
     async def waiting(self) -> int:
         """How many runs and lines wait. A run leaves one place for the other in one step: look there last."""
@@ -170,9 +172,3 @@ class RelayChild:
         if self.process.poll() is None:
             self.thaw()
             self.kill()
-
-
-async def until(condition: Any, seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -19,7 +19,8 @@ from holdfast.hosts.engines import open_engine
 from holdfast.hosts.requests import Payload
 from holdfast.redis.client import connect
 from tests.support.paths import ROOT
-from tests.support.runs.system import WorkerChild, until
+from tests.support.runs.system import WorkerChild
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -91,7 +92,7 @@ class HostChild(WorkerChild):
 
     async def ready(self) -> HostChild:
         """Wait until it serves."""
-        await until(lambda: self.process.poll() is not None or self._line("host ready"), 60)
+        await until(lambda: self.process.poll() is not None or self._line("host ready"), seconds=60)
         assert self.process.poll() is None, self.close()
         return self
 
@@ -120,12 +121,12 @@ class Cluster:
 
     async def where(self, agent_id: str, *, not_on: str = "", seconds: float = 30.0) -> Placed:
         """Wait until an agent runs, on another host than ``not_on``."""
-        async with asyncio.timeout(seconds):
-            while True:
-                placed = await self.engine.registry.get(agent_id)
-                if placed is not None and placed.status is Status.RUNNING and placed.host != not_on:
-                    return placed
-                await asyncio.sleep(0.01)
+        return await until(
+            lambda: self.engine.registry.get(agent_id),
+            lambda placed: placed is not None and placed.status is Status.RUNNING and placed.host != not_on,
+            what=f"agent {agent_id} to run{f' elsewhere than on {not_on}' * bool(not_on)}",
+            seconds=seconds,
+        )
 
     async def close(self) -> None:
         await self.engine.close()

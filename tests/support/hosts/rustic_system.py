@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +21,11 @@ from holdfast.hosts.rustic.background import background
 from tests.support.hosts.host_processes import HostChild
 from tests.support.hosts.rustic_agents import Answering
 from tests.support.paths import ROOT
+from tests.support.waiting import wait_until
 
 ENGINE = "holdfast.hosts.rustic.K8sExecutionEngine"
 ORGANIZATION = "the org"
 TTL_SECONDS = 3.0
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait until something is so, and return it."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not become so"
-        time.sleep(0.01)
-    return found
 
 
 class Hosts:
@@ -96,7 +86,7 @@ def ask(probe: ProbeAgent, agent_id: str, **more: Any) -> int:
     """Ask an agent for its process; a message that nobody was there for is in its backlog."""
     probe.clear_messages()
     probe.publish_dict("default_topic", {"ask": agent_id, **more})
-    return wait_for(lambda: said(probe, "answer", agent_id))["pid"]
+    return wait_until(lambda: said(probe, "answer", agent_id), seconds=60)["pid"]
 
 
 def said(probe: ProbeAgent, what: str, agent_id: str) -> dict[str, Any] | None:
@@ -117,4 +107,4 @@ def placed(engine: K8sExecutionEngine, agent_id: str) -> Placed:
 
 
 def gone(pid: int) -> None:
-    wait_for(lambda: not psutil.pid_exists(pid))
+    wait_until(lambda: not psutil.pid_exists(pid), what=f"the end of process {pid}", seconds=60)

@@ -146,7 +146,7 @@ class KubeApi:
     async def _refuse(self, verb: str, request: web.Request) -> web.Response | None:
         self.asked.append((verb, request.match_info.get("name", ""), dict(request.query)))
         if verb in self.hanging:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         if verb in self.garbled:
             return web.Response(status=404, text="<html>", content_type="text/html")
         if verb in self.forbidden:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,6 @@ from holdfast.processes.info import EventKind, ProcessEvent
 from holdfast.processes.processes import Processes
 
 PATIENCE = 30.0
-
-
-def until(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """Wait until something is so, however slow the machine is."""
-    end = time.monotonic() + patience
-    while not (found := condition()):
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.005)
-    return found
 
 
 def is_gone(pid: int) -> bool:

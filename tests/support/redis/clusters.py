@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from tests.support.redis.valkey_process import ValkeyProcess, free_port
+from tests.support.waiting import wait_until
 
 Start = Callable[..., ValkeyProcess]
 SLOTS = 16384
@@ -61,13 +61,14 @@ class Guarded:
     def url(self) -> str:
         return "redis+sentinel://" + ",".join(f"127.0.0.1:{one.port}" for one in self.sentinels) + "/main"
 
-    def in_sync(self, seconds: float = 20.0) -> None:
+    def in_sync(self) -> None:
         """Return when the replica has all that the primary had when this was asked."""
-        deadline = time.monotonic() + seconds
         wanted = _offset(self.primary.ask("INFO replication"))
-        while _offset(self.replica.ask("INFO replication")) < wanted:
-            assert time.monotonic() < deadline, "the replica does not catch up"
-            time.sleep(0.01)
+        wait_until(
+            lambda: _offset(self.replica.ask("INFO replication")),
+            lambda offset: offset >= wanted,
+            what=f"the replica to catch up with offset {wanted}",
+        )
 
     def promoted(self, seconds: float = 60.0) -> None:
         """Return when the sentinels have made the replica the primary."""

@@ -6,10 +6,10 @@ import ctypes
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 from holdfast.redis.embedded import find_server
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def free_port() -> int:
@@ -85,22 +85,20 @@ class ValkeyProcess:
     def wait_until_up(self) -> None:
         self.wait_for("PING", "+PONG")
 
-    def wait_for(self, command: str, wanted: str, seconds: float = 20.0) -> None:
+    def wait_for(self, command: str, wanted: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Ask until the reply contains ``wanted``."""
-        assert self._process is not None
-        deadline = time.monotonic() + seconds
-        reply = ""
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                reply = self.ask(command)
-            except OSError as exc:
-                reply = repr(exc)
-            if wanted in reply:
-                return
-            time.sleep(0.005)
-        raise AssertionError(
-            f"{command} never said {wanted}, but {reply}\n{(self.directory / 'log').read_text()}"
-        )
+
+        def reply() -> str:
+            assert self._process is not None
+            assert self._process.poll() is None, "the server has ended"
+            return self.ask(command)
+
+        what = f"{wanted!r} as reply to {command}"
+        try:
+            wait_until(reply, lambda reply: wanted in reply, what=what, seconds=seconds, tolerate=OSError)
+        except AssertionError as exc:
+            exc.add_note((self.directory / "log").read_text())
+            raise
 
     def kill(self) -> None:
         """Kill it as ``kill -9`` does: no goodbye, no flush."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status, Submission
 from holdfast.runs.settle import Settlement, Settler, Verdict
 from holdfast.telemetry.metrics import Metrics
+from tests.support.waiting import until
 
 TTL_SECONDS = 0.2
 
@@ -110,12 +111,13 @@ async def lane_of(queue: RunQueue, lane: str) -> list[str]:
 async def leases_end(queue: RunQueue) -> None:
     """Wait until nothing that is held was renewed within the ttl, by the server's clock."""
     group, ttl_ms = queue.settings.group, int(TTL_SECONDS * 1000) + 10
-    async with asyncio.timeout(10):
-        for lane in queue.keys.lanes:
-            while await _pending(queue, lane) > len(
-                await queue.redis.xpending_range(lane, group, "-", "+", 10_000, idle=ttl_ms)
-            ):
-                await asyncio.sleep(0.005)
+
+    async def ended(lane: str) -> bool:
+        over = await queue.redis.xpending_range(lane, group, "-", "+", 10_000, idle=ttl_ms)
+        return len(over) >= await _pending(queue, lane)
+
+    for lane in queue.keys.lanes:
+        await until(functools.partial(ended, lane), what=f"the end of every lease in {lane}")
 
 
 async def _pending(queue: RunQueue, lane: str) -> int:
@@ -130,8 +132,7 @@ async def now_ms(redis) -> float:
 async def next_ms(queue) -> None:
     """Wait until the server's clock has left the millisecond of whatever was written last."""
     then = await now_ms(queue.redis)
-    while await now_ms(queue.redis) < then + 1:
-        await asyncio.sleep(0)
+    await until(lambda: now_ms(queue.redis), lambda now: now >= then + 1)
 
 
 def retention_of(queue, *, ttl: float = 0.0, pages: int = 250) -> Retention:

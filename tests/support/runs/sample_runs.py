@@ -43,7 +43,7 @@ def agents() -> App:
     @app.agent
     async def sleeps(ctx: Context, value: Any) -> None:
         await ctx.emit("sleeping", {})
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     return app
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from typing import Any, Self
 
 import msgspec
@@ -33,6 +32,7 @@ from holdfast.services.connections import Connections
 from holdfast.services.worker import WorkerProcess
 from tests.support.processes import forked
 from tests.support.redis.key_ttls import check_keys
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 QUICK_BACKOFF = BackoffSettings(base_seconds=0.02, cap_seconds=0.1, jitter=0.0, forbidden_seconds=0.1)
 
@@ -121,27 +121,30 @@ class System:
     async def submit(self, agent: str, payload: Any = None, **options: Any) -> str:
         return (await self.queue.submit(Submission(agent=agent, input=payload, **options))).run_id
 
-    async def ended(self, run_id: str, seconds: float = 15.0) -> Run:
+    async def ended(self, run_id: str, seconds: float = PATIENCE_SECONDS) -> Run:
         """Wait until a run has ended and return it."""
-        async with asyncio.timeout(seconds):
-            while True:
-                with contextlib.suppress(*DISCONNECTS):
-                    if (run := await self.queue.get(run_id)).status.ended:
-                        return run
-                await asyncio.sleep(0.005)
+        return await until(
+            lambda: self.queue.get(run_id),
+            lambda run: run.status.ended,
+            what=f"the end of run {run_id}",
+            seconds=seconds,
+            tolerate=DISCONNECTS,
+        )
 
     async def adopted(self, run_id: str) -> Run:
         """Wait until a worker has met a foreign entry, and its run has ended."""
-        async with asyncio.timeout(10):
-            while not await self.queue.redis.exists(self.queue.keys.run(run_id)):
-                await asyncio.sleep(0.005)
+        await until(
+            lambda: self.queue.redis.exists(self.queue.keys.run(run_id)), what=f"a record of {run_id}"
+        )
         return await self.ended(run_id)
 
-    async def reaches(self, run_id: str, status: Status, seconds: float = 15.0) -> Run:
-        async with asyncio.timeout(seconds):
-            while (run := await self.queue.get(run_id)).status is not status:
-                await asyncio.sleep(0.005)
-            return run
+    async def reaches(self, run_id: str, status: Status, seconds: float = PATIENCE_SECONDS) -> Run:
+        return await until(
+            lambda: self.queue.get(run_id),
+            lambda run: run.status is status,
+            what=f"run {run_id} to be {status}",
+            seconds=seconds,
+        )
 
     async def events(self, run_id: str) -> list[str]:
         return [
@@ -153,13 +156,6 @@ class System:
         """Every lane is empty and nothing is pending or delayed."""
         depth = await self.queue.depth()
         assert (depth.undelivered, depth.pending, depth.delayed) == (0, 0, 0), depth
-
-
-async def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:
-    """Wait for a condition of this process."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class WorkerChild:
@@ -218,10 +214,8 @@ class WorkerChild:
     def terminate(self) -> None:
         self.process.terminate()
 
-    async def exited(self, seconds: float = 20.0) -> int:
-        async with asyncio.timeout(seconds):
-            while self.process.poll() is None:
-                await asyncio.sleep(0.01)
+    async def exited(self, seconds: float = PATIENCE_SECONDS) -> int:
+        await until(lambda: self.process.poll() is not None, what="the process to exit", seconds=seconds)
         return self.process.returncode
 
     def close(self) -> str:

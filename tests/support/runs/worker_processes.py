@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from tests.support.paths import TESTS
 from tests.support.runs.system import System, WorkerChild
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 AGENTS = str(TESTS / "chaos" / "agents.py") + ":app"
 
@@ -65,12 +65,14 @@ class Fleet:
         await self.joined(name)
         return child
 
-    async def joined(self, name: str, seconds: float = 20.0) -> None:
+    async def joined(self, name: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until the worker has announced itself."""
-        async with asyncio.timeout(seconds):
-            while not await self.system.queue.redis.exists(f"member:worker:{name}"):
-                assert self.children[name].process.poll() is None, self.children[name].close()
-                await asyncio.sleep(0.02)
+
+        async def is_member() -> int:
+            assert self.children[name].process.poll() is None, self.children[name].close()
+            return await self.system.queue.redis.exists(f"member:worker:{name}")
+
+        await until(is_member, what=f"worker {name} to announce itself", seconds=seconds)
 
     def close(self) -> None:
         for name, child in self.children.items():

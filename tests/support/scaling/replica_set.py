@@ -13,7 +13,7 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -186,20 +186,13 @@ async def running(
         yield cluster
         if task.done():
             task.result()
+    except AssertionError as exc:
+        exc.add_note(f"replicas were {cluster.curve}")
+        raise
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         cluster.pods.close()
-
-
-async def until(cluster: Cluster, condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait for something of this process; what a loaded machine needs longer for is not lost."""
-    try:
-        async with asyncio.timeout(seconds):
-            while not condition():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"not within {seconds} s; replicas were {cluster.curve}") from None
 
 
 async def check_nothing_was_lost_or_doubled(system: System, ledger: Ledger, run_ids: Sequence[str]) -> int:

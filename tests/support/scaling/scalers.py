@@ -23,7 +23,8 @@ from holdfast.scaling.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from holdfast.services.connections import Connections
 from holdfast.services.scaler import ScalerService
 from holdfast.telemetry.metrics import Metrics
-from tests.support.runs.system import WorkerChild, until
+from tests.support.runs.system import WorkerChild
+from tests.support.waiting import until
 
 QUEUE, OTHER = "agent-queue", "browser-jobs"
 
@@ -141,7 +142,7 @@ class ScalerChild(WorkerChild):
         return json.loads(self._ready)["port"]
 
     async def ready(self) -> ScalerChild:
-        await until(lambda: self.process.poll() is not None or self._ready, 60)
+        await until(lambda: self.process.poll() is not None or self._ready, seconds=60)
         assert self.process.poll() is None, self.close()
         return self
 

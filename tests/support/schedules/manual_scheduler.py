@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from holdfast.leases.lease import Lease, Standing
@@ -15,6 +14,7 @@ from holdfast.schedules.orphans import Orphans
 from holdfast.schedules.registration import Registration, fingerprint
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.words import Ended, Registered
+from tests.support.waiting import until
 
 KEYS = ScheduleKeys.of()
 
@@ -67,9 +67,7 @@ class Board:
 
     async def turn_of_second(self) -> None:
         """Wait for a second to begin, so that what follows happens within it."""
-        async with asyncio.timeout(3):
-            while (await redis_now(self.redis)) % 1 > 0.3:
-                await asyncio.sleep(0.01)
+        await until(lambda: redis_now(self.redis), lambda found: found % 1 <= 0.3, seconds=3)
 
 
 class Pod:

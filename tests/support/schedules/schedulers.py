@@ -16,8 +16,9 @@ from holdfast.schedules.entries import Entry, State
 from holdfast.schedules.place import schedule_keys
 from holdfast.services.scheduler import SchedulerProcess
 from tests.support.paths import TESTS
-from tests.support.runs.system import System, WorkerChild, until
+from tests.support.runs.system import System, WorkerChild
 from tests.support.schedules.manual_scheduler import Board
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 AGENTS = str(TESTS / "chaos" / "schedules.py") + ":app"
 replace = msgspec.structs.replace
@@ -90,16 +91,16 @@ class Stage:
         return await running.ready()
 
     async def entry(
-        self, name: str, state: State | None = None, runs: int = 0, seconds: float = 10.0
+        self, name: str, state: State | None = None, runs: int = 0, seconds: float = PATIENCE_SECONDS
     ) -> Entry:
         """Wait until a schedule is in a state and has run so often."""
-        async with asyncio.timeout(seconds):
-            while True:
-                with contextlib.suppress(NotFound):
-                    entry = await self.board.entry(name)
-                    if state in (None, entry.state) and entry.runs >= runs:
-                        return entry
-                await asyncio.sleep(0.005)
+        return await until(
+            lambda: self.board.entry(name),
+            lambda entry: state in (None, entry.state) and entry.runs >= runs,
+            what=f"schedule {name} to be {state or 'there'} with {runs} runs",
+            seconds=seconds,
+            tolerate=NotFound,
+        )
 
     async def close(self) -> None:
         for running in self.schedulers:

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -27,6 +26,7 @@ import psycopg
 import pytest
 
 from tests.support.redis.valkey_process import free_port
+from tests.support.waiting import wait_until
 
 _libc = ctypes.CDLL(None)
 _OPTIONS = (
@@ -179,19 +179,17 @@ class PostgresProcess:
             self._process = None
 
     def _wait_until_up(self) -> None:
-        deadline = time.monotonic() + 30
-        while True:
+        def connects() -> bool:
             assert self._process is not None
-            ended = self._process.poll()
-            try:
-                psycopg.connect(self.url, connect_timeout=5).close()
-            except psycopg.OperationalError as exc:
-                if ended is not None or time.monotonic() > deadline:
-                    log = (self.directory / "log").read_text()
-                    raise AssertionError(f"PostgreSQL did not start: {exc}\n{log}") from exc
-                time.sleep(0.02)
-            else:
-                return
+            assert self._process.poll() is None, "the server has ended"
+            psycopg.connect(self.url, connect_timeout=5).close()
+            return True
+
+        try:
+            wait_until(connects, what="PostgreSQL to start", tolerate=psycopg.OperationalError)
+        except AssertionError as exc:
+            exc.add_note((self.directory / "log").read_text())
+            raise
 
 
 StartPostgres = Callable[[], PostgresProcess]
