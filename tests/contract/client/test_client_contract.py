@@ -30,7 +30,7 @@ from holdfast import (
 from holdfast.events import feed, hub
 from holdfast.runs.run import Run, Status
 from holdfast.store.archive import ArchivedRun
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 app = App("tests")
 
@@ -54,7 +54,7 @@ async def give_up(value):
 
 @app.agent
 async def sleep(value):
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 
 @app.agent
@@ -191,9 +191,7 @@ async def test_an_interrupted_run_goes_on_with_its_answers(client, worker, syste
     run = await system.reaches(handle.run_id, Status.INTERRUPTED)
     assert (await handle.run()).interrupt == run.interrupt == {"question": "name?"}
     await handle.resume("ada")
-    async with asyncio.timeout(10):
-        while (await handle.run()).interrupt != {"question": "age?"}:
-            await asyncio.sleep(0.005)
+    await until(handle.run, lambda found: found.interrupt == {"question": "age?"})
     assert (await client.resume(handle.run_id, {"years": 36})).run_id == handle.run_id
     assert await waiting == ["ada", {"years": 36}]
     with pytest.raises(Conflict, match="succeeded"):
@@ -264,9 +262,7 @@ async def test_a_run_that_leaves_redis_while_it_is_waited_for_is_found_in_the_ar
     monkeypatch.setattr(hub, "_LOOK_SECONDS", 0.1)
     handle = await client.submit("echo", 1)
     waiting = asyncio.create_task(handle.result(timeout=30))
-    async with asyncio.timeout(10):
-        while not (await redis.info("clients"))["blocked_clients"]:
-            await asyncio.sleep(0.005)
+    await until(lambda: redis.info("clients"), lambda found: found["blocked_clients"])
     kept = ArchivedRun(
         id=handle.run_id, queue="agent-queue", agent="echo", status="succeeded", finished_at=9.0, result=b"7"
     )

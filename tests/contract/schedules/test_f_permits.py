@@ -11,20 +11,21 @@ from holdfast import App
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
-from tests.support.runs.system import until
 from tests.support.schedules.manual_scheduler import registration
+from tests.support.waiting import stays, until
 
 
 class Crowd:
-    """Agents that count themselves."""
+    """Agents that count themselves, and stay until they are let go."""
 
     def __init__(self) -> None:
         self.now = self.most = self.done = 0
+        self.free = asyncio.Event()
 
     async def work(self) -> None:
         self.now += 1
         self.most = max(self.most, self.now)
-        await asyncio.sleep(0.02)
+        await self.free.wait()
         self.now -= 1
         self.done += 1
 
@@ -41,6 +42,9 @@ async def test_f1_never_more_at_once_than_permits(stage):
     app.register("work", crowd.work)
     await stage.board.registry.register(schedules(30))
     running = await stage.start(app, permits=4)
+    await until(lambda: crowd.now == 4)
+    await stays(lambda: crowd.now == 4, seconds=0.2)
+    crowd.free.set()
     await until(lambda: crowd.done == 30)
     assert crowd.most == 4
     await until(lambda: running.scheduler.permits.taken == 0)
@@ -52,8 +56,9 @@ async def test_f2_no_limit_is_no_limit(stage, permits):
     app.register("work", crowd.work)
     await stage.board.registry.register(schedules(150))
     await stage.start(app, permits=permits)
+    await until(lambda: crowd.now == 150)
+    crowd.free.set()
     await until(lambda: crowd.done == 150)
-    assert crowd.most > 100
 
 
 async def test_f3_at_rest_all_permits_are_free_whatever_happened(stage):
@@ -65,7 +70,7 @@ async def test_f3_at_rest_all_permits_are_free_whatever_happened(stage):
         raise ValueError
 
     async def slow() -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def rude() -> None:
         raise SystemExit

@@ -15,8 +15,8 @@ from holdfast.schedules.entries import State
 from holdfast.schedules.recovery import ATTEMPTS, Ending, Endings
 from holdfast.schedules.words import Ended
 from holdfast.telemetry.metrics import Metrics
-from tests.support.runs.system import until
 from tests.support.schedules.manual_scheduler import redis_now
+from tests.support.waiting import stays, until
 
 
 def hourly_app(ran: list[int]) -> App:
@@ -50,8 +50,11 @@ async def test_i3_reconciling_moves_no_turn(stage):
     await stage.start(hourly_app(ran), refresh_period_seconds=0.02)
     await stage.entry("work", State.WAITING, runs=1)
     before = await stage.board.waiting()
-    await asyncio.sleep(0.3)  # a dozen passes
-    assert await stage.board.waiting() == before
+
+    async def is_unmoved() -> bool:
+        return await stage.board.waiting() == before
+
+    await stays(is_unmoved, seconds=0.3)  # a dozen passes
     assert before["work"] > await redis_now(stage.board.redis) + 3000
 
 
@@ -65,9 +68,7 @@ async def test_i4_new_ones_are_spread_and_known_ones_are_not(stage):
         app.schedule(every=3600, name=f"s{n}")(app.agents[f"work-{n}"].call)
     now = await redis_now(stage.board.redis)
     await stage.start(app, jitter={"initial_registration_seconds": 600})
-    async with asyncio.timeout(5):
-        while len(await stage.board.waiting()) < 25:
-            await asyncio.sleep(0.01)
+    await until(stage.board.waiting, lambda found: len(found) >= 25)
     scores = (await stage.board.waiting()).values()
     assert max(scores) - now > 120
 

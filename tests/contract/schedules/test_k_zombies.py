@@ -11,7 +11,7 @@ from holdfast.schedules.entries import State
 from holdfast.schedules.patterns import Overrun
 from holdfast.schedules.running import Running
 from holdfast.schedules.zombies import Zombies
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 
 async def test_k1_the_scan_lets_the_schedule_go_on_without_its_zombie(stage):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from holdfast.leases.lease import Standing
@@ -13,6 +11,7 @@ from holdfast.schedules.schedule import Schedule, encoded
 from holdfast.schedules.trigger import Every
 from holdfast.schedules.words import Ended, Found
 from tests.support.schedules.manual_scheduler import Board, redis_now, registration
+from tests.support.waiting import stays, until
 
 
 @pytest.fixture
@@ -38,24 +37,21 @@ async def test_l2_it_takes_a_lease_ttl_not_a_deadline(board):
     await board.add("a", timeout_ms=86_400_000)
     await board.pod("dead", ttl_ms=150).one()
     other = board.pod("alive")
-    started = asyncio.get_running_loop().time()
-    async with asyncio.timeout(5):
-        while not await other.orphans.reclaim():
-            await asyncio.sleep(0.01)
-    assert asyncio.get_running_loop().time() - started < 2
+    await until(other.orphans.reclaim)
     assert (await other.one()).name == "a"
 
 
 async def test_l3_what_is_renewed_is_never_reclaimed_however_long_it_takes(board):
     await board.add("a", timeout_ms=1)
-    pod = board.pod(ttl_ms=300)
+    pod = board.pod(ttl_ms=1000)
     run = await pod.one()
-    end = asyncio.get_running_loop().time() + 0.8
-    while asyncio.get_running_loop().time() < end:
+
+    async def is_left_alone() -> bool:
         assert await pod.renew(run) is Standing.KEPT
         assert await board.pod("other").orphans.reclaim() == []
-        assert (await board.pod("other").orphans.sweep()).found == {}
-        await asyncio.sleep(0.03)
+        return (await board.pod("other").orphans.sweep()).found == {}
+
+    await stays(is_left_alone, seconds=1.3)
 
 
 async def test_l4_a_holder_that_wakes_up_late_is_told_and_refused(board):
@@ -117,9 +113,7 @@ async def test_l9_a_former_leader_can_neither_renew_nor_resign(redis, board):
     old = CleanupLeadership(board.keys, owner="pod-1", ttl_ms=20)
     term = await old.campaign(redis)
     new = CleanupLeadership(board.keys, owner="pod-2", ttl_ms=60_000)
-    async with asyncio.timeout(5):
-        while (later := await new.campaign(redis)) is None:
-            await asyncio.sleep(0.005)
+    later = await until(lambda: new.campaign(redis), lambda later: later is not None)
     assert await old.renew(redis, [term]) == [Standing.LOST]
     assert await old.release(redis, [term]) == [False]
     assert await new.renew(redis, [later]) == [Standing.KEPT]
@@ -223,10 +217,7 @@ async def test_r11_a_completion_that_failed_does_not_wait_for_the_orphan_thresho
     await board.add("a", timeout_ms=3_600_000)
     pod = board.pod(ttl_ms=100)
     await pod.one()
-    async with asyncio.timeout(3):
-        while not await board.waiting():
-            await pod.orphans.reclaim()
-            await asyncio.sleep(0.01)
+    await until(pod.orphans.reclaim)
     assert (await board.pod("other").one()).name == "a"
 
 

@@ -14,9 +14,9 @@ from holdfast.schedules.clock import RedisClock
 from holdfast.schedules.place import checked_keys
 from holdfast.schedules.reconcile import Reconcile
 from holdfast.schedules.rounds import Round
-from tests.support.runs.system import until
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.schedules.schedulers import replace
+from tests.support.waiting import until
 
 # -- chunk-attempt-multiplier
 

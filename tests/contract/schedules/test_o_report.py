@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 
@@ -14,7 +13,7 @@ from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.trigger import Once
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 LINE = re.compile(
     r"Scheduler health \| health=(HEALTHY|DEGRADED) \| \[agents registered=(\d+) active=futures=\d+ scripts=\d+\] "
@@ -72,11 +71,10 @@ async def test_o10_an_open_breaker_is_told_in_the_members_record_and_barked_at_a
         hourly(), "pod", interval_ms=20, breaker={"failure_threshold": 3, "cooldown_ms": 3_600_000}
     )
     members = Members(prefix="", heartbeat_seconds=1.0)
-    async with asyncio.timeout(15):
-        while (
-            not (found := await members.find(board.redis, "scheduler", "pod")) or not found.fields["breakers"]
-        ):
-            await asyncio.sleep(0.02)
+    found = await until(
+        lambda: members.find(board.redis, "scheduler", "pod"),
+        lambda found: found and found.fields["breakers"],
+    )
     assert found.fields["breakers"] == "acquisition=open"
     why = explain(
         entry, decoded(entry.spec), now=time.time(), patterns=Patterns(), schedulers={"pod": found.fields}

@@ -20,8 +20,8 @@ from holdfast.schedules.troubles import counting_discarded
 from holdfast.schedules.wallclock import next_fire
 from holdfast.schedules.words import Changed, Ended
 from holdfast.telemetry.metrics import Metrics
-from tests.support.runs.system import until
 from tests.support.schedules.manual_scheduler import Board, redis_now
+from tests.support.waiting import until
 
 DAY = 86400.0
 MIDNIGHT = 1_775_001_600.0  # 2026-04-01T00:00Z
@@ -117,12 +117,15 @@ async def test_q23_with_a_target_each_turn_is_submitted_under_the_key_of_that_tu
     )
     await board.registry.register([target])
     sent: dict[str, dict] = {}
-    now = most = 0
+    now, most, four = 0, 0, asyncio.Event()
 
     async def submit(schedule: Schedule, turn: str) -> bool:
         nonlocal now, most
         now, most = now + 1, max(most, now + 1)
-        await asyncio.sleep(0.001)
+        if most == 4:
+            four.set()
+        await four.wait()
+        await asyncio.sleep(0.001)  # a fifth would meet them
         now -= 1
         fresh = turn not in sent
         sent[turn] = run_request(schedule, turn)

@@ -24,8 +24,8 @@ from holdfast.schedules.trigger import Cron, Every
 from holdfast.schedules.verdict import verdict
 from holdfast.schedules.words import Ended, Placed
 from holdfast.telemetry.metrics import Metrics
-from tests.support.runs.system import until
 from tests.support.schedules.manual_scheduler import Board, redis_now, registration
+from tests.support.waiting import stays, until
 
 NOW = 1_775_000_000.0
 OTHERS = ("skip", "cancel", "allow")
@@ -94,11 +94,7 @@ async def test_q6_in_the_loop_the_waiting_turn_is_one_and_follows_at_once(stage)
 
     running = await stage.start(app)
     await until(lambda: began)
-    turn = (await stage.entry("slow", State.RUNNING)).acquired_at
-    async with asyncio.timeout(10):
-        while await redis_now(stage.board.redis) < turn + 0.7:  # three of its turns
-            await asyncio.sleep(0.02)
-    assert len(began) == 1
+    await stays(lambda: len(began) == 1, seconds=0.7)  # three of its turns
     free.set()
     await stage.entry("slow", State.DONE, runs=2)
     assert len(began) == 2
@@ -341,11 +337,8 @@ async def test_q33_a_manual_run_has_no_turns_beside_it(stage):
     await stage.board.registry.trigger(["par"])
     await stage.start(app)
     await until(lambda: crowd.began)
-    began = await redis_now(stage.board.redis)
-    async with asyncio.timeout(10):
-        while await redis_now(stage.board.redis) < began + 0.5:
-            await asyncio.sleep(0.02)
-    assert (crowd.most, await stage.board.waiting()) == (1, {})
+    await stays(lambda: crowd.most == 1, seconds=0.5)  # five of its turns
+    assert await stage.board.waiting() == {}
     crowd.free.set()
     entry = await stage.entry("par", State.WAITING)
     assert entry.next_at == pytest.approx(later.first, abs=0.01)

@@ -21,9 +21,9 @@ from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 from holdfast.schedules.words import Ended
 from holdfast.telemetry.metrics import Metrics
-from tests.support.runs.system import until
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.schedules.schedulers import stage_of
+from tests.support.waiting import until
 
 NAMES = [f"work-{n}" for n in range(20)]
 BLOCKED_SECONDS = 4.0  # longer than the lease, shorter than the test's own reads wait for a reply
@@ -167,7 +167,7 @@ async def test_r16_an_agent_that_never_ends_does_not_end_its_schedule(stage):
     async def work() -> None:
         began.append(1)
         if len(began) == 1:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
     first = await stage.start(app, "first")
     await until(lambda: began)
