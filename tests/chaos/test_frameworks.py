@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ import pytest
 
 from holdfast.runs.run import Status
 from tests.support.runs.system import System, WorkerChild
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -56,10 +56,12 @@ class Crew:
             **environ,
         )
         self.children.append(child)
-        async with asyncio.timeout(60):
-            while not await self.system.queue.redis.exists(f"member:worker:{name}"):
-                assert child.process.poll() is None, child.close()
-                await asyncio.sleep(0.02)
+
+        async def is_member() -> int:
+            assert child.process.poll() is None, child.close()
+            return await self.system.queue.redis.exists(f"member:worker:{name}")
+
+        await until(is_member, what=f"worker {name} to announce itself", seconds=60)
         return child
 
     async def forget(self, name: str) -> None:
@@ -68,14 +70,12 @@ class Crew:
 
     async def idle(self, name: str) -> None:
         """Wait until a worker says that it does nothing."""
-        async with asyncio.timeout(30):
-            while await self.system.queue.redis.hget(f"member:worker:{name}", "load") != b"0":
-                await asyncio.sleep(0.02)
+        await until(
+            lambda: self.system.queue.redis.hget(f"member:worker:{name}", "load"), lambda found: found == b"0"
+        )
 
     async def does(self, what: str, run_id: str, times: int = 1) -> None:
-        async with asyncio.timeout(20):
-            while len(self.ledger.lines(what, run_id)) < times:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.ledger.lines(what, run_id)) >= times)
 
     def done(self, run_id: str) -> Counter[str]:
         return Counter(line.what for line in self.ledger.lines(run_id=run_id))
@@ -85,9 +85,7 @@ class Crew:
         for what in ("slow", *BEFORE[framework]):
             await self.does(what, run_id)
         if framework == "langgraph":
-            async with asyncio.timeout(10):
-                while "beside" not in self._written():
-                    await asyncio.sleep(0.005)
+            await until(lambda: "beside" in self._written())
 
     def _written(self) -> str:
         with sqlite3.connect(self.system.settings.database.path) as database:
@@ -179,9 +177,9 @@ async def test_a_graph_is_handed_on_between_two_supersteps(system, crew):
     run_id = await system.submit("langgraph", {"prompt": "first slow"})
     await crew.at_the_gate("langgraph", run_id)
     first.terminate()
-    async with asyncio.timeout(10):
-        while await system.queue.redis.hget("member:worker:first", "state") != b"draining":
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: system.queue.redis.hget("member:worker:first", "state"), lambda found: found == b"draining"
+    )
     crew.gate.touch()
     assert await first.exited() == 0
     run = await system.queue.get(run_id)

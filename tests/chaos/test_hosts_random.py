@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -24,7 +25,7 @@ from holdfast.services.residents import Residents
 from tests.support.hosts.faulty_agents import Hosts
 from tests.support.hosts.host_processes import HostChild, agent
 from tests.support.redis.valkey_process import ValkeyProcess
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -173,7 +174,9 @@ class History:
         """Wait until every resident has received something that was sent from now on."""
         for letters in self.letters.values():
             mark = letters.count
-            await until(lambda letters=letters, mark=mark: max(letters.received(), default=0) > mark, 90)
+            await until(
+                lambda letters=letters, mark=mark: max(letters.received(), default=0) > mark, seconds=90
+            )
 
     async def check(self) -> None:
         registry = self.cluster.engine.registry
@@ -202,20 +205,15 @@ class History:
 
     async def come_to_rest(self) -> None:
         await self.thaw()
+        engine = self.cluster.engine
         for name in AGENTS:
-            async with asyncio.timeout(120):
-                while True:
-                    with contextlib.suppress(*CHAOS):
-                        if name in self.wanted:
-                            await self.cluster.engine.run(agent(name))
-                        else:
-                            await self.cluster.engine.stop(name)
-                        break
-                    await asyncio.sleep(0.2)
+            run, stop = functools.partial(engine.run, agent(name)), functools.partial(engine.stop, name)
+            call = run if name in self.wanted else stop
+            await until(call, lambda _: True, what=f"an answer about {name}", seconds=120, tolerate=CHAOS)
         for name, letters in self.letters.items():
-            await until(lambda letters=letters: set(letters.sent) <= letters.received(), 120)
+            await until(lambda letters=letters: set(letters.sent) <= letters.received(), seconds=120)
             assert set(letters.sent) <= letters.received(), name
-        await until(self._each_runs_once, 120)
+        await until(self._each_runs_once, seconds=120)
         await self.check()
         await self._the_table_is_true()
 
@@ -244,7 +242,7 @@ class History:
             child.terminate()
         for child in children:
             assert await child.exited(90) == 0, child.logged()
-        await until(lambda: not self.cluster.processes(), 30)
+        await until(lambda: not self.cluster.processes())
 
     def close(self) -> None:
         print(f"--- seed {self.seed}: {self.told}", file=sys.stderr)

@@ -14,8 +14,9 @@ from holdfast.config import RedisSettings
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.client import DISCONNECTS
 from holdfast.runs.run import Status, Submission
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
 from tests.support.runs.worker_processes import Fleet, Ledger, fleet_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 

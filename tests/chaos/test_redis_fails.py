@@ -14,7 +14,8 @@ from holdfast.errors import RedisUnavailable
 from holdfast.leases.streams import StreamLeases
 from holdfast.redis.scripts import load
 from holdfast.runs.run import Status, Submission
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
+from tests.support.waiting import stays, until
 
 pytestmark = pytest.mark.chaos
 
@@ -222,9 +223,7 @@ async def test_a_run_that_comes_back_to_a_worker_still_unwinding_it_does_no_harm
         await until(lambda: fences)
         keys, group = system.queue.keys, system.queue.settings.group
         impatient = StreamLeases(keys, group=group, owner="other", ttl_ms=1, turn_ms=0)
-        async with asyncio.timeout(5):
-            while not await impatient.reclaim(redis):
-                await asyncio.sleep(0.002)
+        await until(lambda: impatient.reclaim(redis))
         run = await system.ended(run_id, 20)
         assert (run.status, len(fences)) == (Status.SUCCEEDED, 2)
         assert not worker.task.done()
@@ -269,8 +268,7 @@ async def test_a_key_of_another_type_is_said_and_outlived(redis, redis_settings,
         await redis.delete(name)
         await redis.set(name, "x")
         await system.queue.redis.xadd(system.queue.keys.stream, {"agent_id": "work", "message_data": "0"})
-        await asyncio.sleep(1.5)
-        assert not worker.task.done()
+        await stays(lambda: not worker.task.done(), seconds=1.5)
         await redis.delete(name)
         assert (await system.ended(await system.submit("work", 0), 20)).status is Status.SUCCEEDED
 
@@ -285,9 +283,7 @@ async def test_a_group_that_is_destroyed_under_load_comes_back(redis, redis_sett
             await redis.xgroup_destroy(system.queue.keys.stream, system.queue.settings.group)
         assert not any(worker.task.done() for worker in workers)
         for ticket in tickets:
-            async with asyncio.timeout(20):
-                while not (await system.queue.get(ticket.run_id)).status.ended:
-                    await asyncio.sleep(0.02)
+            await system.ended(ticket.run_id)
         seen.check()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import sys
 import time
@@ -12,6 +11,7 @@ import pytest
 
 from tests.support.runs.system import System
 from tests.support.schedules.schedulers import AGENTS, SchedulerChild
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -29,20 +29,19 @@ class Schedulers:
     async def start(self, name: str) -> SchedulerChild:
         child = SchedulerChild(self.system.settings, AGENTS, name, CHAOS_LEDGER=str(self.ledger.path))
         self.children[name] = child
-        async with asyncio.timeout(20):
-            while not await self.system.queue.redis.exists(f"member:scheduler:{name}"):
-                assert child.process.poll() is None, child.close()
-                await asyncio.sleep(0.02)
+
+        async def is_member() -> int:
+            assert child.process.poll() is None, child.close()
+            return await self.system.queue.redis.exists(f"member:scheduler:{name}")
+
+        await until(is_member, what=f"scheduler {name} to announce itself")
         return child
 
     def begins(self, name: str = ""):
         return [line for line in self.ledger.lines("begin") if line.run_id.startswith(f"{name}@") or not name]
 
     async def begun(self, name: str, times: int, seconds: float = 20.0):
-        async with asyncio.timeout(seconds):
-            while len(lines := self.begins(name)) < times:
-                await asyncio.sleep(0.01)
-        return lines
+        return await until(lambda: self.begins(name), lambda lines: len(lines) >= times, seconds=seconds)
 
     def close(self) -> None:
         for name, child in self.children.items():

@@ -20,6 +20,7 @@ from tests.support.redis.valkey_process import free_port
 from tests.support.runs.system import System
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.schedules.schedulers import SchedulerChild
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -53,10 +54,12 @@ class History:
             METRICS_PORT=str(self.ports[name]),
             HOLDFAST_REDIS_AGENT_MAX_CONCURRENT_AGENTS=str(PERMITS),
         )
-        async with asyncio.timeout(30):
-            while not await self.board.redis.exists(f"member:scheduler:{name}"):
-                assert child.process.poll() is None, child.logged()
-                await asyncio.sleep(0.02)
+
+        async def is_member() -> int:
+            assert child.process.poll() is None, child.logged()
+            return await self.board.redis.exists(f"member:scheduler:{name}")
+
+        await until(is_member, what=f"scheduler {name} to announce itself")
 
     async def step(self) -> None:
         what = self.dice.choice(STEPS)
@@ -124,13 +127,13 @@ class History:
         def begun() -> Counter[str]:
             return Counter(line.run_id.partition("@")[0] for line in self.ledger.lines("begin"))
 
+        def is_enough(more: Counter[str]) -> bool:
+            return all(more[name] >= turns for name in names) if names else more.total() >= turns
+
         before = begun()
-        async with asyncio.timeout(40):
-            while True:
-                more = begun() - before
-                if all(more[name] >= turns for name in names) if names else more.total() >= turns:
-                    return
-                await asyncio.sleep(0.05)
+        await until(
+            lambda: begun() - before, is_enough, what=f"{turns} turns of {names or 'any'}", seconds=40
+        )
 
     async def check(self) -> None:
         keys = self.board.keys
@@ -159,9 +162,8 @@ class History:
         await self.resume()
         await self.goes_on(2, NAMES)
         await self.board.registry.pause(sorted(NAMES), "the end")
-        async with asyncio.timeout(40):
-            while await self.board.working() or await self.board.waiting():
-                await asyncio.sleep(0.05)
+        for left in (self.board.working, self.board.waiting):
+            await until(left, lambda found: not found, seconds=40)
         for name, port in self.ports.items():
             if name in self.pods:
                 await self._all_permits_free(port)
@@ -171,9 +173,7 @@ class History:
             assert (await self.board.entry(name)).runs <= ended[name], f"{name} has ends that never were"
 
     async def _all_permits_free(self, port: int) -> None:
-        async with asyncio.timeout(20):
-            while await asyncio.to_thread(_free_permits, port) != PERMITS:
-                await asyncio.sleep(0.05)
+        await until(lambda: asyncio.to_thread(_free_permits, port), lambda found: found == PERMITS)
 
     def close(self) -> None:
         print(f"--- {self.told}", file=sys.stderr)

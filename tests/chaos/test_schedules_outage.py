@@ -17,9 +17,10 @@ import pytest
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.schedules.schedulers import SchedulerChild
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -64,9 +65,7 @@ class Outage:
             due = Counter(_name(turn) for turn in begun if _due(turn) >= since)
             return len(due) == self.count and min(due.values()) >= turns
 
-        async with asyncio.timeout(60):
-            while not enough():
-                await asyncio.sleep(0.2)
+        await until(enough, seconds=60)
 
     async def happens(self, fault: str, seconds: float) -> None:
         """Redis is away for so long, and longer if a breaker needs longer to notice."""
@@ -78,7 +77,7 @@ class Outage:
         self.server.thaw() if fault == "frozen" else self.server.start()
 
     async def said(self, text: str) -> None:
-        await until(lambda: all(text in pod.logged() for pod in self.pods), 25)
+        await until(lambda: all(text in pod.logged() for pod in self.pods))
 
     async def stop(self) -> None:
         for pod in self.pods:

@@ -7,7 +7,6 @@ is kept, and that is all that is promised here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 
 import msgspec
@@ -23,9 +22,10 @@ from tests.support.events.event_receiver import Receiver
 from tests.support.events.relays import Outside
 from tests.support.hosts.host_processes import agent, cluster_of
 from tests.support.redis.clusters import Guarded
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
 from tests.support.scaling.scalers import calling, heard, settings_of, submit
 from tests.support.schedules.schedulers import RunningScheduler
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -59,12 +59,9 @@ class Seen:
 
 async def patiently(call, seconds: float = 60.0):
     """Try again while the primary is away, as everybody must who speaks to Redis without a client of ours."""
-    async with asyncio.timeout(seconds):
-        while True:
-            # NoHost: a host that could not say that it lives is one again with its next heartbeat.
-            with contextlib.suppress(*DISCONNECTS, RedisUnavailable, NoHost):
-                return await call()
-            await asyncio.sleep(0.05)
+    # NoHost: a host that could not say that it lives is one again with its next heartbeat.
+    away = (*DISCONNECTS, RedisUnavailable, NoHost)
+    return await until(call, lambda _: True, seconds=seconds, tolerate=away)
 
 
 @pytest.fixture
@@ -102,7 +99,7 @@ async def test_runs_schedules_and_clients_go_on_after_a_failover(guarded, redis)
 
             # Everybody has found the new primary: producers, the scheduler, operators, the workers' leases.
             more = [await patiently(lambda n=n: system.submit("note", n)) for n in range(100, 130)]
-            await until(lambda: len(seen.turns) > before + 4, 60)
+            await until(lambda: len(seen.turns) > before + 4, seconds=60)
             assert (await patiently(lambda: system.queue.get(dropped))).status is Status.CANCELLED
             seen.release.set()
             assert await asyncio.gather(*results) == [1] * 6, (
@@ -131,7 +128,7 @@ async def test_what_was_running_on_a_lost_lease_runs_again_once(guarded, redis):
         await asyncio.to_thread(guarded.in_sync)
         guarded.primary.kill()
         await asyncio.to_thread(guarded.promoted)
-        await until(lambda: len(seen.begun) >= 4, 60)
+        await until(lambda: len(seen.begun) >= 4, seconds=60)
         seen.release.set()
         for run_id in ids:
             run = await patiently(lambda run_id=run_id: system.ended(run_id, 60))

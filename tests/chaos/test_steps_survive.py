@@ -13,6 +13,7 @@ from holdfast.runs.run import Status
 from holdfast.store.open import migrate_store
 from tests.support.runs.system import System
 from tests.support.runs.worker_processes import fleet_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 STEPS = 12
@@ -55,9 +56,7 @@ async def killed_until_done(system, fleet, ledger) -> None:
     run_id = await system.submit("stepper", STEPS)
     for number in range(4):
         seen = len(done(ledger, run_id))
-        async with asyncio.timeout(30):
-            while len(done(ledger, run_id)) < min(seen + 2, STEPS):
-                await asyncio.sleep(0.005)
+        await until(lambda seen=seen: len(done(ledger, run_id)) >= min(seen + 2, STEPS))
         await asyncio.sleep(random.uniform(0, 0.15))
         fleet.children[f"w{number}"].kill()
         await fleet.start(f"w{number + 1}")

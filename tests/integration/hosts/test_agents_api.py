@@ -22,6 +22,7 @@ from tests.support.api.server import RunningApi, key_line
 from tests.support.hosts.host_processes import Cluster, agent, cluster_of
 from tests.support.redis.valkey_process import free_port
 from tests.support.schedules.schedule_requests import problem
+from tests.support.waiting import until
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 KEYS = (
@@ -349,14 +350,7 @@ async def test_what_residents_count_and_use_is_among_their_hosts_metrics(cluster
         async with httpx.AsyncClient(trust_env=False) as scraper:
             return (await scraper.get(f"http://127.0.0.1:{port}/metrics")).text
 
-    async with asyncio.timeout(60):
-        while True:
-            text = await shown()
-            if all(line in text for line in wanted):
-                break
-            await asyncio.sleep(0.1)
+    await until(shown, lambda text: all(line in text for line in wanted), seconds=60)
     await client.delete("/agents/clerk")  # what it was doing it tells before it ends, and its series end
-    async with asyncio.timeout(60):
-        while 'agent_id="clerk"' in await shown():
-            await asyncio.sleep(0.1)
+    await until(shown, lambda found: 'agent_id="clerk"' not in found, seconds=60)
     assert 'holdfast_host_lookups_total{status="found"}' in (await client.get("/metrics")).text

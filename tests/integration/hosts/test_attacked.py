@@ -22,7 +22,7 @@ from holdfast.telemetry.metrics import Metrics
 from tests.support.hosts.faulty_agents import hosts_of
 from tests.support.hosts.host_processes import Cluster, agent, cluster_of
 from tests.support.paths import ROOT
-from tests.support.runs.system import until
+from tests.support.waiting import stays, until
 
 ODD = """
 import asyncio, os
@@ -156,9 +156,9 @@ async def test_agents_that_are_well_go_on_while_the_news_of_another_wait_for_red
             before = [await residents.start("Well", f"w{n}") for n in range(3)]
             restartable_valkey.freeze()
             os.kill(before[0].pid, signal.SIGKILL)
-            await asyncio.sleep(6.0)  # this is the outage: four times what a silent agent is given
+            # This is the outage: four times what a silent agent is given.
+            await stays(lambda: "is not well" not in host.logged(), seconds=6.0)
             restartable_valkey.thaw()
-            assert "is not well" not in host.logged()
             after = [await cluster.where(each.agent.agent_id) for each in before]
             assert [each.pid for each in after[1:]] == [each.pid for each in before[1:]]
 
@@ -169,21 +169,24 @@ async def test_one_that_never_says_how_it_is_is_started_again(redis, redis_setti
         await cluster.start("a", app=odd)
         async with Residents(cluster.settings) as residents:
             placed = await residents.start("Mute", "m", str(tmp_path / "once"))
-            async with asyncio.timeout(60):
-                while (await cluster.where("m")).pid == placed.pid:
-                    await asyncio.sleep(0.02)
+            await until(lambda: cluster.where("m"), lambda found: found.pid != placed.pid, seconds=60)
 
 
 async def test_whoever_starts_what_another_stops_is_told_so(redis, redis_settings):
     async with cluster_of(redis_settings, placing_seconds=30.0) as cluster:
         # Wanted by somebody else who has not placed it yet: who asks now waits for that.
         await cluster.engine.registry.want(agent())
+        asked, want = asyncio.Event(), cluster.engine.registry.want
+
+        async def wanted(*arguments, **options):
+            found = await want(*arguments, **options)
+            asked.set()
+            return found
+
+        cluster.engine.registry.want = wanted
         starting = asyncio.create_task(cluster.engine.run(agent()))
-        await asyncio.sleep(0)
-        while (
-            placed := await cluster.engine.registry.get("x")
-        ) is None or placed.status is not Status.PLACING:
-            await asyncio.sleep(0.01)
+        await asked.wait()
+        assert (await cluster.engine.registry.get("x")).status is Status.PLACING
         assert not starting.done()
         await cluster.engine.registry.unwant("x")
         with pytest.raises(Conflict, match="Agent x was stopped before it ran"):

@@ -15,6 +15,7 @@ from subprocess import PIPE
 import pytest
 
 from tests.support.processes import forked
+from tests.support.waiting import wait_until
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 
@@ -42,9 +43,8 @@ def host(redis, environ, tmp_path):
     with log.open("w") as out:
         command = [sys.executable, "-m", "holdfast", "host", "--app", APP, "--json"]
         with forked.Popen(command, env=environ, stderr=out, cwd=tmp_path) as child:
-            while "host ready" not in log.read_text():
-                assert child.poll() is None, log.read_text()
-                time.sleep(0.01)
+            wait_until(lambda: child.poll() is not None or "host ready" in log.read_text(), seconds=60)
+            assert child.poll() is None, log.read_text()
             yield child
             child.terminate()
             assert child.wait(60) == 0, log.read_text()

@@ -16,7 +16,7 @@ from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.server import SERVICE
 from tests.support.hosts.host_processes import Cluster, HostChild, agent, cluster_of
 from tests.support.redis.valkey_process import free_port
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ class Asked:
 
     async def says(self, line: str) -> None:
         """Wait for a line of its log."""
-        await until(lambda: line in self.child.logged(), 30)
+        await until(lambda: line in self.child.logged())
 
     async def page(self, path: str) -> int:
         async with httpx.AsyncClient() as web:

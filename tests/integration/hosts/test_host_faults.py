@@ -23,7 +23,7 @@ from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.redis.members import Member, Members
 from tests.support.hosts.faulty_agents import hosts_of, troubled
 from tests.support.hosts.host_processes import agent, cluster_of
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -114,9 +114,9 @@ async def test_an_agent_that_eats_memory_is_told_its_limit(redis_settings):
 async def test_an_agent_that_leaves_by_itself_has_crashed_and_stays_visible(redis_settings):
     async with hosts_of(redis_settings, "a", max_restarts=1) as cluster:
         await cluster.engine.run(troubled("leaver", "leave", seconds=0.3))
-        async with asyncio.timeout(30):
-            while (placed := await cluster.engine.registry.get("leaver")).status is not Status.CRASHED:
-                await asyncio.sleep(0.02)
+        placed = await until(
+            lambda: cluster.engine.registry.get("leaver"), lambda placed: placed.status is Status.CRASHED
+        )
         assert (placed.restarts, placed.host) == (1, "")
         assert "exited with code 0" in placed.error
         assert await cluster.engine.location("leaver") is None
@@ -231,7 +231,7 @@ async def test_a_second_host_of_the_same_name_waits_and_says_so(redis_settings):
         await until(lambda: cluster.children["a"] is not first)
         second = cluster.children["a"]
         cluster.children["first"] = first
-        await until(lambda: "another host has this name" in second.logged(), 30)
+        await until(lambda: "another host has this name" in second.logged())
         assert f'"address":"{first.address}"' in second.logged()
         assert (await cluster.engine.run(agent())) == placed
         first.terminate()
@@ -248,7 +248,7 @@ async def test_a_waiting_host_that_is_stopped_leaves_the_other_alone(redis_setti
         await until(lambda: cluster.children["a"] is not first)
         second = cluster.children["a"]
         cluster.children["first"] = first
-        await until(lambda: "another host has this name" in second.logged(), 30)
+        await until(lambda: "another host has this name" in second.logged())
         second.terminate()
         assert await second.exited(30) == 0
         with pytest.raises(AssertionError):
@@ -269,9 +269,7 @@ async def test_a_call_that_is_given_up_and_repeated_starts_one_agent(redis_setti
             await stub.CreateAgent(request, timeout=0.7)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         # The host gives it back: whoever asks next reads the new fence.
-        async with asyncio.timeout(30):
-            while (known := await cluster.engine.registry.get("late")).host:
-                await asyncio.sleep(0.02)
+        known = await until(lambda: cluster.engine.registry.get("late"), lambda known: not known.host)
         await until(lambda: not cluster.copies("late"))
         with pytest.raises(aio.AioRpcError) as caught:
             await stub.CreateAgent(request)
@@ -294,9 +292,9 @@ async def test_an_agent_that_is_wanted_again_while_it_stops_runs_once_it_has_end
     async with hosts_of(redis_settings, "a", "b", stop_seconds=2.0, ttl_seconds=1.5) as cluster:
         first = await cluster.engine.run(troubled("deaf", "deaf"))
         stopping = asyncio.create_task(cluster.engine.stop("deaf"))
-        async with asyncio.timeout(10):
-            while (await cluster.engine.registry.get("deaf")).status is not Status.STOPPING:
-                await asyncio.sleep(0.01)
+        await until(
+            lambda: cluster.engine.registry.get("deaf"), lambda found: found.status is Status.STOPPING
+        )
         again = await cluster.engine.run(troubled("deaf"))
         assert is_gone(first.pid), "the lease of one that is being stopped is renewed until it has ended"
         assert await stopping

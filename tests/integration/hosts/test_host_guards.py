@@ -31,7 +31,7 @@ from holdfast.telemetry.metrics import Metrics
 from tests.support.hosts.faulty_agents import troubled
 from tests.support.hosts.host_processes import agent
 from tests.support.paths import ROOT
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 TTL = 1.0
 
@@ -83,9 +83,7 @@ async def going(*work):
 
 
 async def reaches(registry: Registry, status: Status, agent_id: str = "x") -> None:
-    async with asyncio.timeout(30):
-        while (await registry.get(agent_id)).status is not status:
-            await asyncio.sleep(0.01)
+    await until(lambda: registry.get(agent_id), lambda found: found.status is status)
 
 
 async def placed(registry: Registry, host: Host, what=None) -> int:
@@ -161,12 +159,15 @@ async def test_nobody_has_an_agent_before_it_has_ended_here(host, registry):
     await placed(registry, host, troubled("x", "deaf"))
     async with going(host.renew()):
         stopping = asyncio.create_task(host.stop("x", timeout_seconds=TTL * 2, moving=True))
-        while not stopping.done():
+
+        async def has_stopped() -> bool:
             grant = await registry.grant("b", "127.0.0.1:2", "x")
             alive = host.processes.get("x")
             assert not (grant.given and alive is not None and alive.is_alive)
             assert await registry.reclaim() == [], "its lease is renewed until then"
-            await asyncio.sleep(0.05)
+            return stopping.done()
+
+        await until(has_stopped)
         await stopping
     assert (await registry.get("x")).status in {Status.PLACING, Status.STARTING}
 
@@ -186,9 +187,12 @@ async def test_a_slow_end_holds_up_no_renewal(host, registry, redis):
     async with going(host.renew()):
         await until(lambda: host.copies["deaf"].stopping)
         seen = set()
-        while "deaf" in host.copies:
+
+        async def has_ended() -> bool:
             seen.add(await redis.zscore(registry.keys.leases, "x"))
-            await asyncio.sleep(0.05)
+            return "deaf" not in host.copies
+
+        await until(has_ended)
         assert len(seen) > 3
         assert await registry.location("x")
 
@@ -247,9 +251,7 @@ async def test_a_restart_while_redis_was_away_is_told_afterwards(host, registry,
         await until(lambda: host.processes.get("x").status is ProcessStatus.RUNNING)
         await until(host._news.empty)
         fault_proxy.heal()
-        async with asyncio.timeout(30):
-            while (await registry.get("x")).pid == first:
-                await asyncio.sleep(0.02)
+        await until(lambda: registry.get("x"), lambda found: found.pid != first)
 
 
 async def test_the_news_of_an_old_crash_does_not_end_the_agent_that_runs_now(host, registry):
@@ -287,9 +289,7 @@ async def test_an_empty_redis_is_told_under_the_same_fence(host, registry, redis
     pid = await placed(registry, host)
     await redis.flushall()
     async with going(host.renew()):
-        async with asyncio.timeout(30):
-            while await registry.location("x") is None:
-                await asyncio.sleep(0.01)
+        await until(lambda: registry.location("x"), lambda found: found is not None)
     known = await registry.get("x")
     assert (known.fence, known.pid, known.status) == (1, pid, Status.RUNNING)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import operator
 import os
 import signal
 
@@ -19,7 +21,7 @@ from holdfast.redis.client import TROUBLE
 from holdfast.services.residents import Residents
 from tests.support.hosts.faulty_agents import Hosts, hosts_of, written
 from tests.support.hosts.host_processes import agent
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -39,16 +41,19 @@ async def running(cluster: Hosts, ids: list[str]) -> dict[str, tuple[int, int, s
 
 async def renewed(cluster: Hosts, ids: list[str], times: int = 2) -> None:
     """Wait until all leases were renewed that often: what would be corrected has been."""
+
+    async def leases() -> list[float]:
+        found = dict(await cluster.redis.zrange(cluster.engine.registry.keys.leases, 0, -1, withscores=True))
+        return [found.get(each.encode(), 0) for each in ids]
+
     for _ in range(times):
-        before = dict(await cluster.redis.zrange(cluster.engine.registry.keys.leases, 0, -1, withscores=True))
-        async with asyncio.timeout(60):
-            while True:
-                now = dict(
-                    await cluster.redis.zrange(cluster.engine.registry.keys.leases, 0, -1, withscores=True)
-                )
-                if all(now.get(each.encode(), 0) > before.get(each.encode(), 0) for each in ids):
-                    break
-                await asyncio.sleep(0.05)
+        before = await leases()
+        await until(
+            leases,
+            lambda now, before=before: all(map(operator.gt, now, before)),
+            what=f"renewals of {ids} after {before}",
+            seconds=60,
+        )
 
 
 # -- Redis
@@ -115,9 +120,7 @@ async def test_a_redis_that_lost_everything_is_told_again(redis, redis_settings)
             assert await cluster.engine.location(each) == cluster.children[before[each][2]].address
         # Its host still hears of what happens to it.
         os.kill(before["r0"][0], signal.SIGKILL)
-        async with asyncio.timeout(30):
-            while (await cluster.where("r0")).pid == before["r0"][0]:
-                await asyncio.sleep(0.02)
+        await until(lambda: cluster.where("r0"), lambda found: found.pid != before["r0"][0])
         assert await cluster.engine.stop("r1")
         await until(lambda: not cluster.copies("r1"))
 
@@ -180,7 +183,7 @@ async def test_a_record_that_can_not_be_read_ends_no_host(redis, redis_settings)
         keys = cluster.engine.registry.keys
         await cluster.engine.registry.want(agent("odd"))
         await redis.hset(keys.record_prefix + "odd", "needs", "nonsense")
-        await until(lambda: "an agent's record can't be read" in cluster.children["a"].logged(), 30)
+        await until(lambda: "an agent's record can't be read" in cluster.children["a"].logged())
         assert (await cluster.engine.run(agent())).host == "a"
 
 
@@ -194,9 +197,9 @@ async def test_a_host_that_slept_alone_has_its_agents_as_before(redis_settings):
             await cluster.engine.run(agent(each))
         before = await running(cluster, ["x", "y"])
         cluster.children["a"].freeze()
-        async with asyncio.timeout(30):
-            while await cluster.engine.location("x") or await cluster.engine.location("y"):
-                await asyncio.sleep(0.05)
+        for each in ("x", "y"):
+            location = functools.partial(cluster.engine.location, each)
+            await until(location, lambda found: not found, what=f"the end of the lease of {each}")
         cluster.children["a"].thaw()
         await renewed(cluster, ["x", "y"])
         assert await running(cluster, ["x", "y"]) == before
@@ -209,15 +212,14 @@ async def test_a_zygote_that_is_killed_comes_back_with_its_agents(redis_settings
             await cluster.engine.run(agent(each))
         before = await running(cluster, ids)
         os.kill(cluster.zygote("a"), signal.SIGKILL)
-        async with asyncio.timeout(60):
-            for each, (pid, fence, host) in before.items():
-                while True:
-                    placed = await cluster.where(each)
-                    if host != "a" or placed.pid != pid:
-                        break
-                    await asyncio.sleep(0.02)
-                assert (placed.host, placed.fence) == (host, fence)
-                assert host == "a" or placed.pid == pid
+        for each, (pid, fence, host) in before.items():
+            placed = await until(
+                functools.partial(cluster.where, each),
+                lambda placed, pid=pid, host=host: host != "a" or placed.pid != pid,
+                seconds=60,
+            )
+            assert (placed.host, placed.fence) == (host, fence)
+            assert host == "a" or placed.pid == pid
         await running(cluster, ids)
 
 
@@ -258,11 +260,11 @@ async def test_messages_outlive_the_leaving_of_a_host_in_their_order(scribes, tm
     ledger = tmp_path / "ledger"
     placed = await residents.start("Scribe", "scribe", str(ledger))
     await send(residents, range(20))
-    await until(lambda: len(written(ledger)) >= 3, 60)
+    await until(lambda: len(written(ledger)) >= 3, seconds=60)
     cluster.children[placed.host].terminate()
     await send(residents, range(20, 40))
     assert await cluster.children[placed.host].exited(60) == 0
-    await until(lambda: len(set(written(ledger))) == 40, 90)
+    await until(lambda: len(set(written(ledger))) == 40, seconds=90)
     done = written(ledger)
     assert done == sorted(done), "in the order they were sent"
     assert len(done) == 40, "a host that leaves lets a message be finished"
@@ -280,8 +282,8 @@ async def test_a_resident_whose_host_slept_receives_nothing_twice(scribes, tmp_p
     await send(residents, range(10, 40))
     cluster.children[placed.host].thaw()
     await send(residents, range(40, 60))
-    await until(lambda: cluster.copies("scribe") == [moved.pid], 60)
-    await until(lambda: len(set(written(ledger))) == 60, 90)
+    await until(lambda: cluster.copies("scribe") == [moved.pid], seconds=60)
+    await until(lambda: len(set(written(ledger))) == 60, seconds=90)
     assert written(ledger) == list(range(60))
     assert written(ledger, "begin") == list(range(60))
 
@@ -302,5 +304,5 @@ async def test_a_resident_outlives_an_outage_of_redis(restartable_valkey, own_re
                 with contextlib.suppress(*TROUBLE):
                     await residents.send("scribe", {"n": sent})
                     sent += 1
-        await until(lambda: set(written(ledger)) == set(range(20)), 90)
+        await until(lambda: set(written(ledger)) == set(range(20)), seconds=90)
         assert (await cluster.where("scribe")).pid == before.pid

@@ -19,7 +19,7 @@ from holdfast.redis.keys import HostKeys
 from holdfast.telemetry.metrics import Metrics
 from tests.support.hosts.host_processes import agent
 from tests.support.paths import ROOT
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +84,5 @@ async def test_the_cpu_time_of_agents_whose_zygote_died_stays_counted(host, proc
     first = measured(host, "cpu_seconds_total")
     before = processes.get("x").pid
     os.kill(processes.zygote_pid, signal.SIGKILL)
-    await until(
-        lambda: processes.get("x").pid not in {0, before} and processes.get("x").status == "running", 30
-    )
+    await until(lambda: processes.get("x").pid not in {0, before} and processes.get("x").status == "running")
     assert measured(host, "cpu_seconds_total") >= first + 0.25

@@ -26,7 +26,7 @@ from holdfast.hosts.registry import Registry
 from holdfast.redis.keys import HostKeys
 from tests.support.hosts.host_processes import agent, cluster_of
 from tests.support.redis.valkey_process import free_port
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -184,9 +184,11 @@ async def test_a_wrong_class_is_its_callers_mistake_and_none_of_the_hosts(redis_
             'holdfast_host_calls_total{kind="CreateAgent",status="INVALID_ARGUMENT"} 1.0',
             'holdfast_host_create_errors_total{guild_id="",status="INVALID_ARGUMENT"} 1.0',
         }
-        async with asyncio.timeout(30):  # it counts when it has answered
-            while not counted <= set((await web.get(f"http://127.0.0.1:{port}/metrics")).text.splitlines()):
-                await asyncio.sleep(0.02)
+        # it counts when it has answered
+        await until(
+            lambda: web.get(f"http://127.0.0.1:{port}/metrics"),
+            lambda found: counted <= set(found.text.splitlines()),
+        )
 
 
 @pytest.fixture
@@ -260,9 +262,9 @@ async def test_what_a_host_holds_is_seen_before_its_next_heartbeat(redis_setting
                 await cluster.engine.run(agent("x"))
             else:
                 await cluster.engine.stop("x")
-            async with asyncio.timeout(20):
-                while [host.agents for host in await cluster.engine.hosts()] != [count]:
-                    await asyncio.sleep(0.02)
+            await until(
+                cluster.engine.hosts, lambda hosts, count=count: [host.agents for host in hosts] == [count]
+            )
 
 
 async def test_a_host_that_gives_an_agent_back_does_not_end_the_search(redis, redis_settings):
@@ -300,9 +302,7 @@ async def test_an_agent_that_dies_is_started_again_on_its_host(redis_settings):
 
 
 async def until_other_pid(cluster, pid: int) -> None:
-    async with asyncio.timeout(30):
-        while (await cluster.where("x")).pid == pid:
-            await asyncio.sleep(0.01)
+    await until(lambda: cluster.where("x"), lambda found: found.pid != pid)
 
 
 async def test_a_dead_hosts_agents_are_back_elsewhere(redis_settings):
@@ -361,9 +361,10 @@ async def test_locations_are_renewed_at_the_pace_of_the_heartbeat(redis, redis_s
         key = cluster.engine.registry.keys.location_prefix + "x"
         for _ in range(3):
             before = await redis.pexpiretime(key)
-            async with asyncio.timeout(8):  # less than half a third of the ttl
-                while await redis.pexpiretime(key) <= before:
-                    await asyncio.sleep(0.05)
+            # less than half a third of the ttl
+            await until(
+                lambda: redis.pexpiretime(key), lambda found, before=before: found > before, seconds=8
+            )
 
 
 async def test_a_host_that_does_not_answer_is_passed_over(redis_settings):
@@ -381,11 +382,11 @@ async def test_what_happens_on_a_host_is_counted(redis_settings):
         await cluster.engine.run(agent())
         with pytest.raises(ProcessFailed):
             await cluster.engine.run(agent("y", fails=True))
-        async with asyncio.timeout(30):
-            while "holdfast_host_agents 1.0" not in (
-                lines := (await web.get(f"http://127.0.0.1:{port}/metrics")).text.splitlines()
-            ):
-                await asyncio.sleep(0.05)
+
+        async def metrics() -> list[str]:
+            return (await web.get(f"http://127.0.0.1:{port}/metrics")).text.splitlines()
+
+        lines = await until(metrics, lambda lines: "holdfast_host_agents 1.0" in lines)
         assert 'holdfast_host_calls_total{kind="CreateAgent",status="OK"} 1.0' in lines
         assert 'holdfast_host_calls_total{kind="CreateAgent",status="INTERNAL"} 1.0' in lines
         assert 'holdfast_host_agents_ended_total{status="crashed"} 1.0' in lines

@@ -32,7 +32,7 @@ from holdfast.services.residents import Residents
 from tests.support.hosts.host_processes import agent, cluster_of
 from tests.support.paths import ROOT
 from tests.support.processes import forked
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 
@@ -118,9 +118,10 @@ async def test_one_that_dies_is_started_again(redis, redis_settings):
     async with local(redis, redis_settings) as engine:
         first = await engine.run(agent())
         os.kill(first.pid, signal.SIGKILL)
-        async with asyncio.timeout(30):
-            while (again := await engine.registry.get("x")).pid == first.pid or again.status != "running":
-                await asyncio.sleep(0.01)
+        again = await until(
+            lambda: engine.registry.get("x"),
+            lambda again: again.pid != first.pid and again.status == "running",
+        )
         assert (again.host, again.fence, again.restarts) == (first.host, first.fence, 1)
 
 
@@ -199,9 +200,7 @@ async def test_what_a_killed_program_left_behind_is_forgotten_by_hosts_and_not_s
     async with cluster_of(redis_settings, "a", ttl_seconds=1.5) as cluster:
         await killed_program(redis_settings, ttl_seconds=1.5)
         assert (await cluster.engine.registry.get("x")).wanted
-        async with asyncio.timeout(30):
-            while (left := await cluster.engine.registry.get("x")).wanted:
-                await asyncio.sleep(0.02)
+        left = await until(lambda: cluster.engine.registry.get("x"), lambda left: not left.wanted)
         assert (left.status, left.host) == (Status.STOPPED, "")
         assert [host.agents for host in await cluster.engine.hosts()] == [0]
 
@@ -210,9 +209,7 @@ async def test_what_a_killed_program_left_behind_is_forgotten_by_another_local_e
     await killed_program(redis_settings, ttl_seconds=1)
     async with local(redis, redis_settings, ttl_seconds=1.0) as engine:
         await engine.run(agent("mine"))
-        async with asyncio.timeout(30):
-            while (await engine.registry.get("x")).wanted:
-                await asyncio.sleep(0.02)
+        await until(lambda: engine.registry.get("x"), lambda found: not found.wanted)
         assert (await engine.registry.get("mine")).status is Status.RUNNING
 
 
@@ -224,11 +221,8 @@ async def test_a_dead_hosts_agent_is_not_taken_by_a_local_engine(redis, redis_se
         async with local(redis, redis_settings, ttl_seconds=1.0) as engine:
             await killed_program(redis_settings, ttl_seconds=1)
             await engine.run(agent("mine"))
-            async with asyncio.timeout(30):
-                while (
-                    await engine.registry.get("x")
-                ).wanted:  # it has looked, after that host's lease was over
-                    await asyncio.sleep(0.02)
+            # it has looked, after that host's lease was over
+            await until(lambda: engine.registry.get("x"), lambda found: not found.wanted)
             theirs = await engine.registry.get("theirs")
             assert (theirs.wanted, theirs.host) == (True, "a")
         await cluster.start("b")

@@ -12,6 +12,7 @@ from holdfast.hosts.agent import Agent, Status
 from holdfast.hosts.location_registry import AgentLocationRegistry
 from holdfast.hosts.registry import Registry
 from holdfast.redis.keys import HostKeys
+from tests.support.waiting import until
 
 
 @pytest.fixture(params=[False, True], ids=["bytes", "text"])
@@ -68,10 +69,8 @@ async def test_what_is_not_kept_is_forgotten_everywhere(locations, table, redis)
     locations.TTL_SECONDS = 0.05
     locations.register("agent-1", "host-1:50051")
     async with asyncio.timeout(10):
-        while locations.get_location("agent-1") is not None:
-            await asyncio.sleep(0.01)
-        while locations.get_host_load():
-            await asyncio.sleep(0.01)
+        await until(lambda: locations.get_location("agent-1") is None)
+        await until(lambda: not locations.get_host_load())
     assert not locations.heartbeat("agent-1")
     assert await redis.zcard(table.keys.leases) == 0
 
@@ -113,9 +112,7 @@ async def test_hosts_do_not_start_what_is_registered_until_it_is_over(locations,
     assert (await table.grant("a", "a:1", "x")).word == "held"
     locations.TTL_SECONDS = 0.05
     assert locations.heartbeat("x")
-    async with asyncio.timeout(10):
-        while locations.get_location("x") is not None:
-            await asyncio.sleep(0.01)
+    await until(lambda: locations.get_location("x") is None)
     assert await table.reclaim() == [], "it is not the hosts' to place"
     assert await placed(table) == 2
 

@@ -19,6 +19,7 @@ from holdfast.runs.run import Status
 from holdfast.services import resident
 from holdfast.services.residents import Residents
 from tests.support.hosts.host_processes import cluster_of
+from tests.support.waiting import until
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 
@@ -122,8 +123,7 @@ async def test_one_that_is_disowned_finishes_what_it_has_begun(redis, redis_sett
         await begun.wait()
         await redis.hset("agent:early", "fence", 2)
         reader = f"member:worker:{reader_name('early', 1, os.getpid())}"
-        while await redis.hget(reader, "state") != b"draining":
-            await asyncio.sleep(0.01)
+        await until(lambda: redis.hget(reader, "state"), lambda found: found == b"draining")
         second = await client.submit(RECEIVE, 2, queue=queue, thread_id=thread)
         may_end.set()
         assert await first.result() == 1
@@ -137,10 +137,8 @@ async def test_the_copy_of_a_host_that_is_stuck_leaves_when_there_is_a_later_one
     cluster.children[placed.host].freeze()  # it alone: its agents go on
     try:
         async with asyncio.timeout(60):
-            while (await cluster.where("clerk")).host == placed.host:
-                await asyncio.sleep(0.05)
-            while _state(placed.pid) != "Z":
-                await asyncio.sleep(0.05)
+            await until(lambda: cluster.where("clerk"), lambda found: found.host != placed.host)
+            await until(lambda: _state(placed.pid) == "Z")
         pids = {(await residents.ask("clerk", {"name": "Ada"}, 60))["pid"] for _ in range(4)}
         assert pids == {(await cluster.where("clerk")).pid}
     finally:
@@ -217,9 +215,7 @@ async def test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_
         async with Residents(cluster.settings) as residents, Client(settings=cluster.settings) as client:
             placed = await residents.start("Clerk", "clerk")
             os.kill(placed.pid, signal.SIGKILL)
-            async with asyncio.timeout(30):
-                while (await client.agents.get("clerk")).status != "crashed":
-                    await asyncio.sleep(0.02)
+            await until(lambda: client.agents.get("clerk"), lambda found: found.status == "crashed")
             async with asyncio.timeout(30):  # a tenth of the time that an answer is waited for
                 for ask in (residents.ask, client.agents.ask):
                     with pytest.raises(Conflict, match=r"'clerk' crashed.*was killed by SIGKILL"):
@@ -243,9 +239,7 @@ async def test_what_is_wrong_with_a_resident_is_said(residents):
 @pytest.mark.parametrize("resident", ["sick", "Mute"])
 async def test_one_that_is_not_well_is_started_again(cluster, residents, resident):
     placed = await residents.start(resident, "s")
-    async with asyncio.timeout(60):
-        while (again := await cluster.where("s")).pid == placed.pid:
-            await asyncio.sleep(0.02)
+    again = await until(lambda: cluster.where("s"), lambda again: again.pid != placed.pid, seconds=60)
     assert (again.host, again.restarts >= 1) == (placed.host, True)
 
 
