@@ -164,7 +164,7 @@ async def stubborn(ctx: Context) -> None:
     await begun(ctx)
     while True:
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             await asyncio.sleep(0)
 
@@ -179,7 +179,7 @@ def begun_in_a_thread(ctx: SyncContext) -> None:
 async def polite(ctx: Context, path: str) -> None:
     try:
         await ctx.emit("begun", os.getpid())
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
     finally:
         with Path(path).open("a") as file:
             file.write(f"tidied up {ctx.cancelled}")
@@ -233,7 +233,7 @@ async def quits_once(ctx: Context) -> int:
 @alone()
 async def killed(ctx: Context, number: int) -> None:
     os.kill(os.getpid(), number)
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 @alone()
@@ -270,7 +270,7 @@ async def parent(ctx: Context, how: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "return":
         return
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 @alone()
@@ -303,7 +303,7 @@ async def once_elsewhere(ctx: Context, path: str | None) -> int:
         ledger.write(f"{ctx.fence}\n")
     await ctx.emit("begun", os.getpid())
     if ctx.attempt == 1:
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
     return ctx.attempt
 
 

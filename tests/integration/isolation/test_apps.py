@@ -16,13 +16,14 @@ from holdfast.runs.run import Status
 from holdfast.services.worker import WorkerProcess
 from tests.support.processes.child_processes import children_of
 from tests.support.processes.isolation import AGENTS
-from tests.support.runs.system import RunningWorker, until
+from tests.support.runs.system import RunningWorker
+from tests.support.waiting import until
 
 
 async def test_graphs_and_agents_of_other_frameworks_run_in_processes(system):
     worker = RunningWorker(system.settings, load_app(str(Path(AGENTS).with_name("isolatedframeworks.py"))))
     system.workers.append(worker)
-    await until(lambda: worker.process.ready or worker.task.done(), 100)  # its zygote loads them too
+    await until(lambda: worker.process.ready or worker.task.done(), seconds=100)  # its zygote loads them too
     run_id = await system.submit("graph", {})
     await system.reaches(run_id, Status.INTERRUPTED, 30)
     await system.queue.resume_run(run_id, "yes")

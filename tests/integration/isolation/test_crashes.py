@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import signal
@@ -14,6 +13,7 @@ import pytest
 from holdfast.processes.processes import Processes
 from holdfast.runs.run import Status
 from tests.support.processes.child_processes import children_of
+from tests.support.waiting import until
 
 DEATHS = [
     ("quits", 0, "exited with code 0 before its agent had ended"),
@@ -94,9 +94,7 @@ async def test_a_dead_zygote_costs_the_attempts_it_had_and_no_more(system, isola
     assert b"its zygote ended" in words
     # Not begun again under its first fence by the next zygote.
     zygote = (await system.ended(await system.submit("parent_pid"))).result
-    async with asyncio.timeout(10):
-        while children_of(zygote):
-            await asyncio.sleep(0.01)
+    await until(lambda: not children_of(zygote))
     assert len(ledger.read_text().split()) == len(set(ledger.read_text().split())) == 2
 
 
@@ -108,9 +106,7 @@ async def test_many_attempts_leave_nothing_behind(system, isolated):
     for run_id in ids:
         assert (await system.ended(run_id, 60)).status is Status.SUCCEEDED
     known = next(one for one in gc.get_objects() if isinstance(one, Processes) and one.zygote_pid == zygote)
-    async with asyncio.timeout(30):
-        while children_of(zygote) or known.all():
-            await asyncio.sleep(0.01)
+    await until(lambda: (children_of(zygote), known.all()), lambda left: not any(left))
     assert open_files("self") <= before[0] + 1  # a pool may have opened one more connection
     assert threading.active_count() <= before[1]
     assert open_files(zygote) < 20

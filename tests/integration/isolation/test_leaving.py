@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 
 import pytest
@@ -12,6 +11,7 @@ from holdfast.runs.run import Status
 from tests.support.processes.child_processes import children_of
 from tests.support.processes.isolation import AGENTS, Isolation, gone
 from tests.support.runs.system import WorkerChild
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -28,10 +28,12 @@ def start(quick):
     async def begin(name: str, **environ: str) -> WorkerChild:
         worker = WorkerChild(quick.settings, f"{AGENTS}:isolated", name, **environ)
         workers.append(worker)
-        async with asyncio.timeout(60):
-            while not await quick.queue.redis.exists(f"member:worker:{name}"):
-                assert worker.process.poll() is None, worker.logged()
-                await asyncio.sleep(0.02)
+
+        async def is_member() -> int:
+            assert worker.process.poll() is None, worker.logged()
+            return await quick.queue.redis.exists(f"member:worker:{name}")
+
+        await until(is_member, what=f"worker {name} to announce itself", seconds=60)
         return worker
 
     yield begin

@@ -10,8 +10,8 @@ import pytest
 from holdfast.agents.loader import load_app
 from holdfast.schedules.entries import State
 from tests.support.processes.isolation import AGENTS, gone
-from tests.support.runs.system import until
 from tests.support.schedules.schedulers import stage_of
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def test_turns_run_in_processes_and_one_that_spins_is_killed(stage, tmp_pa
     assert pid != os.getpid()
     assert (attempt, given, turns) == (1, 1, 5)
     spinning = ledger.with_suffix(".spins")
-    await until(lambda: spinning.exists() and spinning.read_text(), 60)
+    await until(lambda: spinning.exists() and spinning.read_text(), seconds=60)
     end_at_last(int(spinning.read_text()))
     await gone(int(spinning.read_text()))
     await stage.entry("spins", State.WAITING, seconds=60)

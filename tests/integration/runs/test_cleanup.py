@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -20,6 +19,7 @@ from holdfast.runs.settle import Verdict
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import TTL_SECONDS, Hand, events, leases_end, open_queue, submit
 from tests.support.runs.system import System
+from tests.support.waiting import stays, until
 
 MEMBERS = Members(prefix="", heartbeat_seconds=10)
 
@@ -146,12 +146,14 @@ async def look_for_longer_than_the_ttl(settings) -> list[list[str]]:
     members = Members(prefix="", heartbeat_seconds=settings.worker.heartbeat_seconds)
     janitor, ttl = JanitorSettings(idle_threshold_seconds=0), settings.lease.ttl_seconds
     cleanup = Cleanup(RunQueue(settings.queue, client), members, janitor, Metrics(), ttl_seconds=ttl)
-    while await members.alive(client, "worker", "hangs"):
-        await asyncio.sleep(0.01)
-    seen, end = [], time.monotonic() + 1.5 * ttl
-    while time.monotonic() < end:
+    await until(lambda: members.alive(client, "worker", "hangs"), lambda found: not found)
+    seen: list[list[str]] = []
+
+    async def cleaned() -> bool:
         seen.append((await cleanup.run_once()).busy)
-        await asyncio.sleep(0.05)
+        return True
+
+    await stays(cleaned, seconds=1.5 * ttl)
     await client.aclose()
     return seen
 
@@ -167,8 +169,7 @@ async def test_a_consumer_seen_lately_on_one_lane_is_not_idle(queue, metrics, re
     """Fails if each lane is judged for itself: three of four lanes have not seen it."""
     hand = await Hand(queue, "w").join()
     sweep = cleanup_of(queue, metrics, idle=0.25, ttl=0.0)
-    while (await sweep.consumers())[0].idle_seconds < 0.3:
-        await asyncio.sleep(0.01)
+    await until(sweep.consumers, lambda found: found[0].idle_seconds >= 0.3)
     await submit(queue, "r1", priority=Priority.LOW)
     group = queue.settings.group
     assert await redis.xreadgroup(group, "w", streams={queue.keys.low: ">"}, count=1)

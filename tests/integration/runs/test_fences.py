@@ -17,6 +17,8 @@ from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status, Submission
 from holdfast.runs.settle import Settlement, Settler, Verdict
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import now_ms
+from tests.support.waiting import until
 
 
 class Holder:
@@ -59,9 +61,7 @@ async def taken_over(queue) -> tuple[Holder, Holder]:
     await queue.submit(Submission(agent="a", run_id="r"))
     old, new = Holder(queue, "old"), Holder(queue, "new")
     assert await old.claim()
-    async with asyncio.timeout(5):
-        while not await new.leases.reclaim(queue.redis):
-            await asyncio.sleep(0.002)
+    await until(lambda: new.leases.reclaim(queue.redis))
     assert await new.claim()
     return old, new
 
@@ -240,9 +240,7 @@ async def test_a_reclaimed_run_goes_before_what_waits(queue):
     await queue.submit_many([Submission(agent="a", run_id=f"r{n}") for n in range(3)])
     first, second = Holder(queue, "one"), Holder(queue, "two")
     await first.claim()
-    async with asyncio.timeout(5):
-        while not await second.leases.reclaim(queue.redis):
-            await asyncio.sleep(0.002)
+    await until(lambda: second.leases.reclaim(queue.redis))
     await second.claim()
     assert second.run.run_id == "r0"
 
@@ -251,9 +249,7 @@ async def test_all_of_a_dead_workers_runs_are_reclaimed_in_one_turn(queue):
     await queue.submit_many([Submission(agent="a") for _ in range(350)])
     dead, other = Holder(queue, "dead"), Holder(queue, "other")
     await dead.claimer.claim(350, [])
-    async with asyncio.timeout(5):
-        while not (taken := await other.leases.reclaim(queue.redis)):
-            await asyncio.sleep(0.002)
+    taken = await until(lambda: other.leases.reclaim(queue.redis))
     assert len(taken) == 350
 
 
@@ -262,11 +258,17 @@ async def test_an_entry_that_woke_us_is_fresh_from_its_claim_on(queue, redis):
     await queue.submit(Submission(agent="a", run_id="r"))
     holder = Holder(queue, "me")
     woken = await holder.claimer.wait(100)
-    await asyncio.sleep(0.3)
+
+    async def idle_ms() -> int:
+        (pending,) = await redis.xpending_range(queue.keys.stream, queue.settings.group, "-", "+", 1)
+        return pending["time_since_delivered"]
+
+    await until(idle_ms, lambda idle: idle > 100)
+    asked = await now_ms(redis)
     claims = await holder.claimer.claim(1, woken)
     assert [run.run_id for run in claims.runs] == ["r"]
-    (pending,) = await redis.xpending_range(queue.keys.stream, queue.settings.group, "-", "+", 1)
-    assert pending["time_since_delivered"] < 200
+    idle = await idle_ms()
+    assert await now_ms(redis) - idle >= asked - 1
 
 
 async def test_an_entry_that_woke_us_and_was_taken_away_is_not_claimed(queue, redis):
@@ -276,9 +278,7 @@ async def test_an_entry_that_woke_us_and_was_taken_away_is_not_claimed(queue, re
     (entry,) = [entry for _, entry in woken]
     await redis.xclaim(queue.keys.stream, queue.settings.group, "operator", 0, [entry])
     assert (await slow.claimer.claim(1, woken)).runs == []
-    async with asyncio.timeout(5):
-        while not await quick.leases.reclaim(redis):
-            await asyncio.sleep(0.002)
+    await until(lambda: quick.leases.reclaim(redis))
     assert await quick.claim()
     assert (await slow.claimer.claim(1, woken)).runs == []
 

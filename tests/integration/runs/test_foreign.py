@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast import App
 from holdfast.runs.run import Status
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -145,9 +146,7 @@ async def test_two_entries_with_one_correlation_id_are_one_execution(system, app
     await system.worker(app, "w1")
     await system.worker(app, "w2")
     await until(lambda: runs)
-    async with asyncio.timeout(5):
-        while (await system.queue.depth()).depth > 1:
-            await asyncio.sleep(0.01)
+    await until(system.queue.depth, lambda found: found.depth <= 1)
     gate.set()
     await system.ended("f1")
     assert runs == [0]
@@ -187,9 +186,7 @@ def test_no_entry_whatever_it_holds_stops_a_worker(valkey_server, redis_settings
             for fields in entries:
                 await system.queue.redis.xadd(system.queue.keys.stream, fields)
             worker = await system.worker(app)
-            async with asyncio.timeout(10):
-                while (await system.queue.depth()).depth:
-                    await asyncio.sleep(0.005)
+            await until(system.queue.depth, lambda found: not found.depth)
             assert not worker.task.done()
             await system.nothing_left()
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from holdfast import App, RetryLater
 from holdfast.runs.run import Status
 from tests.support.runs.system import System
+from tests.support.waiting import until
 
 
 class Unprintable(Exception):
@@ -114,9 +115,10 @@ def test_odd_errors_and_results_end_as_outcomes(
         async with System(redis_settings, name="odd") as system:
             worker = await system.worker(app)
             run_id = await system.submit("odd")
-            async with asyncio.timeout(10):
-                while (await system.queue.get(run_id)).status in {Status.QUEUED, Status.RUNNING}:
-                    await asyncio.sleep(0.002)
+            await until(
+                lambda: system.queue.get(run_id),
+                lambda found: found.status not in {Status.QUEUED, Status.RUNNING},
+            )
             assert not worker.task.done()
 
     asyncio.run(check())

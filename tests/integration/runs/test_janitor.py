@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import msgspec
@@ -24,7 +23,7 @@ from holdfast.services.janitor import Janitor, Office
 from holdfast.telemetry.metrics import Metrics
 from tests.support.processes import forked
 from tests.support.runs.manual_worker import Hand, bury, open_queue, submit
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 LOCK_SECONDS = 1.0
 
@@ -137,9 +136,7 @@ async def test_it_counts_the_workers_that_live(redis, redis_settings):
 async def test_it_is_a_member_while_it_runs(redis, redis_settings):
     members = Members(prefix="", heartbeat_seconds=0.1)
     async with a_janitor(settings_of(redis_settings)) as janitor:
-        async with asyncio.timeout(5):
-            while not await members.alive(redis, "janitor", janitor.name):
-                await asyncio.sleep(0.005)
+        await until(lambda: members.alive(redis, "janitor", janitor.name))
     assert not await members.alive(redis, "janitor", janitor.name)
 
 
@@ -289,9 +286,12 @@ async def test_a_long_pass_keeps_its_office(redis, redis_settings):
         first._longest_seconds = 10
         long_pass = asyncio.create_task(first.perform(keeper, lambda: floor.duty(LOCK_SECONDS * 2)))
         await until(lambda: floor.here)
-        while not long_pass.done():
+
+        async def the_other_tries() -> bool:
             await second.perform(keeper, floor.duty)
-            await asyncio.sleep(0.02)
+            return long_pass.done()
+
+        await until(the_other_tries)
     assert long_pass.result() == "done"
     assert not floor.crowded
 
@@ -330,8 +330,7 @@ async def test_a_janitor_that_loses_redis_stops_before_another_can_begin(
         await until(lambda: floor.here)
         fault_proxy.stall()
         async with offices(redis_settings, "next") as (other_keeper, (second,)):
-            while await second.perform(other_keeper, floor.duty) is None:
-                await asyncio.sleep(0.01)
+            await until(lambda: second.perform(other_keeper, floor.duty), lambda found: found is not None)
         with pytest.raises(LeaseLost):
             await lonely
         fault_proxy.heal()
@@ -352,10 +351,8 @@ def test_the_process_leaves_on_sigterm_with_exit_0(redis_settings, valkey_server
     assert process.stderr is not None
     try:
         assert b"janitor ready" in process.stderr.readline()
-        started = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
-        assert time.monotonic() - started < 5
+        assert process.wait(30) == 0
     finally:
         process.kill()
         process.communicate()

@@ -21,8 +21,10 @@ from holdfast.runs.run import Priority, Status, Submission
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry.metrics import Metrics
+from tests.support.runs.manual_worker import next_ms
 from tests.support.runs.partitions import echo_app, in_every_partition, resized, thread_in
-from tests.support.runs.system import System, WorkerChild, until
+from tests.support.runs.system import System, WorkerChild
+from tests.support.waiting import until
 
 
 async def test_a_partitioned_queue_is_one_queue(redis, redis_settings):
@@ -90,9 +92,8 @@ async def test_the_dead_letters_of_all_partitions_are_one_list(redis, redis_sett
             letter = await letters.show(run_id)
             assert letter.partition == ids.index(run_id)
             await letters.replay_letter(letter)
-        async with asyncio.timeout(10):
-            while (await system.queue.depth()).dead < 4:  # they fail again
-                await asyncio.sleep(0.01)
+        # they fail again
+        await until(system.queue.depth, lambda found: found.dead >= 4)
         assert len((await letters.drop_all()).done) == 4
         assert (await system.queue.depth()).dead == 0
 
@@ -243,7 +244,8 @@ async def test_what_wakes_a_worker_without_a_slot_goes_to_another(redis, redis_s
     async with System(redis_settings, partitions=4, slots=1, block_ms=60_000, ttl=60.0) as system:
         for number in range(4):
             await system.worker(app, f"w{number}")
-        await asyncio.sleep(0.3)  # for every reader to be waiting, which is the harder case
+        # Every reader of every worker waits, which is the harder case.
+        await until(lambda: redis.info("clients"), lambda found: found["blocked_clients"] >= 16)
         for n in range(4):
             await system.submit("block", n, thread_id=thread_in(n))
         await until(lambda: len(began) == 4)
@@ -278,7 +280,7 @@ async def test_the_order_of_a_thread_is_kept(redis, redis_settings, seed):
                 await dice.choice(senders).submit(asked)
 
         await asyncio.gather(*(converse(thread) for thread in counts))
-        await until(lambda: sum(map(len, begun.values())) == sum(counts.values()), 30)
+        await until(lambda: sum(map(len, begun.values())) == sum(counts.values()))
         assert begun == {thread: list(range(count)) for thread, count in counts.items()}
         await senders[1].redis.aclose()
 
@@ -340,7 +342,7 @@ async def test_a_number_is_kept_while_something_is_left_or_somebody_says_it(
         await small.look_around()
         assert await small.forget_partitions() == 4, "it was said a moment ago"
         monkeypatch.setattr("holdfast.runs.queue.FORGET_SECONDS", 0.0)
-        await asyncio.sleep(0.002)
+        await next_ms(small)
         assert await small.forget_partitions() == 4, "a run waits there"
         # As when it has ended, was archived and its time is over.
         await redis.delete(*await redis.keys("*agent-queue.p3*"))

@@ -14,17 +14,23 @@ from holdfast.services.connections import Connections
 from holdfast.services.worker import WorkerProcess
 from holdfast.telemetry.metrics import Metrics
 from tests.support.redis.valkey_process import free_port
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
+from tests.support.waiting import until
 
 
 async def test_a_worker_serves_several_queues_each_with_its_own_settings(redis, redis_settings):
     app, going, most = App("test"), {}, {}
+    slots = {"browser:jobs": 1, "tankpit:jobs": 3}
+    full = {queue: asyncio.Event() for queue in slots}
 
     @app.agent
     async def note(queue: str) -> None:
         going[queue] = going.get(queue, 0) + 1
         most[queue] = max(most.get(queue, 0), going[queue])
-        await asyncio.sleep(0.02)
+        if going[queue] == slots[queue]:
+            full[queue].set()
+        await full[queue].wait()
+        await asyncio.sleep(0.02)  # one too many would meet the others
         going[queue] -= 1
 
     queues = {
@@ -40,12 +46,10 @@ async def test_a_worker_serves_several_queues_each_with_its_own_settings(redis, 
         task = asyncio.create_task(process.run())
         await until(lambda: sum(most.values()) and not task.done())
         for sender in senders.values():
-            async with asyncio.timeout(10):
-                while (await sender.depth()).depth:
-                    await asyncio.sleep(0.01)
+            await until(sender.depth, lambda found: not found.depth)
         process.request_stop()
         await task
-    assert most == {"browser:jobs": 1, "tankpit:jobs": 3}
+    assert most == slots
     assert [group["name"] for group in await redis.xinfo_groups("tankpit:jobs")] == [b"tanks"]
 
 

@@ -25,6 +25,7 @@ from tests.support.runs.manual_worker import (
     retention_of,
     submit,
 )
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -132,17 +133,20 @@ async def test_a_running_run_that_lost_its_entry_starts_again_only_when_its_work
     await next_ms(queue)
     before = await now_ms(redis)
     retention = retention_of(queue, ttl=TTL_SECONDS)
-    while not (swept := await retention.run_once()).restored:
-        assert swept.young == 1
-        await asyncio.sleep(0.01)
+
+    async def is_restored() -> bool:
+        swept = await retention.run_once()
+        assert swept.restored or swept.young == 1
+        return bool(swept.restored)
+
+    await until(is_restored)
     run = await queue.get("r1")
     assert (run.status, run.fence, run.owner) == (Status.DELAYED, lease.fence + 1, "")
     assert run.due_at * 1000 >= before + TTL_SECONDS * 1000
     assert await hand.renew(lease) == "lost"
     assert await hand.settle(lease) is Verdict.STALE
     assert (await queue.depth()).pending == 0
-    while not await hand.promote():
-        await asyncio.sleep(0.01)
+    await until(hand.promote)
     (again,) = await hand.claim()
     assert (again.run_id, again.attempt) == ("r1", 2)
     assert again.fence > lease.fence
@@ -154,8 +158,9 @@ async def test_a_run_whose_deleted_entry_is_still_renewed_is_left_to_its_worker(
     await submit(queue, "r1")
     lease = await hand.claim_one()
     entry = (await queue.get("r1")).entry
-    while await now_ms(redis) < int(entry.partition("-")[0]) + 2000 * TTL_SECONDS:
-        await asyncio.sleep(0.01)
+    await until(
+        lambda: now_ms(redis), lambda found: found >= int(entry.partition("-")[0]) + 2000 * TTL_SECONDS
+    )
     assert await hand.renew(lease) == "kept"
     await redis.xdel(queue.keys.stream, entry)
     swept = await retention_of(queue, ttl=TTL_SECONDS).run_once()

@@ -16,6 +16,7 @@ from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Submission
 from holdfast.services.connections import Connections
 from tests.support.runs.system import System
+from tests.support.waiting import until
 
 ENVIRON = {
     "REDIS_SEND_MESSAGE_MAX_RETRIES": "3",
@@ -90,8 +91,9 @@ async def test_a_flood_of_reads_does_not_delay_a_submission(redis, redis_setting
         reads = [asyncio.create_task(connections.redis.blpop("nothing")) for _ in range(2)]
         try:
             async with asyncio.timeout(10):
-                while (await redis.info("clients"))["blocked_clients"] < len(reads):
-                    await asyncio.sleep(0.005)
+                await until(
+                    lambda: redis.info("clients"), lambda found: found["blocked_clients"] >= len(reads)
+                )
                 ticket = await queue.submit(Submission(agent="work"))
             assert ticket.fresh
             assert not any(read.done() for read in reads)

@@ -12,6 +12,7 @@ from holdfast.runs.run import Multitask, Status
 from holdfast.store.door import StoreDoor
 from holdfast.store.names import incarnation
 from tests.support.runs.system import System
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ async def test_what_a_paused_worker_writes_after_its_run_moved_on_is_refused(sys
     @app.agent
     async def worker(ctx, _):
         if ctx.fence == 1:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         await ctx.state.set("by", "second")
         return await ctx.step("pay", lambda: "second")
 
@@ -156,7 +157,7 @@ async def test_state_belongs_to_the_thread_and_a_rollback_undoes_the_other_runs_
         await ctx.state.set("n", number)
         if wait:
             await ctx.emit("counted", number)
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         return number
 
     await system.worker(app)
@@ -164,9 +165,7 @@ async def test_state_belongs_to_the_thread_and_a_rollback_undoes_the_other_runs_
         run_id = await system.submit("count", False, thread_id="t")
         assert (await system.ended(run_id)).result == expected
     waiting = await system.submit("count", True, thread_id="t")
-    async with asyncio.timeout(10):
-        while "counted" not in await system.events(waiting):
-            await asyncio.sleep(0.01)
+    await until(lambda: system.events(waiting), lambda found: "counted" in found)
     run_id = await system.submit("count", False, thread_id="t", multitask=Multitask.ROLLBACK)
     assert (await system.ended(run_id)).result == 3
     assert (await system.queue.get(waiting)).status is Status.CANCELLED

@@ -15,7 +15,8 @@ from holdfast.config import load
 from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge, QueueFull, QueuePaused
 from holdfast.runs.run import Priority, Status, Submission
 from holdfast.services.worker import WorkerProcess
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
+from tests.support.waiting import stays, until
 
 
 @pytest.fixture
@@ -50,12 +51,14 @@ async def test_a_run_is_performed_and_its_result_kept(system, app):
     await system.nothing_left()
 
 
-async def test_an_idle_worker_starts_a_run_at_once(system, app):
-    await system.worker(app)
-    for n in range(5):
-        run = await system.ended(await system.submit("echo", n))
-        assert run.result == n
-        assert run.started_at - run.submitted_at < 0.5
+async def test_an_idle_worker_starts_a_run_at_once(redis, redis_settings, app):
+    """A run ends the worker's blocked read of a minute."""
+    async with System(redis_settings, slots=4, block_ms=60_000) as system:
+        await system.worker(app)
+        for n in range(5):
+            run = await system.ended(await system.submit("echo", n))
+            assert run.result == n
+            assert run.started_at - run.submitted_at < 10
 
 
 async def test_an_ended_run_has_its_time_to_leave(system, app, redis):
@@ -467,7 +470,8 @@ async def test_a_claim_that_redis_has_lost_gives_no_fence_to_two_bodies(redis, r
     @app.agent
     async def slow(ctx, payload):
         bodies.append(ctx.fence)
-        await asyncio.sleep(0.5 if len(bodies) == 1 else 0)
+        if len(bodies) == 1:
+            await asyncio.Event().wait()
         ended.append(ctx.fence)
 
     async with System(redis_settings, slots=4) as system:
@@ -543,8 +547,7 @@ async def test_a_running_run_is_cancelled_at_once(redis, redis_settings, app):
         run_id = await system.submit("endless")
         await system.worker(app)
         await system.reaches(run_id, Status.RUNNING)
-        while not (await redis.pubsub_numsub(system.queue.keys.control))[0][1]:
-            await asyncio.sleep(0.01)
+        await until(lambda: redis.pubsub_numsub(system.queue.keys.control), lambda found: found[0][1])
         assert await system.queue.cancel(run_id, "enough") == "requested"
         async with asyncio.timeout(20):  # by the channel: the lease's beat alone comes after ttl/4 = 60 s
             run = await system.ended(run_id)
@@ -601,8 +604,11 @@ async def test_a_paused_queue_takes_and_starts_nothing_until_resumed(system, app
     with pytest.raises(QueuePaused, match="paused"):
         await system.submit("echo")
     await system.worker(app)
-    await asyncio.sleep(0.3)
-    assert (await system.queue.get(run_id)).status is Status.QUEUED
+
+    async def is_queued() -> bool:
+        return (await system.queue.get(run_id)).status is Status.QUEUED
+
+    await stays(is_queued, seconds=0.3)
     assert (await system.queue.gate()).reason == "deploying"
     await system.queue.resume()
     assert (await system.ended(run_id)).result == 1
@@ -621,13 +627,16 @@ async def test_pausing_a_queue_whose_worker_is_blocked_in_a_read_loses_nothing(s
         "correlation_id": "f1",
     }
     await system.queue.redis.xadd(system.queue.keys.stream, fields)
-    await asyncio.sleep(0.3)
-    depth = await system.queue.depth()
-    assert (depth.undelivered, depth.pending) == (1, 0)
+
+    async def left_there() -> bool:
+        depth = await system.queue.depth()
+        return (depth.undelivered, depth.pending) == (1, 0)
+
+    # The reader that it woke hands it back.
+    await until(left_there)
+    await stays(left_there, seconds=0.3)
     await system.queue.resume()
-    async with asyncio.timeout(10):
-        while not await system.queue.redis.exists(system.queue.keys.run("f1")):
-            await asyncio.sleep(0.01)
+    await until(lambda: system.queue.redis.exists(system.queue.keys.run("f1")))
     assert (await system.ended("f1")).result == 5
 
 
@@ -650,14 +659,17 @@ async def test_a_full_queue_refuses_instead_of_trimming(redis, redis_settings):
 
 async def test_a_worker_never_holds_more_than_it_has_slots(redis, redis_settings, app):
     async with System(redis_settings, slots=3) as system:
-        going, most = 0, 0
+        going, most, full = 0, 0, asyncio.Event()
 
         @app.agent
         async def count(payload):
             nonlocal going, most
             going += 1
             most = max(most, going)
-            await asyncio.sleep(0.01)
+            if most == 3:
+                full.set()
+            await full.wait()
+            await asyncio.sleep(0.01)  # one too many would meet the others
             going -= 1
 
         await system.queue.submit_many(
@@ -668,9 +680,9 @@ async def test_a_worker_never_holds_more_than_it_has_slots(redis, redis_settings
             ]
         )
         await system.worker(app)
-        async with asyncio.timeout(15):
-            while (await system.queue.depth()).depth:
-                assert (await system.queue.depth()).pending <= 3
+        seen = []
+        await until(system.queue.depth, lambda depth: seen.append(depth.pending) or not depth.depth)
+        assert max(seen) <= 3
         assert most == 3
 
 
@@ -685,8 +697,11 @@ async def test_max_pending_caps_what_a_worker_holds(redis, redis_settings, app):
         await system.queue.submit_many([Submission(agent="wait") for _ in range(8)])
         worker = await system.worker(app)
         await until(lambda: len(worker.process.running()) == 2)
-        await asyncio.sleep(0.2)
-        assert (await system.queue.depth()).pending == 2
+
+        async def holds_two() -> bool:
+            return (await system.queue.depth()).pending == 2
+
+        await stays(holds_two, seconds=0.2)
         gate.set()
 
 

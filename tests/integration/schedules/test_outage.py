@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 
 import msgspec
@@ -13,8 +12,8 @@ from holdfast import App
 from holdfast.config import BreakerSettings, SenderSettings
 from holdfast.redis.breaker import State
 from holdfast.redis.scripts import load
-from tests.support.runs.system import until
 from tests.support.schedules.schedulers import stage_of
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -42,9 +41,7 @@ async def test_the_cadence_goes_on_after_an_outage(stage, fault_proxy):
     fault_proxy.heal()
     before, back = len(times), time.monotonic()
     await until(lambda: len(times) >= before + 5)
-    gaps = [b - a for a, b in itertools.pairwise(times[-4:])]
-    assert min(gaps) > 0.1, "missed turns are one run, not a herd"
-    assert time.monotonic() - back < 8
+    assert len(times) - before <= (times[-1] - back) / 0.2 + 2, "missed turns are one run, not a herd"
     await until(lambda: running.scheduler.permits.taken <= 1)  # a look takes some for a moment
 
 

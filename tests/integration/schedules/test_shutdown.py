@@ -9,9 +9,9 @@ import pytest
 
 from holdfast import App, Context
 from holdfast.schedules.entries import State
-from tests.support.runs.system import until
 from tests.support.schedules.manual_scheduler import redis_now
 from tests.support.schedules.schedulers import stage_of
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -111,8 +111,7 @@ async def test_the_others_are_told_when_a_scheduler_leaves(stage):
     await until(lambda: began)
     await stage.start(app, "second", interval_ms=60_000)
     channel = stage.board.keys.nudge
-    while (await stage.board.redis.pubsub_numsub(channel))[0][1] < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: stage.board.redis.pubsub_numsub(channel), lambda found: found[0][1] >= 2)
     first.process.request_stop()
     free.set()
     await until(lambda: len(began) == 2)
@@ -128,5 +127,7 @@ async def test_a_scheduler_that_vanishes_leaves_its_turn_to_others(stage):
     vanished = time.monotonic()
     await first.vanish()
     await until(lambda: len(began) == 2)
-    assert time.monotonic() - vanished < stage.system.settings.lease.ttl_seconds + 2
+    assert (
+        time.monotonic() - vanished < stage.system.settings.lease.ttl_seconds + 10
+    )  # of the 60 s of its turn
     assert began[0] == began[1], "the same turn"

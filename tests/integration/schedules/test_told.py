@@ -14,8 +14,8 @@ from holdfast.redis.breaker import State as Breaker
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
-from tests.support.runs.system import until
 from tests.support.schedules.schedulers import stage_of
+from tests.support.waiting import until
 
 
 @pytest.fixture
