@@ -27,6 +27,7 @@ from tests.support.deploy.charts import (
     rendered,
     variable_value,
 )
+from tests.support.waiting import until
 
 PODS = [f"holdfast-{part}" for part in ("api", "worker-default", "scheduler", "janitor", "relay", "scaler")]
 NEEDS = {"holdfast-scaler": "keda.profile=external-push", "holdfast-relay": "relay.enabled=true"}
@@ -74,9 +75,7 @@ class Started:
 
     async def comes_to_pass(self, probe: str) -> None:
         """Wait until a probe passes, for as long as the kubelet would."""
-        async with asyncio.timeout(90):
-            while not await self.passes(probe):
-                await asyncio.sleep(0.05)
+        await until(lambda: self.passes(probe), seconds=90)
 
     async def passes(self, probe: str) -> bool:
         """Whether a probe of the container would pass now."""

@@ -12,6 +12,7 @@ from holdfast import App, Client, ConfigError, HoldfastError, NotFound, RedisUna
 from holdfast.config import SenderSettings
 from holdfast.runs.run import Status
 from tests.support.runs.system import System
+from tests.support.waiting import until
 
 app = App("tests")
 
@@ -120,9 +121,7 @@ async def test_waiting_for_a_result_survives_a_redis_that_restarts(restartable_v
         handle = await client.submit("echo", 1)
         waiting = asyncio.create_task(handle.result(timeout=20))
         connected = system.queue.redis
-        async with asyncio.timeout(10):
-            while not await connected.info("clients") or not await _somebody_blocks(connected):
-                await asyncio.sleep(0.005)
+        await until(lambda: _somebody_blocks(connected))
         await asyncio.to_thread(restartable_valkey.restart)
         await system.worker(app)
         assert await waiting == 1

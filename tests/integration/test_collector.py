@@ -15,8 +15,9 @@ import pytest
 
 from holdfast import App
 from holdfast.runs.run import Submission
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
 from tests.support.schedules.schedulers import stage_of
+from tests.support.waiting import until
 
 OURS = ("Invocation", "Context", "Turn", "Hold", "Claimed", "Settlement")
 
@@ -73,7 +74,7 @@ async def test_a_turn_that_ended_leaves_nothing_to_the_collector(redis, redis_se
         await until(lambda: len(turns) >= 2)
         with collected() as look:
             before = len(turns)
-            await until(lambda: len(turns) >= before + 30, 30)
+            await until(lambda: len(turns) >= before + 30)
             assert max(look().values(), default=0) < 10
 
 

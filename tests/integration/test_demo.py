@@ -7,11 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "holdfast.cli.demo"]
@@ -148,10 +149,11 @@ def test_a_killed_demo_leaves_no_process(short_dir: Path):
     family = psutil.Process(demo.pid).children(recursive=True)
     demo.kill()
     demo.communicate(timeout=10)
-    deadline = time.monotonic() + 15
-    while [p for p in psutil.process_iter() if p in family or _uses(p, short_dir)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(
+        lambda: [p for p in psutil.process_iter() if p in family or _uses(p, short_dir)],
+        lambda left: not left,
+        what="the end of the demo's processes",
+    )
 
 
 def _uses(process: psutil.Process, folder: Path) -> bool:

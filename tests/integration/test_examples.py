@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.runs.run import Status
 from tests.support.runs.system import System
+from tests.support.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "support_desk.py"
 
@@ -51,9 +51,7 @@ async def test_research_tells_its_progress(system, app):
 async def test_research_wraps_up_when_its_worker_wants_to_leave(system, app):
     worker = await system.worker(app)
     run_id = await system.submit("research", {"sources": 10_000, "seconds_each": 0.01})
-    async with asyncio.timeout(10):
-        while "progress" not in await system.events(run_id):
-            await asyncio.sleep(0.005)
+    await until(lambda: system.events(run_id), lambda found: "progress" in found)
     await worker.stop()
     run = await system.ended(run_id)
     assert run.status is Status.SUCCEEDED
@@ -89,9 +87,7 @@ async def test_draft_streams_its_answer(system, app):
 async def test_invoice_runs_in_a_thread_beside_the_others(system, app):
     await system.worker(app)
     invoice = await system.submit("invoice", {"number": 5})
-    async with asyncio.timeout(10):
-        while "printing" not in await system.events(invoice):
-            await asyncio.sleep(0.005)
+    await until(lambda: system.events(invoice), lambda found: "printing" in found)
     greeting = await system.ended(await system.submit("greet", {"name": "Ada"}))
     run = await system.ended(invoice)
     assert run.result == {"order": 5, "pages": 3}
@@ -113,9 +109,7 @@ async def test_approve_waits_without_a_worker_until_it_is_answered(system, app, 
 async def test_a_survivor_finishes_on_another_worker_and_repeats_no_finished_step(system, app):
     first = await system.worker(app, "first")
     run_id = await system.submit("survivor", {"seconds": 1.0})
-    async with asyncio.timeout(10):
-        while "progress" not in await system.events(run_id):
-            await asyncio.sleep(0.005)
+    await until(lambda: system.events(run_id), lambda found: "progress" in found)
     await first.vanish()
     await system.worker(app, "second")
     run = await system.ended(run_id)

@@ -20,6 +20,7 @@ from holdfast.telemetry.metrics import Metrics
 from tests.support.api.server import RunningApi
 from tests.support.events.event_receiver import Receiver
 from tests.support.runs.system import System
+from tests.support.waiting import until
 
 FLAG = "redis_streams_media_cluster_enabled"
 TENANTS = [f"tenant-{number}" for number in range(300)]
@@ -122,13 +123,9 @@ async def test_a_flip_is_seen_within_the_refresh_and_not_asked_for_more_often(sy
         assert (await sending.send(1)).path == "queue"
     async with producer(system, old_way, refresh="50ms") as sending:
         await rollouts.set(FLAG, 100)
-        async with asyncio.timeout(10):
-            while (await sending.send(1)).path != "queue":
-                await asyncio.sleep(0.01)
+        await until(lambda: sending.send(1), lambda found: found.path == "queue")
         await rollouts.set(FLAG, 0)
-        async with asyncio.timeout(10):
-            while (await sending.send(1)).path != "fallback":
-                await asyncio.sleep(0.01)
+        await until(lambda: sending.send(1), lambda found: found.path == "fallback")
 
 
 async def test_concurrent_messages_ask_for_the_flag_together(system, rollouts, old_way, fault_proxy):
@@ -249,9 +246,7 @@ async def test_a_redis_that_is_killed_costs_nothing_and_is_used_again_when_it_is
             meanwhile = [await sending.send(n, run_id=f"meanwhile-{n}") for n in range(20)]
             assert sending.breaker.trips
             restartable_valkey.start()
-            async with asyncio.timeout(20):
-                while (late := await sending.send(0, run_id="late")).path != "queue":
-                    await asyncio.sleep(0.05)
+            late = await until(lambda: sending.send(0, run_id="late"), lambda late: late.path == "queue")
             assert sending.breaker.state is State.CLOSED
         assert {each.path for each in early} == {"queue"}
         assert {(each.path, each.reason) for each in meanwhile} == {("fallback", "unavailable")}

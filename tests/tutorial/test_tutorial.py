@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import App, Context, GiveUp, QueueFull, RetryLater, RunCancelled, RunFailed, RunTimedOut
+from tests.support.waiting import until
 
 
 async def test_1_an_agent_is_a_function_and_a_run_is_one_call_of_it(client, start):
@@ -130,8 +131,7 @@ async def test_9_a_dead_workers_run_runs_again_elsewhere_under_a_higher_fence(cl
 
     first = await start(app, "first")
     run = await client.submit("survivor")
-    while not fences:
-        await asyncio.sleep(0.01)
+    await until(lambda: fences)
     await first.vanish()
     await start(app, "second")
     assert await run.result(timeout=10) == "finished"
@@ -151,8 +151,7 @@ async def test_a_worker_that_leaves_hands_its_runs_back_and_no_attempt_is_lost(c
 
     first = await start(app, "first")
     run = await client.submit("long")
-    while not attempts:
-        await asyncio.sleep(0.01)
+    await until(lambda: attempts)
     await start(app, "second")
     await first.stop()
     assert await run.result(timeout=10) == "finished"

@@ -6,6 +6,7 @@ import asyncio
 
 from holdfast.agents.deadlines import Deadlines
 from holdfast.lookout import Lookout
+from tests.support.waiting import stays, until
 
 
 async def test_it_looks_at_the_earliest_time_that_was_asked_for():
@@ -27,9 +28,7 @@ async def test_who_is_due_later_asks_again():
 
     lookout = Lookout(look)
     lookout.at(loop.time())
-    async with asyncio.timeout(5):
-        while len(times) < 3:
-            await asyncio.sleep(0.001)
+    await until(lambda: len(times) >= 3)
 
 
 async def test_a_closed_one_looks_no_more_until_asked_again():
@@ -38,8 +37,8 @@ async def test_a_closed_one_looks_no_more_until_asked_again():
     lookout.at(loop.time() + 0.01)
     lookout.close()
     lookout.at(loop.time() + 0.02)
-    await asyncio.sleep(0.05)
-    assert times == [1]
+    await until(lambda: times)
+    await stays(lambda: times == [1], seconds=0.05)
 
 
 async def test_each_deadline_is_called_once_at_its_time_and_not_if_it_was_cleared():
@@ -49,9 +48,7 @@ async def test_each_deadline_is_called_once_at_its_time_and_not_if_it_was_cleare
     for number, call in calls.items():
         deadlines.set(call, began + 0.03 * (5 - number))
     deadlines.clear(calls[1])
-    async with asyncio.timeout(5):
-        while len(called) < 4:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(called) >= 4)
     assert [number for number, _ in called] == [4, 3, 2, 0]
     assert all(at >= began + 0.03 * (5 - number) for number, at in called)
 
@@ -67,7 +64,5 @@ async def test_a_deadline_that_fails_does_not_take_the_others_with_it():
     deadlines.set(fail, loop.time() + 0.01)
     deadlines.set(lambda: called.append(1), loop.time() + 0.01)
     deadlines.set(lambda: called.append(2), loop.time() + 0.05)
-    async with asyncio.timeout(5):
-        while len(called) < 2:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(called) >= 2)
     assert [type(problem) for problem in problems] == [ZeroDivisionError]

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.support.processes import forked
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 QUICK = 0.3
 PATIENT = 60.0
@@ -315,9 +315,7 @@ async def streams(client: httpx.AsyncClient) -> float:
 
 
 async def until_streams(client: httpx.AsyncClient, count: int) -> None:
-    async with asyncio.timeout(30):
-        while await streams(client) != count:
-            await asyncio.sleep(0.02)
+    await until(lambda: streams(client), lambda found: found == count)
 
 
 async def read_all(client: httpx.AsyncClient, path: str) -> list[int]:

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 
 from holdfast import App, Context
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 
 @dataclass(frozen=True)

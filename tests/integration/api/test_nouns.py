@@ -13,6 +13,8 @@ from holdfast.redis.scripts import load
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
 from tests.support.api.server import key_line
+from tests.support.runs.manual_worker import next_ms
+from tests.support.waiting import until
 
 
 def agents() -> App:
@@ -28,7 +30,7 @@ def agents() -> App:
 
     @app.agent
     async def sleeps(ctx: Context, value):
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     return app
 
@@ -74,7 +76,7 @@ async def test_runs_of_several_queues_are_one_list(system, api):
     client = (await api()).client()
     for number in range(6):
         await submit(client, f"r{number}", queue="other" if number % 2 else "agent-queue")
-        await asyncio.sleep(0.002)  # submit times are whole milliseconds, and the list is by them
+        await next_ms(system.queue)  # submit times are whole milliseconds, and the list is by them
     seen, cursor = [], ""
     while True:
         page = (await client.get("/runs", params={"limit": 4, "cursor": cursor})).json()
@@ -229,9 +231,7 @@ async def test_a_failed_run_tells_why_and_is_retried(system, client):
 
 
 async def until_status(client, run_id: str, status: str) -> None:
-    async with asyncio.timeout(20):
-        while (await client.get(f"/runs/{run_id}")).json()["status"] != status:
-            await asyncio.sleep(0.01)
+    await until(lambda: client.get(f"/runs/{run_id}"), lambda found: found.json()["status"] == status)
 
 
 async def test_runs_are_cancelled_waiting_or_running(system, client):
@@ -343,9 +343,7 @@ async def test_members_are_seen(system, api):
     async def kinds() -> set[str]:
         return {each["kind"] for each in (await client.get("/members")).json()["members"]}
 
-    async with asyncio.timeout(20):
-        while await kinds() != {"api", "worker", "janitor", "relay"}:
-            await asyncio.sleep(0.01)
+    await until(kinds, lambda found: found == {"api", "worker", "janitor", "relay"})
 
 
 # -- health
@@ -397,9 +395,8 @@ async def test_a_redis_that_is_away_is_told_with_when_to_come_back(api, fault_pr
     async def works() -> bool:
         return (await client.post("/execute", json={"agent_id": "echo"})).status_code == 202
 
-    async with asyncio.timeout(30):
-        while not await works():  # the breaker of the sender opens again by itself
-            await asyncio.sleep(0.05)
+    # the breaker of the sender opens again by itself
+    await until(works)
 
 
 async def test_a_redis_that_does_not_answer_is_not_asked_by_every_request(

@@ -18,6 +18,7 @@ import pytest
 
 from holdfast.cli import main
 from tests.support.processes import forked
+from tests.support.waiting import until
 
 APP = """
 from holdfast import App
@@ -60,9 +61,7 @@ def process(*arguments: str, **environ: str) -> Iterator[tuple[subprocess.Popen[
 
 
 async def gone(child: subprocess.Popen[str], seconds: float = 20.0) -> int:
-    async with asyncio.timeout(seconds):
-        while child.poll() is None:
-            await asyncio.sleep(0.01)
+    await until(lambda: child.poll() is not None, seconds=seconds)
     return child.returncode
 
 
@@ -89,9 +88,7 @@ async def test_a_leaving_api_ends_streams_with_a_hint_and_finishes_what_is_open(
 
             stream = asyncio.create_task(listen())
             waiting = asyncio.create_task(client.get("/runs/a/result", params={"wait": 60}))
-            async with asyncio.timeout(20):
-                while "event: submitted" not in "".join(heard):
-                    await asyncio.sleep(0.01)
+            await until(lambda: "event: submitted" in "".join(heard))
             child.terminate()
             await stream
             assert "".join(heard).endswith(": bye\nretry: 1000\n\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 
@@ -15,6 +14,7 @@ from holdfast.schedules.trigger import Every
 from tests.support.schedules.manual_scheduler import Board, redis_now
 from tests.support.schedules.schedule_requests import made, names, problem, wanted
 from tests.support.schedules.schedulers import RunningScheduler, scheduling
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -93,9 +93,7 @@ async def test_what_was_made_survives_a_flush_and_comes_back_with_a_scheduler(ap
     )
     scheduler = await RunningScheduler(settings, App("none")).ready()
     try:
-        async with asyncio.timeout(15):
-            while sorted(await names(client)) != ["nightly", "silent"]:
-                await asyncio.sleep(0.01)
+        await until(lambda: names(client), lambda found: sorted(found) == ["nightly", "silent"])
         view = (await client.get("/schedules/silent")).json()
         assert (view["state"], view["paused"]) == ("paused", "not yet")
     finally:

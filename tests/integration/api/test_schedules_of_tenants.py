@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -15,6 +15,7 @@ from tests.support.api.server import key_line
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.schedules.schedule_requests import made, names, problem, wanted
 from tests.support.schedules.schedulers import RunningScheduler, scheduling
+from tests.support.waiting import until
 
 KEYS = (
     key_line("boss"),
@@ -121,9 +122,11 @@ async def test_the_runs_of_a_tenants_schedule_are_that_tenants(api, system):
     settings = msgspec.structs.replace(system.settings, redis=scheduling(system.settings.redis))
     scheduler = await RunningScheduler(settings, App("none")).ready()
     try:
-        async with asyncio.timeout(15):
-            while not (runs := (await acme.get("/runs")).json()["runs"]):
-                await asyncio.sleep(0.01)
+
+        async def listed() -> list[dict[str, Any]]:
+            return (await acme.get("/runs")).json()["runs"]
+
+        runs = await until(listed)
     finally:
         await scheduler.stop()
     assert runs[0]["tenant"] == "acme"

@@ -10,7 +10,7 @@ import pytest
 from holdfast import ApiUnavailable, App, Client, Conflict, Context
 from holdfast.runs.run import Status
 from tests.support.api.load_balancer import Balancer
-from tests.support.runs.system import until
+from tests.support.waiting import stays, until
 
 COUNT = 200
 
@@ -188,9 +188,7 @@ async def test_what_would_not_be_the_same_twice_is_not_done_twice(system, settin
         balancer.lose_answers = 1
         with pytest.raises(ApiUnavailable):
             await handle.resume("one")
-        async with asyncio.timeout(10):
-            while (run := await handle.run()).interrupt != 2:
-                await asyncio.sleep(0.005)
+        run = await until(handle.run, lambda run: run.interrupt == 2)
         assert run.status is Status.INTERRUPTED
         balancer.lose_answers = 1
         assert await handle.cancel() == "cancelled"
@@ -211,8 +209,7 @@ async def test_what_never_arrived_is_sent_again(system, settings, api):
         await system.reaches(handle.run_id, Status.INTERRUPTED)
         await only.close()
         answering = asyncio.create_task(handle.resume("one"))
-        await asyncio.sleep(0.2)
-        assert not answering.done()
+        await stays(lambda: not answering.done(), seconds=0.2)
         await api(port=only.process.port)
         await asyncio.wait_for(answering, 10)
         assert (await handle.run()).interrupt in (None, 2)

@@ -29,7 +29,8 @@ from holdfast.runs.run import Run, Status
 from holdfast.services.api import ApiProcess
 from holdfast.telemetry.metrics import Metrics
 from tests.support.api.server import RunningApi
-from tests.support.runs.system import System, WorkerChild, until
+from tests.support.runs.system import System, WorkerChild
+from tests.support.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "media_clustering"
 APP = load_app(str(EXAMPLE / "app.py"))  # also makes the package importable
@@ -248,9 +249,7 @@ async def test_a_killed_workers_job_is_reclaimed(redis, redis_settings, results,
 
 
 async def running(system: System, run_id: str) -> Run:
-    async with asyncio.timeout(30):
-        while not await system.queue.redis.exists(system.queue.keys.run(run_id)):
-            await asyncio.sleep(0.01)
+    await until(lambda: system.queue.redis.exists(system.queue.keys.run(run_id)))
     return await system.reaches(run_id, Status.RUNNING)
 
 
@@ -259,9 +258,7 @@ async def test_no_more_is_claimed_than_the_worker_may_hold(redis, redis_settings
         for _ in range(10):
             await xadd(system, new_job("drill:slow 3600"))
         worker = await system.worker(app)
-        async with asyncio.timeout(15):
-            while (depth := await system.queue.depth()).pending < 3:
-                await asyncio.sleep(0.01)
+        depth = await until(system.queue.depth, lambda depth: depth.pending >= 3)
         assert (depth.pending, depth.undelivered) == (3, 7), "16 slots, but MAX_PENDING_PER_WORKER = 3"
         worker.process.request_stop()
         worker.process.request_stop()
@@ -330,10 +327,10 @@ async def test_the_health_endpoint_tells_latency_and_group(system):
         assert answer.json()["ping_ms"] >= 0
         assert answer.json()["queues"] == [{"queue": STREAM, "group": GROUP, "present": True}]
         async with asyncio.timeout(20):
-            while (
-                f'holdfast_queue_depth{{queue="{STREAM}"}}' not in (await api.client().get("/metrics")).text
-            ):
-                await asyncio.sleep(0.05)
+            await until(
+                lambda: api.client().get("/metrics"),
+                lambda found: f'holdfast_queue_depth{{queue="{STREAM}"}}' in found.text,
+            )
             missing = 0
             while missing != 503:  # whoever reads the queue makes it again
                 await system.queue.redis.xgroup_destroy(STREAM, GROUP)
@@ -392,9 +389,7 @@ async def test_a_canary_of_10_50_100_and_back_to_0(system, app, results, old_way
             assert paths == {t: "queue" if flag.includes(t) else "fallback" for t in tenants}
             for path in paths.values():
                 sent[path] += 1
-    async with asyncio.timeout(30):
-        while results.ways() != {"queue": sent["queue"], "http": sent["fallback"]}:
-            await asyncio.sleep(0.02)
+    await until(lambda: results.ways() == {"queue": sent["queue"], "http": sent["fallback"]})
     await settled(system)
     for path, count in sent.items():
         labels = {"producer": "auth-service", "path": path}
@@ -439,15 +434,11 @@ async def test_the_plain_producer_is_run_as_the_page_says(system, app):
 
 async def seen(producer: Any, percent: float) -> None:
     """Wait until the producer has read the flag: it does by itself, within a second."""
-    async with asyncio.timeout(20):
-        while (rollout := await producer.rollout()) is None or rollout.percent != percent:
-            await asyncio.sleep(0.02)
+    await until(producer.rollout, lambda rollout: rollout is not None and rollout.percent == percent)
 
 
 async def settled(system: System) -> None:
-    async with asyncio.timeout(15):
-        while (await system.queue.depth()).depth:
-            await asyncio.sleep(0.02)
+    await until(system.queue.depth, lambda found: not found.depth)
 
 
 async def test_a_job_whose_reply_was_lost_goes_both_ways_and_is_done_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import subprocess
@@ -18,10 +19,12 @@ from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.agents.reference import load_module
 from holdfast.config import DatabaseSettings, Settings, load
+from holdfast.errors import NotFound
 from holdfast.runs.run import Status
 from holdfast.services.connections import Connections
 from tests.support.redis.key_ttls import check_keys
 from tests.support.runs.system import RunningWorker
+from tests.support.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "worker_types"
 BROWSER, TANKPIT = "browser:jobs", "tankpit:jobs"
@@ -79,15 +82,8 @@ async def test_an_entry_of_the_bots_broker_is_done_by_its_type(settings, connect
     move = await publish(redis, TANKPIT, "t1", 0)
     workers = [await RunningWorker(serving(settings, name), app).ready() for name in (BROWSER, TANKPIT)]
     browser, tankpit = (connections.queue(settings.queue_named(name)) for name in (BROWSER, TANKPIT))
-    async with asyncio.timeout(20):
-        while not (await redis.exists(browser.keys.run(f"entry-{entry}"))) or (
-            not (await browser.get(f"entry-{entry}")).status.ended
-        ):
-            await asyncio.sleep(0.01)
-        while not (await redis.exists(tankpit.keys.run(f"entry-{move}"))) or (
-            not (await tankpit.get(f"entry-{move}")).status.ended
-        ):
-            await asyncio.sleep(0.01)
+    for queue, run_id in ((browser, f"entry-{entry}"), (tankpit, f"entry-{move}")):
+        await until(functools.partial(queue.get, run_id), lambda run: run.status.ended, tolerate=NotFound)
     assert (await browser.get(f"entry-{entry}")).result == {"job": "b1", "shot": "b1.png"}
     assert (await tankpit.get(f"entry-{move}")).result == {"job": "t1", "moved": True}
     for worker in workers:
@@ -130,9 +126,7 @@ async def test_pending_alone_ends_no_worker_but_misses_the_backlog(settings, con
         await publish(redis, BROWSER, f"b{number}", 3600)
     queue = connections.queue(settings.queue_named(BROWSER))
     worker = await RunningWorker(serving(settings, BROWSER), app).ready()
-    async with asyncio.timeout(20):
-        while (found := await answers(queue)).pending < 2:
-            await asyncio.sleep(0.01)
+    found = await until(lambda: answers(queue), lambda found: found.pending >= 2)
     assert (found.pending, found.need.in_flight, found.need.undelivered) == (2, 2, 4)
     assert (found.need.depth, found.need.wanted) == (6, 3), "two slots each: three workers, not one"
     await end(worker)
@@ -144,9 +138,7 @@ async def test_the_streams_length_counts_what_was_done_long_ago(settings, connec
         await publish(redis, TANKPIT, f"t{number}", 0)
     queue = connections.queue(settings.queue_named(TANKPIT))
     worker = await RunningWorker(serving(settings, TANKPIT), app).ready()
-    async with asyncio.timeout(20):
-        while (await answers(queue)).need.depth:
-            await asyncio.sleep(0.01)
+    await until(lambda: answers(queue), lambda found: not found.need.depth)
     found = await answers(queue)
     assert (found.xlen, found.pending, found.need.depth) == (10, 0, 0)
     assert found.need.wanted == 1, "min_workers: the policy of this type keeps one"
@@ -157,9 +149,7 @@ async def test_a_job_that_is_no_job_is_a_dead_letter(settings, connections, redi
     entry = (await redis.xadd(BROWSER, {"json": '{"id": 7}'})).decode()
     queue = connections.queue(settings.queue_named(BROWSER))
     worker = await RunningWorker(serving(settings, BROWSER), app).ready()
-    async with asyncio.timeout(20):
-        while not await redis.xlen(queue.keys.deadletter):
-            await asyncio.sleep(0.01)
+    await until(lambda: redis.xlen(queue.keys.deadletter))
     run = await queue.get(f"entry-{entry}")
     assert (run.status, run.attempt, run.error.kind) == (Status.FAILED, 1, "malformed")
     await end(worker)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
 from pathlib import Path
@@ -16,6 +15,7 @@ from holdfast.config import DatabaseSettings
 from holdfast.store.open import open_store
 from tests.support.runs.system import System
 from tests.support.runs.worker_processes import Ledger
+from tests.support.waiting import until
 
 from .attempts import Attempts
 
@@ -69,9 +69,7 @@ def does(ledger):
     """Wait until a run has done something."""
 
     async def does(what: str, run_id: str, times: int = 1) -> None:
-        async with asyncio.timeout(15):
-            while len(ledger.lines(what, run_id)) < times:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(ledger.lines(what, run_id)) >= times)
 
     return does
 

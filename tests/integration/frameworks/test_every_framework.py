@@ -11,6 +11,7 @@ import pytest
 from holdfast.config import DatabaseSettings
 from holdfast.errors import LeaseLost
 from holdfast.runs.run import Status
+from tests.support.waiting import until
 
 PAID = {
     "pydantic_ai": "1: paid 5",
@@ -85,9 +86,7 @@ async def test_an_answer_that_makes_no_sense_is_asked_for_again(system, app, fra
     run_id = await system.submit(framework, {"prompt": "pay"})
     await system.reaches(run_id, Status.INTERRUPTED)
     await system.queue.resume_run(run_id, "perhaps")
-    async with asyncio.timeout(15):
-        while "problem" not in str((await system.queue.get(run_id)).interrupt):
-            await asyncio.sleep(0.005)
+    await until(lambda: system.queue.get(run_id), lambda found: "problem" in str(found.interrupt))
     asked = (await system.queue.get(run_id)).interrupt
     (call,) = asked["question"]["approvals"]
     await system.queue.resume_run(run_id, {call["id"]: {"approved": False, "message": "too much"}})
@@ -114,9 +113,9 @@ async def test_a_worker_that_leaves_hands_the_run_on_between_two_calls(
     run_id = await system.submit(framework, {"prompt": "first slow"})
     await does("slow", run_id)
     first.process.request_stop()
-    async with asyncio.timeout(10):
-        while await system.queue.redis.hget("member:worker:first", "state") != b"draining":
-            await asyncio.sleep(0.005)
+    await until(
+        lambda: system.queue.redis.hget("member:worker:first", "state"), lambda found: found == b"draining"
+    )
     gate.touch()
     await asyncio.wait_for(first.task, 30)
     assert (await system.queue.get(run_id)).status is Status.QUEUED

@@ -14,7 +14,7 @@ from holdfast.kubernetes.mirror import Mirror
 from holdfast.kubernetes.pod import RULES, Pod
 from holdfast.kubernetes.pods import Pods
 from tests.support.kubernetes.api_server import COST, NAMESPACE
-from tests.support.runs.system import until
+from tests.support.waiting import until
 
 LABELS = ("app.kubernetes.io/name=holdfast", "app.kubernetes.io/component=worker")
 

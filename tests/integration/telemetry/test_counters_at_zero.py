@@ -8,7 +8,8 @@ from holdfast import App
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry.metrics import Metrics
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
+from tests.support.waiting import until
 
 TROUBLE = ("runs_reclaimed", "runs_restored", "stale_settles_refused", "cleanup_errors")
 

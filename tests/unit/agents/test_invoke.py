@@ -23,6 +23,7 @@ from holdfast.agents.invoke import Invocation
 from holdfast.agents.outcome import Cancelled, Failed, Lost, StopReason, Succeeded, TimedOut, Yielded
 from holdfast.agents.spec import describe
 from holdfast.telemetry.logs import run_context
+from tests.support.waiting import until
 
 
 class Hanging:
@@ -545,8 +546,7 @@ async def test_a_sync_agent_still_waiting_for_a_thread_never_starts_after_its_st
     busy = [executor.submit(gate.wait, 10) for _ in range(2)]
     running = invocation(lambda: called.append(1))
     task = asyncio.create_task(running.run())
-    while running.lingering is None:
-        await asyncio.sleep(0)
+    await until(lambda: running.lingering is not None)
     running.stop(StopReason.CANCEL)
     assert await task == Cancelled("cancel")
     assert running.lingering is None
