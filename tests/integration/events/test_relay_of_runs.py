@@ -16,11 +16,12 @@ from holdfast.config import EventApiSettings, RedisSettings, RelaySettings
 from holdfast.events.hub import Hub
 from holdfast.runs.deadletter import DeadLetters
 from tests.support.events.event_receiver import Receiver, in_order
-from tests.support.events.relays import QUICK, Running, until
+from tests.support.events.relays import QUICK, Running
 from tests.support.processes import forked
 from tests.support.redis.valkey_process import free_port
 from tests.support.runs.manual_worker import expiry_without_retention
 from tests.support.runs.system import System
+from tests.support.waiting import until
 
 # No receiver is slow here but for this event loop, which worker, relay, receiver and test share.
 RELAY = RelaySettings(**{**QUICK, "timeout_seconds": RelaySettings().timeout_seconds})

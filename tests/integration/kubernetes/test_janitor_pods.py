@@ -21,7 +21,8 @@ from holdfast.services.pod import Holding, pod_name
 from holdfast.telemetry.metrics import Metrics
 from tests.support.kubernetes.api_server import NAMESPACE, KubeApi
 from tests.support.runs.manual_worker import Hand, open_queue, submit
-from tests.support.runs.system import System, WorkerChild, until
+from tests.support.runs.system import System, WorkerChild
+from tests.support.waiting import until
 
 JANITOR = (
     "import sys; from holdfast.config import load; from holdfast.services.janitor import run_janitor; "
@@ -83,12 +84,6 @@ async def announce(redis, name: str, **fields: str) -> None:
     await MEMBERS.announce(redis, Member("worker", name, fields))
 
 
-async def until_async(condition, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.01)
-
-
 # -- proofs
 
 
@@ -110,7 +105,7 @@ async def test_the_consumer_of_a_pod_that_goes_is_removed_soon(redis, redis_sett
         async def is_gone() -> bool:
             return await consumers(queue) == {"w-2"}
 
-        await until_async(is_gone)
+        await until(is_gone)
     assert (await queue.depth()).undelivered == 1
 
 
@@ -127,7 +122,7 @@ async def test_a_pod_that_went_before_the_watch_began_is_not_forgotten(redis, re
         async def is_gone() -> bool:
             return await consumers(queue) == set()
 
-        await until_async(is_gone)
+        await until(is_gone)
 
 
 async def test_who_goes_while_the_janitor_settles_is_not_forgotten(redis_settings, kube):
@@ -285,7 +280,7 @@ async def test_a_killed_janitors_watch_is_taken_over_when_its_lease_ends_not_its
         async def watches() -> bool:
             return bool(await redis.hget("pods-leader", "owner")) and "watch" in kube.verbs()
 
-        await until_async(watches)
+        await until(watches)
     finally:
         killed.close()
     async with a_janitor(settings, metrics):
@@ -352,7 +347,7 @@ async def test_a_worker_says_which_pod_it_is_in_and_what_it_holds(redis, redis_s
             found = await members.find(redis, "worker", "w-1")
             return found is not None and int(found.fields["held_seconds"]) >= 1
 
-        await until_async(holds)
+        await until(holds)
         found = await members.find(redis, "worker", "w-1")
         assert (found.fields["pod"], found.fields["pod_uid"], found.fields["namespace"]) == (
             "w-1-pod",

@@ -21,7 +21,8 @@ from holdfast.runs.run import Status, Submission
 from holdfast.services.worker import WorkerProcess
 from tests.support.redis.clusters import cluster_url, move_slot, owner_of, start_cluster
 from tests.support.runs.partitions import echo_app, in_every_partition, thread_in
-from tests.support.runs.system import System, until
+from tests.support.runs.system import System
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -297,13 +298,13 @@ async def test_resharding_under_load_loses_and_doubles_nothing(nodes):
             slot = key_slot(system.queue.keys.stream)
             owner = owner_of(nodes, slot)
             for step in (1, 2):
-                await until(lambda step=step: len(accepted) > 60 * step, 60)
+                await until(lambda step=step: len(accepted) > 60 * step, seconds=60)
                 target = (owner + 1) % 3
                 others = [node for n, node in enumerate(nodes) if n not in (owner, target)]
                 await asyncio.to_thread(move_slot, nodes[owner], nodes[target], others, slot)
                 owner = target
             count = len(accepted)
-            await until(lambda: len(accepted) > count + 60, 60)
+            await until(lambda: len(accepted) > count + 60, seconds=60)
             over.set()
         looking.result()
         for run_id in accepted:

@@ -21,7 +21,6 @@ from holdfast.scaling.trigger import Trigger
 from holdfast.scaling.waking import Listener
 from tests.support.redis.fault_proxy import FaultProxy
 from tests.support.redis.valkey_process import ValkeyProcess
-from tests.support.runs.system import until
 from tests.support.scaling.scalers import (
     OTHER,
     QUEUE,
@@ -34,6 +33,7 @@ from tests.support.scaling.scalers import (
     settings_of,
     submit,
 )
+from tests.support.waiting import until
 
 RARELY = 3600.0
 """A poll that never comes: what is told then, the wake-up has told."""
