@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from subprocess import PIPE
 
@@ -97,9 +96,11 @@ def test_a_resident_that_crashed_is_started_as_it_was_made(host, environ):
         holdfast(environ, "agents", "start", "Clerk", "c", '"good day"', *needs, "--json").stdout
     )
     os.kill(begun["pid"], signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while "c " not in holdfast(environ, "agents", "list", "--status", "crashed").stdout:
-        assert time.monotonic() < deadline
+    wait_until(
+        lambda: holdfast(environ, "agents", "list", "--status", "crashed").stdout,
+        lambda listed: "c " in listed,
+        seconds=60,
+    )
     shown = holdfast(environ, "agents", "show", "c").stdout
     assert re.search(r'^input +"good day"$', shown, re.MULTILINE), shown
     again = json.loads(holdfast(environ, "agents", "start", "Clerk", "c", "--json").stdout)

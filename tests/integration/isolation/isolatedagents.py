@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -262,8 +263,8 @@ async def parent(ctx: Context, how: str) -> None:
     if child == 0:
         if how == "escaped":
             os.setsid()
-        time.sleep(3600)
-    program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        threading.Event().wait()
+    program = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     await ctx.emit("begun", os.getpid())
     await ctx.emit("children", [child, program.pid])
     if how == "crash":

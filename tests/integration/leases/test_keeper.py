@@ -149,9 +149,10 @@ async def test_a_slow_loser_does_not_hurt_the_other_leases(redis, redis_settings
                         await asyncio.sleep(2 * TTL)
 
         async def win() -> None:
-            async with keeper.hold(leases("me"), winner, granted_at=asked):
+            hold = keeper.hold(leases("me"), winner, granted_at=asked)
+            async with hold:
                 await unwinding.wait()
-                await asyncio.sleep(2 * TTL)
+                await stays(lambda: not hold.lost, seconds=2 * TTL)
 
         await asyncio.gather(lose(), win())
 
@@ -169,8 +170,9 @@ async def test_a_store_that_hangs_costs_only_its_own_leases(redis, redis_setting
             store = Hung("{t}:leases", "{t}:record:", kind="thing", owner="me", ttl_ms=int(TTL * 1000))
             keeper.hold(store, lease, granted_at=asked)
         lease, asked = await granted(redis)
-        async with keeper.hold(leases("me"), lease, granted_at=asked):
-            await asyncio.sleep(2.5 * TTL)
+        hold = keeper.hold(leases("me"), lease, granted_at=asked)
+        async with hold:
+            await stays(lambda: not hold.lost, seconds=2.5 * TTL)
 
 
 async def test_a_lease_lost_before_its_body_starts_ends_it_at_once(redis, redis_settings, settings):

@@ -26,7 +26,7 @@ PRELOADED = "tests.support.processes.preloaded"
 PREPARE = f"{PRELOADED}:prepare"
 
 HOST = """
-import json, os, sys, time
+import json, os, signal, sys
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
 from holdfast.processes.zygote import Config, Zygote
@@ -39,9 +39,9 @@ copy = 0
 if sys.argv[2] == "forked":
     copy = os.fork()
     if copy == 0:
-        time.sleep(600)
+        signal.pause()
 print(json.dumps({"zygote": processes.zygote_pid, "agents": pids, "copy": copy}), flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 

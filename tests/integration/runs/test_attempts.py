@@ -8,6 +8,7 @@ from holdfast.runs.archive import archived_run
 from holdfast.runs.record import Record
 from holdfast.runs.run import Status
 from tests.support.runs.manual_worker import Hand, next_ms, open_queue, retention_of, submit
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -72,8 +73,7 @@ async def test_an_attempt_that_was_handed_back_does_not(queue, hand):
 async def test_what_comes_back_after_its_first_attempt_is_served_first(queue, hand):
     await submit(queue, "r")
     await hand.settle(await hand.claim_one(), Status.DELAYED, 0)
-    while not await hand.promote():
-        await next_ms(queue)
+    await until(hand.promote)
     assert (await queue.get("r")).lane == queue.keys.returned
     (again,) = await hand.claim()
     assert again.attempt == 2

@@ -27,6 +27,7 @@ from tests.support.runs.manual_worker import (
     submit,
 )
 from tests.support.runs.system import System
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -50,8 +51,12 @@ async def test_delayed_runs_behind_it_become_due(queue, hand):
     await submit(queue, "a", delay_seconds=0.001)
     await submit(queue, "b", delay_seconds=0.002)
     await damage(queue, "a")
-    while not await queue.redis.xlen(queue.keys.stream):
+
+    async def entries() -> int:
         await hand.promote()
+        return await queue.redis.xlen(queue.keys.stream)
+
+    await until(entries)
     assert [run.run_id for run in await hand.claim(5)] == ["b"]
     assert await queue.redis.zcard(queue.keys.delayed) == 0
 

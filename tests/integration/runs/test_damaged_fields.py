@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Settlement, Verdict
 from tests.support.runs.manual_worker import Hand, open_queue, retention_of, submit
+from tests.support.waiting import until
 
 NONSENSE = [
     None,
@@ -103,9 +102,11 @@ async def damage(queue, field: str, nonsense) -> None:
 
 
 async def promoted(queue, hand: Hand) -> None:
-    async with asyncio.timeout(5):
-        while await queue.redis.zcard(queue.keys.delayed):
-            await hand.promote()
+    async def delayed() -> int:
+        await hand.promote()
+        return await queue.redis.zcard(queue.keys.delayed)
+
+    await until(delayed, lambda count: count == 0)
 
 
 async def work_on(queue, hand: Hand, began: dict, tried) -> None:

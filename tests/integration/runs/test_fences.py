@@ -221,9 +221,7 @@ async def test_a_listener_hears_every_kind_of_event_as_it_is(queue, redis):
 
 
 async def _next(channel):
-    async with asyncio.timeout(10):
-        while (message := await channel.get_message(timeout=1)) is None:
-            pass
+    message = await until(lambda: channel.get_message(timeout=1), lambda message: message is not None)
     return json.loads(message["data"])
 
 

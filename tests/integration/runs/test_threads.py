@@ -10,6 +10,7 @@ from holdfast.runs.retention import Retention
 from holdfast.runs.run import Multitask, Status, Submission
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import Hand, events, leases_end, open_queue, submit
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -119,8 +120,7 @@ async def test_a_rollback_is_owed_by_the_thread_if_the_one_that_wanted_it_is_sto
 
 async def due(hand: Hand) -> None:
     """Wait until one delayed run has been promoted."""
-    while not await hand.promote():
-        pass
+    await until(hand.promote)
 
 
 async def test_a_delayed_run_that_interrupts_stops_the_running_one_when_it_is_due(queue, hand):
@@ -199,10 +199,8 @@ async def test_a_retried_run_keeps_its_thread(queue, hand):
     await submit(queue, "r1", thread_id="t")
     await submit(queue, "r2", thread_id="t")
     await hand.settle(await hand.claim_one(), Status.DELAYED, 1)
-    await hand.promote()
-    while not (again := await claimed(hand)):
-        await hand.promote()
-    assert again == ["r1"]
+    await due(hand)
+    assert await claimed(hand) == ["r1"]
 
 
 async def test_a_dead_workers_run_keeps_its_thread_and_nobody_is_lost(queue, hand, redis):

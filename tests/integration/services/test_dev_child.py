@@ -32,12 +32,12 @@ async def living(code: str) -> AsyncIterator[tuple[Child, io.StringIO]]:
 
 
 async def test_lines_are_passed_on_under_the_childs_name():
-    async with living("import os, time; print('a', os.environ['GIVEN']); time.sleep(60)") as (_, printed):
+    async with living("import os, signal; print('a', os.environ['GIVEN']); signal.pause()") as (_, printed):
         await until(lambda: "c   │ a yes\n" in printed.getvalue())
 
 
 async def test_a_line_without_an_end_and_one_that_is_too_long_do_no_harm():
-    code = "import sys, time; print('x' * 3_000_000); print('after'); time.sleep(60)"
+    code = "import signal; print('x' * 3_000_000); print('after'); signal.pause()"
     async with living(code) as (_, printed):
         await until(lambda: "c   │ after" in printed.getvalue())
         assert "was left out" in printed.getvalue()
@@ -66,14 +66,14 @@ async def test_a_child_for_which_there_is_no_room_is_started_when_there_is(monke
         return await real(*arguments, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    async with living("import time; print('up'); time.sleep(60)") as (_, printed):
+    async with living("import signal; print('up'); signal.pause()") as (_, printed):
         await until(lambda: "c   │ up" in printed.getvalue())
         told = "c can't be started (Resource temporarily unavailable); starting it again in 0.02 s"
         assert told in printed.getvalue()
 
 
 async def test_replacing_ends_the_process_and_starts_another_without_a_pause():
-    async with living("import time; print('up'); time.sleep(60)") as (child, printed):
+    async with living("import signal; print('up'); signal.pause()") as (child, printed):
         await until(lambda: child.pid and "up" in printed.getvalue())
         first = child.pid
         await child.replace(5.0, asyncio.Event())
@@ -84,9 +84,9 @@ async def test_replacing_ends_the_process_and_starts_another_without_a_pause():
 async def test_a_child_that_ignores_its_stop_is_killed_with_all_it_started(monkeypatch):
     monkeypatch.setattr(child_module, "HURRY_SECONDS", 0.1)
     code = (
-        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
-        "print('grandchild', p.pid); time.sleep(60)"
+        "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "p = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']);"
+        "print('grandchild', p.pid); signal.pause()"
     )
     async with living(code) as (child, printed):
         await until(lambda: "grandchild" in printed.getvalue() and printed.getvalue().endswith("\n"))
@@ -105,9 +105,9 @@ def _lives(pid: int) -> bool:
 
 async def test_a_hurry_asks_again_without_waiting_for_the_grace():
     code = (
-        "import signal, sys, time; asked = []\n"
+        "import signal, sys; asked = []\n"
         "def term(*_):\n    asked.append(1)\n    len(asked) == 2 and sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, term); print('up')\nwhile True: time.sleep(0.01)"
+        "signal.signal(signal.SIGTERM, term); print('up')\nwhile True: signal.pause()"
     )
     async with living(code) as (child, printed):
         await until(lambda: "up" in printed.getvalue())

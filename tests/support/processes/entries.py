@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 
@@ -37,7 +36,7 @@ def stubborn(payload, control):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     control.ready()
     while True:
-        time.sleep(60)
+        signal.pause()
 
 
 def own_handler(payload, control):
@@ -67,7 +66,7 @@ def own_loop(payload, control):
 
 def family(payload, control):
     """Has a child in its group, and a daemon that has left it; neither hears a wish."""
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
     child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
     child.stdout.readline()
     reading, writing = os.pipe()
@@ -76,7 +75,7 @@ def family(payload, control):
         if os.fork() == 0:
             os.write(writing, str(os.getpid()).encode())
             while True:
-                time.sleep(60)
+                signal.pause()
         os._exit(0)
     daemon = int(os.read(reading, 100))
     os.wait()
@@ -92,7 +91,7 @@ def forked(payload, control):
     pid = os.fork()
     if pid == 0:
         while True:
-            time.sleep(60)
+            signal.pause()
     control.ready(family=[pid])
     control.stop.wait()
 
@@ -127,10 +126,10 @@ def early(payload, control):
             signal.signal(signal.SIGABRT, signal.SIG_DFL)
             os.abort()
         case "hang":
-            time.sleep(600)
+            signal.pause()
         case "kill the zygote":
             os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(600)
+            signal.pause()
 
 
 def eats(payload, control):
