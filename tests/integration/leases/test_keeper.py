@@ -94,7 +94,7 @@ async def test_a_hung_redis_stops_the_body_before_the_lease_can_move(
             async with keeper.hold(leases("me"), lease, granted_at=asked):
                 await asyncio.sleep(TTL / 2)
                 fault_proxy.stall()
-                await asyncio.Event().wait()
+                await asyncio.shield(free)
         assert not free.done(), "the lease was another's while the body still ran"
         await free
         fault_proxy.heal()
