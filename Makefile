@@ -18,7 +18,12 @@ MUTATIONS = $(PY) -m pytest -q -n $(JOBS) --dist worksteal -m mutation $$(find t
 NAMED := $(filter command environment,$(firstword $(origin PYTHON)))
 
 # The editable install points to this folder, so a copied .venv must be set up again: hence the folder in the name.
-SYNCED := .venv/.synced-$(shell printf %s "$(CURDIR)$(if $(NAMED),$(PYTHON))" | cksum | cut -d' ' -f1)
+FOLDER := $(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+ifneq ($(NAMED),)
+SYNCED := .venv/.synced-$(FOLDER)-$(shell printf %s "$(PYTHON)" | cksum | cut -d' ' -f1)
+else
+SYNCED := $(firstword $(wildcard .venv/.synced-$(FOLDER)*) .venv/.synced-$(FOLDER))
+endif
 
 # The first Python on the PATH that is new enough; empty when there is none.
 PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.14 python; do \

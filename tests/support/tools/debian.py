@@ -26,13 +26,13 @@ def fetch(tool: str) -> None:
     """Fetch the tool's program, or raise ``Missing``."""
     install = f"install {PACKAGES[tool][0]}, the Debian package"
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise Missing(f"it is not on the PATH, and there is no apt-get to fetch it with: {install}")
+        raise Missing(f"it is not on the PATH, and there is no apt-get to fetch it with; {install}")
     said = ""
     for package in PACKAGES[tool]:
         said = _unpack(package)
         if find(tool):
             return
-    raise Missing(f"fetching it failed ({said}): {install}")
+    raise Missing(f"fetching it failed: {said}; {install}")
 
 
 def _unpack(package: str) -> str:
@@ -45,7 +45,8 @@ def _unpack(package: str) -> str:
         if not list(folder.glob("*.deb")):
             # No lists of packages, or old ones: lists of our own need no root.
             updated = _apt(folder, "update")
-            said = _apt(folder, "download", package) or updated
+            downloaded = _apt(folder, "download", package)
+            said = updated if updated.startswith(("E:", "W:")) else downloaded
         for archive in folder.glob("*.deb"):
             _run(["dpkg-deb", "-x", str(archive), str(folder / "x")], folder)
         target = FOLDER / "usr" / "bin"
@@ -61,11 +62,11 @@ def _unpack(package: str) -> str:
 def _apt(folder: Path, *words: str) -> str:
     own = FOLDER / "apt"
     lists = own / "lists"
-    options: list[str] = []
+    options = ["-o", "Acquire::Retries=1"]  # a machine without network is to say so soon
     if "update" in words or lists.exists():
         (lists / "partial").mkdir(parents=True, exist_ok=True)
         (own / "archives" / "partial").mkdir(parents=True, exist_ok=True)
-        options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={own}"]
+        options += ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={own}"]
     return _run(["apt-get", "-q", *options, *words], folder)
 
 
@@ -83,4 +84,5 @@ def _run(words: list[str], folder: Path) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"{words[0]} took longer than {_SECONDS} s"
-    return " / ".join(done.stdout.strip().splitlines()[-3:])
+    lines = done.stdout.strip().splitlines()
+    return next((line for line in lines if line.startswith(("E:", "W:"))), " / ".join(lines[-3:]))
