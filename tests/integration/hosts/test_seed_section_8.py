@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,15 +128,10 @@ def test_heartbeat_refresh(redis_client):
     registry = AgentLocationRegistry(redis_client)
     registry.TTL_SECONDS = 60
     registry.register("agent-1", "host-1:50051")
-    assert redis_client.pexpire("agent_location:agent-1", 400), "as if all but 400 ms of its time had passed"
-    began = time.monotonic()
-    success = registry.heartbeat("agent-1")
-    if not success and time.monotonic() - began > 0.3:
-        pytest.skip("this machine stood still for longer than the agent had left")
-    assert success
-    wait_until(lambda: time.monotonic() - began > 0.5)
-    location = registry.get_location("agent-1")
-    assert location == "host-1:50051"  # Still alive
+    assert redis_client.expire("agent_location:agent-1", 30), "as if half of its time had passed"
+    assert registry.heartbeat("agent-1")
+    assert redis_client.pttl("agent_location:agent-1") > 30_000
+    assert registry.get_location("agent-1") == "host-1:50051"  # Still alive
 
 
 # -- 8.2 gRPC service

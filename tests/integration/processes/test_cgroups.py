@@ -148,9 +148,7 @@ def test_being_able_to_write_is_not_being_allowed(fake, log_lines):
     try:
         os.setxattr(tree.own, "user.delegate", b"1")
     except OSError:
-        pytest.skip(
-            "the file system of tmp_path has no user attributes, by which systemd says that it delegates"
-        )
+        pytest.skip("a cgroup that systemd delegates (the file system of tmp_path has no user attributes)")
     assert tree.cgroups().make(Limits(memory_bytes=MANY)) is not None
 
 
@@ -183,7 +181,7 @@ def test_a_real_cgroup_ends_an_agent_with_all_that_it_forked(make, log_lines):
     cgroups = Cgroups()
     made = cgroups.make(Limits(memory_bytes=MANY))
     if made is None:
-        pytest.skip(f"this machine has no cgroup for us to divide: {log_lines()[0]['why']}")
+        pytest.skip(f"limits by real cgroups ({log_lines()[0]['why']})")
     cgroups.end(made)
     processes = make(cgroups=cgroups)
     info = processes.spawn("a", "willing", limits=Limits(memory_bytes=MANY)).result(PATIENCE)
