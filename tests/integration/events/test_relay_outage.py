@@ -35,14 +35,14 @@ async def fail(receiver: Receiver, way: int | str) -> None:
         await receiver.die()
         return
     receiver.status = way
-    if receiver._server is None:
+    if not receiver.listens:
         await receiver.revive()
 
 
 async def heal(receiver: Receiver) -> None:
     receiver.status = 204
     receiver.release()
-    if receiver._server is None:
+    if not receiver.listens:
         await receiver.revive()
 
 

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import Self
 
+from tests.support.listener import Listener
+
 
 class Balancer:
     """Passes each connection to the first replica that takes it.
@@ -21,38 +23,29 @@ class Balancer:
         self.attempts = 0
         self.links = 0
         self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener = Listener(self._link)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._link, "127.0.0.1", 0)
+        self._listener.listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
         self.cut()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._listener.close()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return f"http://127.0.0.1:{self._listener.port}"
 
     def cut(self) -> None:
         for writer in list(self._writers):
             writer.transport.abort()
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         self.attempts += 1
         try:
             await self._pass_on(reader, writer)
-        except asyncio.CancelledError:
-            pass  # the end of the test; nobody else would take it
         finally:
-            self._tasks.discard(task)
             writer.transport.abort()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,10 +7,10 @@ import contextlib
 import dataclasses
 import functools
 import json
-import socket
-import struct
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
+
+from tests.support.listener import Listener, send_reset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,16 +33,21 @@ class Receiver:
 
     def __init__(self) -> None:
         self.got: list[Got] = []
-        self.port = 0
         self.status: int | str = 204
         self.headers: dict[str, str] = {}
         self.behave: Callable[[str, bytes], int | str] = lambda path, body: self.status
         self.open = 0
         self.most_open = 0
         self._released = asyncio.Event()
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener = Listener(self._accept)
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
+    @property
+    def listens(self) -> bool:
+        return self._listener.listens
 
     @property
     def url(self) -> str:
@@ -64,24 +69,16 @@ class Receiver:
 
     async def __aexit__(self, *_: object) -> None:
         self.release()
-        await self.die()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._listener.close()
 
     async def revive(self) -> None:
         """Listen, on the same port as before."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, reuse_address=True)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._listener.listen()
 
     async def die(self) -> None:
         """Reset every connection and listen no more."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for writer in list(self._writers):
-            _reset(writer)
-        await asyncio.sleep(0)
+        self._listener.refuse()
+        await self._listener.reset()
 
     def release(self) -> None:
         """Answer what hangs."""
@@ -89,20 +86,9 @@ class Receiver:
         self._released = asyncio.Event()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self._writers.add(writer)
-        try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                while await self._serve(reader, writer):
-                    pass
-        except asyncio.CancelledError:
-            pass
-        finally:
-            self._writers.discard(writer)
-            self._tasks.discard(task)
-            writer.close()
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while await self._serve(reader, writer):
+                pass
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -144,9 +130,7 @@ async def _first(*waiting: Coroutine[Any, Any, object]) -> None:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    sock = writer.get_extra_info("socket")
-    with contextlib.suppress(OSError, AttributeError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    send_reset(writer.get_extra_info("socket"))
     writer.transport.abort()
 
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import dataclasses
-import socket
 import ssl
-import struct
 import threading
 from collections.abc import Coroutine
 from typing import Any, Literal, Self, TypeVar
 
 import hiredis
 
+from tests.support.listener import Listener
+
 T = TypeVar("T")
+_PATIENCE_SECONDS = 60.0
 Direction = Literal["both", "requests", "replies"]
 
 
@@ -52,7 +52,6 @@ class FaultProxy:
 
     def __init__(self, target: str | tuple[str, int], *, tls: ssl.SSLContext | None = None) -> None:
         self.target = target
-        self.port = 0
         self.accepted = 0
         self.dropped = 0
         self.commands: collections.Counter[bytes] = collections.Counter()
@@ -60,11 +59,13 @@ class FaultProxy:
         self._drop: _Drop | None = None
         self._delay = 0.0
         self._links: set[_Link] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-        self._kept: socket.socket | None = None
+        self._listener = Listener(self._accept, tls=tls)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
 
     @property
     def url(self) -> str:
@@ -77,13 +78,12 @@ class FaultProxy:
     def start(self) -> FaultProxy:
         self._thread.start()
         self._run(self._prepare())
-        self._run(self._listen())
         return self
 
     def close(self) -> None:
         self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(_PATIENCE_SECONDS)
         self._loop.close()
 
     def __enter__(self) -> Self:
@@ -124,43 +124,21 @@ class FaultProxy:
         self._run(self._refuse())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_SECONDS)
 
     async def _prepare(self) -> None:
         self._requests, self._replies = asyncio.Event(), asyncio.Event()
-        self._requests.set()
-        self._replies.set()
-
-    async def _listen(self) -> None:
-        self._let_go()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=self._tls)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    def _keep(self) -> None:
-        """Have the port while nobody listens there: a server of another test would answer in our place."""
-        self._kept = socket.socket()
-        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._kept.bind(("127.0.0.1", self.port))
-
-    def _let_go(self) -> None:
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        await self._heal()
 
     async def _end(self) -> None:
-        await self._refuse()
-        self._let_go()
-        for task in (tasks := list(self._tasks)):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._listener.close()
         await self._loop.shutdown_asyncgens()
 
     async def _heal(self) -> None:
         self._drop, self._delay = None, 0.0
         self._requests.set()
         self._replies.set()
-        if self._server is None:
-            await self._listen()
+        self._listener.listen()
 
     async def _stall(self, direction: Direction) -> None:
         if direction != "replies":
@@ -175,39 +153,28 @@ class FaultProxy:
         self._delay = seconds
 
     async def _reset(self) -> None:
-        for link in list(self._links):
-            sock = link.writer.get_extra_info("socket")  # None once a TLS transport has ended
-            with contextlib.suppress(OSError, AttributeError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            link.writer.transport.abort()
+        for link in self._links:
             if link.server is not None:
                 link.server.transport.abort()
-        await asyncio.sleep(0)  # the sockets are closed in the next turn of the loop
+        await self._listener.reset()
 
     async def _refuse(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-            self._keep()
+        self._listener.refuse()
         await self._reset()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         link = _Link(writer)
-        task = asyncio.current_task()
-        assert task is not None
         self._links.add(link)
-        self._tasks.add(task)
         try:
             await self._serve(link, reader)
         except (OSError, asyncio.CancelledError):
             pass  # one of the two sides is gone, or the proxy is closing
         finally:
             self._links.discard(link)
-            self._tasks.discard(task)
-            for side in (writer, link.server):
-                if side is not None:
-                    side.transport.abort() if side.transport.is_closing() else side.close()
+            if link.server is not None:
+                transport = link.server.transport
+                transport.abort() if transport.is_closing() else transport.close()
 
     async def _serve(self, link: _Link, client: asyncio.StreamReader) -> None:
         if isinstance(self.target, str):
