@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 from redis.exceptions import ResponseError
-from structlog.testing import capture_logs
 
 from holdfast.errors import LeaseLost, RedisUnavailable
 from holdfast.leases.lease import Standing
@@ -94,17 +93,16 @@ async def test_a_limit_that_was_overwritten_costs_the_others_of_a_batch_nothing(
 
 
 @pytest.mark.parametrize("what", ["ended", "unarchived"])
-async def test_what_ended_is_noted_in_the_list_that_is_left(queue, hand, what):
+async def test_what_ended_is_noted_in_the_list_that_is_left(queue, hand, log_lines, what):
     """Fails if the second note waits for the first: the runs would never be archived, or never leave."""
     for name in "abc":
         await submit(queue, name)
     leases = [hand.lease(run) for run in await hand.claim(3)]
     await queue.redis.set(getattr(queue.keys, what), "not what it was")
     batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1") for lease in leases]
-    with capture_logs() as told:
-        verdicts = await hand._settler._until_answered(batch, hand._settler._settle)
+    verdicts = await hand._settler._until_answered(batch, hand._settler._settle)
     assert verdicts == [Verdict.ALREADY] * 3
-    assert any("WRONGTYPE" in line.get("error", "") for line in told)
+    assert any("WRONGTYPE" in line.get("error", "") for line in log_lines())
     assert await queue.redis.xlen(queue.keys.stream) == 0
     if what == "ended":
         (note,) = await queue.redis.lrange(queue.keys.unarchived, 0, -1)
