@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -27,16 +25,11 @@ from tests.support.deploy.charts import (
     rendered,
     variable_value,
 )
+from tests.support.redis.valkey_process import free_port
 from tests.support.waiting import until
 
 PODS = [f"holdfast-{part}" for part in ("api", "worker-default", "scheduler", "janitor", "relay", "scaler")]
 NEEDS = {"holdfast-scaler": "keda.profile=external-push", "holdfast-relay": "relay.enabled=true"}
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 class Started:

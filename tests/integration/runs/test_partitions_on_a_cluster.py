@@ -62,9 +62,7 @@ class Bodies:
 async def succeeds(system: System, partition: int, run_id: str) -> None:
     """Wait until a run has succeeded, and ask only its own partition."""
     part = system.queue.partitions[partition]
-    async with asyncio.timeout(15):
-        while (await part.get(run_id)).status is not Status.SUCCEEDED:
-            await asyncio.sleep(0.01)
+    await until(lambda: part.get(run_id), lambda run: run.status is Status.SUCCEEDED)
 
 
 async def events_of(system: System, partition: int, run_id: str) -> list[str]:
@@ -135,16 +133,12 @@ async def test_a_whole_life_over_the_servers_of_a_cluster(nodes):
         with pytest.raises(Exception, match="paused"):
             await waiting
         await queue.resume()
-        async with asyncio.timeout(10):
-            while (await queue.depth()).depth:
-                await asyncio.sleep(0.01)
+        await until(queue.depth, lambda depth: not depth.depth)
 
 
 async def test_a_server_that_hangs_holds_up_its_own_partitions_only(nodes):
     """One slot for all partitions: if the hung server's claim kept it, nobody else's run would begin."""
-    # Who asks it waits for longer than the test does.
-    redis = msgspec.structs.replace(settings_of(nodes), socket_timeout_seconds=30.0)
-    async with System(redis, partitions=4, slots=1, ttl=60.0) as system:
+    async with System(slow_settings_of(nodes), partitions=4, slots=1, ttl=60.0) as system:
         await system.worker(echo_app(), "w")
         for run_id in await in_every_partition(system, "echo"):
             await system.ended(run_id)
@@ -159,13 +153,7 @@ async def test_a_server_that_hangs_holds_up_its_own_partitions_only(nodes):
                         await echoes(system, n)
         finally:
             nodes[hung].thaw()
-        async with asyncio.timeout(30):
-            while True:
-                with contextlib.suppress(*DISCONNECTS):
-                    run_id = await system.submit("echo", 1, thread_id=thread_in(homes.index(hung)))
-                    await system.ended(run_id)
-                    break
-                await asyncio.sleep(0.1)
+        await until(lambda: echoes(system, homes.index(hung)), lambda _: True, tolerate=DISCONNECTS)
 
 
 async def test_a_claim_without_an_answer_keeps_no_slot_from_the_other_partitions(nodes):
@@ -212,9 +200,7 @@ async def test_a_run_that_is_claimed_too_late_for_its_slot_goes_back_to_the_queu
             first = await system.submit("held", "first", thread_id=thread_in(0))
             await until(lambda: bodies.begun["first"])
             nodes[0].thaw()
-            async with asyncio.timeout(15):
-                while "handed_back" not in await events_of(system, 1, late):
-                    await asyncio.sleep(0.01)
+            await until(lambda: events_of(system, 1, late), lambda events: "handed_back" in events)
             await system.worker(others.app, "other")
             await until(lambda: others.begun["late"])
             for each in (bodies.let_go["first"], others.let_go["late"]):

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import signal
 import socket
 import subprocess
+from collections import deque
 from pathlib import Path
 
 from holdfast.redis.embedded import find_server
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
+_reserved: deque[socket.socket] = deque()
+_MOST_RESERVED = 100
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that stays free for the server of a test, also until that is started again.
+
+    A socket of ours stays bound to it, so no connection on this machine gets it as its own end by chance. A server
+    may listen there all the same, because both allow the reuse of the address; without one, connections are refused.
+    """
+    probe = socket.socket()
+    probe.bind(("127.0.0.1", 0))
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _reserved.append(probe)
+    if len(_reserved) > _MOST_RESERVED:
+        _reserved.popleft().close()
+    return int(probe.getsockname()[1])
+
+
+@atexit.register
+def _release_ports() -> None:
+    for probe in _reserved:
+        probe.close()
 
 
 _libc = ctypes.CDLL(None)
