@@ -15,6 +15,7 @@ import contextvars
 import errno
 import random
 import ssl
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -264,7 +265,7 @@ class _Commands(AsyncCommandsParser):
     async def initialize(self, node: Any = None) -> None:
         """Ask the servers; redis-py asks one of them, whenever it learns the layout, needed or not."""
         if node is not None:
-            self.node = node
+            self.node = node  # guard: commands-when-needed
             return
         known = self.commands
         async with self._turn:
@@ -301,8 +302,7 @@ class Cluster(RedisCluster):
         most = 2 * room + _SPARE
         # Which servers are asked for the layout is decided in _learn.
         super().__init__(max_connections=most, dynamic_startup_nodes=False, **options)
-        self._room = room
-        self._rooms: dict[str, asyncio.Semaphore] = {}
+        self._rooms: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(room))
         self._wait_seconds = wait_seconds
         self._failed: str | None = None
         self._learning = asyncio.Lock()
@@ -329,9 +329,7 @@ class Cluster(RedisCluster):
 
     async def _execute_command(self, target_node: ClusterNode, *args: Any, **options: Any) -> Any:
         # One room for all servers would be full of those who wait for the one that hangs.
-        room = self._rooms.get(target_node.name)
-        if room is None:
-            room = self._rooms[target_node.name] = asyncio.Semaphore(self._room)
+        room = self._rooms[target_node.name]  # guard: connections-by-server
         await _take_turn(room, self._wait_seconds)
         try:
             return await super()._execute_command(target_node, *args, **options)
@@ -411,7 +409,7 @@ async def _ask(
             if left:
                 node = left.pop(0)
                 asked[asyncio.create_task(node.execute_command(question))] = node
-            seconds = _NEXT_SECONDS if left or answers else None
+            seconds = _NEXT_SECONDS if left or answers else None  # guard: hung-server-passed-over
             done, _ = await asyncio.wait(asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 node = asked.pop(task)
@@ -435,6 +433,7 @@ async def _ask(
 
 
 def _has_every_slot(layout: list[Any]) -> bool:
+    # guard: whole-layout
     return sum(last - first + 1 for first, last, *_ in layout) == REDIS_CLUSTER_HASH_SLOTS
 
 

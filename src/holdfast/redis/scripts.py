@@ -89,6 +89,7 @@ class Script:
     async def _load(self, redis: Redis, keys: Sequence[Any], loads: int) -> None:
         """Load the script where its keys are, unless that has happened since the caller saw ``loads``."""
         # redis-py would give it to all servers of a cluster, and wait for one that hangs.
+        # guard: script-loaded-where-missing
         node = redis.get_node_from_key(keys[0]) if isinstance(redis, RedisCluster) and keys else None
         server, target = (node.name, {"target_nodes": node}) if node else ("", {})
         loading = self._servers.setdefault(redis, {}).setdefault(server, _Loading())

@@ -65,4 +65,5 @@ class Slots:
                 async with asyncio.timeout(_SILENT_SECONDS):
                     await self.permits.wait_free()
             except TimeoutError:
+                # guard: silent-servers-slots
                 self.permits.give(sum(each.lend(_SILENT_SECONDS) for each in self._seated))

@@ -135,8 +135,8 @@ class Worker:
         """Give up the slots without a body for which Redis has been silent that long; return how many."""
         now, lent = time.monotonic(), 0
         if now - self._claiming_since > silent_seconds:
-            lent, self._claiming = self._claiming, 0
-        if now - self._settler.silent_since > silent_seconds:
+            lent, self._claiming = self._claiming, 0  # guard: claim-lends-slots
+        if now - self._settler.silent_since > silent_seconds:  # guard: settlement-lends-slots
             ended = self._attended.keys() - self.running.keys() - self._outlived - self._lent
             self._lent |= ended
             lent += len(ended)
@@ -148,7 +148,8 @@ class Worker:
         while not self._is_quiet:
             try:
                 await self._unless_quiet(self._slots.wait_free())
-                if self._lent:  # Redis does not answer for what has ended here: begin nothing more yet
+                # Redis does not answer for what has ended here: begin nothing more yet.
+                if self._lent:  # guard: unsettled-runs-bounded
                     await self._unless_quiet(self._settler.flushed())
                 await self._turn(runs)
                 self._outage = 0.0
@@ -167,7 +168,8 @@ class Worker:
             runs.create_task(self._attend(run, claims.asked_at))
         for _ in range(2):
             await asyncio.sleep(0)  # the runs begin before we ask for more
-        if self._unsure and not self._is_quiet:  # of runs without a slot: what is left is known by now
+        # Runs that were claimed too late for their slots: the ones that have slots are attended by now.
+        if self._unsure and not self._is_quiet:  # guard: late-claim-returned
             await self._return_unknown()
         if claims.paused:
             await self._wait_for_gate()
@@ -200,7 +202,7 @@ class Worker:
     def _with_slots(self, claims: Claims) -> Claims:
         """Leave out the runs of a late answer whose slots others have by now; those go back to the queue."""
         self._claiming += self.permits.take(max(len(claims.runs) - self._claiming, 0))
-        self._unsure = len(claims.runs) > self._claiming
+        self._unsure = len(claims.runs) > self._claiming  # guard: late-claim-without-slot
         if not self._unsure:
             return claims
         return msgspec.structs.replace(claims, runs=claims.runs[: self._claiming])
@@ -338,7 +340,7 @@ class Worker:
         ended = (run.run_id, run.fence)
         self._attended.pop(ended, None)
         self._outlived.discard(ended)
-        if ended in self._lent:
+        if ended in self._lent:  # guard: lent-slot-given-once
             self._lent.discard(ended)  # others have its slot already
         else:
             self._free(run, invocation)

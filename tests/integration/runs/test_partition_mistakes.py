@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.support.mistakes import KnownMistakes, Mistake, replaced
+from tests.support.mistakes import KnownMistakes, Mistake, instead, removed, replaced
 
 ONE = "tests/integration/runs/test_partitions.py"
 CLUSTER = "tests/integration/runs/test_partitions_on_a_cluster.py"
 SENTINELS = "tests/integration/redis/test_sentinels.py"
+HANGS = "tests/integration/redis/test_a_server_of_a_cluster_hangs.py"
 
 MISTAKES = [
     Mistake(
@@ -79,6 +80,72 @@ MISTAKES = [
         "where the keys of a read are is asked of a server that hangs",
         replaced("cluster-read-slot", 'command not in {"XREAD", "XREADGROUP"}', "True"),
         f"{CLUSTER}::test_a_server_that_hangs_holds_up_its_own_partitions_only",
+    ),
+    Mistake(
+        "one server after the other is waited for until one knows the layout",
+        replaced("hung-server-passed-over", "_NEXT_SECONDS if left or answers else None", "None"),
+        f"{HANGS}::TestOneServerHangs::test_one_that_answers_is_found_among_all",
+    ),
+    Mistake(
+        "the first server is asked for the commands that nobody needs",
+        instead("commands-when-needed", "self.node = node\nawait super().initialize(node)"),
+        f"{HANGS}::TestOneServerHangs::test_a_new_client_learns_the_layout_from_the_others[0]",
+    ),
+    Mistake(
+        "a server that belongs to no cluster is believed",
+        replaced("whole-layout", "== REDIS_CLUSTER_HASH_SLOTS", ">= 0"),
+        f"{HANGS}::TestPartOfACluster::test_a_server_that_belongs_to_no_cluster_yet_is_not_believed",
+    ),
+    Mistake(
+        "who waits for one server takes the connections of all",
+        replaced("connections-by-server", "target_node.name", '""'),
+        f"{HANGS}::TestOneServerHangs::test_who_waits_for_it_takes_no_connection_from_who_asks_another",
+    ),
+    Mistake(
+        "the leases of one server are kept only if all servers answer",
+        replaced("connections-by-server", "target_node.name", '""'),
+        f"{CLUSTER}::test_a_server_that_hangs_costs_only_its_own_leases",
+    ),
+    Mistake(
+        "a script that one server lacks is loaded into all",
+        replaced("script-loaded-where-missing", "isinstance(redis, RedisCluster) and keys", "False"),
+        f"{HANGS}::TestOneServerHangs"
+        "::test_a_server_that_has_forgotten_a_script_is_given_it_without_the_others",
+    ),
+    Mistake(
+        "a claim keeps its slot for as long as its server is silent",
+        removed("claim-lends-slots"),
+        f"{CLUSTER}::test_a_claim_without_an_answer_keeps_no_slot_from_the_other_partitions",
+    ),
+    Mistake(
+        "a run that has ended keeps its slot for as long as its server is silent",
+        replaced("settlement-lends-slots", "now - self._settler.silent_since > silent_seconds", "False"),
+        f"{CLUSTER}::test_a_settlement_without_an_answer_keeps_no_slot_from_the_other_partitions",
+    ),
+    Mistake(
+        "whoever waits for a slot does not ask for those of a silent server",
+        removed("silent-servers-slots"),
+        f"{CLUSTER}::test_a_settlement_without_an_answer_keeps_no_slot_from_the_other_partitions",
+    ),
+    Mistake(
+        "a slot that others have is given back once more",
+        replaced("lent-slot-given-once", "ended in self._lent", "False"),
+        f"{CLUSTER}::test_a_settlement_without_an_answer_keeps_no_slot_from_the_other_partitions",
+    ),
+    Mistake(
+        "a run whose slot others have is begun without one",
+        replaced("late-claim-without-slot", "len(claims.runs) > self._claiming", "False"),
+        f"{CLUSTER}::test_a_run_that_is_claimed_too_late_for_its_slot_goes_back_to_the_queue",
+    ),
+    Mistake(
+        "a run whose slot others have stays claimed until its lease ends",
+        replaced("late-claim-returned", "self._unsure and not self._is_quiet", "False"),
+        f"{CLUSTER}::test_a_run_that_is_claimed_too_late_for_its_slot_goes_back_to_the_queue",
+    ),
+    Mistake(
+        "a partition whose ends are not settled goes on claiming",
+        replaced("unsettled-runs-bounded", "self._lent", "False"),
+        "tests/chaos/test_redis_fails.py::test_runs_that_redis_does_not_settle_are_not_more_than_the_slots",
     ),
     Mistake(
         "sentinels are lost while many ask for the master",
