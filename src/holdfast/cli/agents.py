@@ -220,10 +220,9 @@ def _look(sent: RunHandle) -> str:
 
 def with_agents(settings: Settings, work: Callable[[Agents], Awaitable[T]]) -> T:
     """Do something with the agents of the Redis that is configured, or of this directory's server."""
-    import asyncio
-
     from holdfast.client.client import Client
     from holdfast.redis.nearby import nearby
+    from holdfast.services.signals import run_until_interrupted
 
     near = msgspec.structs.replace(settings, redis=nearby(settings.redis))
 
@@ -231,7 +230,7 @@ def with_agents(settings: Settings, work: Callable[[Agents], Awaitable[T]]) -> T
         async with Client(near.redis.url, settings=near) as client:
             return await work(client.agents)
 
-    return asyncio.run(use())
+    return run_until_interrupted(use())
 
 
 async def _begun(known: Agents, begin: Callable[[], Awaitable[AgentInfo]], seconds: float) -> AgentInfo:

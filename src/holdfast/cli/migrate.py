@@ -28,14 +28,13 @@ def add_to(root: typer.Typer) -> None:
 
 def migrate(json: options.Json = False, config: options.Config = None) -> None:
     """Apply the migrations that the database lacks; a SQLite file is also brought up to date by its use."""
-    import asyncio
-
     from holdfast.config import redacted
+    from holdfast.services.signals import run_until_interrupted
     from holdfast.store.open import migrate_store
 
     database = options.read_settings(config).database
     where = redacted(database.url) or str(Path(database.path).absolute())
-    done = Migrated(where, asyncio.run(migrate_store(database)))
+    done = Migrated(where, run_until_interrupted(migrate_store(database)))
     if json:
         output.document(done)
     elif done.applied:

@@ -92,12 +92,11 @@ class Station:
 
 def at_station(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:
     """Do ``work`` with the Redis that is configured, or else with this directory's embedded server."""
-    import asyncio
-
     from holdfast.redis.nearby import nearby
+    from holdfast.services.signals import run_until_interrupted
 
     found = msgspec.structs.replace(settings, redis=nearby(settings.redis))
-    return asyncio.run(_connected(found, work))
+    return run_until_interrupted(_connected(found, work))
 
 
 async def _connected(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:

@@ -1,15 +1,19 @@
-"""Signals of a process: SIGTERM and SIGINT ask it to stop, as often as they come and until it is gone."""
+"""Signals of a process: SIGTERM and SIGINT ask it to stop, as often as they come and until it is gone.
+
+A command that is no service ends at SIGINT (Ctrl-C) alone: ``run_until_interrupted``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
+T = TypeVar("T")
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
@@ -35,3 +39,33 @@ def ignore_signals() -> None:
     """Let nothing disturb a process that leaves: a last SIGTERM would turn its exit code 0 into a death."""
     for number in _STOPS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def run_until_interrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end; SIGINT cancels it, and raises KeyboardInterrupt when it has ended.
+
+    The handler of asyncio.run cancels between any two instructions of the event loop, which then finds a
+    future done that it has just seen pending, and prints a traceback. This one waits its turn in the loop;
+    a second SIGINT does not wait.
+    """
+    interrupted = False
+
+    async def cancellable() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            loop.remove_signal_handler(signal.SIGINT)
+            task.cancel()
+
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+        return await work
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise

@@ -1,0 +1,58 @@
+"""A command that is interrupted ends quietly, wherever the event loop is at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from holdfast.services.signals import run_until_interrupted
+
+
+def test_an_interrupt_waits_for_the_callback_that_runs(caplog):
+    """Fails with the handler of asyncio.run: it cancels a future that the callback is about to set."""
+    seen = list[str]()
+
+    async def work() -> None:
+        future = asyncio.get_running_loop().create_future()
+
+        def answer() -> None:
+            assert not future.cancelled()
+            signal.raise_signal(signal.SIGINT)
+            future.set_result("answered")
+
+        asyncio.get_running_loop().call_soon(answer)
+        seen.append(await future)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cancelled")
+
+    with pytest.raises(KeyboardInterrupt):
+        run_until_interrupted(work())
+    assert seen == ["answered", "cancelled"]
+    assert not caplog.records
+
+
+def test_a_second_interrupt_does_not_wait():
+    async def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_until_interrupted(work())
+
+
+def test_work_that_is_not_interrupted_returns_its_result_or_raises():
+    async def fail() -> None:
+        raise asyncio.CancelledError
+
+    assert run_until_interrupted(asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(asyncio.CancelledError):
+        run_until_interrupted(fail())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
