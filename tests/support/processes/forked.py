@@ -262,12 +262,15 @@ class _Template:
         os.closerange(3, 1024)
 
     def _reap(self) -> None:
+        """Report how a process ended before its pid is gone: a test must not see one without the other."""
         while self._children:
-            pid, code = os.waitpid(-1, os.WNOHANG)
-            if not pid:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
                 return
-            with self._children.pop(pid) as status, contextlib.suppress(OSError):
+            code = ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status
+            with self._children.pop(ended.si_pid) as status, contextlib.suppress(OSError):
                 status.sendall(f"{code}\n".encode())
+            os.waitpid(ended.si_pid, 0)
 
     @staticmethod
     def _forgotten() -> socket.socket:

@@ -1,0 +1,40 @@
+"""Programs of tests that are forked from a template: what a test sees of them is what subprocess shows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import forked
+
+
+@pytest.mark.parametrize("start", [subprocess.run, forked.run], ids=["subprocess", "forked"])
+def test_output_arguments_environment_folder_and_exit_code_are_those_of_a_program(start, tmp_path):
+    code = (
+        "import os, sys; print(sys.argv[1:], os.environ['WORD'], os.getcwd(), sys.stdin.read()); sys.exit(3)"
+    )
+    done = start(
+        [sys.executable, "-c", code, "a", "b c"],
+        cwd=tmp_path,
+        env={**os.environ, "WORD": "here"},
+        input="text",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, f"['a', 'b c'] here {tmp_path} text\n", "")
+
+
+def test_a_process_whose_pid_is_gone_has_a_return_code():
+    """Fails within 1,000 rounds if the template reaps a process before it reports its end: poll() returned None."""
+    for _ in range(50):
+        process = forked.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        process.kill()
+        while Path(f"/proc/{process.pid}").exists():
+            pass  # the time between the two was microseconds
+        assert process.poll() == -signal.SIGKILL
