@@ -67,8 +67,8 @@ def app() -> App:
 
 
 def producer(system: System, fallback: Any, **options: Any) -> Producer:
-    """One that asks for the flag at every message, so that a test need not wait for the second to pass."""
-    options = {"refresh": 0, "settings": system.settings, **options}
+    """One that asks for the flag at every message, and waits for Redis however busy the machine is."""
+    options = {"refresh": 0, "patience": 30.0, "settings": system.settings, **options}
     return Producer("auth-service", agent="cluster", rollout=FLAG, fallback=fallback, **options)
 
 
