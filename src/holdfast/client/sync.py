@@ -12,7 +12,7 @@ from holdfast.client.client import Client
 from holdfast.errors import Conflict, HoldfastError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
     from types import TracebackType
     from typing import Unpack
 
@@ -84,6 +84,11 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
+async def _close(events: AsyncGenerator[Any]) -> None:
+    """Close a generator; unlike what ``aclose()`` returns, this can be dropped while it still runs."""
+    await events.aclose()
+
+
 class SyncRunHandle:
     """``RunHandle`` with blocking methods."""
 
@@ -133,7 +138,7 @@ class SyncRunHandle:
                 except StopAsyncIteration:
                     return
         finally:
-            self._call(events.aclose())
+            self._call(_close(events))
 
     def cancel(self, reason: str = "cancelled by request") -> str:
         """Cancel the run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
