@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.config import RedisSettings
 from holdfast.processes import kernel
 from tests.support.paths import TESTS
 from tests.support.runs.system import System
@@ -15,7 +16,13 @@ AGENTS = str(TESTS / "integration" / "isolation" / "isolatedagents.py")
 
 
 class Isolation(System):
-    """A system that can wait for what its agents say."""
+    """A system that can wait for what its agents say.
+
+    Its leases are long: a process takes its time to start on a busy machine, and few of these tests are of leases.
+    """
+
+    def __init__(self, redis: RedisSettings, *, ttl: float = 10.0, **options: Any) -> None:
+        super().__init__(redis, ttl=ttl, **options)
 
     async def told(self, run_id: str, kind: str = "begun", times: int = 1, seconds: float = 30.0) -> Any:
         """Wait until a run has emitted an event of a type so often, and return what the last one says."""
