@@ -114,11 +114,17 @@ class _Hardened(AbstractConnection):
         failure_count: int | None = None,
         health_check_failed: bool = False,
     ) -> None:
-        """Disconnect; after a failure (``nowait``) what is still unsent is dropped."""
+        """Disconnect; what is unsent is dropped after a failure (``nowait``), or if closing takes long."""
+        writer = self._writer
         # Closing politely would go on sending: a command that was given up would be executed later.
-        if nowait and self._writer is not None:
-            self._writer.transport.abort()
-        await super().disconnect(nowait, error, failure_count, health_check_failed)
+        if nowait and writer is not None:
+            writer.transport.abort()
+        try:
+            await super().disconnect(nowait, error, failure_count, health_check_failed)
+        except RedisTimeoutError:
+            # The server does not read, or this process had no CPU: no reason for who only closes to fail.
+            if writer is not None:
+                writer.transport.abort()
 
     def pack_command(self, *args: Any) -> list[bytes]:
         """Pack a command in C; redis-py's asyncio connections do it in Python, argument by argument."""

@@ -16,6 +16,7 @@ from holdfast.redis.client import DISCONNECTS, Redis, connect, connect_blocking,
 from holdfast.redis.edge import answering
 from holdfast.redis.embedded import EmbeddedServer
 from tests.support.redis.fault_proxy import FaultProxy
+from tests.support.redis.valkey_process import ValkeyProcess
 from tests.support.waiting import until
 
 
@@ -52,6 +53,21 @@ async def test_an_http_server_is_told_to_be_no_redis():
         with pytest.raises(HoldfastError, match=told), answering(url):
             await client.execute_command("PING")
         await client.aclose()
+
+
+async def test_closing_is_no_failure_however_long_it_takes(redis: Redis, restartable_valkey: ValkeyProcess):
+    """The mistake: redis-py raises TimeoutError, so a process that leaves on a busy machine leaves with an error."""
+    url = f"redis://127.0.0.1:{restartable_valkey.port}"
+    client = connect(RedisSettings(url=url, connect_timeout_seconds=0.2))
+    connection = await client.connection_pool.get_connection()
+    restartable_valkey.freeze()
+    connection._writer.write(
+        b"x" * 50_000_000
+    )  # more than the sockets take: it can't be closed before that is sent
+    transport = connection._writer.transport
+    await client.aclose()
+    restartable_valkey.thaw()
+    await until(lambda: transport.is_closing() and not transport.get_write_buffer_size())
 
 
 async def test_redis_pys_own_client_does_repeat_it(redis: Redis, fault_proxy: FaultProxy):
