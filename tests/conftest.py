@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -74,6 +75,11 @@ def valkey_server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def redis_url(valkey_server: EmbeddedServer) -> str:
+    """Where the shared server is; it is empty, whatever tests ran before."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(valkey_server.socket_path))
+        connection.sendall(b"FLUSHALL SYNC\r\n")
+        assert connection.recv(64) == b"+OK\r\n"
     return valkey_server.url
 
 
@@ -86,7 +92,6 @@ def redis_settings(redis_url: str) -> RedisSettings:
 async def redis(redis_settings: RedisSettings) -> AsyncIterator[Redis]:
     """A client of an empty server."""
     client = connect(redis_settings)
-    await client.execute_command("FLUSHALL", "SYNC")
     yield client
     await client.aclose()
 
