@@ -86,7 +86,10 @@ class Command:
 
     def family(self) -> list[int]:
         """Every process that it has started, and the server that runs for it."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:  # it has just ended
+            children = []
         server = [p.pid for p in psutil.process_iter(["cmdline"]) if str(self.folder) in _command(p)]
         return sorted({*(child.pid for child in children), *server})
 
