@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from schemathesis.checks import (
 )
 
 from holdfast.config import DatabaseSettings, RedisSettings
+from holdfast.redis.embedded import EmbeddedServer
 from tests.support.processes import forked
 from tests.support.runs.sample_runs import EACH, Seeds, seed
 from tests.support.runs.system import System
@@ -54,12 +56,22 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seeds(valkey_server, place: Path) -> Seeds:
+def redis_url_of_module() -> Iterator[str]:
+    """A server of these tests' own: what they prepare must outlive one test, and start from nothing."""
+    with tempfile.TemporaryDirectory(prefix="hf") as path:
+        server = EmbeddedServer(path, append_only=False, port=0)
+        server.start_sync()
+        yield server.url
+        server.stop_sync()
+
+
+@pytest.fixture(scope="module")
+def seeds(redis_url_of_module: str, place: Path) -> Seeds:
     """Runs in every state, on a queue of their own."""
 
     async def sow() -> Seeds:
         database = DatabaseSettings(path=str(place / "seeds.sqlite"))
-        redis = RedisSettings(url=valkey_server.url)
+        redis = RedisSettings(url=redis_url_of_module)
         async with System(redis, name=QUEUE, group=f"{QUEUE}-group", slots=EACH, database=database) as system:
             return await seed(system)
 
@@ -67,9 +79,9 @@ def seeds(valkey_server, place: Path) -> Seeds:
 
 
 @pytest.fixture(scope="module")
-def environ(valkey_server, place: Path) -> dict[str, str]:
+def environ(redis_url_of_module: str, place: Path) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    environ |= {"REDIS_URL": valkey_server.url, "MESSAGING_QUEUE_NAME": QUEUE}
+    environ |= {"REDIS_URL": redis_url_of_module, "MESSAGING_QUEUE_NAME": QUEUE}
     # A janitor would bring the runs of the worker that vanished back to the queue.
     environ |= {"HOLDFAST_DATABASE_PATH": str(place / "seeds.sqlite"), "HOLDFAST_API_JANITOR": "false"}
     return environ | {"GRPC_PORT": "0", "HOLDFAST_HOSTS_NAME": HOST, "MAX_PROCESSES": "1000"}
