@@ -86,7 +86,8 @@ class Pod:
         return (await self.acquirer.acquire(limit, **options)).schedules
 
     async def one(self) -> Acquired:
-        (acquired,) = await self.acquire(1)
+        """Acquire what is due, or due in a moment: first turns are rounded up to a whole millisecond."""
+        (acquired,) = await until(lambda: self.acquire(1), what="a schedule that is due")
         return acquired
 
     async def complete(self, run: Acquired, *, after: float | None = 3600.0, **options: Any) -> Ended:
