@@ -70,6 +70,11 @@ MISTAKES = [
         f"{AWAY}::test_workers_outlive_connections_that_are_reset_again_and_again",
     ),
     Mistake(
+        "a connection that is closed slowly is a failure",
+        replaced("slow-closing", "RedisTimeoutError", "ZeroDivisionError"),
+        "tests/integration/redis/test_client.py::test_closing_is_no_failure_however_long_it_takes",
+    ),
+    Mistake(
         "one that never joined leaves as if it had",
         replaced("leave-after-join-only", "(connections, floor)", "(connections, floor) or True"),
         f"{DIE}::test_one_that_is_stopped_while_it_waits_for_its_name_takes_nothing_from_who_has_it",

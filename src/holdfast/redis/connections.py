@@ -121,7 +121,7 @@ class _Hardened(AbstractConnection):
             writer.transport.abort()
         try:
             await super().disconnect(nowait, error, failure_count, health_check_failed)
-        except RedisTimeoutError:
+        except RedisTimeoutError:  # guard: slow-closing
             # The server does not read, or this process had no CPU: no reason for who only closes to fail.
             if writer is not None:
                 writer.transport.abort()

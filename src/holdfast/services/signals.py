@@ -57,10 +57,10 @@ def run_until_interrupted(work: Coroutine[Any, Any, T]) -> T:
         def interrupt() -> None:
             nonlocal interrupted
             interrupted = True
-            loop.remove_signal_handler(signal.SIGINT)
+            loop.remove_signal_handler(signal.SIGINT)  # guard: second-interrupt-at-once
             task.cancel()
 
-        loop.add_signal_handler(signal.SIGINT, interrupt)
+        loop.add_signal_handler(signal.SIGINT, interrupt)  # guard: interrupt-waits-its-turn
         return await work
 
     try:

@@ -12,6 +12,16 @@ STARTING, STOPPING, CRASHING, ZYGOTE, INHERITANCE, TALKING, MANAGER = (
 
 MISTAKES = [
     Mistake(
+        "an interrupt comes between two instructions of the event loop",
+        removed("interrupt-waits-its-turn"),
+        "tests/unit/test_signals.py::test_an_interrupt_waits_for_the_callback_that_runs",
+    ),
+    Mistake(
+        "a second interrupt waits for what the first one waits for",
+        removed("second-interrupt-at-once"),
+        "tests/unit/test_signals.py::test_a_second_interrupt_does_not_wait",
+    ),
+    Mistake(
         "a child does not die with its zygote",
         removed("child-dies-with-zygote"),
         f"{ZYGOTE}::test_agents_die_with_a_killed_zygote_even_if_nobody_else_is_there_to_end_them",
