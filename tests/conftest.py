@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from execnet import gateway_io
 
 from holdfast.config import LogSettings, RedisSettings
 from holdfast.redis.client import Redis, connect
@@ -34,6 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
         session = contextlib.ExitStack()
         session.enter_context(forked.templates())
         config.add_cleanup(session.close)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    gateway_io.Popen2IOMaster = forked.XdistProcess
 
 
 # What a test forks beside gRPC's threads would hang in gRPC's own handlers of that.

@@ -29,6 +29,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from execnet import gateway_base, gateway_io
+
 from tests.support.paths import ROOT
 
 FOLDER = "TEMPLATES_OF_TEST_PROGRAMS"
@@ -47,9 +49,18 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
         "psycopg_pool",
         "uvicorn",
     ),
-    "frameworks": ("holdfast.services.worker", "langgraph.graph", "pydantic_ai", "agents"),
+    "frameworks": (
+        "agents.testing",
+        "fastapi.testclient",
+        "holdfast.services.worker",
+        "langgraph.graph",
+        "langgraph.func",
+        "psycopg_pool",
+        "pydantic_ai.models.function",
+        "pytest",
+    ),
 }
-"""What each template has imported."""
+"""What each template has imported. The processes of pytest-xdist are forked from the second one."""
 
 _LARGEST_REQUEST = 1 << 20
 
@@ -112,6 +123,16 @@ class Popen(subprocess.Popen[Any]):
             finally:
                 self._waitpid_lock.release()
         return self.returncode
+
+
+class XdistProcess(gateway_io.Popen2IOMaster):
+    """A process of pytest-xdist: all of them would spend seconds on the imports that the tests of frameworks need."""
+
+    def __init__(self, command: Sequence[str], execmodel: Any) -> None:
+        arguments = [argument for argument in command[1:] if argument != "-u"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.popen = Popen([command[0], *arguments], template="frameworks", **pipes)
+        gateway_base.Popen2IO.__init__(self, self.popen.stdin, self.popen.stdout, execmodel=execmodel)
 
 
 def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
