@@ -59,7 +59,8 @@ def at(server, **changes) -> RedisSettings:
 @pytest.mark.parametrize("away_seconds", [0.0, 3.0])
 async def test_redis_is_killed_and_comes_back(restartable_valkey, away_seconds):
     seen = Seen()
-    async with System(at(restartable_valkey), slots=10, ttl=2.0, max_attempts=20) as system:
+    settings = RedisSettings(url=restartable_valkey.tcp_url)
+    async with System(settings, slots=10, ttl=2.0, max_attempts=20) as system:
         tickets = await system.queue.submit_many([Submission(agent="work", input=0.05) for _ in range(150)])
         workers = [await system.worker(seen.app, name) for name in ("a", "b")]
         await until(lambda: len(seen.begun) > 30)

@@ -141,11 +141,9 @@ async def test_a_flush_between_calls_under_way_costs_one_load(redis: Redis):
     assert await loads_of(redis) <= 1
 
 
-async def test_a_cancelled_loader_does_not_fail_the_others(
-    proxied_settings: RedisSettings, fault_proxy: FaultProxy, redis: Redis
-):
+async def test_a_cancelled_loader_does_not_fail_the_others(fault_proxy: FaultProxy, redis: Redis):
     script = Script("one", "return 1 -- cancelled loader")
-    client = connect(proxied_settings)
+    client = connect(RedisSettings(url=fault_proxy.url))
     fault_proxy.stall("replies")
     first = asyncio.ensure_future(script(client))
     others = [asyncio.ensure_future(script(client)) for _ in range(10)]
