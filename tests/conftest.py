@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import signal
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -31,6 +32,9 @@ pytest_plugins = ["tests.support.ordering", "tests.support.not_tested"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A background job of a script ignores SIGINT, and so would all that tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # once for the whole session, not in each process of pytest-xdist
         session = contextlib.ExitStack()
         session.enter_context(forked.templates())

@@ -51,6 +51,22 @@ def test_a_second_interrupt_does_not_wait():
     assert not seen
 
 
+def test_an_interrupt_is_ignored_where_the_process_was_started_to_ignore_it():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def work() -> str:
+        signal.raise_signal(signal.SIGINT)
+        return await asyncio.sleep(0.01, "done")
+
+    try:
+        result = run_until_interrupted(work())
+    except KeyboardInterrupt:
+        result = "interrupted"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result == "done"
+
+
 def test_work_that_is_not_interrupted_returns_its_result_or_raises():
     async def fail() -> None:
         raise asyncio.CancelledError

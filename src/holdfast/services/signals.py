@@ -60,7 +60,9 @@ def run_until_interrupted(work: Coroutine[Any, Any, T]) -> T:
             loop.remove_signal_handler(signal.SIGINT)  # guard: second-interrupt-at-once
             task.cancel()
 
-        loop.add_signal_handler(signal.SIGINT, interrupt)  # guard: interrupt-waits-its-turn
+        # A script's background job ignores SIGINT: Ctrl-C is meant for the command in the foreground.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # guard: interrupt-in-background
+            loop.add_signal_handler(signal.SIGINT, interrupt)  # guard: interrupt-waits-its-turn
         return await work
 
     try:

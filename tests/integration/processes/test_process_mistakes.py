@@ -17,6 +17,11 @@ MISTAKES = [
         "tests/unit/test_signals.py::test_an_interrupt_waits_for_the_callback_that_runs",
     ),
     Mistake(
+        "an interrupt ends a background job of a script",
+        replaced("interrupt-in-background", "signal.getsignal(signal.SIGINT) is not signal.SIG_IGN", "True"),
+        "tests/unit/test_signals.py::test_an_interrupt_is_ignored_where_the_process_was_started_to_ignore_it",
+    ),
+    Mistake(
         "a second interrupt waits for what the first one waits for",
         removed("second-interrupt-at-once"),
         "tests/unit/test_signals.py::test_a_second_interrupt_does_not_wait",
