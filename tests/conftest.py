@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from execnet import gateway_io
 
 from holdfast.config import LogSettings, RedisSettings
 from holdfast.redis.client import Redis, connect
@@ -43,7 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    gateway_io.Popen2IOMaster = forked.XdistProcess
+    from tests.support.processes import xdist_process  # Rustic AI's environment has no pytest-xdist
+
+    xdist_process.fork_processes()
 
 
 # What a test forks beside gRPC's threads would hang in gRPC's own handlers of that.

@@ -40,7 +40,13 @@ async def test_a_rollout_whose_server_is_away_leaves_the_queue_alone(nodes):
         await Rollouts(system.queue.redis).set(flag, 100)
         settings = msgspec.structs.replace(system.settings, redis=redis)
         sending = Producer(
-            "moving", agent="echo", rollout=flag, fallback=old_way, refresh=0, settings=settings
+            "moving",
+            agent="echo",
+            rollout=flag,
+            fallback=old_way,
+            refresh=0,
+            patience="20s",
+            settings=settings,
         )
         async with sending:
             assert (await sending.send(1)).path == "queue"

@@ -29,8 +29,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from execnet import gateway_base, gateway_io
-
 from tests.support.paths import ROOT
 
 FOLDER = "TEMPLATES_OF_TEST_PROGRAMS"
@@ -123,16 +121,6 @@ class Popen(subprocess.Popen[Any]):
             finally:
                 self._waitpid_lock.release()
         return self.returncode
-
-
-class XdistProcess(gateway_io.Popen2IOMaster):
-    """A process of pytest-xdist: all of them would spend seconds on the imports that the tests of frameworks need."""
-
-    def __init__(self, command: Sequence[str], execmodel: Any) -> None:
-        arguments = [argument for argument in command[1:] if argument != "-u"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.popen = Popen([command[0], *arguments], template="frameworks", **pipes)
-        gateway_base.Popen2IO.__init__(self, self.popen.stdin, self.popen.stdout, execmodel=execmodel)
 
 
 def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
