@@ -22,7 +22,7 @@ def logging_as_before():
     level, handlers = root.level, list(root.handlers)
     yield
     structlog.reset_defaults()
-    LateLogger.epoch = 0
+    LateLogger.epoch += 1  # back at 0, a logger of an earlier test would take its stream for the current one
     root.setLevel(level)
     root.handlers[:] = handlers
     logging.captureWarnings(capture=False)
