@@ -85,6 +85,8 @@ class Worker:
         """Attempts that have ended, and whose slots others got before Redis has answered for them."""
         self._claiming = 0
         self._claiming_since = 0.0
+        self._claim_seconds = 0.0
+        """How long the last claim took that Redis has answered."""
         self._unsure = False
         self._is_quiet = False
         self._is_handing_back = False
@@ -134,7 +136,9 @@ class Worker:
     def lend(self, silent_seconds: float) -> int:
         """Give up the slots without a body for which Redis has been silent that long; return how many."""
         now, lent = time.monotonic(), 0
-        if now - self._claiming_since > silent_seconds:
+        # A server that is slow, but answers, is given its time: else no answer would find a slot.
+        patience = max(silent_seconds, 2 * self._claim_seconds)  # guard: slow-claim-keeps-slot
+        if now - self._claiming_since > patience:
             lent, self._claiming = self._claiming, 0  # guard: claim-lends-slots
         if now - self._settler.silent_since > silent_seconds:  # guard: settlement-lends-slots
             ended = self._attended.keys() - self.running.keys() - self._outlived - self._lent
@@ -189,6 +193,7 @@ class Worker:
             self._unsure = True
             self._claiming, self._claiming_since = taken, time.monotonic()
             claims = await self._claimer.claim(taken, woken)
+            self._claim_seconds = time.monotonic() - self._claiming_since
             self._dropped.inc(claims.dropped)
             self._adopted.inc(claims.adopted)
             self._more = claims.paused or len(claims.runs) + claims.dropped >= taken
@@ -214,12 +219,14 @@ class Worker:
         return await self._unless_quiet(self._slots.take(_CLAIM_BATCH)) or 0
 
     async def _return_unknown(self) -> None:
-        """A claim without an answer may have made runs ours that we know nothing of: give those back."""
+        """Give back what a claim without an answer, or without a slot for it, has made ours."""
         returned = await self._claimer.tidy({run_id for run_id, _ in self._attended})
         self._unsure = False
         if returned:
             _log.warning(
-                "returned runs whose claim got no answer", runs=returned, queue=self._place.settings.name
+                "returned runs whose claim was answered late or never",
+                runs=returned,
+                queue=self._place.settings.name,
             )
 
     async def _wait_for_gate(self) -> None:

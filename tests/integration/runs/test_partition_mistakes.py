@@ -118,6 +118,11 @@ MISTAKES = [
         f"{CLUSTER}::test_a_claim_without_an_answer_keeps_no_slot_from_the_other_partitions",
     ),
     Mistake(
+        "a server that answers slowly is taken for one that hangs, claim by claim",
+        replaced("slow-claim-keeps-slot", "max(silent_seconds, 2 * self._claim_seconds)", "silent_seconds"),
+        "tests/integration/runs/test_partitions.py::test_a_slow_server_is_not_taken_for_a_hanging_one",
+    ),
+    Mistake(
         "a run that has ended keeps its slot for as long as its server is silent",
         replaced("settlement-lends-slots", "now - self._settler.silent_since > silent_seconds", "False"),
         f"{CLUSTER}::test_a_settlement_without_an_answer_keeps_no_slot_from_the_other_partitions",

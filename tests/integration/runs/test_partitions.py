@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 
 from holdfast import App
@@ -430,3 +431,22 @@ async def test_many_producers_at_once_say_how_many_partitions_there_are_for_each
     await asyncio.gather(*(queue.submit(Submission(agent="echo", input=n)) for n in range(200)))
     calls = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
     assert calls < 20, "200 runs are a few batches, and one says it for all"
+
+
+async def test_a_slow_server_is_not_taken_for_a_hanging_one(
+    redis_settings, proxied_settings, fault_proxy, log_lines
+):
+    """Three partitions share one slot, and every answer takes longer than a hanging server would keep it."""
+    slow = msgspec.structs.replace(proxied_settings, socket_timeout_seconds=30.0)
+    async with (
+        System(redis_settings, partitions=3, slots=1, ttl=60.0) as system,
+        System(slow, partitions=3, slots=1, ttl=60.0) as beside,
+    ):
+        await beside.worker(echo_app())
+        fault_proxy.delay(0.8)
+        ids = [await system.submit("echo", n, thread_id=thread_in(n % 3, 3)) for n in range(6)]
+        for run_id in ids:
+            assert (await system.ended(run_id, 60)).status is Status.SUCCEEDED
+        fault_proxy.heal()
+    returned = [line for line in log_lines() if line["event"].startswith("returned runs")]
+    assert len(returned) <= 3, "each partition knows after its first late answer how slow its server is"
