@@ -12,7 +12,8 @@ endif
 FETCH := $(PY) -m tests.support.tools.fetching
 PARALLEL := -n $(JOBS) --dist worksteal -m "not long"
 # Rows of a table of mistakes are independent of each other, unlike the tests that kill things.
-MUTATIONS = $(PY) -m pytest -q -n $(JOBS) --dist worksteal -m mutation $$(find tests -name 'test_*_mistakes.py')
+MUTATIONS = $(PY) -m pytest -q -n $(JOBS) --dist worksteal -m mutation $(ARGS) \
+	$(if $(findstring tests/,$(ARGS)),,$$(find tests -name 'test_*_mistakes.py'))
 
 # Whether the caller has named a Python: then .venv is to be of that one, and is made again if it is not.
 NAMED := $(filter command environment,$(firstword $(origin PYTHON)))
@@ -79,11 +80,12 @@ bench: $(SYNCED) ## Measure speed and memory beside raw redis-py
 
 # Pytest ends with 5 where ARGS picks tests of the other half only.
 chaos: $(SYNCED) ## Run the tests that kill things, the long ones too, and the mutations
-	@$(PY) -m pytest -q -n 0 -m "(chaos or long) and not mutation" $(ARGS) || test $$? -eq 5
-	@$(MUTATIONS) $(ARGS) || test $$? -eq 5
+	@$(PY) -m pytest -q -n 0 -m "(chaos or long) and not mutation" $(ARGS); first=$$?; \
+	test $$first -eq 0 -o $$first -eq 5 || exit $$first; \
+	$(MUTATIONS); second=$$?; test $$second -eq 0 -o $$second -eq 5 -a $$first -eq 0
 
 mutations: $(SYNCED) ## Put each known mistake back: its test must fail (ARGS='-k name', JOBS=2)
-	@$(MUTATIONS) $(ARGS)
+	@$(MUTATIONS)
 
 docs: $(SYNCED) ## Write the generated pages of docs/reference
 	@$(PY) -m holdfast.cli.reference

@@ -27,7 +27,7 @@ from tests.support.deploy.charts import (
     rendered,
     values_file,
 )
-from tests.support.tools.missing import without
+from tests.support.tools.missing import skip_or_fail
 
 COMMITTED = ROOT / "deploy" / "kubernetes"
 OLDEST, NEWEST = "1.30", "1.37"
@@ -115,7 +115,7 @@ def test_the_kustomization_says_what_kustomize_knows_and_names_nothing_twice():
 def test_kubectl_builds_the_committed_manifests_and_loses_none():
     if (kubectl := shutil.which("kubectl")) is None:
         # Nothing here can fetch it; the test above looks at the same file without it.
-        without("kubectl kustomize deploy/kubernetes (no kubectl is on the PATH)")
+        skip_or_fail("kubectl kustomize deploy/kubernetes (no kubectl is on the PATH)")
     done = subprocess.run(
         [kubectl, "kustomize", str(COMMITTED)], check=False, capture_output=True, text=True, timeout=60
     )

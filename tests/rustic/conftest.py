@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import tempfile
@@ -30,12 +31,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def valkey() -> Iterator[EmbeddedServer]:
-    with tempfile.TemporaryDirectory(prefix="hf") as path:
-        server = EmbeddedServer(path, append_only=False, port=0)
-        server.start_sync()
-        yield server
-        server.stop_sync()
+def valkey() -> EmbeddedServer:
+    """It outlives pytest: Rustic's own tests leave threads behind that listen to it until the process ends.
+
+    Without it they fail, and a failure after the last test is pytest's exit code 1, though all tests have passed.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="hf")
+    atexit.register(folder.cleanup)
+    server = EmbeddedServer(folder.name, append_only=False, port=0)
+    server.start_sync()
+    atexit.register(server.stop_sync)
+    return server
 
 
 @pytest.fixture(scope="session")

@@ -24,10 +24,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seed = config.getoption("--seed")
     if seed is not None:
         items[:] = shuffled(items, random.Random(seed))
-    patience = float(config.getini("timeout") or 0)
-    long = [item for item in items if _timeout(item) > patience]
+    default_timeout = float(config.getini("timeout") or 0)
+    long = [item for item in items if _timeout(item) > default_timeout]
     long.sort(key=_timeout, reverse=True)
-    short = [item for item in items if _timeout(item) <= patience]
+    short = [item for item in items if _timeout(item) <= default_timeout]
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     items[:] = spread(long, short, workers)
 

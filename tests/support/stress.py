@@ -32,7 +32,7 @@ while True: pass
 class Failures:
     """What one test did in all rounds."""
 
-    rounds: list[int] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)
 
 
@@ -80,8 +80,9 @@ def _name(case: ET.Element) -> str:
     return "::".join([file, *filter(None, classes), case.get("name", "")])
 
 
-def stress(rounds: int, busy: int, arguments: list[str]) -> dict[str, Failures]:
-    found = dict[str, Failures]()
+def stress(rounds: int, busy: int, arguments: list[str]) -> tuple[int, dict[str, Failures]]:
+    """Return how many rounds came to their end, all unless interrupted, and every test that failed in them."""
+    found, done = dict[str, Failures](), 0
     session = LOGS / time.strftime("%Y%m%d-%H%M%S")
     with contextlib.suppress(KeyboardInterrupt), busy_processes(busy):
         for number in range(1, rounds + 1):
@@ -94,9 +95,10 @@ def stress(rounds: int, busy: int, arguments: list[str]) -> dict[str, Failures]:
             print(f"- {len(failed)} failed, {time.monotonic() - began:.0f} s", flush=True)
             for name, log in failed:
                 failures = found.setdefault(name, Failures())
-                failures.rounds.append(seed)
+                failures.seeds.append(seed)
                 failures.logs.append(log)
-    return found
+            done = number
+    return done, found
 
 
 def show(found: dict[str, Failures]) -> None:
@@ -105,11 +107,9 @@ def show(found: dict[str, Failures]) -> None:
         print("no test failed")
         return
     print("failed  test (seeds; log)")
-    for name, failures in sorted(found.items(), key=lambda each: -len(each[1].rounds)):
-        seeds = " ".join(map(str, failures.rounds))
-        print(
-            f"{len(failures.rounds):6}  {name}\n        seeds {seeds}; {failures.logs[0].relative_to(ROOT)}"
-        )
+    for name, failures in sorted(found.items(), key=lambda each: -len(each[1].seeds)):
+        seeds = " ".join(map(str, failures.seeds))
+        print(f"{len(failures.seeds):6}  {name}\n        seeds {seeds}; {failures.logs[0].relative_to(ROOT)}")
 
 
 def main() -> int:
@@ -117,9 +117,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="how often the tests run")
     parser.add_argument("--busy", type=int, default=2, help="how many processes take the CPU away")
     options, arguments = parser.parse_known_args()
-    found = stress(options.rounds, options.busy, arguments)
+    done, found = stress(options.rounds, options.busy, arguments)
+    if done < options.rounds:
+        print(f"\ninterrupted after {done} of {options.rounds} rounds")
     show(found)
-    return 1 if found else 0
+    return 130 if done < options.rounds else 1 if found else 0
 
 
 if __name__ == "__main__":

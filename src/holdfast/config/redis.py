@@ -73,7 +73,12 @@ class RedisSettings(Section, frozen=True, kw_only=True):
     ] = 5.0
     socket_timeout_seconds: Annotated[float, about("How long to wait for a reply.", ge=0.001, le=3600)] = 5.0
     max_connections: Annotated[
-        int, about("Connections per process, to each server of a cluster.", ge=1, le=100_000)
+        int,
+        about(
+            "Connections per process, to each server of a cluster; twice as many while slots move.",
+            ge=1,
+            le=100_000,
+        ),
     ] = 50
     tls_ca_file: Annotated[str, about("File of the authority that signed the server's certificate.")] = ""
     tls_cert_file: Annotated[str, about("File of our own certificate, for mutual TLS.")] = ""

@@ -32,6 +32,7 @@ from holdfast.redis.library import (
     ClusterNode,
     Connection,
     MasterNotFoundError,
+    NoPermissionError,
     Redis,
     RedisCluster,
     RedisClusterException,
@@ -280,7 +281,7 @@ class _Commands(AsyncCommandsParser):
                 self.commands = {name.lower(): command for name, command in commands.items()}
 
 
-class _Answered(ClusterNode):
+class _NodeWithLayout(ClusterNode):
     """A server as redis-py asks it for the layout, with the answer that it has given already."""
 
     def __init__(self, node: ClusterNode, layout: list[Any]) -> None:
@@ -366,7 +367,7 @@ class Cluster(RedisCluster):
         # redis-py asks one server after the other, and waits for each as long as for any reply.
         answers = await _ask(self._in_random_order(), "CLUSTER SLOTS", _has_every_slot)
         answered: dict[str, ClusterNode] = {
-            node.name: _Answered(node, layout) for node, layout in answers.items() if layout
+            node.name: _NodeWithLayout(node, layout) for node, layout in answers.items() if layout
         }
         if not answered:
             raise RedisConnectionError("No server of the Redis cluster has slots, or knows who has them.")
@@ -431,10 +432,10 @@ async def _ask(
         await asyncio.gather(*asked, return_exceptions=True)
     if answers:
         return answers
-    if isinstance(failed, ConfigError):
+    if isinstance(failed, ConfigError | NoPermissionError):
         raise failed
     raise RedisConnectionError(
-        f"Redis Cluster cannot be connected, no server has answered: {failed}"
+        f"Redis Cluster cannot be connected, no server has given a usable answer: {failed}"
     ) from failed
 
 

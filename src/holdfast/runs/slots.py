@@ -25,7 +25,7 @@ class _Seated(Protocol):
     def running(self) -> Sized: ...
     @property
     def lingering(self) -> int: ...
-    def lend(self, silent_seconds: float) -> int:
+    def release_unanswered(self, silent_seconds: float) -> int:
         """Give up the slots without a body for which Redis has been silent that long; return how many."""
         ...
 
@@ -66,4 +66,4 @@ class Slots:
                     await self.permits.wait_free()
             except TimeoutError:
                 # guard: silent-servers-slots
-                self.permits.give(sum(each.lend(_SILENT_SECONDS) for each in self._seated))
+                self.permits.give(sum(each.release_unanswered(_SILENT_SECONDS) for each in self._seated))

@@ -81,7 +81,7 @@ class Worker:
         self._attended: dict[tuple[str, int], Hold] = {}
         self._outlived: set[tuple[str, int]] = set()
         """Attempts that have ended, but not their bodies."""
-        self._lent: set[tuple[str, int]] = set()
+        self._released: set[tuple[str, int]] = set()
         """Attempts that have ended, and whose slots others got before Redis has answered for them."""
         self._claiming = 0
         self._claiming_since = 0.0
@@ -133,18 +133,18 @@ class Worker:
         """The queue was paused or resumed: look at once."""
         self._gate_moved.set()
 
-    def lend(self, silent_seconds: float) -> int:
+    def release_unanswered(self, silent_seconds: float) -> int:
         """Give up the slots without a body for which Redis has been silent that long; return how many."""
-        now, lent = time.monotonic(), 0
+        now, released = time.monotonic(), 0
         # A server that is slow, but answers, is given its time: else no answer would find a slot.
         patience = max(silent_seconds, 2 * self._claim_seconds)  # guard: slow-claim-keeps-slot
         if now - self._claiming_since > patience:
-            lent, self._claiming = self._claiming, 0  # guard: claim-lends-slots
-        if now - self._settler.silent_since > silent_seconds:  # guard: settlement-lends-slots
-            ended = self._attended.keys() - self.running.keys() - self._outlived - self._lent
-            self._lent |= ended
-            lent += len(ended)
-        return lent
+            released, self._claiming = self._claiming, 0  # guard: claim-releases-slots
+        if now - self._settler.silent_since > silent_seconds:  # guard: settlement-releases-slots
+            ended = self._attended.keys() - self.running.keys() - self._outlived - self._released
+            self._released |= ended
+            released += len(ended)
+        return released
 
     # -- claiming
 
@@ -153,7 +153,7 @@ class Worker:
             try:
                 await self._unless_quiet(self._slots.wait_free())
                 # Redis does not answer for what has ended here: begin nothing more yet.
-                if self._lent:  # guard: unsettled-runs-bounded
+                if self._released:  # guard: unsettled-runs-bounded
                     await self._unless_quiet(self._settler.flushed())
                 await self._turn(runs)
                 self._outage = 0.0
@@ -347,8 +347,8 @@ class Worker:
         ended = (run.run_id, run.fence)
         self._attended.pop(ended, None)
         self._outlived.discard(ended)
-        if ended in self._lent:  # guard: lent-slot-given-once
-            self._lent.discard(ended)  # others have its slot already
+        if ended in self._released:  # guard: released-slot-given-once
+            self._released.discard(ended)  # others have its slot already
         else:
             self._free(run, invocation)
 

@@ -74,7 +74,6 @@ class SchedulerProcess:
         self.scheduler: Scheduler | None = None
         self._stop = asyncio.Event()
         self._since = time.time()
-        # Once: it is read from files, and turns must not wait for that at every heartbeat.
         self._senders: dict[str, RunQueue] = {}
         self._members = Members.of(settings)
 

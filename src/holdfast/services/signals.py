@@ -71,3 +71,5 @@ def run_until_interrupted(work: Coroutine[Any, Any, T]) -> T:
         if interrupted:
             raise KeyboardInterrupt from None
         raise
+    finally:
+        work.close()  # it has not even begun where the interrupt came first

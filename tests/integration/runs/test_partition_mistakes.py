@@ -114,7 +114,7 @@ MISTAKES = [
     ),
     Mistake(
         "a claim keeps its slot for as long as its server is silent",
-        removed("claim-lends-slots"),
+        removed("claim-releases-slots"),
         f"{CLUSTER}::test_a_claim_without_an_answer_keeps_no_slot_from_the_other_partitions",
     ),
     Mistake(
@@ -124,7 +124,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run that has ended keeps its slot for as long as its server is silent",
-        replaced("settlement-lends-slots", "now - self._settler.silent_since > silent_seconds", "False"),
+        replaced("settlement-releases-slots", "now - self._settler.silent_since > silent_seconds", "False"),
         f"{CLUSTER}::test_a_settlement_without_an_answer_keeps_no_slot_from_the_other_partitions",
     ),
     Mistake(
@@ -134,7 +134,7 @@ MISTAKES = [
     ),
     Mistake(
         "a slot that others have is given back once more",
-        replaced("lent-slot-given-once", "ended in self._lent", "False"),
+        replaced("released-slot-given-once", "ended in self._released", "False"),
         f"{CLUSTER}::test_a_settlement_without_an_answer_keeps_no_slot_from_the_other_partitions",
     ),
     Mistake(
@@ -149,7 +149,7 @@ MISTAKES = [
     ),
     Mistake(
         "a partition whose ends are not settled goes on claiming",
-        replaced("unsettled-runs-bounded", "self._lent", "False"),
+        replaced("unsettled-runs-bounded", "self._released", "False"),
         "tests/chaos/test_redis_fails.py::test_runs_that_redis_does_not_settle_are_not_more_than_the_slots",
     ),
     Mistake(

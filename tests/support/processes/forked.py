@@ -143,7 +143,7 @@ def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[A
 
 
 def _folder() -> Path:
-    """Where this session's templates listen: made by the first that asks, known to the pytest processes it starts."""
+    """The folder of this session's template sockets; ``templates()`` has made it."""
     return Path(os.environ[FOLDER])
 
 
@@ -207,7 +207,7 @@ def _start(name: str) -> None:
 
 
 class _Template:
-    """Fork a program per request; tell whoever asked its pid, then how it ended."""
+    """Fork a program per request; send the caller its pid, then how it ended."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._session = os.pidfd_open(int((folder / "pid").read_text()))

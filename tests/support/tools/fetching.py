@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 from tests.support.tools import debian, environments
-from tests.support.tools.missing import Missing, without
+from tests.support.tools.missing import Missing, skip_or_fail
 
 REASONS = ROOT / ".tools" / "missing"
 
@@ -70,7 +70,7 @@ def needed(tool: Tool) -> Path:
     if found is None:
         reason = REASONS / tool.name
         why = reason.read_text() if reason.exists() else "it has not been fetched: make tools does that"
-        without(f"{tool.title} ({why})")
+        skip_or_fail(f"{tool.title} ({why})")
     return found
 
 

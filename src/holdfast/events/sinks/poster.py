@@ -32,8 +32,8 @@ _KEEP_ALIVE_SECONDS = 4.0
 _READ_MOST = 65536
 _SHOWN = 200
 _SLICES = 10
-_COUNTED = 2
-"""What a slice of the timeout counts; one at whose end our own event loop was late counts 1."""
+_UNITS_PER_SLICE = 2
+"""What a slice of the timeout uses up; one at whose end our own event loop was late uses 1."""
 _PRIVATE = "it points to a private address, which relay.private_webhooks would allow"
 
 
@@ -61,7 +61,7 @@ class _PublicOnly(AbstractResolver):
 
 
 class _AnswerTimeout:
-    """Raises TimeoutError after ``seconds``, counted in slices in which our event loop could read the answer.
+    """Raises TimeoutError after ``seconds``, counted in slices; those in which our loop was late count half.
 
     After a pause of this process (no CPU, SIGSTOP) that is longer than the timeout, the answer may lie unread
     in the socket: a plain timeout would deliver the event again, and count as a failure of the receiver.
@@ -69,7 +69,8 @@ class _AnswerTimeout:
 
     def __init__(self, seconds: float) -> None:
         self._slice = seconds / _SLICES
-        self._left = _SLICES * _COUNTED
+        self._left = _SLICES * _UNITS_PER_SLICE
+        self._extended = False
         self._due = 0.0
         self._timeout = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
@@ -93,8 +94,9 @@ class _AnswerTimeout:
 
     def _count(self) -> None:
         late = asyncio.get_running_loop().time() > self._due + self._slice
-        self._left -= 1 if late else _COUNTED
-        if self._left > 0:
+        self._left -= 1 if late else _UNITS_PER_SLICE
+        if self._left > 0 or (late and not self._extended):  # what came meanwhile is read in one more slice
+            self._extended = self._left <= 0
             self._wait()
         else:
             self._timeout.reschedule(0.0)
