@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from typing import Self
 import msgspec
 import pytest
 
+from holdfast.events.sinks.poster import _AnswerTimeout
 from tests.support.events.event_receiver import Receiver, in_order
 from tests.support.events.relays import Outside
 from tests.support.waiting import until
@@ -162,6 +164,21 @@ async def test_an_answer_that_came_while_the_relay_stood_still_counts(redis, red
             assert receiver.ids == ["a/1"]
             failed = {"queue": "agent-queue", "sink": "eventapi", "kind": "timeout"}
             assert running.count("relay_failures_total", **failed) == 0
+
+
+async def test_an_answer_that_came_in_a_pause_at_the_very_end_of_the_timeout_counts():
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        timeout = _AnswerTimeout(0.5)
+        async with timeout:
+            timeout._left = 1
+            theirs.send(b"x")
+            loop.call_soon(time.sleep, 0.3)
+            assert await loop.sock_recv(ours, 1) == b"x"
+            for _ in range(5):  # an answer is read in several steps
+                await asyncio.sleep(0)
 
 
 async def test_a_receiver_that_dies_and_comes_back_gets_everything_in_order(outside, receiver):

@@ -20,12 +20,23 @@ ASKS = "tests/integration/runs/test_interrupts.py"
 STEPS = "tests/integration/runs/test_steps.py"
 EXPIRY = "tests/integration/runs/test_expiry.py"
 DEAD = "tests/integration/runs/test_deadletter.py"
+RELAY = "tests/integration/events/test_relay.py"
 RELAYED = "tests/integration/events/test_relay_of_runs.py"
 INVOKE = "tests/unit/agents/test_invoke.py"
 SENDER = "tests/integration/runs/test_sender.py"
 DEADLINE = f"{WORKER}::test_the_deadline_is_the_runs_own_or_its_agents_or_the_queues"
 
 MISTAKES = [
+    Mistake(
+        "a pause of the relay itself is the receiver's timeout",
+        instead("answer-timeout-slices", "self._timeout.reschedule(loop.time() + _SLICES * self._slice)"),
+        f"{RELAY}::test_an_answer_that_came_while_the_relay_stood_still_counts",
+    ),
+    Mistake(
+        "a pause at the very end of the timeout is the receiver's timeout",
+        replaced("late-last-slice", " or (late and not self._extended)", ""),
+        f"{RELAY}::test_an_answer_that_came_in_a_pause_at_the_very_end_of_the_timeout_counts",
+    ),
     Mistake(
         "XCLAIM steals the entry back",
         removed("run-renew-pending"),

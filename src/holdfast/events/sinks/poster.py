@@ -90,11 +90,12 @@ class _AnswerTimeout:
     def _wait(self) -> None:
         loop = asyncio.get_running_loop()
         self._due = loop.time() + self._slice
-        self._timer = loop.call_at(self._due, self._count)
+        self._timer = loop.call_at(self._due, self._count)  # guard: answer-timeout-slices
 
     def _count(self) -> None:
         late = asyncio.get_running_loop().time() > self._due + self._slice
         self._left -= 1 if late else _UNITS_PER_SLICE
+        # guard: late-last-slice
         if self._left > 0 or (late and not self._extended):  # what came meanwhile is read in one more slice
             self._extended = self._left <= 0
             self._wait()
