@@ -95,15 +95,18 @@ class Agent:
             self.told.clear()
 
     def describe(self) -> AgentProcessInfo:
-        """Return what is known now."""
-        pid = self.handle.pid if self.handle else 0
+        """Return what is known now; other threads may ask between two changes of it."""
+        status, handle = self.status, self.handle
+        pid = handle.pid if handle else 0
+        if status is Status.RUNNING and not pid:  # guard: ended-process-not-running
+            status = Status.BACKING_OFF  # it has just ended, and what follows is not decided yet
         return AgentProcessInfo(
             agent_id=self.wanted.id,
             guild_id=self.wanted.labels.get("guild_id", ""),
             pid=pid,
             is_alive=pid != 0,
             created_at=self.created_at,
-            status=self.status,
+            status=status,
             entry=self.wanted.entry,
             fence=self.wanted.fence,
             restarts=self.restarts,

@@ -12,6 +12,11 @@ STARTING, STOPPING, CRASHING, ZYGOTE, INHERITANCE, TALKING, MANAGER = (
 
 MISTAKES = [
     Mistake(
+        "an agent is running though its process has ended",
+        replaced("ended-process-not-running", "not pid", "False"),
+        "tests/unit/processes/test_agent.py::test_an_agent_whose_process_has_just_ended_is_not_running",
+    ),
+    Mistake(
         "an interrupt comes between two instructions of the event loop",
         removed("interrupt-waits-its-turn"),
         "tests/unit/test_signals.py::test_an_interrupt_waits_for_the_callback_that_runs",
