@@ -20,7 +20,7 @@ async def notes(ctx: Context, given: dict) -> object:
     return object()  # nobody reads what a turn returns
 
 
-@app.schedule(every=3600, timeout=2.0)
+@app.schedule(every=3600, timeout=6.0)  # its process has begun by then, however busy the machine
 @app.agent(isolation="process")
 async def spins() -> None:
     LEDGER.with_suffix(".spins").write_text(str(os.getpid()))

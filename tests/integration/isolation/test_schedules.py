@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 async def stage(redis, redis_settings):
-    async with stage_of(redis, redis_settings) as stage:
+    async with stage_of(redis, redis_settings, ttl=10.0) as stage:  # no turn here is lost on a busy machine
         yield stage
 
 
