@@ -83,4 +83,4 @@ async def test_an_app_that_starts_threads_when_it_is_loaded_runs_all_the_same(sy
 async def test_a_worker_without_such_agents_starts_no_zygote(system):
     before = children_of(os.getpid())
     await system.worker(load_app(f"{AGENTS}:inline"))
-    assert children_of(os.getpid()) == before
+    assert set(children_of(os.getpid())) <= set(before)  # what others had started may end meanwhile
