@@ -68,7 +68,7 @@ def test_with_residents_only_nothing_is_offered_that_could_be_submitted(start_de
 
 def test_the_api_is_janitor_and_relay_too_and_all_share_one_database(start_dev: StartDev, short_dir: Path):
     dev = start_dev().ready()
-    for part in ("api", "janitor", "relay"):
+    for part in ("api", "janitor", "relay", "scheduler"):
         dev.says(f"{part} ready")
     assert {line.partition(" ")[0] for line in dev.lines} == {"dev", "worker-1", "scheduler", "api"}
     paths = {dev.child(kind).environ()["HOLDFAST_DATABASE_PATH"] for kind in ("worker", "api")}
