@@ -57,11 +57,14 @@ async def test_a_run_is_in_the_lane_and_queue_that_were_named(client):
 
 
 async def test_what_one_queue_has_accepted_is_known_though_the_other_can_not_be_reached(
-    system, fault_proxy, proxied_settings
+    system, fault_proxy, redis_settings
 ):
     """Fails if an error at the second queue takes the handles of the first with it."""
     sender = SenderSettings(max_retries=0)
-    proxied = msgspec.structs.replace(system.settings, redis=proxied_settings, sender=sender)
+    patient = msgspec.structs.replace(
+        redis_settings, url=fault_proxy.url, socket_timeout_seconds=30.0, connect_timeout_seconds=30.0
+    )
+    proxied = msgspec.structs.replace(system.settings, redis=patient, sender=sender)
     requests = [{"agent": "echo"}, {"agent": "echo", "queue": "media"}, {"agent": "echo"}]
     async with Client(settings=proxied) as client:
         await client.submit_many(requests)  # the script is known from here on

@@ -238,9 +238,9 @@ async def test_a_redis_that_is_killed_costs_nothing_and_is_used_again_when_it_is
     async with System(there, slots=8) as system:
         await Rollouts(system.queue.redis).set(FLAG, 100)
         # No failure closes it by time alone: the breaker is what this test looks at.
-        breaker = BreakerSettings(failure_threshold=2, cooldown_seconds=0.05)
+        breaker = BreakerSettings(failure_threshold=2, cooldown_seconds=1.0)
         settings = with_redis(system, breaker=breaker)
-        async with producer(system, old_way, settings=settings, patience="1s") as sending:
+        async with producer(system, old_way, settings=settings, patience="10s") as sending:
             early = [await sending.send(n, run_id=f"early-{n}") for n in range(5)]
             restartable_valkey.kill()
             meanwhile = [await sending.send(n, run_id=f"meanwhile-{n}") for n in range(20)]
@@ -264,7 +264,8 @@ async def test_a_silent_redis_is_not_waited_for_longer_than_the_patience(
     await rollouts.set(FLAG, 100)
     breaker = BreakerSettings(failure_threshold=2, cooldown_seconds=3600)
     settings = with_redis(system, url=fault_proxy.url, breaker=breaker, socket_timeout_seconds=3600)
-    async with producer(system, old_way, settings=settings, patience="500ms") as sending:
+    # Long enough for the first message on a busy machine, and short enough to be waited out by the others.
+    async with producer(system, old_way, settings=settings, patience="4s") as sending:
         assert (await sending.send(1)).path == "queue"
         fault_proxy.stall()
         async with asyncio.timeout(30):  # an hour without the patience
@@ -327,7 +328,7 @@ async def test_a_message_that_went_both_ways_is_one_run(system, rollouts, fault_
 
     try:
         async with producer(
-            system, over_http, settings=with_redis(system, url=fault_proxy.url), patience="1s"
+            system, over_http, settings=with_redis(system, url=fault_proxy.url), patience="20s"
         ) as sending:
             await sending.send(0, run_id="warm")
             fault_proxy.drop_replies("EVALSHA", times=2)  # the second try too
