@@ -46,7 +46,7 @@ def test_the_demo_plays_to_its_end_and_proves_that_nothing_was_lost(short_dir: P
     )
     assert submitted == succeeded + dead + cancelled == 43
     assert (dead, cancelled) == (4, 1)
-    assert re.search(r"recovery +\d\.\d+ s from kill -9", printed)
+    assert re.search(r"recovery +\d+\.\d+ s from kill -9", printed)
     assert re.search(r"duplicates +0\n", printed)
     assert re.search(r"worker-\w hands \w{6} back, exit 0", printed)
     check_steps(printed)
@@ -60,7 +60,7 @@ def test_the_demo_plays_to_its_end_and_proves_that_nothing_was_lost(short_dir: P
 
 def check_steps(printed: str) -> None:
     told = re.search(
-        r"kill -9  worker-\w dies; \w{6} goes on with step (\d+) on worker-\w \d\.\d s later", printed
+        r"kill -9  worker-\w dies; \w{6} goes on with step (\d+) on worker-\w \d+\.\d s later", printed
     )
     assert told is not None
     assert int(told[1]) > 3  # it was killed after three of them
@@ -74,7 +74,7 @@ def check_steps(printed: str) -> None:
 def check_answer(printed: str) -> None:
     assert re.search(r'ask +"Pay 40 EUR to Ada\?" holds no worker; "yes" ends it in', printed)
     assert '✓ asked "Pay 40 EUR to Ada?", answered "yes": {"paid":40}' in printed
-    assert re.search(r"answer  .* waited [1-9]\.\d s without a worker", printed)
+    assert re.search(r"answer  .* waited [1-9]\d*\.\d s without a worker", printed)
 
 
 def check_stream(printed: str) -> None:
@@ -114,7 +114,6 @@ def check_outage(printed: str) -> None:
     assert re.search(r"outage  .* [1-9]\d* runs ended, [1-9]\d* deliveries refused meanwhile", printed)
 
 
-@pytest.mark.timeout(60)
 def test_an_interrupted_demo_leaves_no_process_and_no_file(short_dir: Path):
     demo = subprocess.Popen(
         COMMAND,
@@ -134,12 +133,11 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file(short_dir: Path):
     rest, _ = demo.communicate(timeout=40)
     assert demo.returncode == 130, rest
     assert "Traceback" not in rest
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
     assert list(short_dir.iterdir()) == []
 
 
-@pytest.mark.timeout(60)
 def test_a_killed_demo_leaves_no_process(short_dir: Path):
     demo = subprocess.Popen(COMMAND, cwd=ROOT, env=environment(short_dir), stdout=subprocess.PIPE, text=True)
     assert demo.stdout is not None
@@ -148,7 +146,7 @@ def test_a_killed_demo_leaves_no_process(short_dir: Path):
             break
     family = psutil.Process(demo.pid).children(recursive=True)
     demo.kill()
-    demo.communicate(timeout=10)
+    demo.communicate(timeout=30)
     wait_until(
         lambda: [p for p in psutil.process_iter() if p in family or _uses(p, short_dir)],
         lambda left: not left,
