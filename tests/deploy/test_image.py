@@ -101,7 +101,8 @@ def test_both_steps_install_the_same_extras():
 
 def names(folder: Path) -> set[str]:
     """The files below a folder, as paths from there."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    # Not by their suffix: what is being compiled has another one until it is complete.
+    files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
     return {str(path.relative_to(folder)) for path in files}
 
 
