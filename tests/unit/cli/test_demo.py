@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from holdfast.cli.demo import outage
 from holdfast.cli.demo.account import Account, Event, settled_twice
 from holdfast.cli.demo.books import Audit, Record, ScheduledRun
 from holdfast.cli.demo.evidence import (
@@ -21,10 +24,11 @@ from holdfast.cli.demo.evidence import (
     turns_once,
 )
 from holdfast.cli.demo.figures import Asked, Figures, Kept, Streamed, Turns
-from holdfast.cli.demo.program import ACTS, AGENTS
+from holdfast.cli.demo.program import ACTS, AGENTS, REPLICAS
 from holdfast.cli.demo.proof import prove
 from holdfast.cli.demo.receiver import Delivery
 from holdfast.cli.demo.stage import Stage
+from holdfast.cli.demo.streaming import stream
 from holdfast.cli.demo.system import System
 from holdfast.cli.demo.view import PlainLines, picture
 
@@ -397,3 +401,77 @@ def test_without_a_terminal_an_act_is_one_line(stage: Stage):
     lines = console.file.getvalue().splitlines()
     assert sum("start" in line for line in lines) == 1
     assert "8 running" in lines[-1]
+
+
+# -- acts on a slow machine
+
+
+class SlowStage:
+    """A stage on which ``happen`` tells what comes to pass, and only once it is waited for."""
+
+    def __init__(self, system: Any, happen: Callable[[str], None]) -> None:
+        self.system, self.account, self._happen = system, Account(), happen
+
+    def begin(self, number: int, told: str = "") -> SimpleNamespace:
+        return SimpleNamespace(told=told)
+
+    def end(self, act: SimpleNamespace, told: str) -> None:
+        act.told = told
+
+    async def until(self, what: str, find: Callable[[], Any]) -> Any:
+        self._happen(what)
+        found = find()
+        assert found, what
+        return found
+
+
+async def test_a_follower_that_was_late_still_leaves_events_to_the_other_replica():
+    """Fails if it reads on what the killed replica had sent: after a pause that can be everything."""
+    killed: list[str] = []
+
+    class Http:
+        async def execute(self, *_: object) -> str:
+            return "r"
+
+        async def follow(self, base: str, run_id: str, after: str = ""):
+            for number in range(int(after or 0) + 1, 52):
+                yield str(number)
+
+    replicas = {
+        name: SimpleNamespace(name=name, url=name, kill=lambda name=name: killed.append(name))
+        for name in REPLICAS
+    }
+    stage = SlowStage(
+        SimpleNamespace(replicas=replicas),
+        lambda what: [stage.account.apply(event("chunk")) for _ in range(51)],
+    )
+    found = await stream(stage, Http())
+    assert killed == [REPLICAS[0]]
+    assert (len(found.before), len(found.after)) == (20, 31)
+
+
+async def test_an_outage_lasts_until_a_run_has_ended_meanwhile(monkeypatch):
+    monkeypatch.setattr(outage, "_DOWN_SECONDS", 0)
+    monkeypatch.setattr(outage, "_FAILING_SECONDS", 0)
+
+    class Receiver:
+        refused = 0
+
+        def go_down(self) -> None: ...
+
+        async def come_up(self, *_: object) -> None: ...
+
+        def counts(self) -> dict[str, int]:
+            return {"r": 1}
+
+    receiver = Receiver()
+
+    def happen(what: str) -> None:
+        if "relay" in what:
+            receiver.refused += 1
+        if "run to end" in what:
+            stage.account.apply(event("succeeded"))
+
+    stage = SlowStage(SimpleNamespace(receiver=receiver), happen)
+    stage.account.expect("r", "greet")
+    assert (await outage.suffer_an_outage(stage)).runs == 1

@@ -29,6 +29,7 @@ async def suffer_an_outage(stage: Stage) -> Outage:
     act.told = "the Event API is back, but answers 500; runs go on"
     await asyncio.sleep(_FAILING_SECONDS)
     await stage.until("the relay to try again", lambda: receiver.refused > refused_before)
+    await stage.until("a run to end meanwhile", lambda: _ended(stage) > ended_before)
     await receiver.come_up()
     back, runs = time.monotonic(), _ended(stage) - ended_before
     happened = {run.run_id: len(run.events) for run in stage.account.runs.values()}

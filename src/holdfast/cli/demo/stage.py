@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.cli.demo.system import System
 
 LOOK_SECONDS = 0.1
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 T = TypeVar("T")
 

@@ -137,7 +137,8 @@ class Story:
 
     async def _hand_back(self) -> None:
         stage = self._stage
-        _, run = await self._submit("survivor", {"seconds": 3.0}, "high")
+        # Much longer than the drain: it must not finish before a busy machine has told its worker to leave.
+        _, run = await self._submit("survivor", {"seconds": 5.0}, "high")
         act = stage.begin(HAND_BACK, f"survivor {short(run.run_id)} starts")
         await stage.until("another survivor to be mid-run", lambda: _steps(run) >= 2)
         leaver, fence = stage.system.workers[run.owner], run.fence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from holdfast.cli.demo.figures import Streamed
@@ -25,10 +26,12 @@ async def stream(stage: Stage, http: Http) -> Streamed:
     run = stage.account.expect(run_id, "draft")
     act = stage.begin(STREAM, f"following draft {short(run_id)} on {first.name}")
     before: list[str] = []
-    async for event_id in http.follow(first.url, run_id):
-        before.append(event_id)
-        if len(before) == _ENOUGH:
-            first.kill()  # what it has sent is read on until the connection breaks
+    async with contextlib.aclosing(http.follow(first.url, run_id)) as events:
+        async for event_id in events:
+            before.append(event_id)
+            if len(before) == _ENOUGH:
+                first.kill()
+                break  # what else it has sent is lost: after a pause of ours that may be all there is
     act.told = f"{first.name} is dead after {len(before)} events; the run goes on, nobody follows it"
     await stage.until("the draft to go on", lambda: _gone_on(run, len(before) + _MORE))
     after = [event_id async for event_id in http.follow(second.url, run_id, before[-1] if before else "")]
