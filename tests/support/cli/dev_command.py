@@ -82,6 +82,7 @@ class Command:
             lambda: self.text,
             lambda printed: printed.count(text) >= times,
             what=f"the command to print {text!r} {times} times",
+            seconds=60,  # dev starts half a dozen interpreters at once
         )
 
     def family(self) -> list[int]:
@@ -100,7 +101,7 @@ class Command:
     def worker(self) -> psutil.Process:
         return self.child("worker")
 
-    def exited(self, seconds: float = 30.0) -> int:
+    def exited(self, seconds: float = 60.0) -> int:
         code = self.process.wait(seconds)
         self._reader.join(10)
         return code
