@@ -48,7 +48,7 @@ async def test_the_api_answers_what_the_metrics_api_trigger_asks(api):
     [shown] = of_kind(manifests, "TriggerAuthentication")
     token = secret[shown["spec"]["secretTargetRef"][0]["key"]]
     path = urlsplit(trigger["metadata"]["url"]).path
-    async with httpx.AsyncClient(base_url=api.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=api.url, trust_env=False, timeout=30) as client:
         answer = await client.get(path, headers={"Authorization": f"Bearer {token}"})
         assert answer.status_code == 200, answer.text
         assert answer.json()[trigger["metadata"]["valueLocation"]] == 0
