@@ -18,7 +18,8 @@ from holdfast.redis.client import connect
 from holdfast.telemetry.metrics import Metrics
 from tests.support.waiting import stays, until
 
-TTL = 1.0
+# A process without CPU for half of it loses its leases, and is right to.
+TTL = 3.0
 
 
 @pytest.fixture
@@ -250,7 +251,7 @@ async def test_a_keeper_that_dies_says_so_and_loses_everything(redis, redis_sett
         lease, asked = await granted(redis)
         hold = keeper.hold(store, lease, granted_at=asked)
         with pytest.raises(RuntimeError, match="a bug"):
-            await asyncio.wait_for(keeper.watch(), 5)
+            await asyncio.wait_for(keeper.watch(), 30)
         assert hold.lost
 
 
