@@ -17,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 
+from holdfast.api import connection
 from tests.support.processes import forked
 from tests.support.waiting import until
 
@@ -115,24 +116,25 @@ async def test_a_body_that_does_not_end_is_timed_out(api, system, length):
 
 
 async def test_a_request_in_pieces_and_the_next_one_have_their_own_time(api):
-    running = await api(request_seconds=QUICK)
+    patient, hasty = await api(request_seconds=PATIENT), await api(request_seconds=QUICK)
     body = b'{"agent_id": "echo"}'
     whole = b"POST /execute HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    async with connected(running) as raw:
+    async with connected(patient) as raw:
         for _ in range(2):
             for start in range(0, len(whole), 40):
                 await raw.send(whole[start : start + 40])
                 await asyncio.sleep(0)
             assert (await raw.answer())[0] == 202
+    async with connected(hasty) as raw:
         # Two at once, the second of which never ends.
         await raw.send(whole + whole[:30])
         assert (await raw.answer())[0] == 202
         told(await raw.answer(), 408, "too-slow")
 
 
-async def test_a_long_wait_for_a_result_is_no_slow_request(api):
+async def test_a_long_wait_for_a_result_is_no_slow_request(api, system):
     running = await api(request_seconds=QUICK)
-    await running.client().post("/execute", json={"agent_id": "echo", "correlation_id": "a"})
+    await system.submit("echo", run_id="a")
     async with connected(running) as raw:
         await raw.send(b"GET /runs/a/result?wait=%.1f HTTP/1.1\r\nHost: localhost\r\n\r\n" % (4 * QUICK))
         assert (await raw.answer())[0] == 202
@@ -173,8 +175,9 @@ async def test_what_is_no_http_is_told_as_a_problem(api):
 
 
 @pytest.mark.parametrize("length", [b"Content-Length: 9437184", b"Transfer-Encoding: chunked"])
-async def test_a_client_that_sends_all_before_it_reads_is_told_that_it_is_too_much(api, length):
+async def test_a_client_that_sends_all_before_it_reads_is_told_that_it_is_too_much(api, monkeypatch, length):
     """The mistake: closing with something unread resets the line, and the client never sees its answer."""
+    monkeypatch.setattr(connection, "_LINGER_SECONDS", PATIENT)
     running = await api(max_body_bytes=1 << 20)
     chunk = b"%x\r\n%b\r\n" % (1 << 20, b"x" * (1 << 20)) if b"chunked" in length else b"x" * (1 << 20)
 
@@ -206,7 +209,8 @@ async def test_chunks_that_are_none_are_told_and_leave_no_trace(api, caplog):
     assert [record for record in caplog.records if record.exc_info] == []
 
 
-async def test_whatever_is_answered_early_is_read_by_a_client_that_sends_all_first(api):
+async def test_whatever_is_answered_early_is_read_by_a_client_that_sends_all_first(api, monkeypatch):
+    monkeypatch.setattr(connection, "_LINGER_SECONDS", PATIENT)
     running = await api()
 
     def talk() -> bytes:
@@ -330,8 +334,11 @@ async def read_all(client: httpx.AsyncClient, path: str) -> list[int]:
 
 async def test_clients_that_never_read_cost_little_and_hold_up_nobody(redis_url, long_feed, tmp_path):
     path = f"/runs/{long_feed}/events"
-    seconds = {"HOLDFAST_API_SEND_SECONDS": f"{PATIENT}", "HOLDFAST_API_LINGER_SECONDS": "0"}
-    with process(redis_url, tmp_path, **seconds) as (child, port), contextlib.ExitStack() as stack:
+    patient = {"HOLDFAST_API_SEND_SECONDS": f"{PATIENT}", "HOLDFAST_API_DRAIN_SECONDS": f"{PATIENT}"}
+    with (
+        process(redis_url, tmp_path, HOLDFAST_API_LINGER_SECONDS="0", **patient) as (child, port),
+        contextlib.ExitStack() as stack,
+    ):
         memory = psutil.Process(child.pid)
         async with httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60
@@ -347,7 +354,7 @@ async def test_clients_that_never_read_cost_little_and_hold_up_nobody(redis_url,
             assert grown < 100 << 20
         # They don't keep the process either, though nobody is patient enough to wait for them.
         child.terminate()
-        assert await asyncio.to_thread(child.wait, 15) == 0
+        assert await asyncio.to_thread(child.wait, PATIENT / 2) == 0
 
 
 async def test_a_client_that_takes_nothing_is_dropped(api, long_feed):
@@ -360,14 +367,16 @@ async def test_a_client_that_takes_nothing_is_dropped(api, long_feed):
 
 
 async def test_a_client_that_reads_slowly_is_not_dropped(api, long_feed):
-    running = await api(send_seconds=QUICK)
+    # It reads far more often than that, also on a busy machine.
+    seconds = 5 * QUICK
+    running = await api(send_seconds=seconds)
     gauge = running.process.metrics.http_streams
     loop = asyncio.get_running_loop()
     with deaf(running.process.port, f"/runs/{long_feed}/events") as slow:
         slow.setblocking(False)
         await until(lambda: gauge._value.get() == 1)
         begun = loop.time()
-        while loop.time() - begun < 5 * QUICK:
+        while loop.time() - begun < 2 * seconds:
             assert await asyncio.wait_for(loop.sock_recv(slow, 2000), 10)
-            await asyncio.sleep(QUICK / 50)
+            await asyncio.sleep(seconds / 250)
         assert gauge._value.get() == 1
