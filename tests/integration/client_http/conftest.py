@@ -26,8 +26,17 @@ StartApi = Callable[..., Awaitable[RunningApi]]
 
 @pytest.fixture
 async def system(redis: Redis, redis_settings: RedisSettings) -> AsyncIterator[System]:
-    async with System(redis_settings) as system:
+    # Nobody dies here: a short lease would only be lost by a busy machine.
+    async with System(redis_settings, ttl=10.0, heartbeat=10.0) as system:
         yield system
+
+
+@pytest.fixture
+def proxied_settings(proxied_settings: RedisSettings) -> RedisSettings:
+    """Settings that lead through the proxy, with timeouts that no test here waits for."""
+    return msgspec.structs.replace(
+        proxied_settings, socket_timeout_seconds=20.0, connect_timeout_seconds=20.0
+    )
 
 
 @pytest.fixture
