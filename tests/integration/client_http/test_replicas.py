@@ -10,6 +10,7 @@ import pytest
 from holdfast import ApiUnavailable, App, Client, Conflict, Context
 from holdfast.runs.run import Status
 from tests.support.api.load_balancer import Balancer
+from tests.support.redis.valkey_process import free_port
 from tests.support.waiting import stays, until
 
 COUNT = 200
@@ -201,7 +202,7 @@ async def test_what_would_not_be_the_same_twice_is_not_done_twice(system, settin
 
 
 async def test_what_never_arrived_is_sent_again(system, settings, api):
-    only = await api()
+    only = await api(port=free_port())  # else somebody may have it before the second one
     await system.worker(agents(asyncio.Event()))
     patient = msgspec.structs.replace(settings.client, max_retries=100)
     async with Client(api_url=only.url, settings=msgspec.structs.replace(settings, client=patient)) as client:
@@ -211,7 +212,7 @@ async def test_what_never_arrived_is_sent_again(system, settings, api):
         answering = asyncio.create_task(handle.resume("one"))
         await stays(lambda: not answering.done(), seconds=0.2)
         await api(port=only.process.port)
-        await asyncio.wait_for(answering, 10)
+        await asyncio.wait_for(answering, 30)
         assert (await handle.run()).interrupt in (None, 2)
 
 
