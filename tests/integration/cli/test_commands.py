@@ -51,7 +51,7 @@ def test_metadata_may_be_json(cli):
 
 
 def test_a_delayed_run_of_low_priority(cli):
-    cli("submit", "echo", "--run-id", "a", "--delay", "5m", "--priority", "low")
+    cli("submit", "echo", "--run-id", "a", "--delay", "330s", "--priority", "low")
     run = cli("runs", "show", "a", "--json").json
     assert (run["status"], run["lane"]) == ("delayed", "{agent-queue}:low")
     assert "in 5m" in cli("runs", "show", "a").out
@@ -203,13 +203,14 @@ def test_a_queue_that_is_used_needs_no_settings(cli, store):
     assert cli("queues", "show", "other", "--json").json["undelivered"] == 1
 
 
-def bury(store, run_id, agent="echo", reason="invalid", queue="agent-queue"):
+def bury(store, run_id, agent="echo", reason="invalid", queue="agent-queue", letter_id="*"):
     keys = QueueKeys.of(queue)
     error = '{"kind":"invalid","message":"bad\\nnews"}'
     letter = store.xadd(
         keys.deadletter,
         {"run_id": run_id, "agent_id": agent, "status": "failed", "reason": reason, "attempts": 2}
         | {"error": error, "message_data": '{"input":7}'},
+        id=letter_id,
     )
     fields = {"status": "failed", "agent": agent, "message": '{"input":7}', "dead": letter, "error": error}
     store.hset(keys.run(run_id), mapping=fields)
@@ -217,10 +218,11 @@ def bury(store, run_id, agent="echo", reason="invalid", queue="agent-queue"):
 
 
 def test_dead_letters_are_shown_replayed_and_dropped(cli, store):
-    first, second = bury(store, "a"), bury(store, "b", agent="other")
+    hours_ago = f"{(time.time() - 2.5 * 3600) * 1000:.0f}-0"  # it stays "2h ago" however long this takes
+    first, second = bury(store, "a", letter_id=hours_ago), bury(store, "b", agent="other")
     assert [letter["run_id"] for letter in cli("dead", "list", "--json").json["letters"]] == ["b", "a"]
     rows = cli("dead", "list", "--agent", "echo").out.splitlines()
-    assert rows[1].split() == ["a", "echo", "invalid", "2", "now", "bad", "news"]
+    assert rows[1].split() == ["a", "echo", "invalid", "2", "2h", "ago", "bad", "news"]
     assert cli("dead", "show", "a", "--json").json["id"] == first
     assert "bad\n" in cli("dead", "show", second).out
     assert cli("dead", "replay", "a").out == "a queued\n"
