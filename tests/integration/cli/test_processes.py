@@ -100,7 +100,8 @@ def test_a_janitor_runs_until_it_is_told_to_stop(shell):
     ) as process:
         assert process.stderr is not None
         assert any("janitor ready" in line for line in process.stderr)
-        assert shell("members", "--json").json[0]["kind"] == "janitor"
+        [member] = wait_until(lambda: shell("members", "--json").json)  # it says so when it is ready
+        assert member["kind"] == "janitor"
         process.terminate()
         process.stderr.read()
         assert process.wait(20) == 0

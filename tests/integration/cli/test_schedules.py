@@ -21,6 +21,7 @@ from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Cron, Every, Once, Trigger
 from tests.support.processes import forked
 from tests.support.schedules.manual_scheduler import Board
+from tests.support.waiting import wait_until
 
 APP = """
 from holdfast import App
@@ -220,7 +221,7 @@ def test_a_scheduler_runs_until_it_is_told_to_stop(cli, place):
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "hello from a schedule\n"
-        members = cli("members", "--json").json
+        members = wait_until(lambda: cli("members", "--json").json)
         assert [member["kind"] for member in members] == ["scheduler"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
