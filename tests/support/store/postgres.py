@@ -153,18 +153,23 @@ class PostgresProcess:
 
     def freeze(self) -> None:
         """Stop every process of it without closing anything: connections hang."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        for pid in self._pids():
-            os.kill(pid, signal.SIGCONT)
-
-    def _pids(self) -> list[int]:
         assert self._process is not None
         mine = self._process.pid
-        children = Path(f"/proc/{mine}/task/{mine}/children").read_text().split()
-        return [mine, *map(int, children)]
+        os.kill(mine, signal.SIGSTOP)
+        os.waitid(os.P_PID, mine, os.WSTOPPED | os.WNOWAIT)  # from here on it starts no other
+        self._send_children(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._send_children(signal.SIGCONT)
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def _send_children(self, what: signal.Signals) -> None:
+        assert self._process is not None
+        mine = self._process.pid
+        for child in Path(f"/proc/{mine}/task/{mine}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(int(child), what)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
