@@ -55,7 +55,7 @@ async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(databas
             assert await store.archived("r") is None  # reading goes on beside it
             await until(lambda: noticed and waits_for("register"))
             assert not writing.done()
-        await asyncio.wait_for(writing, 15)
+        await asyncio.wait_for(writing, 30)
         assert await memory(store, fence=2).step("s") == b"1"
 
 
