@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -66,6 +67,14 @@ def told(answer: tuple[int, dict[str, str], bytes], status: int, kind: str) -> s
     problem = json.loads(body)
     assert problem["type"] == f"urn:holdfast:problem:{kind}"
     return problem["detail"]
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What is logged from here on; the collector has said before what earlier tests left to it."""
+    gc.collect()
+    caplog.clear()
+    return caplog
 
 
 # -- what arrives
@@ -196,7 +205,7 @@ async def test_a_client_that_sends_all_before_it_reads_is_told_that_it_is_too_mu
     assert b"api.max_body_bytes" in answer
 
 
-async def test_chunks_that_are_none_are_told_and_leave_no_trace(api, caplog):
+async def test_chunks_that_are_none_are_told_and_leave_no_trace(api, logged):
     """The mistake: the application, which had the request already, answers into a line that has ended."""
     running = await api()
     async with connected(running) as line:
@@ -206,7 +215,7 @@ async def test_chunks_that_are_none_are_told_and_leave_no_trace(api, caplog):
         assert code == 400
         assert await line.ended() == b""
     assert (await running.client().get("/healthz")).status_code == 200
-    assert [record for record in caplog.records if record.exc_info] == []
+    assert [record for record in logged.records if record.exc_info] == []
 
 
 async def test_whatever_is_answered_early_is_read_by_a_client_that_sends_all_first(api, monkeypatch):
@@ -228,16 +237,16 @@ async def test_whatever_is_answered_early_is_read_by_a_client_that_sends_all_fir
     assert (await asyncio.to_thread(talk)).startswith(b"HTTP/1.1 404")
 
 
-async def test_a_large_piece_of_nonsense_is_refused_once(api, caplog):
+async def test_a_large_piece_of_nonsense_is_refused_once(api, logged):
     running = await api()
     async with connected(running) as line:
         await line.send(b"\0" * 200_000)
         assert (await line.answer())[0] == 400
         assert await line.ended() == b""
-    assert [record for record in caplog.records if record.levelname in {"ERROR", "CRITICAL"}] == []
+    assert [record for record in logged.records if record.levelname in {"ERROR", "CRITICAL"}] == []
 
 
-async def test_what_follows_the_last_answer_of_a_connection_is_not_begun(api, caplog):
+async def test_what_follows_the_last_answer_of_a_connection_is_not_begun(api, logged):
     """The mistake: a line that lingers is not closed, so the next request of it was started."""
     running = await api(max_body_bytes=1024)
     head = b"POST /execute HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -247,10 +256,10 @@ async def test_what_follows_the_last_answer_of_a_connection_is_not_begun(api, ca
         assert (await line.answer())[0] == 413
         assert await line.ended() == b""
     assert (await running.client().get("/healthz")).status_code == 200
-    assert [record for record in caplog.records if record.exc_info] == []
+    assert [record for record in logged.records if record.exc_info] == []
 
 
-async def test_nonsense_behind_a_request_is_no_part_of_its_answer(api, caplog):
+async def test_nonsense_behind_a_request_is_no_part_of_its_answer(api, logged):
     running = await api()
     first = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     async with connected(running) as line:
@@ -258,7 +267,7 @@ async def test_nonsense_behind_a_request_is_no_part_of_its_answer(api, caplog):
         with contextlib.suppress(ConnectionResetError):
             assert b"400 Bad" not in (await line.ended()).partition(b"\r\n\r\n")[2]
     assert (await running.client().get("/healthz")).status_code == 200
-    assert [record for record in caplog.records if record.exc_info] == []
+    assert [record for record in logged.records if record.exc_info] == []
 
 
 async def test_an_upgrade_that_is_not_offered_is_served_without_it(api):
