@@ -72,7 +72,8 @@ def seeds(redis_url_of_module: str, place: Path) -> Seeds:
     async def sow() -> Seeds:
         database = DatabaseSettings(path=str(place / "seeds.sqlite"))
         redis = RedisSettings(url=redis_url_of_module)
-        async with System(redis, name=QUEUE, group=f"{QUEUE}-group", slots=EACH, database=database) as system:
+        queue = {"name": QUEUE, "group": f"{QUEUE}-group", "slots": EACH}
+        async with System(redis, ttl=30.0, database=database, **queue) as system:
             return await seed(system)
 
     return asyncio.run(sow())
