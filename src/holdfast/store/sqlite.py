@@ -30,6 +30,7 @@ T = TypeVar("T")
 _BATCH: Final = 256
 _SETTING: Final = "database.path (HOLDFAST_DATABASE_PATH)"
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_BUSY_PAUSE_SECONDS: Final = 0.01
 _MEANINGS: Final = {
     sqlite3.SQLITE_CANTOPEN: "can't be opened",
     sqlite3.SQLITE_READONLY: "can't be written to",
@@ -212,13 +213,26 @@ class SqliteEngine:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            self._use_wal(connection)
             # FULL: what was answered survives a power cut too, which a step that sent a mail must.
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        """Of those that make a file at once SQLite refuses one without any patience: it asks again."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as exc:
+                if not _is_busy(exc) or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+            time.sleep(_BUSY_PAUSE_SECONDS)
 
     def _migrate(self, connection: sqlite3.Connection) -> list[str]:
         connection.execute("BEGIN IMMEDIATE")
@@ -237,14 +251,21 @@ class SqliteEngine:
         return [each.title for each in wanted]
 
     def _trouble(self, exc: Exception) -> StoreUnavailable:
-        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-        if code in _BUSY:
+        if _is_busy(exc):
             return Away(
                 f"the database {self._path} has been locked by another process for more than "
                 f"database.timeout_seconds = {self._timeout:g}: {exc}"
             )
-        meaning = _MEANINGS.get(code, "can't be used")
+        meaning = _MEANINGS.get(_code(exc), "can't be used")
         return StoreUnavailable(f"the database {self._path}, from {_SETTING}, {meaning} ({exc})")
+
+
+def _code(exc: Exception) -> int:
+    return getattr(exc, "sqlite_errorcode", 0) & 0xFF
+
+
+def _is_busy(exc: Exception) -> bool:
+    return _code(exc) in _BUSY
 
 
 def _drive(operation: Operation[T], connection: sqlite3.Connection) -> T:

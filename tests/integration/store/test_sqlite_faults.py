@@ -16,7 +16,7 @@ from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store.open import open_store
 from tests.support.store.outages import note_away
-from tests.support.waiting import until
+from tests.support.waiting import stays, until
 
 SETTING = r"database\.path \(HOLDFAST_DATABASE_PATH\)"
 
@@ -64,6 +64,16 @@ async def test_a_file_locked_at_the_start_is_said(database):
         pass
     with locked(database.path), pytest.raises(StoreUnavailable, match="has been locked"):
         await open_store(database)
+
+
+async def test_a_file_that_another_process_is_making_is_waited_for(tmp_path):
+    """Fails if SQLite's own timeout is relied on: whoever would make the same file is refused at once."""
+    database = DatabaseSettings(path=str(tmp_path / "store.sqlite"), timeout_seconds=30.0)
+    with locked(database.path):
+        opening = asyncio.create_task(open_store(database))
+        await stays(lambda: not opening.done(), seconds=0.3)
+    async with await opening as store:
+        assert await store.ping() > 0
 
 
 async def test_a_run_that_waits_for_a_locked_file_can_be_cancelled(database):
