@@ -42,7 +42,7 @@ def proxied_settings(proxied_settings: RedisSettings) -> RedisSettings:
 @pytest.fixture
 def settings() -> Settings:
     """Settings of a client that reaches no Redis."""
-    client = ClientSettings(timeout_seconds=5.0)
+    client = ClientSettings(timeout_seconds=20.0)
     return Settings(redis=RedisSettings(url="redis://127.0.0.1:1"), client=client)
 
 
