@@ -49,7 +49,8 @@ async def test_each_deadline_is_called_once_at_its_time_and_not_if_it_was_cleare
         deadlines.set(call, began + 0.03 * (5 - number))
     deadlines.clear(calls[1])
     await until(lambda: len(called) >= 4)
-    assert [number for number, _ in called] == [4, 3, 2, 0]
+    # In no order: on a slow machine several are due at once.
+    assert sorted(number for number, _ in called) == [0, 2, 3, 4]
     assert all(at >= began + 0.03 * (5 - number) for number, at in called)
 
 
