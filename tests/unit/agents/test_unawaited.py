@@ -14,6 +14,14 @@ from holdfast.agents.steps import as_json
 from holdfast.runs.message import encode_value
 
 
+@pytest.fixture
+def warned(recwarn):
+    """What is warned of in this test; not what the collector finds of earlier ones."""
+    gc.collect()
+    recwarn.clear()
+    return recwarn
+
+
 async def make_plan(topic: str = "") -> str:
     return topic
 
@@ -33,12 +41,12 @@ class Plan:
         (Plan, r" at \$\.text"),
     ],
 )
-def test_a_result_with_a_coroutine_asks_for_await(recwarn, write, around, place):
+def test_a_result_with_a_coroutine_asks_for_await(warned, write, around, place):
     said = rf"the result holds the coroutine make_plan{place}: did you forget await\?"
     with pytest.raises(InputError, match=said):
         write(around(make_plan()), "the result")
     gc.collect()
-    assert not recwarn.list
+    assert not warned.list
 
 
 def test_what_holds_itself_is_refused_as_before():
@@ -48,7 +56,7 @@ def test_what_holds_itself_is_refused_as_before():
         encode_value(ring, "the result")
 
 
-async def test_a_step_that_got_a_call_asks_for_the_function(recwarn, ctx):
+async def test_a_step_that_got_a_call_asks_for_the_function(warned, ctx):
     said = r"pass the function, not its call: ctx\.step\('plan', make_plan, \.\.\.\)"
     with pytest.raises(InputError, match=said):
         await ctx.step("plan", make_plan("x"))
@@ -56,7 +64,7 @@ async def test_a_step_that_got_a_call_asks_for_the_function(recwarn, ctx):
         await ctx.step("plan", {"a": 1})
     assert await ctx.step("plan", make_plan, "x") == "x"
     gc.collect()
-    assert not recwarn.list
+    assert not warned.list
 
 
 @pytest.mark.parametrize(
@@ -66,9 +74,9 @@ async def test_a_step_that_got_a_call_asks_for_the_function(recwarn, ctx):
         (lambda ctx: ctx.step("plan", make_plan, "x"), "a sync agent can't await"),
     ],
 )
-async def test_a_step_of_a_sync_agent_is_told_what_it_takes(recwarn, invocation, agent, said):
+async def test_a_step_of_a_sync_agent_is_told_what_it_takes(warned, invocation, agent, said):
     outcome = await invocation(agent).run()
     assert isinstance(outcome, Failed)
     assert said in outcome.failure.message
     gc.collect()
-    assert not recwarn.list
+    assert not warned.list
