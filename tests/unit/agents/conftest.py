@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,21 @@ class Feed:
 
     async def __call__(self, event_type: str, data: Any) -> None:
         self.events.append((event_type, data))
+
+
+class DeadlineByHand:
+    """The deadline of one invocation, which comes when the test says so."""
+
+    def set(self, call: Callable[[], None], at: float) -> None:
+        self.come = call
+
+    def clear(self, call: Callable[[], None]) -> None:
+        assert call == self.come
+
+
+@pytest.fixture
+def deadline() -> DeadlineByHand:
+    return DeadlineByHand()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from holdfast import LeaseLost
 from holdfast.agents.context import Context, SyncContext
 from holdfast.agents.outcome import StopReason, Succeeded, TimedOut
+from tests.support.waiting import until
 
 
 def test_a_context_shows_the_facts_of_its_run(ctx, info):
@@ -89,11 +90,15 @@ async def test_a_thread_waits_for_draining_with_a_limit(invocation, signals):
     assert await invocation(agent).run() == Succeeded((False, True))
 
 
-async def test_a_thread_that_waits_when_its_run_ends_is_let_go(invocation):
-    running = invocation(lambda ctx: ctx.wait_draining(), timeout_seconds=0.01)
-    assert await running.run() == TimedOut(0.01)
+async def test_a_thread_that_waits_when_its_run_ends_is_let_go(invocation, deadline):
+    running = invocation(lambda ctx: ctx.wait_draining(), timeout_seconds=5, deadlines=deadline)
+    ending = asyncio.create_task(running.run())
+    await until(lambda: any("_drained" in repr(task.get_coro()) for task in asyncio.all_tasks()))
+    thread = running.lingering
+    deadline.come()
+    assert await ending == TimedOut(5)
     with pytest.raises(LeaseLost):
-        await asyncio.wrap_future(running.lingering)
+        await asyncio.wrap_future(thread)
 
 
 def test_a_thread_whose_loop_is_gone_is_let_go(ctx):

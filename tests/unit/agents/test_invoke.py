@@ -533,10 +533,17 @@ async def test_a_thread_that_ignores_its_stop_lingers_and_can_write_no_more(invo
     assert feed.events == []
 
 
-async def test_a_thread_past_its_deadline_is_timed_out(invocation):
-    go_on = threading.Event()
-    running = invocation(lambda: go_on.wait(10), timeout_seconds=0.01)
-    assert await running.run() == TimedOut(0.01)
+async def test_a_thread_past_its_deadline_is_timed_out(invocation, deadline):
+    loop, started, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def agent():
+        loop.call_soon_threadsafe(started.set)
+        go_on.wait(10)
+
+    running = invocation(agent, timeout_seconds=5, deadlines=deadline)
+    task = await begin(running, started)
+    deadline.come()
+    assert await task == TimedOut(5)
     assert running.lingering is not None
     go_on.set()
 
