@@ -11,7 +11,7 @@ from holdfast.leases.lease import Standing
 from holdfast.schedules.completion import Done
 from holdfast.schedules.entries import State
 from holdfast.schedules.words import Ended
-from tests.support.schedules.manual_scheduler import redis_now
+from tests.support.schedules.manual_scheduler import SLOW_SECONDS, redis_now
 from tests.support.waiting import until
 
 
@@ -49,7 +49,7 @@ async def test_c4_it_moves_to_working_with_its_deadline_and_a_lease(board, redis
 async def test_c5_the_times_are_redis_times(board):
     await board.add("a")
     run = await board.pod().one()
-    assert abs(run.acquired_at - await redis_now(board.redis)) < 2
+    assert abs(run.acquired_at - await redis_now(board.redis)) < SLOW_SECONDS
     assert run.acquired_at != int(run.acquired_at)
 
 
@@ -59,7 +59,7 @@ async def test_c6_a_batch_is_what_single_calls_are(board):
     async def outcome(limits):
         await board.redis.flushall()
         for n in range(6):
-            await board.add(f"s{n}", due=-1 - n, timeout_ms=1000 * n + 1000)
+            await board.add(f"s{n}", due=-1 - 60 * n, timeout_ms=1000 * n + 1000)
         pod = board.pod()
         runs = [run for limit in limits for run in await pod.acquire(limit)]
         ends = [Done(run.name, run.fence, run.acquired_at + 60) for run in runs[:4]]
@@ -80,21 +80,22 @@ async def test_c6_a_batch_is_what_single_calls_are(board):
 
 async def test_c7_fractions_of_a_second_count(board):
     await board.add("a", due=0.3)
-    pod = board.pod()
-    assert await pod.acquire() == []
     turn = (await board.waiting())["a"]
+    pod = board.pod()
+    early = await pod.acquire()  # only if this machine was so slow that it is due
     await until(lambda: redis_now(board.redis), lambda now: now >= turn)
-    (run,) = await pod.acquire()
+    (run,) = early or await pod.acquire()
     assert run.acquired_at >= turn
 
 
 async def test_c8_the_answer_says_when_to_look_again(board):
     await board.add("a", "b", due=-3)
     await board.add("c", due=40)
+    turns = await board.waiting()
     first = await board.pod().acquirer.acquire(1)
-    assert (first.backlog, first.earliest) == (1, pytest.approx(first.now - 3, abs=1))
+    assert (first.backlog, first.earliest) == (1, pytest.approx(turns["b"], abs=0.001))
     rest = await board.pod().acquirer.acquire(10)
-    assert (rest.backlog, rest.earliest) == (0, pytest.approx(rest.now + 40, abs=1))
+    assert (rest.backlog, rest.earliest) == (0, pytest.approx(turns["c"], abs=0.001))
     await board.registry.remove(["c"])
     assert (await board.pod().acquirer.acquire(10)).earliest is None
 
@@ -237,7 +238,7 @@ async def test_c21_an_urgent_one_is_found_behind_thousands(board):
 async def test_c22_a_priority_taken_back_is_normal_again(board):
     await board.add("b", due=-5, priority=0)
     await board.add("b", due=-5, spec=b"{}")
-    await board.add("a", due=-6)
+    await board.add("a", due=-60)
     assert [run.name for run in await board.pod().acquire()] == ["a", "b"]
 
 
@@ -272,12 +273,18 @@ async def test_r3_a_second_holder_in_the_same_second_is_another_holder(board):
     """A whole-second deadline, or the owner's name, is no token: only the fence tells two runs apart."""
     await board.add("a")
     pod = board.pod()
-    await board.turn_of_second()
-    old = await pod.one()
-    await board.expire()
-    await pod.orphans.reclaim()
-    new = await pod.one()
-    assert int(old.deadline) == int(new.deadline)
+
+    async def two_holders():
+        old = await pod.one()
+        await board.expire()
+        await pod.orphans.reclaim()
+        new = await pod.one()
+        if int(old.deadline) == int(new.deadline):
+            return old, new
+        await pod.give_back(new)
+        return None
+
+    old, new = await until(two_holders, what="two holders in one second")
     assert await pod.complete(old, after=600) is Ended.STALE
     assert await board.waiting() == {}
     assert await pod.complete(new) is Ended.COMPLETED
