@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.redis.key_ttls import check_keys
 from tests.support.schedules.manual_scheduler import Board
-from tests.support.schedules.schedulers import stage_of
+from tests.support.schedules.schedulers import SHORT_TTL_SECONDS, stage_of
 
 
 @pytest.fixture
@@ -19,4 +19,10 @@ async def board(redis):
 @pytest.fixture
 async def stage(redis, redis_settings):
     async with stage_of(redis, redis_settings) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def stage_of_short_leases(redis, redis_settings):
+    async with stage_of(redis, redis_settings, ttl=SHORT_TTL_SECONDS) as stage:
         yield stage

@@ -115,7 +115,7 @@ async def test_r9_each_end_is_told_its_own_word_in_whatever_order_they_are_sent(
         after = None if n % 2 else float(n)
         endings.add(Ending(Lease(name, "pod", 1), None, told[name].append, after))
     sending = asyncio.create_task(endings.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await endings.flushed()
     sending.cancel()
     assert told == {name: [Ended.STALE if name.startswith("stale") else Ended.RETURNED] for name in names}
@@ -159,8 +159,9 @@ async def test_r15_an_agent_that_blocks_the_event_loop_keeps_its_lease(redis, re
     assert (entry.last_outcome, entry.reclaimed) == ("succeeded", 0)
 
 
-async def test_r16_an_agent_that_never_ends_does_not_end_its_schedule(stage):
+async def test_r16_an_agent_that_never_ends_does_not_end_its_schedule(stage_of_short_leases):
     """Its scheduler vanishes in the middle of a turn, and so did everybody who could have planned the next."""
+    stage = stage_of_short_leases
     app, began = App("test"), []
 
     @app.schedule(every=3600)
@@ -173,4 +174,4 @@ async def test_r16_an_agent_that_never_ends_does_not_end_its_schedule(stage):
     await until(lambda: began)
     await first.vanish()
     await stage.start(app, "second")
-    assert (await stage.entry("work", State.WAITING, runs=1, seconds=20)).last_outcome == "succeeded"
+    assert (await stage.entry("work", State.WAITING, runs=1)).last_outcome == "succeeded"

@@ -10,13 +10,19 @@ import pytest
 from holdfast import App, Context
 from holdfast.schedules.entries import State
 from tests.support.schedules.manual_scheduler import redis_now
-from tests.support.schedules.schedulers import stage_of
+from tests.support.schedules.schedulers import SHORT_TTL_SECONDS, stage_of
 from tests.support.waiting import until
 
 
 @pytest.fixture
 async def stage(redis, redis_settings):
     async with stage_of(redis, redis_settings) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def stage_of_short_leases(redis, redis_settings):
+    async with stage_of(redis, redis_settings, ttl=SHORT_TTL_SECONDS) as stage:
         yield stage
 
 
@@ -118,7 +124,8 @@ async def test_the_others_are_told_when_a_scheduler_leaves(stage):
     await first.stop()
 
 
-async def test_a_scheduler_that_vanishes_leaves_its_turn_to_others(stage):
+async def test_a_scheduler_that_vanishes_leaves_its_turn_to_others(stage_of_short_leases):
+    stage = stage_of_short_leases
     began: list[str] = []
     app = slow_app(began, 60)
     first = await stage.start(app, "first")

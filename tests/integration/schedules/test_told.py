@@ -14,13 +14,19 @@ from holdfast.redis.breaker import State as Breaker
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
-from tests.support.schedules.schedulers import stage_of
+from tests.support.schedules.schedulers import SHORT_TTL_SECONDS, stage_of
 from tests.support.waiting import until
 
 
 @pytest.fixture
 async def stage(redis, redis_settings):
     async with stage_of(redis, redis_settings) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def stage_of_short_leases(redis, redis_settings):
+    async with stage_of(redis, redis_settings, ttl=SHORT_TTL_SECONDS) as stage:
         yield stage
 
 
@@ -78,7 +84,8 @@ async def test_the_last_error_stays_after_a_good_run_with_its_time(stage):
     assert before - 1 < (entry.last_error_at or 0) <= (entry.last_start or 0)
 
 
-async def test_a_turn_of_a_dead_scheduler_is_the_next_attempt(stage):
+async def test_a_turn_of_a_dead_scheduler_is_the_next_attempt(stage_of_short_leases):
+    stage = stage_of_short_leases
     app, attempts = App("test"), []
 
     @app.schedule(every=60)

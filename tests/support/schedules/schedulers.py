@@ -20,6 +20,11 @@ from tests.support.runs.system import System, WorkerChild
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.waiting import PATIENCE_SECONDS, until
 
+LONG_TTL_SECONDS = 10.0
+"""Longer than a busy machine keeps a process from its CPU: nobody loses a lease by that."""
+SHORT_TTL_SECONDS = 2.0
+"""For tests that wait until a lease is over."""
+
 AGENTS = str(TESTS / "chaos" / "schedules.py") + ":app"
 replace = msgspec.structs.replace
 
@@ -111,8 +116,10 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def stage_of(redis: Any, settings: RedisSettings, **options: Any) -> AsyncIterator[Stage]:
-    async with System(settings, **options) as system:
+async def stage_of(
+    redis: Any, settings: RedisSettings, *, ttl: float = LONG_TTL_SECONDS, **options: Any
+) -> AsyncIterator[Stage]:
+    async with System(settings, ttl=ttl, **options) as system:
         stage = Stage(system, redis)
         try:
             yield stage
