@@ -32,7 +32,7 @@ replace = msgspec.structs.replace
 def scheduling(redis: RedisSettings, *, permits: int = 10, **changes: Any) -> RedisSettings:
     """Settings with short times; ``zombies`` and others replace a section's fields."""
     scheduler = redis.scheduler
-    zombies = {"executor_shutdown_await_ms": 1000, "executor_shutdown_force_await_ms": 1000}
+    zombies = {"executor_shutdown_await_ms": 1000, "executor_shutdown_force_await_ms": 10_000}
     scheduler = replace(
         scheduler,
         zombie_cleanup=replace(scheduler.zombie_cleanup, **zombies | changes.pop("zombies", {})),
