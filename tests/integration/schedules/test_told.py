@@ -135,17 +135,19 @@ async def test_the_watchdog_names_the_schedule_whose_turn_blocks(stage, log_line
     @app.schedule(every=60)
     async def greedy(ctx: Context) -> None:
         turns.append(ctx.run_id)
-        end = time.monotonic() + 0.6
-        while time.monotonic() < end:
+        end = time.monotonic() + 30
+        while time.monotonic() < end and not barks():
             sum(range(1000))
+
+    def barks() -> list[dict]:
+        return [line for line in told(log_lines(), "the event loop is blocked") if line.get("schedule")]
 
     settings = stage.system.settings
     stage.system.settings = msgspec.structs.replace(settings, worker=WorkerSettings(blocked_seconds=0.1))
     await stage.start(app)
     await stage.entry("greedy", State.WAITING, runs=1)
-    barks = [line for line in told(log_lines(), "the event loop is blocked") if line.get("schedule")]
-    assert [(line["schedule"], line["turn"]) for line in barks] == [("greedy", turns[0])]
-    assert "in greedy" in barks[0]["where"] or "greedy" in barks[0]["stack"]
+    assert [(line["schedule"], line["turn"]) for line in barks()] == [("greedy", turns[0])]
+    assert "in greedy" in barks()[0]["where"] or "greedy" in barks()[0]["stack"]
 
 
 async def test_while_redis_is_away_the_breaker_is_in_the_log_and_in_the_metrics(
@@ -156,7 +158,10 @@ async def test_while_redis_is_away_the_breaker_is_in_the_log_and_in_the_metrics(
     @app.schedule(every=0.2)
     async def tick() -> None: ...
 
-    async with stage_of(redis, proxied_settings) as stage:
+    patient = msgspec.structs.replace(
+        proxied_settings, socket_timeout_seconds=30.0, connect_timeout_seconds=30.0
+    )
+    async with stage_of(redis, patient) as stage:
         running = await stage.start(
             app,
             interval_ms=50,
@@ -171,7 +176,8 @@ async def test_while_redis_is_away_the_breaker_is_in_the_log_and_in_the_metrics(
         fault_proxy.heal()
         await until(lambda: told(log_lines(), "circuit breaker closed"))
         await until(lambda: running.count("schedule_breaker_state", kind="redis") == 0)
-        assert all(one.state is Breaker.CLOSED for one in running.scheduler.breakers.values())
+        # The other one closes with the next acquisition, if the end of a turn was what closed this one.
+        await until(lambda: all(one.state is Breaker.CLOSED for one in running.scheduler.breakers.values()))
 
 
 @pytest.mark.parametrize("made_later", [False, True])
