@@ -28,6 +28,12 @@ MIDNIGHT = 1_775_001_600.0  # 2026-04-01T00:00Z
 HOURLY = Schedule(name="hourly", agent="work", trigger=Cron(expression="0 * * * *"))
 
 
+async def hourly(redis, **options) -> Schedule:
+    """One whose own next turn is half an hour away, whenever the test runs."""
+    minute = int(await redis_now(redis) // 60 + 30) % 60
+    return Schedule(agent="work", trigger=Cron(expression=f"{minute} * * * *"), **options)
+
+
 def fill(board: Board, submit=None) -> Backfill:
     return Backfill(board.redis, board.keys, submit)
 
@@ -239,7 +245,7 @@ async def test_q30_a_scheduler_runs_it_and_each_agent_knows_its_turn(stage):
         ran.append(ctx.run_id)
 
     app.register("work", work)
-    await stage.board.registry.register([HOURLY])
+    await stage.board.registry.register([await hourly(stage.board.redis, name="hourly")])
     await stage.start(app)
     end = await redis_now(stage.board.redis) - 3600
     filled = await fill(stage.board).run("hourly", end - 6 * 3600, end, at_once=2)
@@ -250,7 +256,7 @@ async def test_q30_a_scheduler_runs_it_and_each_agent_knows_its_turn(stage):
 
 async def test_q31_a_target_gets_runs_that_name_their_turn(stage):
     queue = stage.system.queue
-    target = Schedule(name="there", agent="work", trigger=HOURLY.trigger, target=queue.name)
+    target = await hourly(stage.board.redis, name="there", target=queue.name)
     await stage.board.registry.register([target])
     running = await stage.start(App("test"))
     submit = running.scheduler._place.submit

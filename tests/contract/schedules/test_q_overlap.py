@@ -94,7 +94,7 @@ async def test_q6_in_the_loop_the_waiting_turn_is_one_and_follows_at_once(stage)
 
     running = await stage.start(app)
     await until(lambda: began)
-    await stays(lambda: len(began) == 1, seconds=0.7)  # three of its turns
+    await stays(lambda: len(began) == 1, seconds=1.1)  # five of its turns
     free.set()
     await stage.entry("slow", State.DONE, runs=2)
     assert len(began) == 2

@@ -18,7 +18,11 @@ from tests.support.waiting import until
 
 @pytest.fixture
 async def stage(redis, proxied_settings):
-    async with stage_of(redis, proxied_settings, ttl=2.0) as stage:
+    # Nothing here waits for a timeout, and a short one would end where this machine is slow.
+    patient = msgspec.structs.replace(
+        proxied_settings, socket_timeout_seconds=30.0, connect_timeout_seconds=30.0
+    )
+    async with stage_of(redis, patient, ttl=2.0) as stage:
         yield stage
 
 
