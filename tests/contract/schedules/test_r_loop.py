@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 
+import msgspec
 import pytest
 
 from holdfast import App
@@ -26,8 +27,9 @@ from tests.support.schedules.schedulers import stage_of
 from tests.support.waiting import until
 
 NAMES = [f"work-{n}" for n in range(20)]
-BLOCKED_SECONDS = 4.0  # longer than the lease, shorter than the test's own reads wait for a reply
-PATIENT_TTL = 3.0
+TTL_SECONDS = 6.0
+BLOCKED_SECONDS = 7.0  # longer than the lease, shorter than a read waits for its reply
+READ_SECONDS = 30.0
 
 
 class FailsOnce:
@@ -138,20 +140,21 @@ class Rival(threading.Thread):
         await redis.aclose()
 
 
-async def test_r15_an_agent_that_blocks_the_event_loop_keeps_its_lease(redis, redis_settings):
+async def test_r15_an_agent_that_blocks_the_event_loop_keeps_its_lease(redis_settings):
     app, began = App("test"), []
+    patient = msgspec.structs.replace(redis_settings, socket_timeout_seconds=READ_SECONDS)
 
     @app.schedule(every=3600, timeout=60)
     async def rude() -> None:
         began.append(1)
         time.sleep(BLOCKED_SECONDS)
 
-    async with stage_of(redis, redis_settings, ttl=PATIENT_TTL) as stage:
+    async with connect(patient) as redis, stage_of(redis, patient, ttl=TTL_SECONDS) as stage:
         rival = Rival(redis_settings, stage.board.keys)
         rival.start()
         try:
             await stage.start(app)
-            entry = await stage.entry("rude", State.WAITING, runs=1, seconds=30.0)
+            entry = await stage.entry("rude", State.WAITING, runs=1)
         finally:
             rival.over.set()
             await asyncio.to_thread(rival.join)
