@@ -25,11 +25,13 @@ from tests.support.processes import forked
 from tests.support.runs.manual_worker import Hand, bury, open_queue, submit
 from tests.support.waiting import until
 
-LOCK_SECONDS = 1.0
+LOCK_SECONDS = 30.0
+"""A term that no test waits out: a process that gets no CPU for a second keeps its office."""
 
 
 def settings_of(redis, **janitor: Any) -> Settings:
     janitor = {
+        "lock_ttl_seconds": LOCK_SECONDS,
         "consumer_interval_seconds": 0.02,
         "stream_interval_minutes": 0.0005,
         "idle_threshold_seconds": 0,
@@ -37,9 +39,9 @@ def settings_of(redis, **janitor: Any) -> Settings:
     }
     return Settings(
         redis=redis,
-        lease=LeaseSettings(ttl_seconds=1.0),
+        lease=LeaseSettings(ttl_seconds=LOCK_SECONDS),
         worker=WorkerSettings(heartbeat_seconds=0.1),
-        janitor=JanitorSettings(lock_ttl_seconds=LOCK_SECONDS, **janitor),
+        janitor=JanitorSettings(**janitor),
     )
 
 
@@ -51,7 +53,7 @@ async def a_janitor(settings: Settings, metrics: Metrics | None = None):
         task = asyncio.create_task(janitor.run())
         yield janitor
         janitor.request_stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 30)
 
 
 def sample(metrics: Metrics, name: str, **labels: str) -> float:
@@ -243,9 +245,9 @@ class Floor:
 
 
 @contextlib.asynccontextmanager
-async def offices(redis_settings, *names: str):
+async def offices(redis_settings, *names: str, ttl: float = LOCK_SECONDS):
     settings = settings_of(redis_settings)
-    lease = LeaseSettings(ttl_seconds=LOCK_SECONDS)
+    lease = LeaseSettings(ttl_seconds=ttl)
     async with (
         Connections(settings) as connections,
         Keeper(lease, connections.for_keeper, Metrics()) as keeper,
@@ -253,7 +255,7 @@ async def offices(redis_settings, *names: str):
         queue = connections.queue(settings.queue)
         yield (
             keeper,
-            [Office(queue.redis, queue.keys.cleanup, owner=name, ttl_seconds=LOCK_SECONDS) for name in names],
+            [Office(queue.redis, queue.keys.cleanup, owner=name, ttl_seconds=ttl) for name in names],
         )
 
 
@@ -281,10 +283,10 @@ async def test_two_duties_of_one_janitor_wait_for_each_other(redis, redis_settin
 
 async def test_a_long_pass_keeps_its_office(redis, redis_settings):
     """Fails without the keeper: the lease ends after its ttl, and the second janitor begins beside the first."""
-    floor = Floor()
-    async with offices(redis_settings, "a", "b") as (keeper, (first, second)):
-        first._longest_seconds = 10
-        long_pass = asyncio.create_task(first.perform(keeper, lambda: floor.duty(LOCK_SECONDS * 2)))
+    floor, ttl = Floor(), 4.0  # renewed every second, trusted for three
+    async with offices(redis_settings, "a", "b", ttl=ttl) as (keeper, (first, second)):
+        first._longest_seconds = 60
+        long_pass = asyncio.create_task(first.perform(keeper, lambda: floor.duty(ttl * 1.25)))
         await until(lambda: floor.here)
 
         async def the_other_tries() -> bool:
@@ -311,8 +313,10 @@ async def test_a_janitor_that_is_late_does_not_end_anothers_term(redis, redis_se
 
 async def test_a_hung_pass_is_cancelled_and_the_office_is_free(redis, redis_settings):
     """Its lease is kept by the keeper all the time. Fails without a limit on the pass itself."""
-    async with offices(redis_settings, "a", "b") as (keeper, (first, second)):
-        async with asyncio.timeout(5):
+    async with offices(redis_settings, "a", "b") as (keeper, (kept, second)):
+        first = Office(redis, kept._leadership._key, owner="a", ttl_seconds=1.0)
+        first._leadership = kept._leadership  # so that only its own limit is short
+        async with asyncio.timeout(20):
             with pytest.raises(TimeoutError):
                 await first.perform(keeper, asyncio.Event().wait)
         assert await second.perform(keeper, Floor().duty) == "done"
@@ -324,7 +328,8 @@ async def test_a_janitor_that_loses_redis_stops_before_another_can_begin(
     """Fails without the trust window: the pass goes on while the second janitor has the office."""
     floor = Floor()
     queue = await open_queue(redis)
-    async with offices(proxied_settings, "cut off") as (keeper, (first,)):
+    patient = msgspec.structs.replace(proxied_settings, socket_timeout_seconds=30.0)
+    async with offices(patient, "cut off", ttl=2.0) as (keeper, (first,)):
         first._longest_seconds = 60
         lonely = asyncio.create_task(first.perform(keeper, lambda: floor.duty(30)))
         await until(lambda: floor.here)
