@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-
-from prometheus_client import generate_latest
+from typing import Any
 
 from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.telemetry.metrics import Metrics
@@ -22,23 +21,43 @@ def grind(seconds: float, over: Callable[[], object] = lambda: False) -> None:
 async def test_a_blocked_loop_is_told_with_the_line_that_blocks_it(log_lines):
     metrics = Metrics()
 
+    # A busy machine may block the loop elsewhere too, for the tenth of a second that is told.
+    def barks(where: str = "") -> list[dict[str, Any]]:
+        return [line for line in log_lines() if "where" in line and where in line["where"]]
+
+    def told() -> bool:
+        return bool(barks("in grind"))
+
+    def counted() -> float | None:
+        return metrics.registry.get_sample_value("holdfast_loop_blocked_seconds_count")
+
     async def agent() -> None:
-        grind(30.0, log_lines)  # until it is told
+        grind(30.0, told)
 
     with LoopWatchdog(0.1, metrics):
         await asyncio.create_task(agent(), name="run-7")
-        await until(lambda: b"holdfast_loop_blocked_seconds_count 1.0" in generate_latest(metrics.registry))
-    bark = log_lines()[0]
+        await until(counted, lambda count: count and count == len(barks()))
+    bark = barks("in grind")[0]
     assert bark["level"] == "warning"
     assert "test_watchdog.py" in bark["where"]
-    assert "in grind" in bark["where"]
     assert bark["task"] == "run-7"
-    assert "grind(30.0, log_lines)" in bark["stack"]
+    assert "grind(30.0, told)" in bark["stack"]
 
 
 async def test_a_loop_that_is_busy_but_goes_on_is_left_alone(log_lines):
-    with LoopWatchdog(1.0, Metrics()):
-        for _ in range(30):  # longer than that, altogether
-            await asyncio.sleep(0.04)
-            grind(0.01)
-    assert log_lines() == []
+    async def longest_pause() -> float:
+        pauses = []
+        with LoopWatchdog(1.0, Metrics()):
+            for _ in range(30):  # longer than that, altogether
+                began = time.monotonic()
+                await asyncio.sleep(0.04)
+                grind(0.01)
+                pauses.append(time.monotonic() - began)
+        return max(pauses)
+
+    # A machine that gave us no CPU for so long has blocked the loop: what is told then is true.
+    while True:
+        told = len(log_lines())
+        if await longest_pause() < 0.5:
+            break
+    assert len(log_lines()) == told
