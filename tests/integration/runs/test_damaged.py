@@ -22,6 +22,7 @@ from tests.support.runs.manual_worker import (
     events,
     expiry_without_retention,
     leases_end,
+    next_ms,
     open_queue,
     submit,
 )
@@ -248,6 +249,7 @@ async def test_a_sweep_passes_over_it(queue, hand):
         await submit(queue, name)
     await damage(queue, "a")
     await queue.redis.xtrim(queue.keys.stream, maxlen=0, approximate=False)
+    await next_ms(queue)
     retention = Retention(queue, Metrics(), ttl_seconds=0.0)
     for _ in range(3):
         await retention.run_once()

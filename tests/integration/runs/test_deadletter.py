@@ -302,7 +302,7 @@ async def test_what_fails_again_while_all_are_replayed_is_not_replayed_again(han
         await hand.settle(await hand.claim_one(), Status.FAILED)
 
     monkeypatch.setattr(partition, "replay", replay_and_fail)
-    dealt = await asyncio.wait_for(dead.replay_all(), 5)
+    dealt = await asyncio.wait_for(dead.replay_all(), 30)
     assert [le.run_id for le in dealt.done] == ["r0", "r1", "r2"]
     assert len((await dead.list()).letters) == 3
 
