@@ -33,7 +33,7 @@ class Face:
 
 @pytest.fixture
 async def system(redis: Redis, redis_settings: RedisSettings) -> AsyncIterator[System]:
-    async with System(redis_settings) as system:
+    async with System(redis_settings, ttl=20.0) as system:
         queues = {name: system.settings.queue.renamed(name) for name in ("media", "even")}
         system.settings = msgspec.structs.replace(system.settings, queues=queues)
         yield system

@@ -29,7 +29,7 @@ def app() -> App:
 
 @pytest.fixture
 async def system(redis, redis_settings):
-    async with System(redis_settings, slots=4) as system:
+    async with System(redis_settings, slots=4, ttl=30.0) as system:
         yield system
 
 
@@ -108,7 +108,7 @@ async def test_an_entry_with_no_field_we_know_is_dead_lettered(system, app, redi
 
 
 async def test_a_foreign_message_over_the_limit_is_dead_lettered(redis, redis_settings, app):
-    async with System(redis_settings, max_payload_bytes=1000) as system:
+    async with System(redis_settings, max_payload_bytes=1000, ttl=30.0) as system:
         await redis.xadd(system.queue.keys.stream, entry('"' + "x" * 2000 + '"'))
         await system.worker(app)
         run = await system.adopted("f1")
@@ -125,7 +125,7 @@ async def test_an_id_that_names_another_runs_feed_does_no_harm(system, app, redi
 
 
 async def test_an_entry_without_an_agent_goes_to_the_queues_default_agent(redis, redis_settings, app):
-    async with System(redis_settings, default_agent="echo") as system:
+    async with System(redis_settings, default_agent="echo", ttl=30.0) as system:
         entry_id = (await redis.xadd(system.queue.keys.stream, {"job_id": "j1", "reason": "new"})).decode()
         await system.worker(app)
         run = await system.adopted(f"entry-{entry_id}")
@@ -180,7 +180,7 @@ def test_no_entry_whatever_it_holds_stops_a_worker(valkey_server, redis_settings
         async def echo(payload):
             return None
 
-        async with System(redis_settings, slots=4, max_attempts=1, name="fuzz") as system:
+        async with System(redis_settings, slots=4, max_attempts=1, name="fuzz", ttl=30.0) as system:
             await system.queue.redis.flushall()
             await system.queue.ensure()
             for fields in entries:

@@ -67,7 +67,7 @@ NUMBERS = st.one_of(st.floats(), st.integers(), st.text(max_size=5), st.none(), 
 
 @pytest.fixture
 async def system(redis, redis_settings):
-    async with System(redis_settings, slots=4, max_attempts=1) as system:
+    async with System(redis_settings, slots=4, max_attempts=1, ttl=30.0) as system:
         yield system
 
 
@@ -112,7 +112,7 @@ def test_odd_errors_and_results_end_as_outcomes(
             cycle.append(cycle)
             return {"object": object(), "cycle": cycle, "nan": float("nan"), "bytes": b"\xff"}[result]
 
-        async with System(redis_settings, name="odd") as system:
+        async with System(redis_settings, name="odd", ttl=30.0) as system:
             worker = await system.worker(app)
             run_id = await system.submit("odd")
             await until(
@@ -131,7 +131,7 @@ async def test_results_of_many_megabytes_are_settled_in_calls_of_bounded_size(re
     async def large(_):
         return "x" * 900_000
 
-    async with System(redis_settings, slots=30) as system:
+    async with System(redis_settings, slots=30, ttl=30.0) as system:
         run_ids = [await system.submit("large", number) for number in range(30)]
         await redis.config_resetstat()
         await system.worker(app)

@@ -17,7 +17,7 @@ from tests.support.runs.system import System
 
 @pytest.fixture
 async def system(redis_settings):
-    async with System(redis_settings) as system:
+    async with System(redis_settings, ttl=30.0) as system:
         yield system
 
 

@@ -27,9 +27,12 @@ from tests.support.runs.partitions import echo_app, in_every_partition, resized,
 from tests.support.runs.system import System, WorkerChild
 from tests.support.waiting import until
 
+PATIENT = {"socket_timeout_seconds": 30.0, "connect_timeout_seconds": 30.0}
+"""For connections that are refused or reset: nobody has to wait for that, and a slow machine is no outage."""
+
 
 async def test_a_partitioned_queue_is_one_queue(redis, redis_settings):
-    async with System(redis_settings, partitions=4, slots=4) as system:
+    async with System(redis_settings, partitions=4, slots=4, ttl=30.0) as system:
         queue = system.queue
         ids = await in_every_partition(system, "echo")
         ids += [(await queue.submit(Submission(agent="echo", input=n))).run_id for n in range(8)]
@@ -57,7 +60,7 @@ async def test_a_partitioned_queue_is_one_queue(redis, redis_settings):
 
 
 async def test_what_is_done_to_a_run_finds_it_in_its_partition(redis, redis_settings):
-    async with System(redis_settings, partitions=4, slots=20) as system:
+    async with System(redis_settings, partitions=4, slots=20, ttl=30.0) as system:
         queue = system.queue
         await system.worker(echo_app(), "w")
         feeds = Feeds(queue, redis_settings)
@@ -79,7 +82,7 @@ async def test_what_is_done_to_a_run_finds_it_in_its_partition(redis, redis_sett
 
 
 async def test_the_dead_letters_of_all_partitions_are_one_list(redis, redis_settings):
-    async with System(redis_settings, partitions=4, max_attempts=1) as system:
+    async with System(redis_settings, partitions=4, max_attempts=1, ttl=30.0) as system:
         await system.worker(echo_app(), "w")
         ids = await in_every_partition(system, "fails")
         for run_id in ids:
@@ -100,7 +103,7 @@ async def test_the_dead_letters_of_all_partitions_are_one_list(redis, redis_sett
 
 
 async def test_the_gate_is_that_of_the_whole_queue(redis, redis_settings):
-    async with System(redis_settings, partitions=4) as system:
+    async with System(redis_settings, partitions=4, ttl=30.0) as system:
         await system.queue.pause("upgrade")
         assert (await system.queue.gate()).mode == "paused"
         for n in range(4):
@@ -119,7 +122,7 @@ async def test_the_gate_is_that_of_the_whole_queue(redis, redis_settings):
 
 async def test_a_pause_reaches_partitions_that_only_others_count_on(redis, redis_settings):
     """Fails if it goes by what was known some seconds ago."""
-    async with System(redis_settings) as system:
+    async with System(redis_settings, ttl=30.0) as system:
         await system.queue.depth()  # looks around, and knows of one
         wide = resized(system, 4)
         await wide.submit("echo")
@@ -132,7 +135,7 @@ async def test_a_pause_reaches_partitions_that_only_others_count_on(redis, redis
 
 async def test_the_janitor_looks_after_partitions_whoever_heard_of_them_first(redis, redis_settings):
     """Fails if what the gauges learn is no news to the rounds: nobody would sweep them."""
-    async with System(redis_settings) as system, Connections(system.settings) as connections:
+    async with System(redis_settings, ttl=30.0) as system, Connections(system.settings) as connections:
         janitor = Janitor(connections, Metrics())
         wide = resized(system, 4)
         await wide.submit("echo")
@@ -146,7 +149,8 @@ async def test_nothing_is_sent_before_it_was_said_how_many_partitions_there_are(
     redis, redis_settings, proxied_settings, fault_proxy
 ):
     """Fails if the word may get lost: a worker or reader that counts on one would never find the run."""
-    async with System(redis_settings) as narrow, System(proxied_settings, partitions=4) as wide:
+    patient = msgspec.structs.replace(proxied_settings, **PATIENT)
+    async with System(redis_settings, ttl=30.0) as narrow, System(patient, partitions=4, ttl=30.0) as wide:
         fault_proxy.refuse()
         with pytest.raises(RedisUnavailable, match="did not answer"):
             await wide.submit("echo", thread_id=thread_in(3))
@@ -163,7 +167,10 @@ async def test_nothing_is_sent_before_it_was_said_how_many_partitions_there_are(
 
 async def test_a_run_in_a_partition_that_is_new_is_found_at_once(redis, redis_settings):
     """Fails if it is told that there is no such run, for as long as the number of partitions is trusted."""
-    async with System(redis_settings) as narrow, System(redis_settings, partitions=4) as wide:
+    async with (
+        System(redis_settings, ttl=30.0) as narrow,
+        System(redis_settings, partitions=4, ttl=30.0) as wide,
+    ):
         await narrow.queue.depth()  # from here on it counts on one, for some seconds
         run_id = await wide.submit("echo", thread_id=thread_in(3))
         assert (await narrow.queue.get(run_id)).id == run_id
@@ -172,7 +179,8 @@ async def test_a_run_in_a_partition_that_is_new_is_found_at_once(redis, redis_se
 
 async def test_a_look_that_failed_is_not_what_is_known(redis, redis_settings, proxied_settings, fault_proxy):
     """Fails if nothing is asked for some seconds after it: the depth would be 0 with a run in the fourth."""
-    async with System(redis_settings, partitions=4) as wide, System(proxied_settings) as narrow:
+    patient = msgspec.structs.replace(proxied_settings, **PATIENT)
+    async with System(redis_settings, partitions=4, ttl=30.0) as wide, System(patient, ttl=30.0) as narrow:
         run_id = await wide.submit("echo", thread_id=thread_in(3))
         fault_proxy.refuse()
         with pytest.raises(DISCONNECTS):
@@ -187,7 +195,7 @@ async def test_a_look_that_failed_is_not_what_is_known(redis, redis_settings, pr
 
 async def test_asking_twice_finds_the_same_run(redis, redis_settings):
     """By its id, by its idempotency key, and with a concurrency key too."""
-    async with System(redis_settings, partitions=8) as system:
+    async with System(redis_settings, partitions=8, ttl=30.0) as system:
         queue = system.queue
         for n in range(20):
             for given in (
@@ -219,7 +227,7 @@ async def test_the_slots_are_the_workers_and_taken_in_turn(redis, redis_settings
         await asyncio.sleep(0.002)
         going -= 1
 
-    async with System(redis_settings, partitions=4, slots=3) as system:
+    async with System(redis_settings, partitions=4, slots=3, ttl=30.0) as system:
         # Not by thread, which would be one after the other anyway.
         for n, count in enumerate((200, 5, 5, 5)):
             await system.queue.partitions[n].submit_many([Submission(agent="note", input=n)] * count)
@@ -268,7 +276,8 @@ async def test_the_order_of_a_thread_is_kept(redis, redis_settings, seed):
         await asyncio.sleep(dice.choice((0, 0, 0.001, 0.003)))
         going[ctx.thread_id] -= 1
 
-    async with System(redis_settings, partitions=dice.choice((2, 4, 7)), slots=dice.choice((2, 5))) as system:
+    numbers = {"partitions": dice.choice((2, 4, 7)), "slots": dice.choice((2, 5))}
+    async with System(redis_settings, ttl=30.0, **numbers) as system:
         for name in ("a", "b"):
             await system.worker(app, name)
         senders = [system.queue, resized(system, system.settings.queue.partitions).queue]
@@ -295,13 +304,13 @@ async def test_growing_with_work_in_flight_loses_nothing(redis, redis_settings):
         await asyncio.sleep(0.001)
         done[number] += 1
 
-    async with System(redis_settings, partitions=1, slots=4) as system:
+    async with System(redis_settings, partitions=1, slots=4, ttl=30.0) as system:
         old = await system.worker(app, "old")
         ids = [await system.submit("note", n, thread_id=f"t{n % 20}") for n in range(100)]
         grown = resized(system, 4)
         ids += [await grown.submit("note", n, thread_id=f"t{n % 20}") for n in range(100, 200)]
         for run_id in ids:  # also those of partitions that this worker was never told of
-            assert (await grown.ended(run_id, 20)).status is Status.SUCCEEDED
+            assert (await grown.ended(run_id)).status is Status.SUCCEEDED
         assert {desk.queue.keys.stream for desk in old.process._desks} == {
             "agent-queue",
             *(f"agent-queue.p{n}" for n in (1, 2, 3)),
@@ -319,7 +328,7 @@ async def test_growing_with_work_in_flight_loses_nothing(redis, redis_settings):
 
 
 async def test_shrinking_serves_what_is_left(redis, redis_settings):
-    async with System(redis_settings, partitions=4, slots=2) as system:
+    async with System(redis_settings, partitions=4, slots=2, ttl=30.0) as system:
         ids = [await system.submit("echo", n, thread_id=f"t{n}") for n in range(40)]
         waiting = [await system.submit("echo", 1, thread_id=thread_in(3), delay_seconds=1.5)]
         shrunk = resized(system, 2)
@@ -337,7 +346,7 @@ async def test_shrinking_serves_what_is_left(redis, redis_settings):
 async def test_a_number_is_kept_while_something_is_left_or_somebody_says_it(
     redis, redis_settings, monkeypatch
 ):
-    async with System(redis_settings, partitions=4) as system:
+    async with System(redis_settings, partitions=4, ttl=30.0) as system:
         await system.submit("echo", thread_id=thread_in(3))
         small = RunQueue(QueueSettings(partitions=2), redis)
         await small.look_around()
@@ -363,7 +372,7 @@ async def test_a_killed_workers_runs_go_on_in_every_partition(redis, redis_setti
         "    await asyncio.sleep(0.2 if ctx.attempt > 1 else 600)\n"
         "    return ctx.attempt\n"
     )
-    async with System(redis_settings, partitions=4, slots=8) as system:
+    async with System(redis_settings, partitions=4, slots=8, ttl=2.0) as system:
         partitions = {"HOLDFAST_QUEUE_PARTITIONS": "4", "WORKER_POD_MESSAGES_BATCH_SIZE": "8"}
         first = WorkerChild(system.settings, f"{agents}:app", "first", **partitions)
         second = None
@@ -395,7 +404,7 @@ async def test_an_agent_in_its_own_process_speaks_in_its_runs_partition(redis, r
         "    await ctx.emit('began', n)\n"
         "    return await ctx.interrupt(n)\n"
     )
-    async with System(redis_settings, partitions=4, slots=4) as system:
+    async with System(redis_settings, partitions=4, slots=4, ttl=30.0) as system:
         await system.worker(load_app(f"{agents}:app"), "w")
         feeds = Feeds(system.queue, redis_settings)
         for n, run_id in enumerate(await in_every_partition(system, "asks")):

@@ -105,7 +105,7 @@ async def worker_whose_server_hangs_once_it_has_joined(system: System, app: App,
 
 
 async def test_a_whole_life_over_the_servers_of_a_cluster(nodes):
-    async with System(settings_of(nodes), partitions=4, slots=8) as system:
+    async with System(settings_of(nodes), partitions=4, slots=8, ttl=30.0) as system:
         queue = system.queue
         assert {server_of(nodes, partition) for partition in queue.partitions} == {0, 1, 2}
         await system.worker(echo_app(), "a")
@@ -212,7 +212,7 @@ async def test_a_run_that_is_claimed_too_late_for_its_slot_goes_back_to_the_queu
 
 async def test_a_server_that_hangs_costs_only_its_own_leases(nodes):
     """The keeper has two connections, as many as there are partitions on the server that hangs."""
-    async with System(settings_of(nodes), partitions=4, slots=4, ttl=2.0) as system:
+    async with System(settings_of(nodes), partitions=4, slots=4, ttl=6.0) as system:
         homes = homes_of(nodes, system)
         bodies = Bodies()
         await system.worker(bodies.app, "w")
@@ -235,7 +235,7 @@ async def test_a_server_that_hangs_costs_only_its_own_leases(nodes):
 
 async def test_a_worker_that_can_not_leave_one_server_is_not_taken_for_alive_by_the_others(nodes):
     """Its record would say so for three more heartbeats, which is half a minute by default."""
-    async with System(settings_of(nodes), partitions=4, slots=1, heartbeat=30.0) as system:
+    async with System(settings_of(nodes), partitions=4, slots=1, heartbeat=30.0, ttl=30.0) as system:
         homes = {server_of(nodes, partition) for partition in system.queue.partitions}
         name = "w"
         records = (members_key(), member_key("worker", name), pod_key("worker", name))

@@ -34,7 +34,7 @@ async def test_the_rights_in_the_guide_are_enough(start_valkey):
         return value
 
     url = server.tcp_url.replace("127", "holdfast:secret@127", 1)
-    async with root, System(RedisSettings(url=url)) as system:
+    async with root, System(RedisSettings(url=url), ttl=30.0) as system:
         worker = await system.worker(app)
         runs = [
             await system.submit("echo", 1),
@@ -66,7 +66,7 @@ async def test_a_user_that_may_use_no_channels_ends_its_runs_once(start_valkey):
         return value
 
     url = server.tcp_url.replace("127", "silent:secret@127", 1)
-    async with root, System(RedisSettings(url=url), ttl=1.0) as system:
+    async with root, System(RedisSettings(url=url), ttl=30.0) as system:
         await system.worker(app)
         for value in range(50):  # so many that it is asked first who listens, too
             await system.submit("echo", value, run_id=f"r{value}")

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 async def system(redis, redis_settings):
-    async with System(redis_settings) as system:
+    async with System(redis_settings, ttl=30.0) as system:
         yield system
 
 

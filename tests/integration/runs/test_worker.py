@@ -32,7 +32,7 @@ def app() -> App:
 
 @pytest.fixture
 async def system(redis, redis_settings):
-    async with System(redis_settings, slots=4) as system:
+    async with System(redis_settings, slots=4, ttl=30.0) as system:
         yield system
 
 
@@ -53,7 +53,7 @@ async def test_a_run_is_performed_and_its_result_kept(system, app):
 
 async def test_an_idle_worker_starts_a_run_at_once(redis, redis_settings, app):
     """A run ends the worker's blocked read of a minute."""
-    async with System(redis_settings, slots=4, block_ms=60_000) as system:
+    async with System(redis_settings, slots=4, block_ms=60_000, ttl=30.0) as system:
         await system.worker(app)
         for n in range(5):
             run = await system.ended(await system.submit("echo", n))
@@ -197,7 +197,7 @@ async def test_the_deadline_is_the_runs_own_or_its_agents_or_the_queues(redis, r
     async def slow(payload):
         await asyncio.Event().wait()
 
-    async with System(redis_settings, timeout_seconds=seconds) as system:
+    async with System(redis_settings, timeout_seconds=seconds, ttl=30.0) as system:
         await system.worker(app)
         run_id = await system.submit("slow", timeout_seconds=of_run)
         run = await system.ended(run_id)
@@ -271,7 +271,7 @@ async def test_an_input_with_a_number_that_json_has_not_is_refused(system):
 
 
 async def test_a_result_over_the_limit_fails_the_run(redis, redis_settings, app):
-    async with System(redis_settings, max_payload_bytes=1000) as system:
+    async with System(redis_settings, max_payload_bytes=1000, ttl=30.0) as system:
 
         @app.agent
         async def huge(payload):
@@ -284,7 +284,7 @@ async def test_a_result_over_the_limit_fails_the_run(redis, redis_settings, app)
 
 
 async def test_an_unknown_agent_is_tried_elsewhere_and_then_given_up_by_name(redis, redis_settings, app):
-    async with System(redis_settings, max_attempts=2) as system:
+    async with System(redis_settings, max_attempts=2, ttl=30.0) as system:
         run_id = await system.submit("nobody")
         await system.worker(app)
         run = await system.ended(run_id)
@@ -330,7 +330,7 @@ async def test_the_same_idempotency_key_is_the_same_run(system, app):
 
 async def test_a_key_stands_for_its_run_as_long_as_that_is_known(redis, redis_settings):
     """Fails if it is forgotten when ended runs are: a long run was begun a second time while the first one went on."""
-    async with System(redis_settings, retention_seconds=1.0) as system:
+    async with System(redis_settings, retention_seconds=1.0, ttl=30.0) as system:
         key = {"agent": "echo", "idempotency_key": "k"}
         first = await system.queue.submit(Submission(**key))
         assert await redis.pttl(f"{system.queue.keys.idempotency_prefix}k") > 60_000
@@ -349,7 +349,7 @@ async def test_a_key_used_twice_in_one_batch_is_one_run(system):
 
 
 async def test_urgent_runs_go_first(redis, redis_settings, app):
-    async with System(redis_settings, slots=1) as system:
+    async with System(redis_settings, slots=1, ttl=30.0) as system:
         order: list[str] = []
 
         @app.agent
@@ -364,7 +364,7 @@ async def test_urgent_runs_go_first(redis, redis_settings, app):
 
 
 async def test_no_lane_starves_beside_the_others(redis, redis_settings, app):
-    async with System(redis_settings, slots=1) as system:
+    async with System(redis_settings, slots=1, ttl=30.0) as system:
         order: list[str] = []
 
         @app.agent
@@ -383,7 +383,7 @@ async def test_no_lane_starves_beside_the_others(redis, redis_settings, app):
 
 
 async def test_a_flood_of_urgent_runs_does_not_starve_the_low_lane(redis, redis_settings, app):
-    async with System(redis_settings, slots=1) as system:
+    async with System(redis_settings, slots=1, ttl=30.0) as system:
         order: list[str] = []
 
         @app.agent
@@ -440,7 +440,7 @@ def sample(worker, name: str, **labels: str) -> float | None:
 @pytest.mark.parametrize("stop", ["deadline", "cancel"])
 async def test_a_run_ends_though_its_agent_ignores_its_stop(redis, redis_settings, app, stop, log_lines):
     """Fails without a grace: such a run is never settled, and its worker holds its lease for ever."""
-    brief = System(redis_settings, slots=2, stop_grace_seconds=0.05)
+    brief = System(redis_settings, slots=2, stop_grace_seconds=0.05, ttl=30.0)
     async with brief as system, Stubborn(app) as stubborn:
         worker = await system.worker(app)
         run_id = await system.submit("stubborn", timeout_seconds=0.1 if stop == "deadline" else None)
@@ -474,7 +474,7 @@ async def test_a_claim_that_redis_has_lost_gives_no_fence_to_two_bodies(redis, r
             await asyncio.Event().wait()
         ended.append(ctx.fence)
 
-    async with System(redis_settings, slots=4) as system:
+    async with System(redis_settings, slots=4, ttl=30.0) as system:
         worker = await system.worker(app)
         keys, group = system.queue.keys, system.queue.settings.group
         run_id = await system.submit("slow")
@@ -491,7 +491,7 @@ async def test_a_claim_that_redis_has_lost_gives_no_fence_to_two_bodies(redis, r
 
 
 async def test_a_replay_beside_the_body_that_lingers_has_a_fence_of_its_own(redis, redis_settings, app):
-    brief = System(redis_settings, slots=2, stop_grace_seconds=0.05)
+    brief = System(redis_settings, slots=2, stop_grace_seconds=0.05, ttl=30.0)
     async with brief as system, Stubborn(app) as stubborn:
         await system.worker(app)
         run_id = await system.submit("stubborn", timeout_seconds=0.1)
@@ -505,7 +505,7 @@ async def test_a_replay_beside_the_body_that_lingers_has_a_fence_of_its_own(redi
 
 async def test_a_worker_leaves_without_an_agent_that_lingers(redis, redis_settings, app):
     """Its task would keep the process for ever: the event loop waits for it when it closes."""
-    brief = System(redis_settings, slots=2, stop_grace_seconds=0.05)
+    brief = System(redis_settings, slots=2, stop_grace_seconds=0.05, ttl=30.0)
     async with brief as system, Stubborn(app):
         left: list[int] = []
         process = WorkerProcess(system.settings, app, abandon=lambda: left.append(1))
@@ -554,16 +554,17 @@ async def test_a_running_run_is_cancelled_at_once(redis, redis_settings, app):
     assert (run.status, run.error.message) == (Status.CANCELLED, "enough")
 
 
-async def test_a_cancel_that_the_channel_missed_comes_with_the_lease_beat(system, app, redis):
+async def test_a_cancel_that_the_channel_missed_comes_with_the_lease_beat(redis, redis_settings, app):
     @app.agent
     async def endless(payload):
         await asyncio.Event().wait()
 
-    run_id = await system.submit("endless")
-    await system.worker(app)
-    await system.reaches(run_id, Status.RUNNING)
-    await redis.hset(system.queue.keys.run(run_id), "cancel", "quietly")
-    assert (await system.ended(run_id)).status is Status.CANCELLED
+    async with System(redis_settings, ttl=4.0) as system:
+        run_id = await system.submit("endless")
+        await system.worker(app)
+        await system.reaches(run_id, Status.RUNNING)
+        await redis.hset(system.queue.keys.run(run_id), "cancel", "quietly")
+        assert (await system.ended(run_id)).status is Status.CANCELLED
 
 
 async def test_what_has_ended_cannot_be_cancelled(system, app):
@@ -650,7 +651,7 @@ async def test_a_draining_queue_works_off_what_it_has_and_takes_no_more(system, 
 
 
 async def test_a_full_queue_refuses_instead_of_trimming(redis, redis_settings):
-    async with System(redis_settings, max_depth=3) as system:
+    async with System(redis_settings, max_depth=3, ttl=30.0) as system:
         tickets = await system.queue.submit_many([Submission(agent="echo") for _ in range(5)])
         assert [isinstance(ticket, QueueFull) for ticket in tickets] == [False, False, False, True, True]
         assert tickets[4].retry_after > 0
@@ -658,7 +659,7 @@ async def test_a_full_queue_refuses_instead_of_trimming(redis, redis_settings):
 
 
 async def test_a_worker_never_holds_more_than_it_has_slots(redis, redis_settings, app):
-    async with System(redis_settings, slots=3) as system:
+    async with System(redis_settings, slots=3, ttl=30.0) as system:
         going, most, full = 0, 0, asyncio.Event()
 
         @app.agent
@@ -687,7 +688,7 @@ async def test_a_worker_never_holds_more_than_it_has_slots(redis, redis_settings
 
 
 async def test_max_pending_caps_what_a_worker_holds(redis, redis_settings, app):
-    async with System(redis_settings, slots=10, max_pending=2) as system:
+    async with System(redis_settings, slots=10, max_pending=2, ttl=30.0) as system:
         gate = asyncio.Event()
 
         @app.agent
@@ -706,7 +707,7 @@ async def test_max_pending_caps_what_a_worker_holds(redis, redis_settings, app):
 
 
 async def test_too_large_a_message_is_refused_by_name(redis, redis_settings):
-    async with System(redis_settings, max_payload_bytes=100) as system:
+    async with System(redis_settings, max_payload_bytes=100, ttl=30.0) as system:
         with pytest.raises(PayloadTooLarge, match="max_payload_bytes = 100"):
             await system.submit("echo", "x" * 200)
 
