@@ -111,7 +111,7 @@ async def test_a_cancelled_run_raises_with_its_reason(client, worker, system):
     with pytest.raises(RunCancelled, match="no longer wanted"):
         await waiting.result(timeout=10)
     with pytest.raises(RunCancelled, match="too late"):
-        await running.result(timeout=10)
+        await running.result(timeout=30)
 
 
 async def test_waiting_may_end_before_the_run_does(client):
@@ -311,12 +311,13 @@ async def test_events_of_nobody_are_not_found(client):
         await anext(client.handle("nobody").events())
 
 
-async def test_leaving_the_events_early_leaves_nothing_behind(client, worker):
+async def test_leaving_the_events_early_leaves_nothing_behind(client, worker, system):
     handle = await client.submit("sleep")
     for _ in range(3):
         events = handle.events()
         assert (await anext(events)).type == "submitted"
         await events.aclose()
+    await system.reaches(handle.run_id, Status.RUNNING)
     assert await client.cancel(handle.run_id) == "requested"
 
 
@@ -655,7 +656,7 @@ async def test_who_waits_while_another_thread_closes_the_client_is_told(face):
         calls = client._thread._calls
         await until(lambda: len(calls) == len(waiting))
         await asyncio.to_thread(client.__exit__, None, None, None)
-    done, late = await asyncio.wait(waiting, timeout=10)
+    done, late = await asyncio.wait(waiting, timeout=30)
     assert not late
     for task in done:
         with pytest.raises(HoldfastError, match=r"closed while a call waited|not open"):
