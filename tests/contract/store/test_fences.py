@@ -119,7 +119,7 @@ async def test_what_the_old_owner_was_told_is_written_is_seen_by_the_new_one(sto
         await asyncio.sleep(0)
         await new.step("any")
         with pytest.raises(LeaseLost):
-            await asyncio.wait_for(working, 10)
+            await asyncio.wait_for(working, 30)
         assert [name for name in told if await new.step(name) is None] == []
 
 

@@ -90,7 +90,7 @@ async def test_a_flood_of_reads_does_not_delay_a_submission(redis, redis_setting
         queue = connections.sender(system.settings.queue)
         reads = [asyncio.create_task(connections.redis.blpop("nothing")) for _ in range(2)]
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):  # the reads end after 60 s
                 await until(
                     lambda: redis.info("clients"), lambda found: found["blocked_clients"] >= len(reads)
                 )
