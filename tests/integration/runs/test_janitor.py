@@ -328,7 +328,9 @@ async def test_a_janitor_that_loses_redis_stops_before_another_can_begin(
     """Fails without the trust window: the pass goes on while the second janitor has the office."""
     floor = Floor()
     queue = await open_queue(redis)
-    patient = msgspec.structs.replace(proxied_settings, socket_timeout_seconds=30.0)
+    patient = msgspec.structs.replace(
+        proxied_settings, socket_timeout_seconds=30.0, connect_timeout_seconds=30.0
+    )
     async with offices(patient, "cut off", ttl=2.0) as (keeper, (first,)):
         first._longest_seconds = 60
         lonely = asyncio.create_task(first.perform(keeper, lambda: floor.duty(30)))
