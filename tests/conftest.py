@@ -29,6 +29,13 @@ from tests.support.store.postgres import postgres_server, postgres_url, start_po
 
 pytest_plugins = ["tests.support.ordering", "tests.support.not_tested"]
 
+with contextlib.suppress(ModuleNotFoundError):  # Rustic AI's environment has no Hypothesis
+    import hypothesis
+
+    # By default an example that takes 0.2 s fails, which any does that has to wait for a CPU.
+    hypothesis.settings.register_profile("tests", hypothesis.settings(), deadline=None)
+    hypothesis.settings.load_profile("tests")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # A background job of a script ignores SIGINT, and so would all that tests start and interrupt.

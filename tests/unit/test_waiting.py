@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.waiting import stays, until, wait_until
 
@@ -58,3 +61,10 @@ async def test_what_happens_meanwhile_ends_the_proof_that_nothing_happens():
     asyncio.get_running_loop().call_later(0.02, happened.append, 1)
     with pytest.raises(AssertionError, match="no longer: nothing has happened"):
         await stays(lambda: not happened, seconds=60, what="nothing has happened")
+
+
+@settings(max_examples=1)
+@given(st.just(0.3))
+def test_an_example_that_waits_for_a_cpu_does_not_fail(seconds: float):
+    """Fails with the deadline that Hypothesis has by default, which is 0.2 s."""
+    time.sleep(seconds)
