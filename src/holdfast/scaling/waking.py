@@ -197,6 +197,9 @@ class Watch:
         # guard: wake-idle-queues-only
         idle = _queues(listener for listener in self._listeners if not listener.active)
         lanes = [each for queue in idle for each in ends.get(queue, ())]
+        # Where their ends could not be told, nothing wakes us: we look again soon, however rare polls are.
+        unwatched = bool(idle) and not lanes
+        rest = min(self._poll_seconds, _MARGIN_SECONDS) if unwatched else self._poll_seconds
         waiting = self._waiting = asyncio.timeout(pause + self._poll_seconds + _MARGIN_SECONDS)
         try:
             try:
@@ -204,7 +207,7 @@ class Watch:
                     await asyncio.sleep(pause)
                     if lanes:  # guard: wake-by-read
                         return await self._read(lanes)
-                    await asyncio.sleep(self._poll_seconds)
+                    await asyncio.sleep(rest)
             finally:  # before anything else is waited for: a timeout that is over can't be moved
                 self._waiting = None
         except (*TROUBLE, HoldfastError) as exc:
