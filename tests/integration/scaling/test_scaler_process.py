@@ -51,7 +51,9 @@ OTHER_KEY = str(HERE / "other.key")
 @pytest.fixture
 def environ(redis_url: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    return kept | {"REDIS_URL": redis_url, "HOLDFAST_SCALER_PORT": "0", "HEARTBEAT_INTERVAL": "0.2"}
+    # A member that has no CPU for three beats is none: here nobody waits for one that is silent.
+    patient = {"HEARTBEAT_INTERVAL": "10", "HOLDFAST_SCALER_ANSWER_SECONDS": "30"}
+    return kept | patient | {"REDIS_URL": redis_url, "HOLDFAST_SCALER_PORT": "0"}
 
 
 def holdfast(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

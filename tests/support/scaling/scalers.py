@@ -30,14 +30,17 @@ QUEUE, OTHER = "agent-queue", "browser-jobs"
 
 
 def settings_of(redis: RedisSettings, **scaler: Any) -> Settings:
-    """Two queues: the default one with 3 slots, the other with 5."""
+    """Two queues: the default one with 3 slots, the other with 5.
+
+    Redis may take long to answer: the default 2 s are over where a busy machine has no CPU for us or for Redis.
+    """
     return Settings(
         redis=redis,
         messaging=MessagingSettings(queue=QUEUE),
         queue=QueueSettings(name=QUEUE),
         queues={OTHER: QueueSettings(name=OTHER, slots=5, scaling=ScalingSettings(age_weight=1.0))},
         worker=WorkerSettings(heartbeat_seconds=0.5),
-        scaler=ScalerSettings(**{"port": 0, "poll_seconds": 0.2, **scaler}),
+        scaler=ScalerSettings(**{"port": 0, "poll_seconds": 0.2, "answer_seconds": 30.0, **scaler}),
     )
 
 
@@ -128,6 +131,7 @@ class ScalerChild(WorkerChild):
         variables = {
             "HOLDFAST_SCALER_PORT": str(settings.scaler.port),
             "HOLDFAST_SCALER_POLL_SECONDS": str(settings.scaler.poll_seconds),
+            "HOLDFAST_SCALER_ANSWER_SECONDS": str(settings.scaler.answer_seconds),
             "HEARTBEAT_INTERVAL": str(settings.worker.heartbeat_seconds),
         }
         super().__init__(settings, "", name, code=code, **variables | environ)
