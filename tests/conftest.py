@@ -135,6 +135,14 @@ def proxied_settings(redis_settings: RedisSettings, fault_proxy: FaultProxy) -> 
     )
 
 
+@pytest.fixture
+def patient_settings(proxied_settings: RedisSettings) -> RedisSettings:
+    """Settings that lead through the proxy, for faults that nobody waits for: a busy machine reaches no timeout."""
+    return msgspec.structs.replace(
+        proxied_settings, socket_timeout_seconds=30.0, connect_timeout_seconds=30.0
+    )
+
+
 StartValkey = Callable[..., ValkeyProcess]
 
 
