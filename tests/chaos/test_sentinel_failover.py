@@ -174,7 +174,7 @@ async def test_a_resident_lives_through_a_failover(guarded, redis):
 
 
 async def test_a_relay_goes_on_where_it_was_after_a_failover(guarded, redis):
-    async with Receiver() as receiver, Outside(redis, receiver.url) as outside:
+    async with Receiver() as receiver, Outside(redis, receiver.url, ttl=2.0) as outside:
         running = outside.relay()
         await outside.run("a")
         await outside.say("a", *["chunk"] * 20)

@@ -101,7 +101,7 @@ async def test_a_receiver_that_fails_is_tried_again_and_nothing_is_lost_or_passe
     outside, receiver, trouble
 ):
     receiver.status = trouble
-    running = outside.relay()
+    running = outside.relay(**({"timeout_seconds": 0.5} if trouble == "hang" else {}))
     await outside.run("a")
     await outside.say("a", "submitted", "started", "succeeded")
     await until(lambda: len(receiver.got) >= 3)
@@ -171,11 +171,11 @@ async def test_an_answer_that_came_in_a_pause_at_the_very_end_of_the_timeout_cou
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        timeout = _AnswerTimeout(0.5)
+        timeout = _AnswerTimeout(3.0)
         async with timeout:
             timeout._left = 1
             theirs.send(b"x")
-            loop.call_soon(time.sleep, 0.3)
+            loop.call_soon(time.sleep, 0.7)  # more than two slices of the timeout
             assert await loop.sock_recv(ours, 1) == b"x"
             for _ in range(5):  # an answer is read in several steps
                 await asyncio.sleep(0)
@@ -201,18 +201,17 @@ async def test_a_receiver_that_dies_and_comes_back_gets_everything_in_order(outs
 async def test_other_runs_flow_while_one_runs_receiver_is_down(redis, redis_settings):
     async with Receiver() as good, Receiver() as bad, Outside(redis_settings) as outside:
         bad.status = "hang"
-        outside.relay()
+        outside.relay(timeout_seconds=60.0)  # who waits for the bad one waits longer than this test
+        share = outside.settings.relay.concurrency // 4
         for number in range(100):
             await outside.run(f"bad{number}", webhook=f"{bad.url}/{number}")
             await outside.say(f"bad{number}", "submitted", "succeeded")
-        await until(lambda: bad.open > 0)
+        await until(lambda: bad.open >= share)
         await outside.run("good", webhook=good.url)
         await outside.say("good", *["chunk"] * 20)
-        started = time.monotonic()
         await until(lambda: len(good.got) == 20)
-        assert time.monotonic() - started < 5
         assert bad.taken == []
-        assert bad.most_open <= outside.settings.relay.concurrency // 4
+        assert bad.most_open <= share
         bad.status = 204
         bad.release()
         await outside.emptied()
@@ -256,7 +255,8 @@ async def test_what_a_receiver_refuses_is_given_up_after_a_few_tries(outside, re
 
 
 async def test_what_fails_for_too_long_is_given_up_and_the_run_goes_on(redis, redis_settings, receiver):
-    async with Outside(redis_settings, receiver.url, give_up_seconds=0.5) as outside:
+    # Long enough for several tries, also of a relay that has no CPU for most of it.
+    async with Outside(redis_settings, receiver.url, give_up_seconds=4.0) as outside:
         receiver.behave = lambda path, body: 500 if json.loads(body)["id"] == "a/1" else 204
         outside.relay()
         await outside.run("a")
@@ -268,16 +268,19 @@ async def test_what_fails_for_too_long_is_given_up_and_the_run_goes_on(redis, re
 
 
 async def test_retry_after_is_honoured(outside, receiver):
-    receiver.status, receiver.headers = 503, {"retry-after": "1"}
+    arrived: list[float] = []
+
+    def refuse_the_first(_path: str, _body: bytes) -> int:
+        arrived.append(time.monotonic())
+        return 503 if len(arrived) == 1 else 204
+
+    receiver.behave, receiver.headers = refuse_the_first, {"retry-after": "1"}
     outside.relay()
     await outside.run("a")
     await outside.say("a", "submitted")
-    await until(lambda: receiver.got)
-    first = time.monotonic()
-    receiver.status = 204
     await outside.emptied()
-    assert time.monotonic() - first > 0.9
-    assert len(receiver.got) == 2
+    first, second = arrived
+    assert second - first > 0.9
 
 
 async def test_webhooks_are_signed_as_standard_webhooks_has_it(redis, redis_settings, receiver):
@@ -432,7 +435,8 @@ async def test_two_relays_share_the_work_and_repeat_nothing(outside, receiver):
 
 async def test_a_relay_survives_a_redis_that_restarts(restartable_valkey, redis_settings, receiver):
     settings = msgspec.structs.replace(redis_settings, url=restartable_valkey.url)
-    async with Outside(settings, receiver.url) as outside:
+    # What Redis could not tell before it died is claimed again when the lease has ended.
+    async with Outside(settings, receiver.url, ttl=2.0) as outside:
         outside.relay()
         runs = [await outside.run(f"r{number}") for number in range(10)]
         for run in runs:
@@ -446,9 +450,11 @@ async def test_a_relay_survives_a_redis_that_restarts(restartable_valkey, redis_
 
 
 async def test_a_lost_reply_of_redis_repeats_no_event(
-    redis, redis_settings, proxied_settings, fault_proxy, receiver
+    redis, redis_settings, patient_settings, fault_proxy, receiver
 ):
-    async with Outside(proxied_settings, receiver.url) as outside:
+    async with Outside(
+        patient_settings, receiver.url, ttl=6.0
+    ) as outside:  # a lost claim is waited for so long
         outside.redis = redis
         outside.relay()
         await outside.run("a")

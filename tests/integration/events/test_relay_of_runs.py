@@ -23,8 +23,7 @@ from tests.support.runs.manual_worker import expiry_without_retention
 from tests.support.runs.system import System
 from tests.support.waiting import until
 
-# No receiver is slow here but for this event loop, which worker, relay, receiver and test share.
-RELAY = RelaySettings(**{**QUICK, "timeout_seconds": RelaySettings().timeout_seconds})
+RELAY = RelaySettings(**QUICK)
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ async def receiver():
 @pytest.fixture
 async def system(redis, redis_settings, receiver):
     event_api = EventApiSettings(url=receiver.url, secret="the secret")
-    async with System(redis_settings, slots=8, event_api=event_api) as system:
+    async with System(redis_settings, slots=8, ttl=30.0, event_api=event_api) as system:
         yield system
 
 

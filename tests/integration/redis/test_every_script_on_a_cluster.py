@@ -218,7 +218,7 @@ async def visit_events(redis: RedisSettings, nodes: list[ValkeyProcess]) -> None
     async with Receiver() as receiver:
         event_api = EventApiSettings(url=receiver.url, secret="s")
         async with System(redis, name="told", partitions=2, event_api=event_api, ttl=1.0) as system:
-            relays = RelaySettings(**QUICK)
+            relays = RelaySettings(**{**QUICK, "timeout_seconds": 0.5})
             settings: Settings = msgspec.structs.replace(system.settings, relay=relays)
             await system.worker(app, "w")
             receiver.status = 500
