@@ -64,9 +64,9 @@ async def test_the_quickest_answer_counts():
 
 
 async def test_a_slow_network_is_corrected_for(
-    redis: Redis, proxied_settings: RedisSettings, fault_proxy: FaultProxy
+    redis: Redis, patient_settings: RedisSettings, fault_proxy: FaultProxy
 ):
-    client = connect(proxied_settings)
+    client = connect(patient_settings)
     await client.execute_command("PING")
     fault_proxy.delay(0.1)
     clock = RedisClock(client)

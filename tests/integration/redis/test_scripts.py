@@ -174,11 +174,11 @@ async def test_a_restarted_server_is_given_the_script_again(restartable_valkey: 
 
 
 async def test_a_lost_reply_is_not_a_second_call(
-    redis: Redis, proxied_settings: RedisSettings, fault_proxy: FaultProxy
+    redis: Redis, patient_settings: RedisSettings, fault_proxy: FaultProxy
 ):
     script = Script("count", "return redis.call('INCR', KEYS[1])")
     await script(redis, ["n"])
-    client = connect(proxied_settings)
+    client = connect(patient_settings)
     fault_proxy.drop_replies("EVALSHA")
     with pytest.raises(DISCONNECTS):
         await script(client, ["n"])

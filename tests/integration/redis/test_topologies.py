@@ -73,7 +73,7 @@ class TestTls:
     async def test_a_plain_server_is_no_tls_server(self, fault_proxy: FaultProxy):
         url = fault_proxy.url.replace("redis://", "rediss://")
         with pytest.raises(exceptions.ConnectionError):
-            await ping(RedisSettings(url=url, tls_ca_file=CA, connect_timeout_seconds=2))
+            await ping(RedisSettings(url=url, tls_ca_file=CA, connect_timeout_seconds=30))
 
     async def test_a_reset_is_a_connection_error_here_too(self, proxy: FaultProxy):
         client = connect(RedisSettings(url=proxy.url, tls_ca_file=CA))
@@ -255,9 +255,9 @@ class TestCluster:
         assert abs(clock.now() - time.time()) < 1
 
     async def test_a_blocking_read_outlasts_the_socket_timeout(self, nodes: list[ValkeyProcess]):
-        settings = RedisSettings(url=f"redis+cluster://127.0.0.1:{nodes[0].port}", socket_timeout_seconds=0.3)
-        client = connect_blocking(settings, 0.6)
-        assert not await client.execute_command("XREAD", "BLOCK", "600", "STREAMS", "q", "$")
+        settings = RedisSettings(url=f"redis+cluster://127.0.0.1:{nodes[0].port}", socket_timeout_seconds=2.0)
+        client = connect_blocking(settings, 2.3)
+        assert not await client.execute_command("XREAD", "BLOCK", "2300", "STREAMS", "q", "$")
         await client.aclose()
 
     async def test_a_lost_reply_is_not_a_second_call_and_a_reset_is_survived(

@@ -62,9 +62,9 @@ async def test_a_damaged_queue_is_an_error_not_nothing(redis: Redis):
 
 
 async def test_a_redis_that_is_away_is_an_error_never_zero(
-    fault_proxy: FaultProxy, proxied_settings: RedisSettings
+    fault_proxy: FaultProxy, patient_settings: RedisSettings
 ):
-    client = connect(proxied_settings)
+    client = connect(patient_settings)
     try:
         queues = [queue_of(client, name) for name in ("a", "b")]
         assert [need.depth for need in await needs(client, queues)] == [0, 0]
