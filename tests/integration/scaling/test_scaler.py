@@ -251,11 +251,10 @@ async def test_what_is_asked_is_counted_by_queues_that_there_are(redis: Redis, r
 
 
 async def test_what_is_asked_in_one_moment_travels_together(
-    redis: Redis, fault_proxy: FaultProxy, proxied_settings: RedisSettings
+    redis: Redis, fault_proxy: FaultProxy, patient_settings: RedisSettings
 ):
     await submit(redis, 2)
-    patient = msgspec.structs.replace(proxied_settings, socket_timeout_seconds=30.0)
-    async with serving(settings_of(patient)) as service:
+    async with serving(settings_of(patient_settings)) as service:
         caller = Caller(service.port)
         await caller.value()
         before = fault_proxy.commands[b"EVALSHA"]

@@ -262,10 +262,10 @@ async def test_what_has_changed_there_and_back_is_not_told_again():
 
 
 async def test_work_below_the_activation_does_not_keep_us_busy(
-    redis: Redis, fault_proxy: FaultProxy, proxied_settings: RedisSettings
+    redis: Redis, fault_proxy: FaultProxy, patient_settings: RedisSettings
 ):
     """Fails if every entry that is no news is looked at."""
-    async with calling(settings_of(proxied_settings, poll_seconds=5.0)) as caller:
+    async with calling(settings_of(patient_settings, poll_seconds=5.0)) as caller:
         stream = caller.stream(activation="100000")
         assert await heard(stream) is False
         await one_is_blocked(redis)
@@ -278,12 +278,12 @@ async def test_work_below_the_activation_does_not_keep_us_busy(
 
 
 async def test_entries_that_stay_do_not_keep_us_busy(
-    redis: Redis, fault_proxy: FaultProxy, proxied_settings: RedisSettings
+    redis: Redis, fault_proxy: FaultProxy, patient_settings: RedisSettings
 ):
     """A paused queue has entries and wants nobody: they are waited past."""
     queue = await submit(redis, 50)
     await queue.pause()
-    async with calling(settings_of(proxied_settings, poll_seconds=RARELY)) as caller:
+    async with calling(settings_of(patient_settings, poll_seconds=RARELY)) as caller:
         stream = caller.stream()
         assert await heard(stream) is False
         await one_is_blocked(redis)
@@ -316,10 +316,10 @@ async def unavailable(caller: Caller) -> str:
 
 
 async def test_a_stream_outlives_an_outage_and_tells_what_came_meanwhile(
-    redis: Redis, fault_proxy: FaultProxy, proxied_settings: RedisSettings
+    redis: Redis, fault_proxy: FaultProxy, patient_settings: RedisSettings
 ):
     """Fails if it ends with an error: KEDA waits longer after each, up to a minute without any push."""
-    async with calling(settings_of(proxied_settings)) as caller:
+    async with calling(settings_of(patient_settings)) as caller:
         stream, other = caller.stream(), caller.stream(OTHER)
         assert (await heard(stream), await heard(other)) == (False, False)
         fault_proxy.refuse()
@@ -334,10 +334,10 @@ async def test_a_stream_outlives_an_outage_and_tells_what_came_meanwhile(
 
 
 async def test_a_reader_that_is_cut_off_is_not_the_end(
-    redis: Redis, fault_proxy: FaultProxy, proxied_settings: RedisSettings
+    redis: Redis, fault_proxy: FaultProxy, patient_settings: RedisSettings
 ):
     """Fails if a lost connection is taken for a lost Redis, or is not made again."""
-    async with calling(settings_of(proxied_settings, poll_seconds=RARELY)) as caller:
+    async with calling(settings_of(patient_settings, poll_seconds=RARELY)) as caller:
         stream = caller.stream()
         assert await heard(stream) is False
         reader = await one_is_blocked(redis)
