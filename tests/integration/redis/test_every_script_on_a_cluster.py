@@ -131,9 +131,9 @@ async def visit_runs(redis: RedisSettings) -> None:
     async def waits(ctx, payload=None):
         await gate.wait()
 
-    # Times that end while the test looks on, and a prefix as an installation that shares its cluster has it.
+    # A prefix as an installation that shares its cluster has it; runs stay for as long as the test asks for them.
     redis = msgspec.structs.replace(redis, key_prefix="mine:")
-    async with System(redis, partitions=3, slots=4, retention_seconds=1, delete_after_ack=False) as system:
+    async with System(redis, partitions=3, slots=4, retention_seconds=60, delete_after_ack=False) as system:
         queue = system.queue
         worker = await system.worker(app, "w")
         for n in range(6):
