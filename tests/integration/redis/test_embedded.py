@@ -6,9 +6,12 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -241,6 +244,50 @@ async def test_a_port_that_is_taken_is_an_error(short_dir: Path):
         await EmbeddedServer(short_dir, port=port).start()
     taken.close()
     await taken.wait_closed()
+
+
+async def test_another_port_is_taken_where_any_will_do(short_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    """Fails if a port that somebody took since it was found free is the end."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        found = iter([taken.getsockname()[1], embedded._free_port(), embedded._free_port()])
+        monkeypatch.setattr(embedded, "_free_port", lambda: next(found))
+        async with EmbeddedServer(short_dir, port=0) as server:
+            assert server.port != taken.getsockname()[1]
+            assert await set_and_get(server.tcp_url) is None
+
+
+def answering_late(path: Path, seconds: float) -> threading.Thread:
+    """A server that answers the first PING at once, and what comes next much later."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen()
+
+    def answer() -> None:
+        with listening:
+            for reply, late in (
+                (b"+PONG\r\n", 0.0),
+                (b"$\r\nprocess_id:7\r\n", seconds),
+                (b"$1\r\n0\r\n", 0.0),
+            ):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1000)
+                    time.sleep(late)
+                    connection.sendall(reply)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_a_server_that_has_answered_may_take_longer_the_next_time(short_dir: Path):
+    """Fails if joining a server on a busy machine ends where one answer takes as long as a PING may."""
+    server = EmbeddedServer(short_dir)
+    thread = answering_late(server.socket_path, 2.5)
+    server.start_sync()
+    assert server.pid == 7
+    thread.join()
+    server.stop_sync()
 
 
 async def test_a_long_directory_gets_a_short_socket(tmp_path: Path):
