@@ -21,14 +21,18 @@ ROLLOUT = "redis_streams_media_cluster_enabled"
 HTTP_URL = "http://127.0.0.1:8081/jobs"
 
 
-def ingest(settings: Settings, metrics: Metrics, fallback: str = "") -> Producer:
-    """The producer of the auth-service; ``MEDIA_CLUSTER_HTTP_URL`` empty is the time after the roll-out."""
+def ingest(settings: Settings, metrics: Metrics, fallback: str = "", *, patience: float = 2.0) -> Producer:
+    """The producer of the auth-service; ``MEDIA_CLUSTER_HTTP_URL`` empty is the time after the roll-out.
+
+    A job that the queue has not taken within ``patience`` seconds goes to the HTTP service.
+    """
     url = fallback or os.environ.get("MEDIA_CLUSTER_HTTP_URL", HTTP_URL)
     return Producer(
         "auth-service",
         agent="cluster",
         rollout=ROLLOUT,
         fallback=url or None,
+        patience=patience,
         settings=settings,
         metrics=metrics,
     )

@@ -381,7 +381,7 @@ async def test_a_canary_of_10_50_100_and_back_to_0(system, app, results, old_way
     rollouts, metrics = Rollouts(system.queue.redis), Metrics()
     tenants = [f"tenant-{number}" for number in range(60)]
     sent = {"queue": 0, "fallback": 0}
-    async with ingest(system.settings, metrics, old_way) as producer:
+    async with ingest(system.settings, metrics, old_way, patience=30.0) as producer:
         for percent in (10, 50, 100, 0):
             flag = await rollouts.set(ROLLOUT, percent)
             await seen(producer, percent)
@@ -447,7 +447,7 @@ async def test_a_job_whose_reply_was_lost_goes_both_ways_and_is_done_once(
     await Rollouts(system.queue.redis).set(ROLLOUT, 100)
     redis = msgspec.structs.replace(system.settings.redis, url=fault_proxy.url)
     settings = msgspec.structs.replace(system.settings, redis=redis)
-    async with ingest(settings, Metrics(), old_way) as producer:
+    async with ingest(settings, Metrics(), old_way, patience=30.0) as producer:
         await seen(producer, 100)
         # From here on the server has the script: a reply that is lost is not one that asks for it.
         await producer.send(before := new_job(), tenant="acme", run_id=before["job_id"])
