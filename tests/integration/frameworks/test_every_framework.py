@@ -143,7 +143,8 @@ async def test_runs_of_one_thread_continue_one_conversation(system, app, framewo
 async def test_a_failure_is_tried_again_from_where_it_happened(system, app, framework, done, does, gate):
     """The attempt ends by a deadline of the run's own: the next one does not start from nothing."""
     await system.worker(app)
-    run_id = await system.submit(framework, {"prompt": "first slow"}, timeout_seconds=0.5)
+    # Time to come to the tool that waits, also where the first agent of a framework takes a second to begin.
+    run_id = await system.submit(framework, {"prompt": "first slow"}, timeout_seconds=5.0)
     run = await system.ended(run_id)
     assert run.status is Status.TIMED_OUT
     gate.touch()
