@@ -10,7 +10,7 @@ from tests.support.runs.system import System
 
 @pytest.fixture
 async def system(redis, redis_settings):
-    async with System(redis_settings, slots=3, ttl=2.0, drain=0.2) as system:
+    async with System(redis_settings, slots=3, ttl=4.0, drain=0.2) as system:
         yield system
 
 

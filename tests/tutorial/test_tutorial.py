@@ -19,7 +19,7 @@ async def test_1_an_agent_is_a_function_and_a_run_is_one_call_of_it(client, star
 
     await start(app)
     run = await client.submit("greet", "Ada")
-    assert await run.result(timeout=10) == "Hello, Ada!"
+    assert await run.result(timeout=30) == "Hello, Ada!"
 
 
 async def test_2_a_run_waits_in_the_queue_until_there_is_a_worker(client, start):
@@ -32,7 +32,7 @@ async def test_2_a_run_waits_in_the_queue_until_there_is_a_worker(client, start)
     run = await client.submit("greet", "early")
     assert await run.status() == "queued"
     await start(app)
-    assert await run.result(timeout=10) == "Hello, early!"
+    assert await run.result(timeout=30) == "Hello, early!"
 
 
 async def test_3_an_agent_tells_what_it_does_and_everybody_may_listen(client, start):
@@ -70,7 +70,7 @@ async def test_5_what_fails_is_tried_again(client, start):
 
     await start(app)
     run = await client.submit("flaky")
-    assert await run.result(timeout=10) == "done at attempt 3"
+    assert await run.result(timeout=30) == "done at attempt 3"
 
 
 async def test_6_what_cannot_succeed_is_given_up_and_kept_in_the_dead_letters(client, start, system):
@@ -83,7 +83,7 @@ async def test_6_what_cannot_succeed_is_given_up_and_kept_in_the_dead_letters(cl
     await start(app)
     run = await client.submit("hopeless")
     with pytest.raises(RunFailed, match="no such customer"):
-        await run.result(timeout=10)
+        await run.result(timeout=30)
     assert (await system.queue.depth()).dead == 1
 
 
@@ -97,7 +97,7 @@ async def test_7_a_run_has_a_deadline(client, start):
     await start(app)
     run = await client.submit("slow")
     with pytest.raises(RunTimedOut):
-        await run.result(timeout=10)
+        await run.result(timeout=30)
 
 
 async def test_8_a_run_can_be_cancelled_while_it_waits_and_while_it_runs(client, start):
@@ -116,7 +116,7 @@ async def test_8_a_run_can_be_cancelled_while_it_waits_and_while_it_runs(client,
     await run.cancel("enough")
     for cancelled in (waiting, run):
         with pytest.raises(RunCancelled):
-            await cancelled.result(timeout=10)
+            await cancelled.result(timeout=30)
 
 
 async def test_9_a_dead_workers_run_runs_again_elsewhere_under_a_higher_fence(client, start):
@@ -134,7 +134,7 @@ async def test_9_a_dead_workers_run_runs_again_elsewhere_under_a_higher_fence(cl
     await until(lambda: fences)
     await first.vanish()
     await start(app, "second")
-    assert await run.result(timeout=10) == "finished"
+    assert await run.result(timeout=30) == "finished"
     assert fences[1] > fences[0]
 
 
@@ -154,7 +154,7 @@ async def test_a_worker_that_leaves_hands_its_runs_back_and_no_attempt_is_lost(c
     await until(lambda: attempts)
     await start(app, "second")
     await first.stop()
-    assert await run.result(timeout=10) == "finished"
+    assert await run.result(timeout=30) == "finished"
     assert attempts == [1, 1]
 
 
@@ -181,4 +181,4 @@ async def test_c_an_outside_effect_happens_once_if_it_carries_the_runs_key(clien
 
     await start(app)
     run = await client.submit("charge", 5)
-    assert await run.result(timeout=10) == 1
+    assert await run.result(timeout=30) == 1

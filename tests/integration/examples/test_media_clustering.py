@@ -64,7 +64,7 @@ def system_of(redis: RedisSettings, **changes: Any) -> System:
     """The example's queue, as its file describes it; only times are shorter."""
     described = settings_of().queue
     quick = {name: getattr(described, name) for name in described.__struct_fields__ if name != "backoff"}
-    return System(redis, **{**quick, "block_ms": 1000, **changes})
+    return System(redis, **{**quick, "block_ms": 1000, "ttl": 30.0, **changes})
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ async def test_five_attempts_end_in_the_dead_letters(system, app):
 
 
 async def test_a_killed_workers_job_is_reclaimed(redis, redis_settings, results, app):
-    async with system_of(redis_settings, ttl=1.0) as system:
+    async with system_of(redis_settings, ttl=4.0) as system:
         child = WorkerChild(
             system.settings,
             str(EXAMPLE / "app.py"),
@@ -326,7 +326,7 @@ async def test_the_health_endpoint_tells_latency_and_group(system):
         assert answer.status_code == 200
         assert answer.json()["ping_ms"] >= 0
         assert answer.json()["queues"] == [{"queue": STREAM, "group": GROUP, "present": True}]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await until(
                 lambda: api.client().get("/metrics"),
                 lambda found: f'holdfast_queue_depth{{queue="{STREAM}"}}' in found.text,
