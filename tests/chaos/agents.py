@@ -30,6 +30,16 @@ async def work(ctx: Context, seconds: float) -> int:
 
 
 @app.agent
+async def gated(ctx: Context, path: str) -> int:
+    """Go on until somebody makes a file."""
+    note(ctx, "begin")
+    while not Path(path).exists():
+        await asyncio.sleep(0.02)
+    note(ctx, "end")
+    return ctx.attempt
+
+
+@app.agent
 async def held(ctx: Context, _: None) -> int:
     """Never finish under the first fence; finish at once under any later one."""
     note(ctx, "begin")

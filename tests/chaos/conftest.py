@@ -15,7 +15,8 @@ def ledger(tmp_path) -> Ledger:
 
 @pytest.fixture
 async def system(redis, redis_settings):
-    async with System(redis_settings, slots=4, ttl=2.0, drain=5.0) as system:
+    # Short enough to wait for, long enough for a process that gets no CPU for two seconds to keep its leases.
+    async with System(redis_settings, slots=4, ttl=4.0, drain=10.0) as system:
         yield system
 
 

@@ -15,12 +15,12 @@ from holdfast.config import RedisSettings
 from holdfast.runs.run import Status, Submission
 from tests.support.runs.system import System, WorkerChild
 from tests.support.runs.worker_processes import AGENTS, fleet_of
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.chaos
 
 
-async def begun(ledger, run_id: str, times: int = 1, seconds: float = 15.0):
+async def begun(ledger, run_id: str, times: int = 1, seconds: float = PATIENCE_SECONDS):
     """Wait until a run has begun so many times; return those lines."""
     return await until(
         lambda: ledger.lines("begin", run_id), lambda lines: len(lines) >= times, seconds=seconds
@@ -37,7 +37,7 @@ async def test_a_dead_workers_run_is_reclaimed_once_and_soon(system, fleet, ledg
     again = (await begun(ledger, run_id, times=2))[1]
     run = await system.ended(run_id)
     ttl = system.settings.lease.ttl_seconds
-    assert again.at - killed < ttl + 2
+    assert again.at - killed < ttl + 10, "it waited for more than its lease"
     assert (run.status, run.attempt, run.result) == (Status.SUCCEEDED, 2, 2)
     assert run.fence > ledger.lines("begin", run_id)[0].fence
     assert len(ledger.lines("begin", run_id)) == 2
@@ -53,8 +53,8 @@ async def test_a_run_that_kills_its_workers_is_given_up_as_poison(redis, redis_s
     ):
         run_id = await system.submit("killer")
         for number in range(4):
-            await fleet.start(f"victim-{number}")
-            victim = fleet.children[f"victim-{number}"].process
+            # Not until it has joined: it may be dead before anybody has seen that.
+            victim = fleet.launch(f"victim-{number}").process
             await until(
                 functools.partial(system.queue.get, run_id),
                 lambda run, victim=victim: run.status.ended or victim.poll() is not None,
@@ -68,7 +68,7 @@ async def test_a_run_that_kills_its_workers_is_given_up_as_poison(redis, redis_s
 async def test_a_frozen_worker_that_wakes_up_changes_nothing(system, fleet, ledger):
     """SIGSTOP past the ttl, then SIGCONT: its lease is gone, its body ends, its result is refused."""
     first = await fleet.start("first")
-    run_id = await system.submit("work", 6.0)
+    run_id = await system.submit("work", 8.0)
     await begun(ledger, run_id)
     first.freeze()
     await fleet.start("second")
@@ -84,7 +84,7 @@ async def test_a_frozen_worker_that_wakes_up_changes_nothing(system, fleet, ledg
 async def test_an_agent_that_blocks_its_worker_keeps_its_lease(system, fleet, ledger):
     await fleet.start("first")
     await fleet.start("second")
-    run_id = await system.submit("blocking", 5.0)  # 2.5 times the ttl
+    run_id = await system.submit("blocking", 2 * system.settings.lease.ttl_seconds)
     run = await system.ended(run_id)
     assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
     assert len(ledger.lines("begin", run_id)) == 1
@@ -103,23 +103,33 @@ async def test_sigterm_lets_runs_finish_and_exits_0(system, fleet, ledger):
         assert await system.queue.redis.xinfo_consumers(lane, system.queue.settings.group) == []
 
 
-async def test_a_draining_worker_says_what_it_still_waits_for(redis, redis_settings, ledger):
+def waiting_for(worker, running: int = 0) -> list[dict]:
+    """The lines in which a worker that leaves has said for how many runs it waits; for so many, if given."""
+    lines = [json.loads(line) for line in worker.logged().splitlines(keepends=True) if line.endswith("\n")]
+    said = [line for line in lines if line["event"] == "waiting for runs"]
+    return [line for line in said if running in (0, line["running"])]
+
+
+async def test_a_draining_worker_says_what_it_still_waits_for(redis, redis_settings, ledger, tmp_path):
     async with (
-        System(redis_settings, slots=4, ttl=30.0, drain=60.0) as system,
+        System(redis_settings, slots=4, ttl=30.0, drain=600.0) as system,
         fleet_of(system, ledger, HOLDFAST_WORKER_PROGRESS_SECONDS="0.3") as fleet,
     ):
         worker = await fleet.start("first")
-        shorter, longer = await system.submit("work", 2.0), await system.submit("work", 4.0)
+        gates = [tmp_path / "shorter", tmp_path / "longer"]
+        shorter, longer = [await system.submit("gated", str(gate)) for gate in gates]
         await begun(ledger, shorter)
         await begun(ledger, longer)
         worker.terminate()
-        assert await worker.exited(30) == 0
-        lines = [json.loads(line) for line in worker.logged().splitlines()]
-        said = [line for line in lines if line["event"] == "waiting for runs"]
+        for running, gate in zip((2, 1), gates, strict=True):
+            await until(lambda running=running: waiting_for(worker, running))
+            gate.touch()
+        assert await worker.exited() == 0
+        said = waiting_for(worker)
         assert [said[0]["running"], said[-1]["running"]] == [2, 1]
         left = [line["seconds_left"] for line in said]
         assert left == sorted(left, reverse=True)
-        assert 50 < left[-1] < left[0] <= 60
+        assert 500 < left[-1] < left[0] <= 600
         assert {line["name"] for line in said} == {"first"}
         for run_id in (shorter, longer):
             assert (await system.queue.get(run_id)).status is Status.SUCCEEDED
@@ -133,13 +143,13 @@ async def test_what_cannot_finish_is_handed_back_and_starts_elsewhere_at_once(re
         first = await fleet.start("first")
         run_id = await system.submit("held", None)
         await begun(ledger, run_id)
-        await fleet.start("second", HOLDFAST_DRAIN_SECONDS="10")
+        await fleet.start("second", HOLDFAST_DRAIN_SECONDS="10", HOLDFAST_QUEUE_BLOCK_MS="20000")
         first.terminate()
         again = (await begun(ledger, run_id, times=2))[1]
         feed = await redis.xrange(system.queue.keys.feed(run_id))
         handed_back = next(int(at.split(b"-")[0]) for at, f in feed if f[b"type"] == b"handed_back")
-        # Some 8 ms (the bench tells); a machine under load gets a second, but no poll or lease would fit in it.
-        assert again.at * 1000 - handed_back < 1000
+        # Some 8 ms (the bench tells); a machine under load gets more, but no blocking read or lease would fit in it.
+        assert again.at * 1000 - handed_back < 10_000
         assert await first.exited() == 0
         run = await system.ended(run_id)
         assert (run.status, run.attempt) == (Status.SUCCEEDED, 1), "a hand-back is no failed attempt"
@@ -158,7 +168,7 @@ async def test_a_second_sigterm_hands_back_now(redis, redis_settings, ledger):
         assert worker.process.poll() is None
         for _ in range(3):  # also a third one, while it leaves
             worker.terminate()
-        assert await worker.exited(5) == 0
+        assert await worker.exited(20) == 0  # of the 30 s that the run takes
         run = await system.queue.get(run_id)
         assert (run.status, run.attempt) == (Status.QUEUED, 0)
 
@@ -227,8 +237,8 @@ async def test_a_worker_that_wakes_up_without_its_name_takes_nothing_from_who_ha
 ):
     """Fails if it goes on under that name: it handed back, on leaving, what its namesake was doing."""
     async with (
-        System(redis_settings, slots=4, ttl=2.0) as system,
-        fleet_of(system, ledger, HEARTBEAT_INTERVAL="300ms") as fleet,
+        System(redis_settings, slots=4, ttl=10.0) as system,
+        fleet_of(system, ledger, HEARTBEAT_INTERVAL="1s") as fleet,
     ):
         first = await fleet.start("twin")
         first.freeze()
@@ -253,7 +263,7 @@ async def test_a_worker_leaves_without_the_threads_that_its_agents_left(system, 
     worker = await fleet.start("first")
     assert (await system.ended(await system.submit("littering", 60.0))).status is Status.SUCCEEDED
     worker.terminate()
-    assert await worker.exited(10) == 0
+    assert await worker.exited() == 0  # within half of the time that they sleep
     assert '"litter"' in worker.logged()
 
 
@@ -279,9 +289,10 @@ async def test_a_worker_outlives_a_password_that_is_changed(start_valkey, ledger
 
 
 async def test_a_worker_takes_over_the_name_of_its_dead_predecessor(system, fleet, ledger):
-    (await fleet.start("pod-0")).kill()
+    """Its record would stay for three minutes."""
+    (await fleet.start("pod-0", HEARTBEAT_INTERVAL="60s")).kill()
     await fleet.start("pod-0")
-    assert (await system.ended(await system.submit("work", 0), 5)).status is Status.SUCCEEDED
+    assert (await system.ended(await system.submit("work", 0))).status is Status.SUCCEEDED
 
 
 async def test_many_runs_survive_workers_that_are_killed_at_random(redis, redis_settings, ledger):

@@ -56,13 +56,18 @@ class Fleet:
         self.children: dict[str, WorkerChild] = {}
 
     async def start(self, name: str, **environ: str) -> WorkerChild:
+        child = self.launch(name, **environ)
+        await self.joined(name)
+        return child
+
+    def launch(self, name: str, **environ: str) -> WorkerChild:
+        """Start a worker and return at once."""
         child = WorkerChild(
             self.system.settings, AGENTS, name, CHAOS_LEDGER=str(self.ledger.path), **self.environ | environ
         )
         if name in self.children:
             self.children[name].close()
         self.children[name] = child
-        await self.joined(name)
         return child
 
     async def joined(self, name: str, seconds: float = PATIENCE_SECONDS) -> None:
