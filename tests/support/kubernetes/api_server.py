@@ -15,6 +15,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.redis.valkey_process import free_port
+
 NAMESPACE = "agents"
 WORKER = {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/component": "worker"}
 COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -120,9 +122,9 @@ class KubeApi:
         app.router.add_patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{{name}}", self._patch)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
+        self.port = self.port or free_port()  # it stays ours while the server is away
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         self.end_watches()
