@@ -31,7 +31,7 @@ async def tick(ctx: Context) -> None:
 
 @app.schedule(every=3600)
 async def long(ctx: Context) -> None:
-    """Take longer than its first scheduler lives."""
+    """Take longer than its first scheduler lives, if told so."""
     note(ctx, "begin")
-    await asyncio.sleep(4)
+    await asyncio.sleep(float(os.environ.get("CHAOS_LONG_SECONDS", "4")))
     note(ctx, "end")
