@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 
@@ -16,7 +17,8 @@ from tests.support.runs.worker_processes import fleet_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
-STEPS = 12
+STEPS = 40
+"""More than a worker does while the test, on a busy machine, has no time to kill it."""
 
 
 async def test_killed_again_and_again_a_run_goes_on_after_its_last_step(redis, redis_settings, ledger):
@@ -37,17 +39,20 @@ async def test_the_same_on_postgresql_that_is_restarted_meanwhile(
         System(redis_settings, ttl=1.0, database=database) as system,
         fleet_of(system, ledger, MAX_ATTEMPTS="20") as fleet,
     ):
-        restarting = asyncio.create_task(restart_now_and_then(server))
+        enough = asyncio.Event()
+        restarting = asyncio.create_task(restart_now_and_then(server, enough))
         try:
             await killed_until_done(system, fleet, ledger)
         finally:
-            restarting.cancel()
-            await asyncio.gather(restarting, return_exceptions=True)
+            enough.set()
+            await restarting  # a restart that has begun must end before the server is taken away
 
 
-async def restart_now_and_then(server) -> None:
+async def restart_now_and_then(server, enough: asyncio.Event) -> None:
     for _ in range(3):
-        await asyncio.sleep(1.0)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(enough.wait(), 1.0)
+            return
         await asyncio.to_thread(server.restart)
 
 
