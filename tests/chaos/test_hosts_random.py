@@ -13,7 +13,9 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,9 +84,9 @@ class History:
     async def begin(self) -> None:
         await asyncio.gather(*(self.host() for _ in range(HOSTS)))
         for name, letters in self.letters.items():
-            await self.residents.start("Scribe", name, str(letters.path))
+            await _answered(functools.partial(self.residents.start, "Scribe", name, str(letters.path)))
         for name in AGENTS[:4]:
-            await self.cluster.engine.run(agent(name))
+            await _answered(functools.partial(self.cluster.engine.run, agent(name)))
             self.wanted.add(name)
 
     async def host(self) -> None:
@@ -183,13 +185,19 @@ class History:
         keys = registry.keys
         hosts = {child.name for child in [*self.cluster.children.values(), *self.gone]}
         names = [*AGENTS, *SCRIBES]
-        async with self.cluster.redis.pipeline(transaction=True) as pipe:  # else they move between two looks
-            for name in names:
-                pipe.hgetall(keys.record_prefix + name)
-                pipe.get(keys.location_prefix + name)
-            for host in sorted(hosts):
-                pipe.smembers(keys.host_prefix + host)
-            found = await pipe.execute()
+
+        async def look() -> list[Any]:
+            async with self.cluster.redis.pipeline(
+                transaction=True
+            ) as pipe:  # else they move between two looks
+                for name in names:
+                    pipe.hgetall(keys.record_prefix + name)
+                    pipe.get(keys.location_prefix + name)
+                for host in sorted(hosts):
+                    pipe.smembers(keys.host_prefix + host)
+                return await pipe.execute()
+
+        found = await _answered(look)
         sets = dict(zip(sorted(hosts), found[2 * len(names) :], strict=True))
         for name, record, location in zip(names, found[::2], found[1::2], strict=False):
             on = [host for host, ids in sets.items() if name.encode() in ids]
@@ -208,8 +216,7 @@ class History:
         engine = self.cluster.engine
         for name in AGENTS:
             run, stop = functools.partial(engine.run, agent(name)), functools.partial(engine.stop, name)
-            call = run if name in self.wanted else stop
-            await until(call, lambda _: True, what=f"an answer about {name}", seconds=120, tolerate=CHAOS)
+            await _answered(run if name in self.wanted else stop)
         for name, letters in self.letters.items():
             await until(lambda letters=letters: set(letters.sent) <= letters.received(), seconds=120)
             assert set(letters.sent) <= letters.received(), name
@@ -248,6 +255,11 @@ class History:
         print(f"--- seed {self.seed}: {self.told}", file=sys.stderr)
         for child in self.gone:
             print(f"--- {child.name}\n{child.close()[-3000:]}", file=sys.stderr)
+
+
+async def _answered(call: Callable[[], Any]) -> Any:
+    """Ask until there is an answer: on a busy machine one may take longer than these short timeouts allow."""
+    return await until(call, lambda _: True, seconds=120, tolerate=CHAOS)
 
 
 @pytest.mark.timeout(900)

@@ -139,7 +139,12 @@ class Hosts(Cluster):
     def zygote(self, name: str) -> int:
         """The process from which a host's agents are forked."""
         host = psutil.Process(self.children[name].process.pid)
-        (pid,) = [child.pid for child in host.children() if "holdfast.processes.zygote" in child.cmdline()]
+        found = []
+        for child in host.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                if "holdfast.processes.zygote" in child.cmdline():
+                    found.append(child.pid)
+        (pid,) = found
         return pid
 
 
