@@ -73,7 +73,7 @@ async def same_workers(system: System, fleet: Fleet, before: dict[str, int]) -> 
     assert_all_alive(fleet)
 
 
-async def each_done_once(system: System, ledger: Ledger, run_ids: list[str], seconds: float = 40.0) -> None:
+async def each_done_once(system: System, ledger: Ledger, run_ids: list[str], seconds: float = 60.0) -> None:
     """Every run succeeded, under a fence that exactly one body had, and brought to its end once."""
     async with asyncio.timeout(seconds):
         runs = [await system.ended(run_id, seconds) for run_id in run_ids]
@@ -90,7 +90,7 @@ async def each_done_once(system: System, ledger: Ledger, run_ids: list[str], sec
 async def all_work_again(system: System, fleet: Fleet, ledger: Ledger, since: float) -> list[str]:
     """Submit until every process has begun something since then; return what was submitted."""
     run_ids: list[str] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while {line.pid for line in ledger.lines("begin") if line.at > since} != set(pids(fleet).values()):
             with contextlib.suppress(*DISCONNECTS):
                 run_ids += await submit(system.queue, f"after-{len(run_ids)}", SLOTS, 0.05)
@@ -103,11 +103,12 @@ async def all_work_again(system: System, fleet: Fleet, ledger: Ledger, since: fl
 async def test_workers_outlive_a_redis_that_is_away(restartable_valkey, ledger, away_seconds):
     async with three_workers(RedisSettings(url=restartable_valkey.tcp_url), ledger) as (system, fleet):
         before = pids(fleet)
-        run_ids = await submit(system.queue, "long", LONG, 2.5)
+        run_ids = await submit(system.queue, "long", LONG, 5.0)
         run_ids += await submit(system.queue, "queued", 150, 0.05)
         await until(lambda: len(ledger.lines("begin")) >= LONG)
         restartable_valkey.kill()
-        assert len(ledger.lines("end")) < LONG, "nothing was in flight"
+        words = Counter(line.what for line in ledger.lines())
+        assert words["end"] < words["begin"], "nothing was in flight"
         refused: list[str] = []
         senders = [asyncio.create_task(persist(system.queue, f"sent-{n}", refused)) for n in range(20)]
         await asyncio.sleep(away_seconds)
