@@ -173,7 +173,9 @@ class History:
             assert (await self.board.entry(name)).runs <= ended[name], f"{name} has ends that never were"
 
     async def _all_permits_free(self, port: int) -> None:
-        await until(lambda: asyncio.to_thread(_free_permits, port), lambda found: found == PERMITS)
+        await until(
+            lambda: asyncio.to_thread(_free_permits, port), lambda found: found == PERMITS, tolerate=OSError
+        )
 
     def close(self) -> None:
         print(f"--- {self.told}", file=sys.stderr)
