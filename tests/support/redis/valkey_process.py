@@ -96,9 +96,9 @@ class ValkeyProcess:
             *self._options,
         ]
 
-    def ask(self, command: str) -> str:
+    def ask(self, command: str, timeout: float = PATIENCE_SECONDS) -> str:
         """Send one inline command over TCP and return the start of its raw reply."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
             connection.sendall(command.encode() + b"\r\n")
             return connection.recv(65536).decode()
 
@@ -111,7 +111,7 @@ class ValkeyProcess:
         def reply() -> str:
             assert self._process is not None
             assert self._process.poll() is None, "the server has ended"
-            return self.ask(command)
+            return self.ask(command, timeout=5)
 
         what = f"{wanted!r} as reply to {command}"
         try:
