@@ -41,12 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # A background job of a script ignores SIGINT, and so would all that tests start and interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.pluginmanager.hasplugin("_hypothesis_pytestplugin"):  # Rustic AI's environment has none
-        from hypothesis import settings
-
-        # An example that took long says nothing of the code: any process may be without a CPU for a second.
-        settings.register_profile("patient", deadline=None)
-        settings.load_profile("patient")
     if not hasattr(config, "workerinput"):  # once for the whole session, not in each process of pytest-xdist
         session = contextlib.ExitStack()
         session.enter_context(forked.templates())

@@ -65,7 +65,8 @@ class System:
     """One queue on one Redis, with short times."""
 
     def __init__(self, redis: RedisSettings, **queue: Any) -> None:
-        lease = LeaseSettings(ttl_seconds=queue.pop("ttl", 2.0))
+        # Long enough for a process without CPU for some seconds: a lost lease would be a second start of a run.
+        lease = LeaseSettings(ttl_seconds=queue.pop("ttl", 6.0))
         worker = WorkerSettings(
             drain_seconds=queue.pop("drain", 5.0), heartbeat_seconds=queue.pop("heartbeat", 1.0)
         )
