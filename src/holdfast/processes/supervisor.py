@@ -207,6 +207,9 @@ class Supervisor:
         if agent.status is Status.STOPPING:
             # It was stopped before it had a number.
             self._signal(agent, signal.SIGTERM if agent.timer else signal.SIGKILL)
+        elif handle.given_up:  # guard: late-process-killed
+            # So was one that was not ready in time: nobody else would end it, or tell whoever waits for it.
+            self._signal(agent, signal.SIGKILL)
 
     def _signal(self, agent: Agent, signum: int) -> None:
         handle = agent.handle

@@ -135,6 +135,11 @@ MISTAKES = [
         f"{STARTING}::test_an_agent_that_is_ready_before_the_zygote_tells_its_number_has_one",
     ),
     Mistake(
+        "the kill of an agent that has no number yet is lost",
+        replaced("late-process-killed", "handle.given_up", "False"),
+        f"{STARTING}::test_an_agent_is_killed_whose_zygote_took_longer_than_it_had_to_get_ready",
+    ),
+    Mistake(
         "an agent that is lost twice is started twice",
         replaced(
             "lost-agent-once", "if agent.handle is not handle", "handle = agent.handle\nif handle is None"

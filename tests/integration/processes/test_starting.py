@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +118,31 @@ def test_an_agent_that_ends_before_it_is_ready_is_not_created(processes: Process
 def test_an_agent_that_is_never_ready_is_killed(make: Callable[..., Processes]):
     processes = make(ready_timeout_seconds=1.0)
     with pytest.raises(ProcessFailed, match="not ready within 1 s, was killed by SIGKILL"):
+        processes.spawn("a", "early", {"do": "hang"}).result(PATIENCE)
+    assert processes.get("a") is None
+
+
+def test_an_agent_is_killed_whose_zygote_took_longer_than_it_had_to_get_ready(
+    make: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
+):
+    """Fails if the kill is lost because there is no number yet: nobody would ever be told."""
+    given_up, answered = threading.Event(), Supervisor._answered
+
+    def too_slow(supervisor: Supervisor, agent: Agent) -> None:
+        really(supervisor, agent)
+        given_up.set()
+
+    def late(supervisor: Supervisor, *more: Any) -> None:
+        if given_up.is_set():
+            answered(supervisor, *more)
+        else:
+            supervisor._loop.later(0.01, lambda: late(supervisor, *more))
+
+    really = Supervisor._too_slow
+    monkeypatch.setattr(Supervisor, "_too_slow", too_slow)
+    monkeypatch.setattr(Supervisor, "_answered", late)
+    processes = make(ready_timeout_seconds=0.1)
+    with pytest.raises(ProcessFailed, match=r"not ready within 0\.1 s, was killed by SIGKILL"):
         processes.spawn("a", "early", {"do": "hang"}).result(PATIENCE)
     assert processes.get("a") is None
 
