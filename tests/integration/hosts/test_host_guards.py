@@ -7,8 +7,8 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -31,9 +31,9 @@ from holdfast.telemetry.metrics import Metrics
 from tests.support.hosts.faulty_agents import troubled
 from tests.support.hosts.host_processes import agent
 from tests.support.paths import ROOT
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
-TTL = 1.0
+TTL = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +44,16 @@ def processes():
         class_prefixes=("tests.support.hosts",),
         path=(str(ROOT), *sys.path),
         restarts=RestartPolicy(max_restarts=3),
-        stop_timeout_seconds=5.0,
+        stop_timeout_seconds=PATIENCE_SECONDS,
     )
     with Processes(options) as processes:
         yield processes
 
 
 @pytest.fixture
-async def host(redis, proxied_settings, processes):
+async def host(redis_settings, fault_proxy, processes):
     """It reaches Redis by the proxy; nothing of it is left for the next test."""
-    client = connect(proxied_settings)
+    client = connect(msgspec.structs.replace(redis_settings, url=fault_proxy.url))
     registry = Registry(HostKeys.of(), client, ttl_seconds=TTL, placing_seconds=10)
     host = Host("a", "127.0.0.1:1", registry, processes, HostSettings(max_processes=3), Metrics())
     yield host
@@ -80,6 +80,11 @@ async def going(*work):
         await asyncio.gather(*tasks, return_exceptions=True)
         for task in tasks:
             assert task.cancelled() or task.exception() is None, task.exception()
+
+
+def quick(host: Host) -> Registry:
+    """The host's table with a ttl that can be waited for."""
+    return Registry(HostKeys.of(), host.registry.redis, ttl_seconds=1.0, placing_seconds=10)
 
 
 async def reaches(registry: Registry, status: Status, agent_id: str = "x") -> None:
@@ -136,7 +141,10 @@ async def test_a_call_repeated_while_the_agent_is_restarted_waits_for_it(host, r
         wanted = await registry.want(agent())
         process, fence = await host.create(agent(), seen=wanted.fence)
         os.kill(process.pid, signal.SIGKILL)
-        await until(lambda: host.processes.get("x").status is not ProcessStatus.RUNNING)
+        await until(
+            lambda: host.processes.get("x"),
+            lambda now: now.status is not ProcessStatus.RUNNING or now.pid != process.pid,
+        )
         again, same = await host.create(agent(), seen=wanted.fence)
         assert (again.status, same) == (ProcessStatus.RUNNING, fence)
         assert again.pid not in {0, process.pid}
@@ -156,19 +164,26 @@ async def test_a_full_host_gives_back_nothing_because_it_takes_nothing(host, reg
 
 async def test_nobody_has_an_agent_before_it_has_ended_here(host, registry):
     """Fails if it is released first: another host would start it while it runs here."""
-    await placed(registry, host, troubled("x", "deaf"))
-    async with going(host.renew()):
-        stopping = asyncio.create_task(host.stop("x", timeout_seconds=TTL * 2, moving=True))
+    pid = await placed(registry, host, troubled("x", "deaf"))
+    async with going(host.renew(0.1)):
+        stopping = asyncio.create_task(host.stop("x", timeout_seconds=PATIENCE_SECONDS, moving=True))
+        await until(lambda: host.copies["x"].stopping)
+        renewed = set()
 
         async def has_stopped() -> bool:
             grant = await registry.grant("b", "127.0.0.1:2", "x")
             alive = host.processes.get("x")
             assert not (grant.given and alive is not None and alive.is_alive)
-            assert await registry.reclaim() == [], "its lease is renewed until then"
+            assert await registry.reclaim() == []
+            if not grant.given:
+                renewed.add(await registry.redis.zscore(registry.keys.leases, "x"))
+            if len(renewed) == 4 and alive is not None and alive.pid == pid:
+                os.kill(pid, signal.SIGKILL)  # long enough: as if its time were over
             return stopping.done()
 
-        await until(has_stopped)
+        await until(has_stopped, seconds=PATIENCE_SECONDS * 2)
         await stopping
+        assert len(renewed) >= 4, "its lease is renewed until then"
     assert (await registry.get("x")).status in {Status.PLACING, Status.STARTING}
 
 
@@ -181,19 +196,21 @@ async def test_one_that_is_stopped_here_is_wanted_by_nobody(host, registry):
 
 async def test_a_slow_end_holds_up_no_renewal(host, registry, redis):
     """Fails if lost copies are ended one after the other before the next renewal."""
-    await placed(registry, host, troubled("deaf", "deaf"))
+    deaf = await placed(registry, host, troubled("deaf", "deaf"))
     await placed(registry, host)
     await redis.hset(registry.keys.record_prefix + "deaf", mapping={"owner": "b", "fence": 9})
-    async with going(host.renew()):
+    async with going(host.renew(0.1)):
         await until(lambda: host.copies["deaf"].stopping)
         seen = set()
 
         async def has_ended() -> bool:
             seen.add(await redis.zscore(registry.keys.leases, "x"))
+            if len(seen) == 4 and (ending := host.processes.get("deaf")) is not None and ending.pid == deaf:
+                os.kill(deaf, signal.SIGKILL)  # long enough: as if its time were over
             return "deaf" not in host.copies
 
-        await until(has_ended)
-        assert len(seen) > 3
+        await until(has_ended, seconds=PATIENCE_SECONDS * 2)
+        assert len(seen) >= 4
         assert await registry.location("x")
 
 
@@ -226,14 +243,17 @@ async def test_what_is_granted_to_a_host_that_begins_to_leave_is_given_back(host
 # -- what the registry hears
 
 
-async def test_an_agent_that_started_while_redis_was_away_is_found_afterwards(host, registry, fault_proxy):
+async def test_an_agent_that_started_while_redis_was_away_is_found_afterwards(
+    host, registry, fault_proxy, tmp_path
+):
     """Fails if nobody says it again: the agent ran, and was 'starting' for ever."""
-    slow = troubled("x", "wait", seconds=2.0)  # long enough to be cut off before it can say that it is ready
+    slow = troubled("x", "wait", file=str(tmp_path / "go"))  # it can say that it is ready when nobody listens
     wanted = await registry.want(slow)
-    async with going(host.watch(), host.renew()):
+    async with going(host.watch(), host.renew(0.1)):
         creating = asyncio.create_task(host.create(slow, seen=wanted.fence))
         await reaches(registry, Status.STARTING)
         fault_proxy.refuse()
+        (tmp_path / "go").touch()
         with pytest.raises(Exception):  # noqa: B017 - whatever the client says of it
             await creating
         assert await registry.location("x") is None
@@ -243,7 +263,7 @@ async def test_an_agent_that_started_while_redis_was_away_is_found_afterwards(ho
 
 
 async def test_a_restart_while_redis_was_away_is_told_afterwards(host, registry, fault_proxy):
-    async with going(host.watch(), host.renew()):
+    async with going(host.watch(), host.renew(0.1)):
         first = await placed(registry, host)
         fault_proxy.refuse()
         os.kill(first, signal.SIGKILL)
@@ -280,7 +300,7 @@ async def test_a_copy_that_another_host_told_an_empty_redis_of_first_is_ended(ho
     await redis.flushall()
     await registry.want(agent())
     await registry.grant("b", "127.0.0.1:2", "x")
-    async with going(host.renew()):
+    async with going(host.renew(0.1)):
         await until(lambda: host.copies == {} and host.processes.get("x") is None)
     assert (await registry.get("x")).host == "b"
 
@@ -288,17 +308,19 @@ async def test_a_copy_that_another_host_told_an_empty_redis_of_first_is_ended(ho
 async def test_an_empty_redis_is_told_under_the_same_fence(host, registry, redis):
     pid = await placed(registry, host)
     await redis.flushall()
-    async with going(host.renew()):
+    async with going(host.renew(0.1)):
         await until(lambda: registry.location("x"), lambda found: found is not None)
     known = await registry.get("x")
     assert (known.fence, known.pid, known.status) == (1, pid, Status.RUNNING)
 
 
-async def test_an_agent_stopped_while_it_starts_does_not_stay(host, registry):
-    wanted = await registry.want(troubled("x", "wait", seconds=0.5))
-    creating = asyncio.create_task(host.create(troubled("x", "wait", seconds=0.5), seen=wanted.fence))
+async def test_an_agent_stopped_while_it_starts_does_not_stay(host, registry, tmp_path):
+    slow = troubled("x", "wait", file=str(tmp_path / "go"))
+    wanted = await registry.want(slow)
+    creating = asyncio.create_task(host.create(slow, seen=wanted.fence))
     await reaches(registry, Status.STARTING)
     await registry.unwant("x")
+    (tmp_path / "go").touch()
     with pytest.raises(Conflict, match="was stopped meanwhile"):
         await creating
     assert host.processes.get("x") is None
@@ -327,10 +349,14 @@ async def test_documents_that_are_nested_too_deeply_are_refused(host, registry):
 class Nobody:
     """An engine that is asked to place agents, and notes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: Host | None = None) -> None:
         self.asked: list[str] = []
+        self._host = host
+        self.calm_seconds = 0.0
 
     async def place(self, agent, fence, *, avoid=""):
+        if self._host is not None and not self.asked:
+            self.calm_seconds = self._host.calm_seconds
         self.asked.append(agent.agent_id)
 
 
@@ -341,17 +367,20 @@ async def homeless(registry: Registry) -> None:
     await registry.redis.zadd(registry.keys.leases, {"lost": 1})
 
 
-async def test_after_trouble_with_redis_nobody_is_declared_dead_too_early(host, registry, fault_proxy):
-    engine = Nobody()
+async def test_after_trouble_with_redis_nobody_is_declared_dead_too_early(
+    host, registry, fault_proxy, log_lines
+):
+    engine, table = Nobody(host), quick(host)
     await homeless(registry)
     fault_proxy.refuse()
-    async with going(Rescue(host.registry, engine, host).run()):
-        await asyncio.sleep(TTL)  # so long was Redis away
+    host._calm_since -= 100
+    async with going(Rescue(table, engine, host).run()):
+        # It has looked while Redis was away.
+        await until(lambda: [line for line in log_lines() if "does not answer" in line["event"]])
         fault_proxy.heal()
-        loop, healed = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         await until(lambda: engine.asked)
-        # The last look may have been just before: looks are a twelfth of the ttl apart.
-        assert loop.time() - healed > TTL / 2 - TTL / 6
+    # Counted from the last look that failed, which may have been just before.
+    assert table.ttl_seconds / 2 <= engine.calm_seconds < 100
 
 
 async def test_what_nobody_has_needs_no_calm(host, registry):
@@ -361,20 +390,23 @@ async def test_what_nobody_has_needs_no_calm(host, registry):
     await registry.unplaced("free", 0)
     await homeless(registry)
     host.disturbed()
-    async with going(Rescue(host.registry, engine, host).run()):
+    async with going(Rescue(host.registry, engine, host).run()):  # half of its ttl is 15 seconds
         await until(lambda: engine.asked)
         assert engine.asked == ["free"]
 
 
-async def test_a_host_that_stood_still_lets_the_others_speak_first(host, registry):
+async def test_a_host_that_stood_still_lets_the_others_speak_first(host, registry, monkeypatch):
     engine: Engine = Nobody()
     await homeless(registry)
     host._calm_since -= 100
-    rescue = Rescue(host.registry, engine, host)
+    # A clock of its own: on a busy machine a look may take as long as if the machine had slept.
+    clock = [1_000_000.0]
+    monkeypatch.setattr("holdfast.hosts.rescue.time", SimpleNamespace(time=lambda: clock[0]))
+    rescue = Rescue(quick(host), engine, host)
     assert await rescue._is_calm()
     looking = asyncio.create_task(rescue._is_calm())
     await asyncio.sleep(0)
-    time.sleep(TTL)  # as if the machine slept
+    clock[0] += 1.0  # the machine slept
     assert not await looking
 
 

@@ -26,6 +26,12 @@ APP = f"{__file__}:app"
 MARK = "FAULTS_MARK"
 
 
+def wait_for(file: str) -> None:
+    """Wait for the test, which makes this file when it has seen enough."""
+    while not Path(file).exists():
+        time.sleep(0.01)
+
+
 class Troubled:
     """``does`` says what it does."""
 
@@ -35,7 +41,7 @@ class Troubled:
             case "hang":
                 threading.Event().wait()
             case "wait":
-                time.sleep(spec["seconds"])
+                wait_for(spec["file"])
             case "eat":
                 self.eaten = [bytes(2**20) for _ in range(1000)]
             case "fork":
@@ -47,9 +53,13 @@ class Troubled:
     def start(self) -> None:
         match self.does:
             case "leave":
-                threading.Timer(self.spec.get("seconds", 0), os._exit, (0,)).start()
+                threading.Thread(target=self._leave, daemon=True).start()
             case "deaf":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def _leave(self) -> None:
+        wait_for(self.spec["file"])
+        os._exit(0)
 
     def stop(self) -> None:
         if self.does == "deaf":
