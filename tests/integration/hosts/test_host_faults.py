@@ -20,6 +20,7 @@ from holdfast.hosts.directory import KIND, describe
 from holdfast.hosts.placement import Host
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
+from holdfast.hosts.requests import Payload
 from holdfast.redis.members import Member, Members
 from tests.support.hosts.faulty_agents import hosts_of, troubled
 from tests.support.hosts.host_processes import agent, cluster_of
@@ -50,15 +51,19 @@ async def nothing_is_left(cluster, agent_id: str) -> None:
 
 async def test_an_agent_that_is_never_ready_is_given_up(redis_settings):
     """Fails if a caller waits for the answer only as long as the agent may take: it would not be told why."""
-    async with hosts_of(redis_settings, "a", ready_seconds=3.0, grpc_timeout_seconds=1.0) as cluster:
+    # What agents import is there from the start: on a busy machine that alone takes seconds.
+    environ = {"HOLDFAST_HOSTS_PRELOAD": "tests.support.hosts.faulty_agents"}
+    async with hosts_of(
+        redis_settings, "a", environ=environ, ready_seconds=5.0, grpc_timeout_seconds=1.0
+    ) as cluster:
         await cluster.engine.run(agent("first"))
-        with pytest.raises(ProcessFailed, match="not ready within 3 s"):
+        with pytest.raises(ProcessFailed, match="not ready within 5 s"):
             await cluster.engine.run(troubled("hung", "hang"))
         assert await cluster.engine.stop("first")
         await nothing_is_left(cluster, "hung")
 
 
-async def test_a_host_that_is_too_slow_gives_the_agent_back_and_the_next_one_has_it(redis_settings):
+async def test_a_host_that_is_too_slow_gives_the_agent_back_and_the_next_one_has_it(redis_settings, tmp_path):
     """Fails if the caller takes it for placed while it is given back: nobody tried the next host for long."""
     async with hosts_of(redis_settings, "a", "b", stop_seconds=1.0) as cluster:
         await asyncio.gather(*(cluster.engine.run(agent(name)) for name in ("first", "second")))
@@ -68,7 +73,7 @@ async def test_a_host_that_is_too_slow_gives_the_agent_back_and_the_next_one_has
         calls = cluster.engine._calls
         calls._settings = msgspec.structs.replace(slow, grpc_timeout_seconds=1.0, ready_seconds=-4.0)
         with pytest.raises(NoHost) as caught:
-            await cluster.engine.run(troubled("slow", "wait", seconds=3))
+            await cluster.engine.run(troubled("slow", "wait", file=str(tmp_path / "never")))
         assert str(caught.value).count("DEADLINE_EXCEEDED") == 2
         await until(lambda: not cluster.copies("slow"))
 
@@ -111,9 +116,10 @@ async def test_an_agent_that_eats_memory_is_told_its_limit(redis_settings):
             await cluster.engine.run(troubled("minus", needs=Needs(memory_mb=-1)))
 
 
-async def test_an_agent_that_leaves_by_itself_has_crashed_and_stays_visible(redis_settings):
+async def test_an_agent_that_leaves_by_itself_has_crashed_and_stays_visible(redis_settings, tmp_path):
     async with hosts_of(redis_settings, "a", max_restarts=1) as cluster:
-        await cluster.engine.run(troubled("leaver", "leave", seconds=0.3))
+        await cluster.engine.run(troubled("leaver", "leave", file=str(tmp_path / "go")))
+        (tmp_path / "go").touch()
         placed = await until(
             lambda: cluster.engine.registry.get("leaver"), lambda placed: placed.status is Status.CRASHED
         )
@@ -256,18 +262,23 @@ async def test_a_waiting_host_that_is_stopped_leaves_the_other_alone(redis_setti
         assert [host.address for host in await cluster.engine.hosts()] == [first.address]
 
 
-async def test_a_call_that_is_given_up_and_repeated_starts_one_agent(redis_settings):
+async def test_a_call_that_is_given_up_and_repeated_starts_one_agent(redis_settings, tmp_path):
     async with (
         hosts_of(redis_settings, "a") as cluster,
         aio.insecure_channel(cluster.children["a"].address) as channel,
     ):
         stub = AgentHostServiceStub(channel)
-        wanted = await cluster.engine.registry.want(troubled("late", "wait", seconds=1.5))
-        spec = b'{"id": "late", "class_name": "tests.support.hosts.faulty_agents.Troubled", "does": "wait", "seconds": 1.5}'
-        request = wire.CreateAgentRequest(agent_spec=spec, fence=wanted.fence, entry="plain")
-        with pytest.raises(aio.AioRpcError) as caught:
-            await stub.CreateAgent(request, timeout=0.7)
-        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        late = troubled("late", "wait", file=str(tmp_path / "go"))
+        wanted = await cluster.engine.registry.want(late)
+        spec = msgspec.json.decode(late.payload, type=Payload).agent_spec
+        request = wire.CreateAgentRequest(agent_spec=bytes(spec), fence=wanted.fence, entry="plain")
+        call = stub.CreateAgent(request)
+        await until(
+            lambda: cluster.engine.registry.get("late"), lambda known: known.status is Status.STARTING
+        )
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
         # The host gives it back: whoever asks next reads the new fence.
         known = await until(lambda: cluster.engine.registry.get("late"), lambda known: not known.host)
         await until(lambda: not cluster.copies("late"))
@@ -275,6 +286,7 @@ async def test_a_call_that_is_given_up_and_repeated_starts_one_agent(redis_setti
             await stub.CreateAgent(request)
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION, "the old fence is stale"
         request.fence = known.fence
+        (tmp_path / "go").touch()
         answers = await asyncio.gather(*(stub.CreateAgent(request) for _ in range(3)))
         assert len({(answer.pid, answer.fence) for answer in answers}) == 1
         assert cluster.copies("late") == [answers[0].pid]
@@ -289,7 +301,7 @@ async def test_an_agent_whose_caller_died_before_it_asked_a_host_is_placed(redis
 
 async def test_an_agent_that_is_wanted_again_while_it_stops_runs_once_it_has_ended(redis_settings):
     """Fails if the wish is granted at once: two copies ran until the first one was killed."""
-    async with hosts_of(redis_settings, "a", "b", stop_seconds=2.0, ttl_seconds=1.5) as cluster:
+    async with hosts_of(redis_settings, "a", "b", stop_seconds=6.0, ttl_seconds=4.0) as cluster:
         first = await cluster.engine.run(troubled("deaf", "deaf"))
         stopping = asyncio.create_task(cluster.engine.stop("deaf"))
         await until(
