@@ -87,7 +87,7 @@ async def test_a_host_that_can_start_nothing_is_passed_over(redis, redis_setting
 async def test_an_agent_that_is_rescued_goes_where_it_can_be_started(redis, redis_settings, tmp_path):
     """Fails if the news of a failed creation are taken for a crash of the agent: it would stay down."""
     ids = [f"x{n}" for n in range(4)]
-    async with cluster_of(redis_settings) as cluster:
+    async with cluster_of(redis_settings, ttl_seconds=3.0) as cluster:
         await cluster.start("first")
         for each in ids:
             await cluster.engine.run(agent(each))
@@ -149,15 +149,15 @@ async def test_a_creation_that_fails_is_no_crash_whoever_hears_of_it_first(redis
 
 async def test_agents_that_are_well_go_on_while_the_news_of_another_wait_for_redis(restartable_valkey, odd):
     """Fails if what agents say of their health waits behind what Redis must be told."""
-    redis = RedisSettings(url=restartable_valkey.tcp_url, socket_timeout_seconds=2.0)
-    async with hosts_of(redis, ttl_seconds=30.0, health_seconds=0.5) as cluster:
-        (host,) = await cluster.start("a", app=odd, HOLDFAST_REDIS_SOCKET_TIMEOUT_SECONDS="5")
+    redis = RedisSettings(url=restartable_valkey.tcp_url, socket_timeout_seconds=30.0)
+    async with hosts_of(redis, ttl_seconds=30.0, health_seconds=1.5) as cluster:
+        (host,) = await cluster.start("a", app=odd, HOLDFAST_REDIS_SOCKET_TIMEOUT_SECONDS="9")
         async with Residents(cluster.settings) as residents:
             before = [await residents.start("Well", f"w{n}") for n in range(3)]
             restartable_valkey.freeze()
             os.kill(before[0].pid, signal.SIGKILL)
-            # This is the outage: four times what a silent agent is given.
-            await stays(lambda: "is not well" not in host.logged(), seconds=6.0)
+            # This is the outage: twice what a silent agent is given.
+            await stays(lambda: "is not well" not in host.logged(), seconds=9.0)
             restartable_valkey.thaw()
             after = [await cluster.where(each.agent.agent_id) for each in before]
             assert [each.pid for each in after[1:]] == [each.pid for each in before[1:]]

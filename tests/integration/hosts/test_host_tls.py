@@ -60,7 +60,7 @@ async def refused(cluster, **settings) -> str:
 
 
 async def test_both_sides_show_a_certificate(redis_settings):
-    async with cluster_of(redis_settings, **MUTUAL) as cluster:
+    async with cluster_of(redis_settings, ttl_seconds=3.0, **MUTUAL) as cluster:
         await cluster.start("a", "b", **environ(**MUTUAL))
         placed = await cluster.engine.run(agent())
         assert placed.status is Status.RUNNING

@@ -92,7 +92,7 @@ async def test_the_calls_of_the_document(redis_settings):
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-SHARED_MACHINE_SECONDS = 5.0
+SHARED_MACHINE_SECONDS = 20.0
 IDLE = {"id": "a1", "class_name": "tests.support.hosts.host_processes.Idle"}
 
 
@@ -306,7 +306,7 @@ async def until_other_pid(cluster, pid: int) -> None:
 
 
 async def test_a_dead_hosts_agents_are_back_elsewhere(redis_settings):
-    async with cluster_of(redis_settings, "a", "b") as cluster:
+    async with cluster_of(redis_settings, "a", "b", ttl_seconds=3.0) as cluster:
         placed = [await cluster.engine.run(agent(f"r{n}")) for n in range(4)]
         lost = [each for each in placed if each.host == "a"]
         assert len(lost) == 2
@@ -320,7 +320,7 @@ async def test_a_dead_hosts_agents_are_back_elsewhere(redis_settings):
 
 
 async def test_a_host_that_wakes_up_after_its_agents_moved_stops_its_copies(redis_settings):
-    async with cluster_of(redis_settings, "a", "b", ttl_seconds=1.5) as cluster:
+    async with cluster_of(redis_settings, "a", "b", ttl_seconds=4.0) as cluster:
         first, second = [await cluster.engine.run(agent(name)) for name in ("x", "y")]
         mine = first if first.host == "a" else second
         cluster.children["a"].freeze()
@@ -368,7 +368,7 @@ async def test_locations_are_renewed_at_the_pace_of_the_heartbeat(redis, redis_s
 
 
 async def test_a_host_that_does_not_answer_is_passed_over(redis_settings):
-    async with cluster_of(redis_settings, "a", "b", grpc_timeout_seconds=5.0, ready_seconds=1.0) as cluster:
+    async with cluster_of(redis_settings, "a", "b", grpc_timeout_seconds=5.0, ready_seconds=4.0) as cluster:
         cluster.children["a"].freeze()
         for n in range(2):  # one of the two is offered to the frozen host first
             placed = await cluster.engine.run(agent(f"r{n}"))
@@ -416,9 +416,12 @@ async def test_a_stop_goes_on_when_its_caller_is_gone(redis_settings):
     ):
         placed = await cluster.engine.run(agent())
         os.kill(placed.pid, signal.SIGSTOP)
+        stub = AgentHostServiceStub(channel)
+        await stub.Health(wire.HealthRequest())  # the connection is there: the call has its time for itself
         with pytest.raises(aio.AioRpcError) as caught:
-            await AgentHostServiceStub(channel).StopAgent(wire.StopAgentRequest(agent_id="x"), timeout=0.3)
+            await stub.StopAgent(wire.StopAgentRequest(agent_id="x"), timeout=3.0)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert (await cluster.engine.registry.get("x")).status is Status.STOPPING
         os.kill(placed.pid, signal.SIGCONT)
         again = await cluster.engine.run(agent())
         assert (again.status, again.pid != placed.pid) == (Status.RUNNING, True)

@@ -26,7 +26,7 @@ APP = str(Path(__file__).with_name("residents.py")) + ":app"
 
 @pytest.fixture
 async def cluster(redis, redis_settings, tmp_path):
-    async with cluster_of(redis_settings, health_seconds=0.3) as cluster:
+    async with cluster_of(redis_settings, ttl_seconds=4.0) as cluster:
         database = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite"), "MAX_ATTEMPTS": "2"}
         await cluster.start("a", "b", app=APP, **database)
         yield cluster
@@ -237,10 +237,13 @@ async def test_what_is_wrong_with_a_resident_is_said(residents):
 
 
 @pytest.mark.parametrize("resident", ["sick", "Mute"])
-async def test_one_that_is_not_well_is_started_again(cluster, residents, resident):
-    placed = await residents.start(resident, "s")
-    again = await until(lambda: cluster.where("s"), lambda again: again.pid != placed.pid, seconds=60)
-    assert (again.host, again.restarts >= 1) == (placed.host, True)
+async def test_one_that_is_not_well_is_started_again(redis, redis_settings, resident):
+    async with cluster_of(redis_settings, health_seconds=0.3) as cluster:
+        await cluster.start("a", "b", app=APP)
+        async with Residents(cluster.settings) as residents:
+            placed = await residents.start(resident, "s")
+            again = await until(lambda: cluster.where("s"), lambda again: again.pid != placed.pid, seconds=60)
+            assert (again.host, again.restarts >= 1) == (placed.host, True)
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,13 @@ class Cluster:
     """Hosts on one Redis, and an engine."""
 
     def __init__(self, redis: RedisSettings, **hosts: Any) -> None:
-        heartbeat = hosts.pop("heartbeat", 1.0)
+        # Longer than a host can be without CPU: a test that waits for the end of a lease names a ttl of its own.
+        heartbeat = hosts.pop("heartbeat", 2.0)
         self.settings = Settings(
             redis=redis,
-            hosts=HostSettings(**{"ttl_seconds": 3.0, "grpc_port": 0, **hosts}),
+            hosts=HostSettings(**{"ttl_seconds": 15.0, "grpc_port": 0, **hosts}),
             worker=WorkerSettings(heartbeat_seconds=heartbeat),
-            lease=LeaseSettings(ttl_seconds=2.0),
+            lease=LeaseSettings(ttl_seconds=15.0),
         )
         self.children: dict[str, HostChild] = {}
         self.redis = connect(redis)
