@@ -16,6 +16,7 @@ from lightkube import KubeConfig
 
 from holdfast.config import HostSettings
 from holdfast.errors import ConfigError, NoHost
+from holdfast.hosts import directory as directory_module
 from holdfast.hosts.directory import DnsDirectory, StaticDirectory
 from holdfast.hosts.engine import Engine
 from holdfast.hosts.kubernetes import KubernetesDirectory
@@ -29,6 +30,12 @@ CERTIFICATES = Path(__file__).parents[2] / "certificates"
 @pytest.fixture(autouse=True)
 def _empty(redis):
     """Every test has an empty Redis."""
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A host that is without CPU for two seconds is no host that is away."""
+    monkeypatch.setattr(directory_module, "_ASK_SECONDS", 30.0)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from holdfast.config import RedisSettings
+from holdfast.hosts import directory
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.server import SERVICE
@@ -38,15 +39,15 @@ class Asked:
         await until(lambda: line in self.child.logged())
 
     async def page(self, path: str) -> int:
-        async with httpx.AsyncClient() as web:
+        async with httpx.AsyncClient(timeout=30) as web:
             return (await web.get(f"http://127.0.0.1:{self._metrics}{path}")).status_code
 
     async def probe(self, service: str) -> Any:
         asked = health_pb2.HealthCheckRequest(service=service)
-        return (await health_pb2_grpc.HealthStub(self.channel).Check(asked, timeout=5)).status
+        return (await health_pb2_grpc.HealthStub(self.channel).Check(asked, timeout=30)).status
 
     async def call(self) -> wire.HealthResponse:
-        return await AgentHostServiceStub(self.channel).Health(wire.HealthRequest(), timeout=5)
+        return await AgentHostServiceStub(self.channel).Health(wire.HealthRequest(), timeout=30)
 
 
 async def closed(asked: Asked) -> None:
@@ -65,6 +66,12 @@ async def opened(asked: Asked) -> None:
     assert [await asked.page("/healthz"), await asked.page("/readyz")] == [200, 200]
     assert [await asked.probe(""), await asked.probe(SERVICE)] == [SERVING, SERVING]
     assert (await asked.call()).healthy
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A host that is without CPU for two seconds is no host that is away."""
+    monkeypatch.setattr(directory, "_ASK_SECONDS", 30.0)
 
 
 @pytest.fixture

@@ -9,12 +9,19 @@ import redis as sync_redis
 
 from holdfast.config import HostSettings, load
 from holdfast.errors import ConfigError, NoHost
+from holdfast.hosts import directory
 from holdfast.hosts.agent import Needs
 from holdfast.hosts.directory import KIND, describe
 from holdfast.hosts.placement import Host
 from holdfast.hosts.placement_service import AgentPlacementService
 from holdfast.redis.members import Member, Members
 from tests.support.hosts.host_processes import agent, cluster_of
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A host that is without CPU for two seconds is no host that is away."""
+    monkeypatch.setattr(directory, "_ASK_SECONDS", 30.0)
 
 
 @pytest.fixture(params=[False, True], ids=["bytes", "text"])
