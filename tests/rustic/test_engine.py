@@ -83,7 +83,7 @@ def test_a_message_in_hand_is_finished_before_the_end(guild):
     """Fails if the agent ends like Rustic's own do: the thread with its message is given a second."""
     guild.launch_agent(answering("one"))
     probe = probe_in(guild)
-    probe.publish_dict("default_topic", {"ask": "one", "slowly": 1.5})
+    probe.publish_dict("default_topic", {"ask": "one", "slowly": 5})
     probe.publish_dict("default_topic", {"ask": "one", "n": 2})
     wait_until(lambda: said(probe, "began", "one"), seconds=60)
     guild.remove_agent("one")

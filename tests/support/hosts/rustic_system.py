@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 
 ENGINE = "holdfast.hosts.rustic.K8sExecutionEngine"
 ORGANIZATION = "the org"
-TTL_SECONDS = 3.0
+TTL_SECONDS = 6.0
 
 
 class Hosts:
