@@ -46,7 +46,7 @@ def settings_of(redis_settings, tmp_path=None, **hosts) -> Settings:
     return Settings(
         redis=redis_settings,
         hosts=HostSettings(
-            **{"engine": "local", "allowed": ("tests.support.hosts",), "ttl_seconds": 3.0, **hosts}
+            **{"engine": "local", "allowed": ("tests.support.hosts",), "ttl_seconds": 15.0, **hosts}
         ),
         worker=WorkerSettings(heartbeat_seconds=1.0),
         lease=LeaseSettings(ttl_seconds=15.0),
@@ -210,7 +210,7 @@ async def test_what_a_killed_program_left_behind_is_forgotten_by_hosts_and_not_s
 
 async def test_what_a_killed_program_left_behind_is_forgotten_by_another_local_engine(redis, redis_settings):
     await killed_program(redis_settings, ttl_seconds=1)
-    async with local(redis, redis_settings) as engine:
+    async with local(redis, redis_settings, ttl_seconds=3.0) as engine:
         await engine.run(agent("mine"))
         await until(lambda: engine.registry.get("x"), lambda found: not found.wanted)
         assert (await engine.registry.get("mine")).status is Status.RUNNING

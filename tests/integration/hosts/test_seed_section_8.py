@@ -61,9 +61,9 @@ def redis_client(redis, redis_url) -> Iterator[sync_redis.Redis]:
 def stub(redis, redis_settings) -> Iterator[agent_host_pb2_grpc.AgentHostServiceStub]:
     settings = Settings(
         redis=redis_settings,
-        hosts=HostSettings(ttl_seconds=3.0, grpc_port=0),
-        worker=WorkerSettings(heartbeat_seconds=1.0),
-        lease=LeaseSettings(ttl_seconds=2.0),
+        hosts=HostSettings(ttl_seconds=30.0, grpc_port=0),
+        worker=WorkerSettings(heartbeat_seconds=2.0),
+        lease=LeaseSettings(ttl_seconds=15.0),
     )
     child = HostChild(settings, "a")
     try:
