@@ -272,10 +272,15 @@ async def test_a_random_history_of_hosts_loses_nothing_and_doubles_nothing(
 ):
     valkey = start_valkey()
     redis = RedisSettings(url=valkey.tcp_url, socket_timeout_seconds=1.0, connect_timeout_seconds=1.0)
-    environ = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite"), "MAX_ATTEMPTS": "100"}
+    environ = {
+        "HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite"),
+        "HOLDFAST_LEASE_TTL_SECONDS": "2",
+        "MAX_ATTEMPTS": "100",
+    }
     cluster = Hosts(
         redis,
         environ,
+        heartbeat=1.0,
         ttl_seconds=2.0,
         placing_seconds=3.0,
         ready_seconds=20.0,
