@@ -418,9 +418,16 @@ async def test_a_cancellation_from_outside_beats_a_stop(invocation):
 
 async def test_an_outer_timeout_sees_its_own_cancellation(invocation):
     hanging = Hanging()
+
+    async def expire(timeout: asyncio.Timeout) -> None:
+        await hanging.started.wait()
+        timeout.reschedule(0.0)
+
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(None) as timeout:
+            expiring = asyncio.create_task(expire(timeout))
             await invocation(hanging).run()
+    await expiring
     assert hanging.cleaned_up
 
 
