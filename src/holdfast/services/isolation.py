@@ -107,6 +107,9 @@ async def _tried(settings: Settings, reference: str, slots: int, *, ahead: bool)
     )
     try:
         await processes.create(_PROBE, _PROBE)
+        # It ends by itself, perhaps before anybody listens who would forget it.
+        await processes.end(_PROBE)
+        await asyncio.wrap_future(processes.forget(_PROBE))  # guard: ended-probe-forgotten
     except BaseException:
         await asyncio.to_thread(processes.shutdown, 0)
         raise

@@ -12,6 +12,8 @@ import pytest
 
 from holdfast.processes.processes import Processes
 from holdfast.runs.run import Status
+from holdfast.services.isolation import isolation
+from holdfast.telemetry.metrics import Metrics
 from tests.support.processes.child_processes import children_of
 from tests.support.waiting import until
 
@@ -112,6 +114,12 @@ async def test_many_attempts_leave_nothing_behind(system, isolated):
     assert open_files("self") < before[0] + 10
     assert threading.active_count() < before[1] + 10
     assert open_files(zygote) < 20
+
+
+async def test_nothing_is_left_of_the_process_that_tried_the_zygote(system, isolated):
+    """It may end before anybody listens: without a word it would be known for as long as the worker lives."""
+    async with isolation(system.settings, isolated, Metrics(), slots=2) as attempts:
+        assert attempts._processes.all() == {}
 
 
 def all_processes() -> list[Processes]:

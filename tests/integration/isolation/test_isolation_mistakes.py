@@ -11,6 +11,11 @@ SAME, KILLING, CRASHES, LEAVING = (
 
 MISTAKES = [
     Mistake(
+        "the process that tried the zygote is known for ever",
+        removed("ended-probe-forgotten"),
+        f"{CRASHES}::test_nothing_is_left_of_the_process_that_tried_the_zygote",
+    ),
+    Mistake(
         "an agent that ignores its stop is left alone after its grace",
         replaced("stop-grace-enforced", "not await", "await"),
         f"{KILLING}::test_cancelled_it_is_gone_when_its_run_is_cancelled[spins]",
