@@ -303,6 +303,8 @@ def source_with(changed: dict[Path, str]) -> Iterator[Path]:
 def run_tests(source: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run tests on a source tree; without the plugins that only whole runs of the suite need."""
     options = "--import-mode=importlib --disable-plugin-autoload -ppytest_asyncio.plugin -ppytest_timeout -pno:cacheprovider"
+    # Of several changed modules one may have imported another before pytest does.
+    options += " -Wignore::pytest.PytestAssertRewriteWarning"
     command = [sys.executable, "-m", "pytest", "-q", "-x", f"-oaddopts={options}", "--timeout=60", *arguments]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environ |= {"PYTHONPATH": str(source)}

@@ -48,7 +48,8 @@ MISTAKES = [
     ),
     Mistake(
         "a zygote that leaves ends nobody itself",
-        removed("zygote-exit-ends-all"),
+        # Most die with their zygote anyway.
+        (removed("zygote-exit-ends-all"), removed("child-dies-with-zygote")),
         f"{ZYGOTE}::test_a_host_that_is_killed_takes_everything_along[plain]",
     ),
     Mistake(

@@ -33,7 +33,7 @@ from tests.support.scaling.scalers import (
     settings_of,
     submit,
 )
-from tests.support.waiting import until
+from tests.support.waiting import stays, until
 
 RARELY = 3600.0
 """A poll that never comes: what is told then, the wake-up has told."""
@@ -172,7 +172,12 @@ async def test_a_hundred_streams_are_one_blocked_connection(redis: Redis, redis_
         await submit(redis)
         await submit(redis, name=OTHER)
         assert set(await asyncio.gather(*map(heard, streams))) == {True}
-        assert await blocked(redis) == [], "all of them have work: nothing is waited for"
+
+        async def nobody_waits() -> bool:
+            return await blocked(redis) == []
+
+        await until(nobody_waits)
+        await stays(nobody_waits, seconds=1.0, what="all of them have work: nothing is waited for")
 
 
 async def test_a_stream_that_joins_is_watched_at_once(redis: Redis, redis_settings: RedisSettings):
