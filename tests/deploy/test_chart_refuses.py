@@ -67,6 +67,30 @@ LOSES_WORK = {
         "settings.queues.browsr:jobs.max_attempts=3,workers.browser.queues={browser:jobs}",
         "no worker type serves the queue browsr:jobs, so its runs would wait for ever: workers serve agent-queue, browser:jobs;",
     ),
+    "a default queue that nobody serves": (
+        "settings.messaging.queue=orders",
+        "settings.messaging.queue: no worker type serves the default queue orders, so a run that is submitted",
+    ),
+    "worker types that don't serve the default queue": (
+        "workers.default=null,workers.media.queues={media}",
+        "would wait for ever: workers serve media; add agent-queue to workers.<type>.queues, or set settings.messaging.queue",
+    ),
+    "a default queue that schedules submit to and nobody serves": (
+        "api.enabled=false,keda.profile=none,workers.default=null,workers.media.queues={media}",
+        "no worker type serves the default queue agent-queue",
+    ),
+    "a default queue by a variable": (
+        "env[0].name=MESSAGING_QUEUE_NAME,env[0].value=orders",
+        "env: MESSAGING_QUEUE_NAME would beat settings.messaging.queue",
+    ),
+    "a default queue by the variable of the media pipeline": (
+        "env[0].name=CLUSTER_STREAM_KEY,env[0].value=orders",
+        "env: CLUSTER_STREAM_KEY would beat settings.messaging.queue",
+    ),
+    "a default queue by a variable of one type": (
+        "workers.default.env[0].name=HOLDFAST_MESSAGING_QUEUE,workers.default.env[0].value=orders",
+        "workers.default.env: HOLDFAST_MESSAGING_QUEUE would beat settings.messaging.queue",
+    ),
     "no database": (
         "database.trial.enabled=false",
         "steps, state and archived runs would be lost with their pod: set database.url",
@@ -106,7 +130,7 @@ LOSES_WORK = {
     ),
     "partitions that KEDA does not see, by a variable of one type": (
         "workers.default.env[0].name=HOLDFAST_QUEUE_PARTITIONS,workers.default.env[0].value=four",
-        "workers.default.env: HOLDFAST_QUEUE_PARTITIONS would beat settings.queue.partitions, which targets and graces",
+        "workers.default.env: HOLDFAST_QUEUE_PARTITIONS would beat settings.queue.partitions, which the chart computes",
     ),
     "slots that a worker can't fill": (
         "workers.default.slots=1000",
@@ -237,7 +261,9 @@ def test_the_schema_says_what_is_wrong_and_not_how_it_looked(case):
 @pytest.mark.parametrize(
     "values",
     [
-        "workers.default=null,workers.other.queues={other}",
+        "workers.default=null,workers.other.queues={other},settings.messaging.queue=other",
+        "workers.default=null,workers.other.queues={other},api.enabled=false,scheduler.enabled=false,keda.profile=none",
+        "workers.default=null",
         "api.pdb.maxUnavailable=2",
         "api.pdb.maxUnavailable=25%",
         "api.resources.limits.cpu=null",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from holdfast.agents.app import App
+    from holdfast.api.unserved import UnservedQueues
     from holdfast.config import Settings
     from holdfast.events.event import Event
     from holdfast.hosts.engine import Engine
@@ -54,4 +55,6 @@ class Backend:
     """Counts a request: its scope, its status and its seconds."""
     streams: Callable[[int], None]
     """Counts open event streams: one more, one less."""
+    unserved: UnservedQueues
+    """Queues whose runs wait without a worker."""
     draining: asyncio.Event = field(default_factory=asyncio.Event)

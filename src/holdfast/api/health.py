@@ -1,7 +1,8 @@
 """Health and metrics: whether this process lives, whether it wants requests, and how Redis is.
 
 Readiness does not depend on Redis: all replicas share it, and taking every one of them out of service
-would replace a clear 503 by no answer at all.
+would replace a clear 503 by no answer at all. Nor does it depend on workers: a queue without one is reported
+in the body, while runs of every other queue are still accepted and all of them can still be read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from holdfast.api.access import access
 from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
-from holdfast.api.shapes import Health, QueueHealth, RedisHealth
+from holdfast.api.shapes import Health, QueueHealth, Readiness, RedisHealth
 from holdfast.redis.client import REFUSALS
 from holdfast.redis.command import command
 
@@ -47,14 +48,22 @@ async def get_health() -> Response:
     "/readyz",
     summary="Whether this process wants requests",
     responses={
-        **answers(200, Health, "It does.", {"status": "ready"}),
-        **answers(503, Health, "It is about to leave.", {"status": "draining"}),
+        **answers(
+            200,
+            Readiness,
+            "It does. `unserved` names the queues in which runs have waited for `api.unserved_seconds` "
+            "while no worker served them.",
+            {"status": "ready", "unserved": ["agent-queue"]},
+        ),
+        **answers(503, Readiness, "It is about to leave.", {"status": "draining"}),
     },
 )
 async def get_readiness(request: Request) -> Response:
     """Say no from the moment this process is told to stop."""
     backend: Backend = request.app.state.backend
-    return reply(Health("draining"), 503) if backend.draining.is_set() else reply(Health("ready"))
+    if backend.draining.is_set():
+        return reply(Readiness("draining"), 503)
+    return reply(Readiness("ready", backend.unserved.names))
 
 
 @router.get(

@@ -292,6 +292,13 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
+class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether this process takes requests; ``unserved`` are queues whose runs wait without a worker."""
+
+    status: str
+    unserved: tuple[str, ...] = ()
+
+
 class QueueHealth(msgspec.Struct, frozen=True):
     """Whether a queue's consumer group is there."""
 

@@ -71,6 +71,15 @@ class ApiSettings(Section, frozen=True, kw_only=True):
         float,
         about("How long new connections are taken at shutdown while /readyz says no.", ge=0, le=3600),
     ] = 1.0
+    unserved_seconds: Annotated[
+        float,
+        about(
+            "How long runs may wait in a queue without a worker before the log and /readyz report it: longer "
+            "than a scale-up takes, with a new node; 0 is off.",
+            ge=0,
+            le=DAY,
+        ),
+    ] = 300.0
     janitor: Annotated[bool, about("Whether the api process is a janitor too.")] = True
     relay: Annotated[bool, about("Whether the api process is a relay too.")] = True
 

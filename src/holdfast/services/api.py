@@ -27,6 +27,7 @@ from holdfast.api.app import create_app
 from holdfast.api.auth import check_exposure
 from holdfast.api.backend import Backend, Line
 from holdfast.api.connection import Connection
+from holdfast.api.unserved import UnservedQueues
 from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
 from holdfast.events.hub import Hub
 from holdfast.hosts.engines import registry_of
@@ -34,6 +35,7 @@ from holdfast.packages import version
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.members import Member, Members
 from holdfast.runs.feeds import Feeds
+from holdfast.scaling.depth import needs
 from holdfast.services.connections import Connections
 from holdfast.services.enginedoor import EngineDoor
 from holdfast.services.janitor import Janitor
@@ -96,6 +98,7 @@ class ApiProcess:
         self._hurry = asyncio.Event()
         self._since = time.time()
         self._members = Members.of(settings)
+        self._unserved = UnservedQueues(settings.api.unserved_seconds)
 
     def request_stop(self) -> None:
         """Begin to leave; asked again, leave at once."""
@@ -139,6 +142,7 @@ class ApiProcess:
             metrics=partial(exporter.answer, "/metrics"),
             count=self._count,
             streams=self.metrics.http_streams.inc,
+            unserved=self._unserved,
         )
 
     def _line(self, connections: Connections, hub: Hub, settings: QueueSettings) -> Line:
@@ -193,6 +197,7 @@ class ApiProcess:
             rounds = [
                 group.create_task(self._heartbeat(connections), name="heartbeat"),
                 group.create_task(self._try_archive(connections), name="archive"),
+                group.create_task(self._report_unserved(backend), name="unserved"),
             ]
             self.ready = True
             _log.info("api ready", name=self.name, host=self._settings.api.host, port=self.port)
@@ -251,6 +256,29 @@ class ApiProcess:
             with contextlib.suppress(*TROUBLE):
                 await self._members.announce(connections.redis, Member("api", self.name, fields))
             await asyncio.sleep(self._members.heartbeat_seconds)
+
+    async def _report_unserved(self, backend: Backend) -> None:
+        """Log queues whose runs wait without a worker, once each time."""
+        after = self._settings.api.unserved_seconds
+        queues = [line.queue for line in backend.lines.values()]
+        while after:
+            try:
+                found = await needs(backend.redis, queues)
+                workers = await self._members.all(backend.redis, "worker")
+            except TROUBLE:
+                self._unserved.forget_times()
+            else:
+                began, ended = self._unserved.observe(time.monotonic(), found, workers)
+                for need in began:
+                    _log.warning(
+                        "runs wait in a queue that no worker serves",
+                        queue=need.queue,
+                        waiting=need.undelivered + need.due,
+                        hint="start a worker of this queue, or correct messaging.queue or worker.queues",
+                    )
+                for name in ended:
+                    _log.info("runs no longer wait in a queue without a worker", queue=name)
+            await asyncio.sleep(min(self._members.heartbeat_seconds, after / 2))
 
 
 def run_api(settings: Settings, app: App | None = None) -> int:

@@ -14,6 +14,20 @@ X = "tests/integration/api/test_execute.py"
 CLIENT = "tests/contract/client/test_client_contract.py"
 HUB = "tests/integration/events/test_hub.py"
 
+U = "tests/unit/test_api_unserved.py"
+
+UNSERVED = [
+    Mistake(
+        "a system that was scaled to zero is reported",
+        replaced("unserved-only-with-waiting-runs", "need.undelivered + need.due > 0", "True"),
+        f"{U}::test_a_system_that_was_scaled_to_zero_is_never_reported",
+    ),
+    Mistake(
+        "an outage of Redis counts as time without a worker",
+        removed("unserved-not-during-outage"),
+        f"{U}::test_while_redis_does_not_answer_no_time_passes_and_no_report_ends",
+    ),
+]
 TIME_AND_SIZE = [
     Mistake(
         "a head may take for ever",
@@ -337,4 +351,4 @@ WHO_CALLS = [
 
 
 class TestMistakes(KnownMistakes):
-    mistakes = [*TIME_AND_SIZE, *STREAMS, *PAST, *BATCHES, *WHO_CALLS]
+    mistakes = [*TIME_AND_SIZE, *STREAMS, *PAST, *BATCHES, *WHO_CALLS, *UNSERVED]

@@ -68,7 +68,7 @@
 {{- range $path, $names := include "holdfast.read" $ | fromYaml -}}
 {{- range $name := $names -}}
 {{- if has $name $given -}}
-{{- fail (printf "%s: %s would beat settings.%s, which targets and graces are computed from: set that instead" $where $name $path) -}}
+{{- fail (printf "%s: %s would beat settings.%s, which the chart computes targets and graces from or checks: set that instead" $where $name $path) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -114,6 +114,9 @@
 {{- end -}}
 {{- end -}}
 {{- include "holdfast.checkServed" (list (default dict .Values.settings.queues) $served) -}}
+{{- if or .Values.api.enabled .Values.scheduler.enabled -}}
+{{- include "holdfast.checkDefaultQueue" (list (dig "messaging" "queue" "agent-queue" .Values.settings | toString) $served) -}}
+{{- end -}}
 {{- $given := prepend (values (default dict .Values.settings.queues)) (default dict .Values.settings.queue) -}}
 {{- range $queue := $given -}}
 {{- if and (eq $profile "redis-streams") (kindIs "map" $queue) (eq (get $queue "delete_after_ack" | toString) "false") -}}
@@ -141,6 +144,15 @@
 {{- if and $served (not (hasKey $served $queue)) -}}
 {{- fail (printf "settings.queues: no worker type serves the queue %s, so its runs would wait for ever: workers serve %s; correct the name, or add it to workers.<type>.queues" $queue (keys $served | sortAlpha | join ", ")) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Called with (list queue served), where something submits: the queue of runs that name none needs a worker type. */ -}}
+{{- define "holdfast.checkDefaultQueue" -}}
+{{- $queue := index . 0 -}}
+{{- $served := index . 1 -}}
+{{- if and $served (not (hasKey $served $queue)) -}}
+{{- fail (printf "settings.messaging.queue: no worker type serves the default queue %s, so a run that is submitted without a queue would wait for ever: workers serve %s; add %s to workers.<type>.queues, or set settings.messaging.queue to one that is served" $queue (keys $served | sortAlpha | join ", ") $queue) -}}
 {{- end -}}
 {{- end -}}
 

@@ -76,6 +76,7 @@ config: {instead: settings, env: [HOLDFAST_CONFIG]}
 
 {{/* What the chart reads in `settings`, to compute targets and graces or to refuse: a variable would beat what it read. */}}
 {{- define "holdfast.read" -}}
+messaging.queue: [MESSAGING_QUEUE_NAME, CLUSTER_STREAM_KEY, HOLDFAST_MESSAGING_QUEUE]
 redis.key_prefix: [HOLDFAST_KEY_PREFIX, HOLDFAST_REDIS_KEY_PREFIX]
 queue.max_pending: [MAX_PENDING_PER_WORKER, HOLDFAST_QUEUE_MAX_PENDING]
 queue.partitions: [HOLDFAST_QUEUE_PARTITIONS]
