@@ -91,6 +91,18 @@ LOSES_WORK = {
         "workers.default.env[0].name=HOLDFAST_MESSAGING_QUEUE,workers.default.env[0].value=orders",
         "workers.default.env: HOLDFAST_MESSAGING_QUEUE would beat settings.messaging.queue",
     ),
+    "a scale-in before anybody knows who is idle": (
+        "workers.default.scaling.down=15",
+        "workers.default.scaling.down: 15 s is too short for idle workers to leave first",
+    ),
+    "a cost that is lowered after the scale-in": (
+        "settings.janitor.deletion_cost_lower_seconds=1m",
+        "and settings.janitor.deletion_cost_lower_seconds adds 60 s: set it to 87 or more",
+    ),
+    "a cost that is lowered after the scale-in, by a variable": (
+        "env[0].name=HOLDFAST_JANITOR_DELETION_COST_LOWER_SECONDS,env[0].value=long",
+        "would beat settings.janitor.deletion_cost_lower_seconds",
+    ),
     "no database": (
         "database.trial.enabled=false",
         "steps, state and archived runs would be lost with their pod: set database.url",
@@ -264,6 +276,10 @@ def test_the_schema_says_what_is_wrong_and_not_how_it_looked(case):
         "workers.default=null,workers.other.queues={other},settings.messaging.queue=other",
         "workers.default=null,workers.other.queues={other},api.enabled=false,scheduler.enabled=false,keda.profile=none",
         "workers.default=null",
+        "workers.default.scaling.down=27",
+        "workers.default.scaling.down=15,settings.janitor.deletion_cost=false",
+        "workers.default.scaling.down=15,janitor.kubernetes=false",
+        "workers.default.scaling.down=15,keda.profile=none",
         "api.pdb.maxUnavailable=2",
         "api.pdb.maxUnavailable=25%",
         "api.resources.limits.cpu=null",

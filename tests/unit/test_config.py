@@ -311,6 +311,18 @@ def test_the_idle_threshold_follows_the_longest_timeout(file):
     assert load(environ={"IDLE_THRESHOLD_SECONDS": "60"}).settings.janitor.idle_threshold_seconds == 60
 
 
+def test_the_cost_of_an_idle_pod_is_lowered_well_before_the_shortest_scale_in(file):
+    def lower(environ: dict[str, str]) -> float:
+        return load(environ=environ).settings.janitor.deletion_cost_lower_seconds
+
+    assert lower({}) == 15
+    file("queues: {slow: {scaling: {down_seconds: 10m}}, quick: {scaling: {down_seconds: 40}}}\n")
+    assert lower({}) == 5, "half of it, and before the HPA may look"
+    assert lower({"HEARTBEAT_INTERVAL": "22"}) == 1, "it is heard of late"
+    file("queues: {quick: {scaling: {down_seconds: 1}}}\n")
+    assert lower({"HOLDFAST_JANITOR_KUBERNETES": "true"}) == 0
+
+
 def test_two_names_of_one_setting_may_agree():
     environ = {
         "WORKER_POD_NAME": "a",

@@ -312,6 +312,10 @@ def test_every_scheme_is_offered(refusal):
             "janitor.lock_ttl_seconds = 7200 (holdfast.yaml:1) outlasts janitor.stream_interval_minutes = 60 (default)",
         ),
         (
+            "janitor: {kubernetes: true, deletion_cost_lower_seconds: 60}",
+            "janitor.deletion_cost_lower_seconds = 60 (holdfast.yaml:1) is too late for queue.scaling.down_seconds = 60 (default)",
+        ),
+        (
             "metrics: {port: 50051}",
             "metrics.port = 50051 (holdfast.yaml:1) and hosts.grpc_port = 50051 (default) are the same port",
         ),

@@ -30,6 +30,7 @@ from holdfast.scaling.simulation.drawing import (
     svg,
     waiting_of,
 )
+from holdfast.scaling.simulation.marking import lag_of
 from holdfast.scaling.simulation.policies import NAMED, policies_of
 from holdfast.scaling.simulation.recording import recorded
 from holdfast.scaling.simulation.scaledobject import Target, scaled_object, to_yaml
@@ -109,7 +110,11 @@ Resume = Annotated[
 ]
 Crashes = Annotated[float, typer.Option("--crashes", min=0, help="Crashes of one worker an hour.")]
 DeletionCost = Annotated[
-    bool, typer.Option("--deletion-cost/--no-deletion-cost", help="Whether idle workers leave first.")
+    bool,
+    typer.Option(
+        "--deletion-cost/--no-deletion-cost",
+        help="Whether busy workers' pods are marked, so that idle ones leave first.",
+    ),
 ]
 Outages = Annotated[
     list[str] | None,
@@ -178,6 +183,7 @@ def simulate_policies(
         checkpoints=resume == "checkpoint",
         crashes_per_hour=crashes,
         deletion_cost=deletion_cost,
+        cost_lag=lag_of(settings),
         price_per_hour=price,
         outages=tuple(_outage(text) for text in outage or ()),
         seed=seed,

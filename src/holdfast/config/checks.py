@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.config.queues import partition_name
 from holdfast.config.redis import REDIS_SCHEMES, RedisSettings
+from holdfast.config.scaling import HPA_SECONDS, latest_lowering
 
 if TYPE_CHECKING:
     from holdfast.config.queues import QueueSettings
@@ -86,6 +87,7 @@ def contradictions(settings: Settings, at: Locate, in_queue: LocateInQueue) -> I
         yield from _deadletter(queue, settings, in_queue)
         if urlsplit_or_none(settings.redis.url, "redis+cluster", "rediss+cluster"):
             yield from _same_slot(queue, settings.redis.key_prefix, in_queue)
+    yield from _idle_leave_first(settings, at, in_queue)
     yield from _separate_queues(settings, at)
     yield from _partitions(settings, in_queue)
 
@@ -218,6 +220,24 @@ def _limits(queue: QueueSettings, in_queue: LocateInQueue) -> Iterator[Contradic
             (least.path, most.path),
             f"{least.said} is more than {most.said}: lower {least.path} or raise {most.path}",
         )
+
+
+def _idle_leave_first(settings: Settings, at: Locate, in_queue: LocateInQueue) -> Iterator[Contradiction]:
+    """A cost that is lowered after the scale-in does not tell idle workers from busy ones."""
+    janitor, place = settings.janitor, at("janitor.deletion_cost_lower_seconds")
+    if not (janitor.kubernetes and janitor.deletion_cost):
+        return
+    late = settings.worker.heartbeat_seconds + janitor.deletion_cost_seconds
+    for queue in settings.queues.values():
+        down = in_queue(queue.name, "scaling.down_seconds")
+        latest = latest_lowering(queue.scaling.down_seconds, late)
+        if janitor.deletion_cost_lower_seconds > latest:
+            sentence = (
+                f"{place.said} is too late for {down.said}: the HPA may end workers {HPA_SECONDS:g} s "
+                f"before that is over, and a janitor hears of an idle worker up to {late:g} s late; set it "
+                f"to {latest:g} or less, raise {down.path}, or leave {place.path} out"
+            )
+            yield Contradiction((place.path, down.path), sentence)
 
 
 def _deadletter(queue: QueueSettings, settings: Settings, in_queue: LocateInQueue) -> Iterator[Contradiction]:

@@ -5,7 +5,7 @@ A value that is wrong is reported once and replaced by its default, so that the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from holdfast.config.patterns import NAME_ALLOWED
 from holdfast.config.problems import invalid_value
 from holdfast.config.processes import QueueName
 from holdfast.config.queues import QueueSettings
+from holdfast.config.scaling import lowering
 from holdfast.config.section import Section
 from holdfast.config.shown import shown
 from holdfast.config.tree import Settings
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _DEFAULT: Final = "default"
 _IDLE_THRESHOLD: Final = "janitor.idle_threshold_seconds"
+_LOWERING: Final = "janitor.deletion_cost_lower_seconds"
+_LOOK: Final = "janitor.deletion_cost_seconds"
+_HEARTBEAT: Final = "worker.heartbeat_seconds"
 _IDLE_MARGIN_SECONDS: Final = 300
 # These name keys: a second queue that inherited them would share the first one's.
 _OWN_TO_A_QUEUE: Final = frozenset({"group", "deadletter"})
@@ -61,6 +65,7 @@ class Draft(msgspec.Struct):
         queues = {name: self._queue(name, default=name == default_queue) for name in described}
         template = _build(QueueSettings, "", self._inherited(default=True), name=default_queue)
         self._derive_idle_threshold((template, *queues.values()))
+        self._derive_lowering(queues.values())
         return _build(Settings, "", self.values, queue=template, queues=queues)
 
     def contradictions(self, settings: Settings) -> None:
@@ -127,6 +132,12 @@ class Draft(msgspec.Struct):
         if self.sources[_IDLE_THRESHOLD] == _DEFAULT:
             longest = max(queue.timeout_seconds for queue in queues)
             self.values[_IDLE_THRESHOLD] = longest + _IDLE_MARGIN_SECONDS
+
+    def _derive_lowering(self, queues: Iterable[QueueSettings]) -> None:
+        if self.sources[_LOWERING] == _DEFAULT:
+            late = sum(cast("float", self.values[path]) for path in (_HEARTBEAT, _LOOK))
+            shortest = min(queue.scaling.down_seconds for queue in queues)
+            self.values[_LOWERING] = lowering(shortest, late)
 
     def _place(self, path: str) -> Place:
         said = f"{path} = {leaf_at(path).show(self.values[path])} ({self.sources[path]})"

@@ -134,13 +134,20 @@ class JanitorSettings(Section, frozen=True, kw_only=True):
     ] = True
     deletion_cost_seconds: Annotated[
         float, about("How often the janitor looks who is busy.", ge=0.01, le=3600)
-    ] = 5.0
+    ] = 2.0
     deletion_cost_raise_seconds: Annotated[
         float, about("How long a worker must have held work before its pod costs more.", ge=0, le=DAY)
-    ] = 15.0
+    ] = 0.0
     deletion_cost_lower_seconds: Annotated[
-        float, about("How long it must have held less before its pod costs less again.", ge=0, le=DAY)
-    ] = 60.0
+        float,
+        about(
+            "How long it must have held less before its pod costs less again: well before a scale-in, which "
+            "may come 15 s before `scaling.down_seconds` are over.",
+            ge=0,
+            le=DAY,
+            default="half of the shortest scaling.down_seconds - 15s",
+        ),
+    ] = 15.0
     deletion_cost_per_second: Annotated[
         float, about("Pods that are marked in a second at most.", ge=0.1, le=1000)
     ] = 10.0

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from holdfast.config.durations import DAY
 from holdfast.config.section import Section, about
+
+HPA_SECONDS: Final = 15.0
+"""How often Kubernetes' HPA decides: fewer workers may leave so much before ``down_seconds`` are over."""
+ANNOUNCE_SECONDS: Final = 1.0
+"""How soon an idle worker that takes a run writes that into its record."""
+
+
+def latest_lowering(down_seconds: float, late_seconds: float) -> float:
+    """How long an idle pod's cost may stay high at most, to be lowered before the scale-in.
+
+    The janitor hears of an idle worker late: its record may be a heartbeat old when the janitor looks.
+    """
+    return max(down_seconds - HPA_SECONDS - late_seconds, 0.0)
+
+
+def lowering(down_seconds: float, late_seconds: float) -> float:
+    """How long it stays high by default: half of ``down_seconds`` is left for writing it down."""
+    early = max(down_seconds / 2 - HPA_SECONDS, 0.0)
+    return min(early, latest_lowering(down_seconds, late_seconds))
 
 
 class ScalingSettings(Section, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """Which pods a scale-in should end last: the more work a worker holds, the more its pod's deletion costs.
 
 Pure: what is seen of the workers goes in, what to write to their pods comes out. A cost follows a worker up
-when it has held that much for a while, and down when it has held less for longer, so it does not change with
-each run: of one pod it changes at most ``2 x len(STEPS)`` times in ``lower_seconds``.
+when it has held that much for ``raise_seconds`` (by default at once), and down when it has held less for
+longer, so it does not change with each run: of one pod at most ``2 x len(STEPS)`` times in ``lower_seconds``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 STEPS: Final = ((0.0, 100), (60.0, 1000), (600.0, 10_000))
 """From how many seconds of work in hand, over all runs together, which cost; without a run it is 0."""
+_AGAIN_SECONDS: Final = 60.0
+"""How long a pod that refuses its cost is left alone."""
 _GAP_SECONDS: Final = 30.0
 _GAP_LOOKS: Final = 3
 """Nobody looked for longer than both: then nothing is known to have lasted."""
@@ -93,13 +95,12 @@ class Costs:
 class _Memory:
     """What one worker held lately, and what was last written to its pod."""
 
-    __slots__ = ("_least", "_lower_seconds", "_most", "_wrote", "since")
+    __slots__ = ("_least", "_most", "_wrote", "since")
 
     def __init__(self, now: float, raise_seconds: float, lower_seconds: float) -> None:
         self.since = now
         self._least = Damper(raise_seconds)  # guard: cost-raise-damped
         self._most = Damper(lower_seconds)  # guard: cost-lower-damped
-        self._lower_seconds = lower_seconds
         self._wrote: tuple[float, int] | None = None
 
     def follow(self, now: float, level: int) -> tuple[int, int]:
@@ -112,6 +113,4 @@ class _Memory:
 
     def tried_lately(self, now: float, cost: int) -> bool:
         """Whether the same was written, and the pod does not show it yet: it was refused, or comes late."""
-        return (
-            self._wrote is not None and self._wrote[1] == cost and now - self._wrote[0] < self._lower_seconds
-        )
+        return self._wrote is not None and self._wrote[1] == cost and now - self._wrote[0] < _AGAIN_SECONDS

@@ -20,6 +20,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from holdfast.agents.watchdog import LoopWatchdog
+from holdfast.config.scaling import ANNOUNCE_SECONDS
 from holdfast.errors import ConfigError, Conflict, HoldfastError, StoreUnavailable
 from holdfast.leases.keeper import Keeper
 from holdfast.packages import version
@@ -79,6 +80,7 @@ class WorkerProcess:
         self._hurry = asyncio.Event()
         self._since = time.time()
         self._holding = Holding()
+        self._idle = True
         self._own_name = OwnName(self._members.ttl_seconds)
         self._desks: list[Desk] = []
 
@@ -189,13 +191,25 @@ class WorkerProcess:
 
     async def _heartbeat(self, connections: Connections, floor: Floor) -> None:
         while True:
-            await asyncio.sleep(self._settings.worker.heartbeat_seconds)
+            await self._beat_due(floor)
             # guard: heartbeat-outage
             with contextlib.suppress(*TROUBLE):  # the next beat tries again; no lease needs it
                 await self._announce(connections, floor)
 
+    async def _beat_due(self, floor: Floor) -> None:
+        """Sleep until the next heartbeat, or until a worker that is known to be idle has taken a run."""
+        due = time.monotonic() + self._settings.worker.heartbeat_seconds
+        while (left := due - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, ANNOUNCE_SECONDS))
+            # Until the record says so, a scale-in takes this worker for an idle one.
+            if self._idle and self._load(floor):  # guard: busy-announced-at-once
+                return
+
+    def _load(self, floor: Floor) -> int:
+        return sum(len(desk.worker.running) + desk.worker.lingering for desk in floor.desks)
+
     async def _announce(self, connections: Connections, floor: Floor, *, again: bool = True) -> None:
-        running = [key for desk in floor.desks for key in desk.worker.running]
+        running, load = [key for desk in floor.desks for key in desk.worker.running], self._load(floor)
         fields = {
             "version": version(),
             "host": platform.node(),
@@ -204,7 +218,7 @@ class WorkerProcess:
             "queues": ",".join(floor.names),
             "agents": ",".join(sorted(self._app.agents)),
             "capacity": str(floor.slots),
-            "load": str(sum(len(desk.worker.running) + desk.worker.lingering for desk in floor.desks)),
+            "load": str(load),
             "state": "draining" if self._stop.is_set() else "working",
             "held_seconds": f"{self._holding.seconds(running):.0f}",
             **pod_name(self._settings).fields(),
@@ -212,6 +226,7 @@ class WorkerProcess:
         asked, ourselves = time.monotonic(), Member("worker", self.name, fields)
         if await self._members.announce(connections.redis, ourselves, again=again):
             self._own_name.keep(asked)
+            self._idle = not load
         elif not self._own_name.lost:
             self._own_name.lost = True
             self._log.error("another worker has taken this name: leaving everything to it")

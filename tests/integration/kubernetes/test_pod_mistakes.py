@@ -95,6 +95,11 @@ MISTAKES = [
         f"{COSTS}::test_runs_that_come_and_go_write_nothing",
     ),
     Mistake(
+        "a worker that takes a run waits for its heartbeat to say so",
+        replaced("busy-announced-at-once", "self._idle and self._load(floor)", "False"),
+        "tests/integration/runs/test_worker.py::test_a_workers_record_says_at_once_that_it_has_work",
+    ),
+    Mistake(
         "time in which nobody looked counts",
         removed("cost-times-cleared"),
         f"{COSTS}::test_after_a_gap_in_which_nobody_looked_nothing_is_known_to_have_lasted",

@@ -13,6 +13,7 @@ import pytest
 from holdfast import App, GiveUp, RetryLater
 from holdfast.config import load
 from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge, QueueFull, QueuePaused
+from holdfast.redis.members import Members
 from holdfast.runs.run import Priority, Status, Submission
 from holdfast.services.worker import WorkerProcess
 from tests.support.runs.system import System
@@ -49,6 +50,27 @@ async def test_a_run_is_performed_and_its_result_kept(system, app):
     )
     assert await system.events(run_id) == ["submitted", "started", "succeeded"]
     await system.nothing_left()
+
+
+async def test_a_workers_record_says_at_once_that_it_has_work(redis, redis_settings):
+    """Else a scale-in takes it for an idle one until its next heartbeat, here in an hour."""
+    app = App("test")
+
+    @app.agent
+    async def waits(payload):
+        await asyncio.Event().wait()
+
+    async with System(redis_settings, ttl=30.0, heartbeat=3600.0) as system:
+        await system.worker(app, name="w")
+        members = Members.of(system.settings)
+
+        async def load() -> str:
+            member = await members.find(redis, "worker", "w")
+            return member.fields["load"] if member else ""
+
+        assert await load() == "0"
+        await system.submit("waits")
+        await until(load, lambda found: found == "1")
 
 
 async def test_an_idle_worker_starts_a_run_at_once(redis, redis_settings, app):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.config import JanitorSettings
+from holdfast.config import JanitorSettings, WorkerSettings
 from holdfast.kubernetes.pod import Pod
 from holdfast.redis.members import Member
 from holdfast.scaling.deletioncost import STEPS, Busy, Costs, Patch, cost
@@ -79,6 +79,21 @@ def test_who_is_busy_for_a_while_costs_more_and_who_is_idle_for_longer_less():
     assert cluster.during(LOWER, a=0) == []
     assert cluster.look(a=0) == [Patch("a", 0, raised=False)]
     assert cluster.during(600, a=0) == []
+
+
+def test_by_default_a_worker_is_marked_at_the_first_look_that_finds_it_busy():
+    """A run that is not marked yet is chosen by a scale-in like an idle worker. Fails if it must last first."""
+    costs = Costs(JanitorSettings())
+    assert costs.look(0.0, [Busy("a", 0, 1, 0.0)]) == [Patch("a", 100, raised=True)]
+
+
+def test_by_default_an_idle_worker_is_marked_in_half_of_the_time_until_the_scale_in():
+    """The HPA may end workers 15 s before `down` (60 s) is over. Fails with a cost that is lowered as late."""
+    settings = JanitorSettings()
+    costs, now = Costs(settings), 0.0
+    while not costs.look(now, [Busy("a", 100, 0, 0.0)]):
+        now += settings.deletion_cost_seconds
+    assert now + WorkerSettings().heartbeat_seconds <= 30.0
 
 
 def test_runs_that_come_and_go_write_nothing():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.config.scaling import ScalingSettings
 from holdfast.scaling.simulation.engine import Phase, Simulation, Worker, leaving_order
+from holdfast.scaling.simulation.marking import NO_LAG, Lag, Mark
 from holdfast.scaling.simulation.outcome import Outcome, Waits, waits_of
 from holdfast.scaling.simulation.policies import NAMED, Policy, policies_of
 from holdfast.scaling.simulation.spec import KedaSpec, Metric, Trigger
@@ -20,7 +21,7 @@ from holdfast.scaling.simulation.traces import Row, Trace, trace_of
 from holdfast.scaling.simulation.world import Spread, World
 
 AT_ONCE = Spread(0.0, 0.0)
-WORLD = World(slots=1, scheduling=AT_ONCE, startup=AT_ONCE)
+WORLD = World(slots=1, scheduling=AT_ONCE, startup=AT_ONCE, cost_lag=NO_LAG)
 
 
 def trace(*runs: tuple[float, float]) -> Trace:
@@ -120,6 +121,31 @@ def test_a_run_that_outlives_the_drain_is_handed_back_and_goes_on_elsewhere():
     assert again.ended == blind.ended == 2
 
 
+def shrunk(world: World) -> Outcome:
+    """Five workers become idle at 67 s beside five younger ones that are busy until 270 s."""
+    runs = trace(*((0, 67) for _ in range(15)), *((30, 240) for _ in range(15)))
+    return run(runs, "depth", world)
+
+
+def test_a_worker_whose_cost_is_lowered_too_late_is_no_cheaper_than_a_busy_one():
+    """Seen on a real cluster: with a cost that was lowered after 60 s, busy workers left while idle ones stayed."""
+    late = world(
+        slots=3, drain_seconds=20, scaling=ScalingSettings(down_seconds=60), cost_lag=Lag(20.0, 75.0)
+    )
+    assert shrunk(late).handed_back > 0
+    assert shrunk(msgspec.structs.replace(late, cost_lag=World().cost_lag)).handed_back == 0
+
+
+def test_a_pod_shows_late_what_its_worker_holds():
+    mark = Mark(Lag(raised=3.0, lowered=27.0))
+    assert mark.cost(2.9, [0.0]) == 0
+    assert mark.cost(3.0, [0.0]) == 100
+    assert mark.cost(63.0, [0.0]) == 1000
+    assert [mark.cost(now, []) for now in (70.0, 90.0, 90.1)] == [1000, 1000, 0]
+    assert mark.cost(92.0, [91.0]) == 0, "a run that ends before anybody has seen it is never shown"
+    assert mark.cost(200.0, []) == 0
+
+
 def test_a_drain_that_is_long_enough_hands_nothing_back():
     blind = world(drain_seconds=2000, deletion_cost=False)
     outcome = run(trace((0, 40), (1, 1000)), followed(), blind)
@@ -209,10 +235,10 @@ def test_whom_a_replica_set_ends_first():
         pods[at].phase, pods[at].ready_at = Phase.READY, ready
     pods[4].runs.add(7)
     pods[3].runs.update((8, 9))
-    held = {4: 700.0, 3: 20.0}
-    order = sorted(pods, key=lambda pod: leaving_order(pod, held.get(pod.number, 0.0)))
+    costs = {4: 10_000, 3: 100}
+    order = sorted(pods, key=lambda pod: leaving_order(pod, costs.get(pod.number, 0)))
     assert [pod.number for pod in order] == [0, 1, 2, 5, 3, 4]  # what took long already stays longest
-    order = sorted(pods, key=lambda pod: leaving_order(pod, -1.0))
+    order = sorted(pods, key=lambda pod: leaving_order(pod, 0))
     assert [pod.number for pod in order] == [0, 1, 4, 3, 2, 5]
 
 

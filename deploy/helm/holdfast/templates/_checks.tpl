@@ -107,6 +107,7 @@
 {{- if and (ne $profile "none") (gt (int64 $.Values.keda.fallback.replicas) (int64 $type.scaling.max)) -}}
 {{- fail (printf "keda.fallback.replicas is %d, more than %s.scaling.max, which is %d: lower it or raise max" (int64 $.Values.keda.fallback.replicas) $where (int64 $type.scaling.max)) -}}
 {{- end -}}
+{{- include "holdfast.checkIdleFirst" (list $ $where $type.scaling.down) -}}
 {{- $needed := add (ceil $type.drain) 15 -}}
 {{- $grace := int64 $type.terminationGracePeriodSeconds -}}
 {{- if and $grace (lt $grace $needed) -}}
@@ -134,6 +135,22 @@
 {{- end -}}
 {{- if and (eq $profile "metrics-api") (not .Values.api.enabled) -}}
 {{- fail "keda.profile metrics-api: KEDA asks the api, and api.enabled is false: enable it or take another keda.profile" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Called with (list root where down): a cost that is lowered after the scale-in does not tell idle pods from busy ones. */ -}}
+{{- define "holdfast.checkIdleFirst" -}}
+{{- $v := (index . 0).Values -}}
+{{- $marks := and $v.janitor.enabled $v.janitor.kubernetes (ne (dig "janitor" "deletion_cost" true $v.settings | toString) "false") -}}
+{{- if and $marks (ne $v.keda.profile "none") -}}
+{{- $beat := float64 (include "holdfast.seconds" (list (dig "worker" "heartbeat_seconds" 10 $v.settings) "s")) -}}
+{{- $look := float64 (include "holdfast.seconds" (list (dig "janitor" "deletion_cost_seconds" 2 $v.settings) "s")) -}}
+{{- $lower := float64 (include "holdfast.seconds" (list (dig "janitor" "deletion_cost_lower_seconds" 0 $v.settings) "s")) -}}
+{{- $needed := ceil (addf 15 $beat $look $lower) -}}
+{{- if lt (float64 (index . 2)) $needed -}}
+{{- $given := ternary (printf ", and settings.janitor.deletion_cost_lower_seconds adds %v s" $lower) "" (gt $lower 0.0) -}}
+{{- fail (printf "%s.scaling.down: %v s is too short for idle workers to leave first: the HPA may shrink 15 s sooner, a worker's record may be %v s old, and the janitor looks every %v s%s: set it to %v or more, or settings.janitor.deletion_cost=false if busy workers may leave as well, whose runs are then handed back" (index . 1) (index . 2) $beat $look $given $needed) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -87,5 +87,9 @@ redis.scheduler.orphan-cleanup.executor-shutdown-await-ms: [HOLDFAST_REDIS_SCHED
 redis.scheduler.orphan-cleanup.executor-shutdown-force-await-ms: [HOLDFAST_REDIS_SCHEDULER_ORPHAN_CLEANUP_EXECUTOR_SHUTDOWN_FORCE_AWAIT_MS]
 redis.scheduler.reconcile.executor-shutdown-await-ms: [HOLDFAST_REDIS_SCHEDULER_RECONCILE_EXECUTOR_SHUTDOWN_AWAIT_MS]
 redis.scheduler.reconcile.executor-shutdown-force-await-ms: [HOLDFAST_REDIS_SCHEDULER_RECONCILE_EXECUTOR_SHUTDOWN_FORCE_AWAIT_MS]
+worker.heartbeat_seconds: [HEARTBEAT_INTERVAL, HOLDFAST_WORKER_HEARTBEAT_SECONDS]
+janitor.deletion_cost: [HOLDFAST_JANITOR_DELETION_COST]
+janitor.deletion_cost_seconds: [HOLDFAST_JANITOR_DELETION_COST_SECONDS]
+janitor.deletion_cost_lower_seconds: [HOLDFAST_JANITOR_DELETION_COST_LOWER_SECONDS]
 relay.timeout_seconds: [HOLDFAST_RELAY_TIMEOUT_SECONDS]
 {{- end -}}

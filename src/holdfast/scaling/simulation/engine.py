@@ -14,15 +14,17 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from holdfast.runs.partition import Depth
-from holdfast.scaling.deletioncost import cost
 from holdfast.scaling.policy import demand
+from holdfast.scaling.simulation.marking import NO_LAG, Mark
 from holdfast.scaling.simulation.outcome import Outcome, Sample, outcome_of
+from holdfast.scaling.simulation.rules import Keda
 from holdfast.scaling.simulation.spec import Lane, Metric
 from holdfast.scaling.simulation.world import asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.scaling.simulation.marking import Lag
     from holdfast.scaling.simulation.policies import Policy
     from holdfast.scaling.simulation.spec import Trigger
     from holdfast.scaling.simulation.traces import Trace
@@ -51,19 +53,20 @@ class Phase(enum.IntEnum):
 class Worker:
     """One pod."""
 
-    __slots__ = ("number", "phase", "placed_at", "ready_at", "runs")
+    __slots__ = ("mark", "number", "phase", "placed_at", "ready_at", "runs")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, lag: Lag = NO_LAG) -> None:
         self.number = number
+        self.mark = Mark(lag)
         self.phase = Phase.PENDING
         self.placed_at = _NEVER
         self.ready_at = _NEVER
         self.runs: set[int] = set()
 
 
-def leaving_order(worker: Worker, held_seconds: float = 0.0) -> tuple[int, int, float, int]:
+def leaving_order(worker: Worker, cost: int) -> tuple[int, int, float, int]:
     """Sort by whom a ReplicaSet ends first: not placed, not ready, cheap to delete, newly ready, new."""
-    return (worker.phase, cost(len(worker.runs), held_seconds), -worker.ready_at, -worker.number)
+    return (worker.phase, cost, -worker.ready_at, -worker.number)
 
 
 class Simulation:
@@ -74,6 +77,8 @@ class Simulation:
         self._scaler = policy.scaler(world)
         self._slots = policy.slots_in(world)
         self._scaling = policy.scaling_in(world)
+        # The local autoscaler asks its workers when it chooses; a ReplicaSet reads what was written to pods.
+        self._lag = world.cost_lag if isinstance(self._scaler, Keda) else NO_LAG
         self._rng = random.Random(world.seed)  # noqa: S311 - a simulation, not a secret
         self.now = 0.0
         self._arrival = _NEVER
@@ -204,6 +209,7 @@ class Simulation:
         self.ended += 1
         self.busy_seconds += self.now - self._began[run]
         self._delete(run)
+        self._cost(worker)
         worker.runs.discard(run)
         if worker.phase is Phase.READY:
             if self.waiting:
@@ -241,7 +247,7 @@ class Simulation:
     # -- workers
 
     def _hire(self) -> Worker:
-        worker = Worker(len(self._workers))
+        worker = Worker(len(self._workers), self._lag)
         self._workers.append(worker)
         self._pods[worker.number] = worker
         return worker
@@ -364,9 +370,13 @@ class Simulation:
         self.replicas_most = max(self.replicas_most, wanted)
 
     def _leaving(self, worker: Worker) -> tuple[int, int, float, int]:
+        return leaving_order(worker, self._cost(worker))
+
+    def _cost(self, worker: Worker) -> int:
+        """What the deletion of this pod costs, as far as it is written down."""
         if not self._world.deletion_cost:
-            return leaving_order(worker, -1.0)
-        return leaving_order(worker, sum(self.now - self._began[run] for run in worker.runs))
+            return 0
+        return worker.mark.cost(self.now, [self._began[run] for run in worker.runs])
 
     def _account(self) -> None:
         self.replica_seconds += self.replicas * (self.now - self._changed_at)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.config import Settings
 from holdfast.config.durations import HOW_TO_WRITE, parse_duration
 from holdfast.config.scaling import ScalingSettings
 from holdfast.errors import InputError
+from holdfast.scaling.simulation.marking import Lag, lag_of
 
 if TYPE_CHECKING:
     import random
@@ -75,6 +77,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """Of one worker."""
     deletion_cost: bool = True
     """Whether busy workers are marked, so that the idle ones leave first."""
+    cost_lag: Lag = lag_of(Settings())
+    """How late pods show who is busy."""
     price_per_hour: float = 0.0
     outages: tuple[tuple[float, float], ...] = ()
     """When the metric can't be asked: from, until."""
