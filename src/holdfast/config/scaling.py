@@ -38,7 +38,8 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
     age_weight: Annotated[
         float,
         about(
-            "How much waiting runs weigh at most, at twice the target wait; 1 is always the same.",
+            "How much waiting runs weigh at most, at twice the target wait, within the last worker that they "
+            "need; 1 is always the same.",
             ge=1,
             le=100,
         ),

@@ -43,7 +43,7 @@ async def needs(redis: Redis, queues: Sequence[RunQueue]) -> list[Need]:
 def need_of(settings: QueueSettings, depth: Depth) -> Need:
     """Say how many workers a queue of this depth wants."""
     scaling, slots = settings.scaling, slots_of(settings)
-    wanting = demand(depth, scaling)
+    wanting = demand(depth, scaling, slots)
     return Need(
         queue=settings.name,
         depth=round(wanting, 3),

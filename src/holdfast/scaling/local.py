@@ -127,8 +127,6 @@ def _up(need: Need, scaling: ScalingSettings) -> str:
     why = f"{_runs(runs)} a slot"
     if need.paused:
         why += " in a paused queue"
-    elif need.depth > runs:
-        why += f" and count as {need.depth:g}, the oldest has waited {need.oldest_seconds:.0f} s"
     why += f", {need.slots} each"
     return f"{why}, at most {need.wanted}" if need.wanted * need.slots < need.depth else why
 

@@ -4,6 +4,8 @@
 
     demand = undelivered x weight(oldest) + in flight + due        wanted = demand / slots, within min and max
 
+The weight fills up the last worker that the runs need and asks for none beyond it: each run has a slot then.
+It is for Kubernetes' HPA, which lets a demand within 10 % of what there is wait.
 Work in flight counts, so the demand is 0 only when nothing is left, and no busy worker is scaled to zero;
 it is never weighted, since more workers don't end it sooner. Nobody may start what waits in a paused queue,
 so there only what is in flight counts.
@@ -16,6 +18,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.config import QueueSettings
     from holdfast.config.scaling import ScalingSettings
     from holdfast.runs.queue import Depth
@@ -30,11 +34,19 @@ def weight(oldest_seconds: float, scaling: ScalingSettings) -> float:
     return 1 + (scaling.age_weight - 1) * share * share * (3 - 2 * share)
 
 
-def demand(depth: Depth, scaling: ScalingSettings) -> float:
+def demand(depth: Depth, scaling: ScalingSettings, slots: int) -> float:
     """How many runs want a slot, those that wait weighted by their age."""
-    if depth.paused:
-        return float(depth.pending)
-    return depth.undelivered * weight(depth.oldest_seconds, scaling) + depth.pending + depth.due
+    return total_demand([(depth, scaling)], slots)
+
+
+def total_demand(queues: Iterable[tuple[Depth, ScalingSettings]], slots: int) -> float:
+    """How many runs of all these queues want a slot; never more than the workers have that they can fill."""
+    runs, wanting = 0, 0.0
+    for depth, scaling in queues:
+        waiting, due = (0, 0) if depth.paused else (depth.undelivered, depth.due)
+        runs += waiting + depth.pending + due
+        wanting += waiting * weight(depth.oldest_seconds, scaling) + depth.pending + due
+    return min(wanting, math.ceil(runs / slots) * slots)  # guard: demand-within-runs
 
 
 def slots_of(queue: QueueSettings) -> int:

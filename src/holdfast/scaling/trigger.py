@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.config.durations import DAY
 from holdfast.errors import InputError, NotFound
-from holdfast.scaling.policy import demand, slots_of
+from holdfast.scaling.policy import slots_of, total_demand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,8 +71,7 @@ class Trigger:
 
     def demand(self, depths: Sequence[Depth]) -> float:
         """How many runs want a slot, in all of its queues."""
-        pairs = zip(depths, self._scalings, strict=True)
-        return round(sum(demand(depth, scaling) for depth, scaling in pairs), 3)
+        return round(total_demand(zip(depths, self._scalings, strict=True), self.slots), 3)
 
     def is_active(self, wanting: float) -> bool:
         """Whether so much demand is worth a first worker: more than the activation, as KEDA has it."""

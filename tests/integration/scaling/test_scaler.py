@@ -76,11 +76,12 @@ async def test_old_work_weighs_more_as_the_trigger_says(redis: Redis, caller: Ca
     queue = queue_of(redis)
     await redis.execute_command("XADD", queue.keys.stream, "1-1", "message_data", "{}")  # fifty years old
     value = await caller.value()
-    assert (value.metricValue, value.metricValueFloat) == (2, 2.0), "the queue's own cap"
+    assert (value.metricValue, value.metricValueFloat) == (2, 2.0), "the queue's own weight"
     value = await caller.value(ageWeight="1.5")
     assert (value.metricValue, value.metricValueFloat) == (2, 1.5), "the whole number is never less"
     assert (await caller.value(ageWeight="1")).metricValueFloat == 1
     assert (await caller.value(targetWaitSeconds="86400", ageWeight="3")).metricValueFloat == 3
+    assert (await caller.value(ageWeight="9")).metricValueFloat == 3, "a second worker would have no run"
 
 
 async def test_several_queues_are_summed(redis: Redis, caller: Caller):

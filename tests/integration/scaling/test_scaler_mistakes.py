@@ -9,8 +9,16 @@ STREAMS = "tests/integration/scaling/test_scaler_streams.py"
 PROCESS = "tests/integration/scaling/test_scaler_process.py"
 
 
+POLICY = "tests/unit/scaling/test_policy.py"
+
+
 class TestScaler(KnownMistakes):
     mistakes = [
+        Mistake(
+            "old runs ask for workers that none of them can use",
+            replaced("demand-within-runs", "min(wanting, math.ceil(runs / slots) * slots)", "wanting"),
+            f"{POLICY}::test_old_runs_bring_no_worker_that_none_of_them_can_use",
+        ),
         Mistake(
             "only polls tell of work",
             replaced("wake-by-read", "lanes", "False"),

@@ -71,11 +71,7 @@ def test_settings_that_are_too_much_for_one_machine_name_their_queue():
         (need(undelivered=20, pending=3, max_workers=4), 4, "23 runs want a slot, 3 each, at most 4"),
         (need(min_workers=2), 2, "at least 2 are kept"),
         (need(undelivered=2, min_workers=1), 1, "at least 1 is kept"),
-        (
-            need(undelivered=6, oldest=60.0),
-            4,
-            "6 runs want a slot and count as 12, the oldest has waited 60 s, 3 each",
-        ),
+        (need(undelivered=6, oldest=60.0), 2, "6 runs want a slot, 3 each"),
         (need(undelivered=9, pending=4, paused=True), 2, "4 runs want a slot in a paused queue, 3 each"),
     ],
 )

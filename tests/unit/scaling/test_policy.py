@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,19 +42,36 @@ def test_weight_only_grows_and_stays_within_its_cap(one, other, scaling):
     assert 1 <= weight(young, scaling) <= weight(old, scaling) <= scaling.age_weight + 1e-9
 
 
-@given(counts, counts, counts, ages, scalings)
-def test_demand_is_zero_only_when_nothing_is_left(undelivered, pending, due, age, scaling):
-    wanting = demand(depth(undelivered, pending, due, age), scaling)
-    assert (wanting == 0) == (undelivered + pending + due == 0)
-    assert wanting >= undelivered + pending + due
+@given(counts, counts, counts, ages, scalings, st.integers(1, 100))
+def test_demand_is_zero_only_when_nothing_is_left_and_no_worker_is_wanted_without_a_run(
+    undelivered, pending, due, age, scaling, slots
+):
+    wanting = demand(depth(undelivered, pending, due, age), scaling, slots)
+    runs = undelivered + pending + due
+    assert (wanting == 0) == (runs == 0)
+    assert runs <= wanting < runs + slots
+    assert math.ceil(wanting / slots) == math.ceil(runs / slots)
+
+
+@pytest.mark.parametrize(("runs", "workers"), [(24, 8), (6, 2), (12, 4), (200, 67)])
+def test_old_runs_bring_no_worker_that_none_of_them_can_use(runs, workers):
+    """Pods that start slowly let runs get old. Fails if each then counts twice: 16 workers came for 24 runs."""
+    scaling = ScalingSettings(max_workers=1000)
+    assert workers_wanted(demand(depth(runs, oldest=1e6), scaling, 3), 3, scaling) == workers
+
+
+def test_an_old_run_fills_its_worker_so_that_the_hpa_does_not_tolerate_its_wait():
+    """15 slots and 16 runs are a ratio of 1.07, which the HPA lets be; with the weight it is 1.2."""
+    assert demand(depth(1, 15), SCALING, 3) == 16
+    assert demand(depth(1, 15, oldest=1e6), SCALING, 3) == 18
 
 
 def test_work_in_flight_is_never_weighted():
-    assert demand(depth(pending=4, due=1, oldest=1e6), SCALING) == 5
+    assert demand(depth(pending=4, due=1, oldest=1e6), SCALING, 3) == 5
 
 
 def test_nobody_is_wanted_for_what_waits_in_a_paused_queue():
-    assert demand(depth(100, 3, 5, 1e6, paused=True), SCALING) == 3
+    assert demand(depth(100, 3, 5, 1e6, paused=True), SCALING, 3) == 3
 
 
 @pytest.mark.parametrize(
@@ -75,8 +94,8 @@ def test_a_worker_holds_no_more_than_max_pending():
 
 
 def test_a_need_says_what_it_is_made_of():
-    need = need_of(QueueSettings(slots=2, scaling=SCALING), depth(4, 3, 1, 45))
-    assert (need.depth, need.undelivered, need.in_flight, need.due, need.wanted) == (12, 4, 3, 1, 6)
+    need = need_of(QueueSettings(slots=2, scaling=SCALING), depth(4, 2, 1, 45))
+    assert (need.depth, need.undelivered, need.in_flight, need.due, need.wanted) == (8, 4, 2, 1, 4)
 
 
 def test_the_damper_goes_up_at_once_and_down_after_a_while():

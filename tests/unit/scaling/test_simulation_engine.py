@@ -251,6 +251,16 @@ def test_an_outage_of_the_metric_is_answered_by_the_fallback_not_by_zero():
     assert outcome.unfinished == 0
 
 
+def test_slow_pods_bring_no_worker_beyond_the_last_that_a_run_can_use():
+    runs = trace(*((0, 30) for _ in range(200)))
+    peaks = {
+        weight: run(runs, "depth", world(slots=3, startup=Spread(60.0, 60.0), scaling=scaling)).replicas_most
+        for weight in (1.0, 2.0)
+        for scaling in [ScalingSettings(max_workers=200, age_weight=weight)]
+    }
+    assert peaks == {1.0: 67, 2.0: 67}
+
+
 # -- the seed's metrics
 
 

@@ -333,7 +333,7 @@ class Simulation:
             return None
         if trigger.metric is Metric.DEPTH:
             depth = Depth(self.waiting, self.pending, 0, 0, 0, self._oldest_seconds(), len(self._pods))
-            return demand(depth, self._scaling)
+            return demand(depth, self._scaling, self._slots)
         waiting, pending = self._seen(trigger.lane)
         if trigger.metric is Metric.STREAM_LENGTH:
             return float(waiting + pending)
