@@ -171,6 +171,17 @@ def test_without_an_autoscaler_a_warm_pool_is_as_large_as_its_min(more, expected
     assert found == expected
 
 
+def test_a_worker_type_may_do_without_the_autoscaler_of_the_others():
+    manifests = rendered("production", "external-push", "workers.browser.scaling.enabled=false")
+    [scaled] = of_kind(manifests, "ScaledObject")
+    assert scaled["metadata"]["name"] == "holdfast-worker-default"
+    assert one(manifests, "Deployment", "holdfast-worker-browser")["spec"]["replicas"] == 1
+    fixed = rendered(
+        "production", "external-push", "workers.browser.scaling.enabled=false,workers.browser.replicas=4"
+    )
+    assert one(fixed, "Deployment", "holdfast-worker-browser")["spec"]["replicas"] == 4
+
+
 @pytest.mark.parametrize("profile", sorted(AUTOSCALED))
 @pytest.mark.parametrize("name", SETS)
 def test_a_depth_that_nobody_knows_ends_no_worker(name, profile):

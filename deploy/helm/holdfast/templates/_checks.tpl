@@ -101,13 +101,16 @@
 {{- if gt (int64 $type.scaling.min) (int64 $type.scaling.max) -}}
 {{- fail (printf "%s.scaling: min is %d and max is %d: lower min or raise max" $where (int64 $type.scaling.min) (int64 $type.scaling.max)) -}}
 {{- end -}}
-{{- if and (eq $profile "redis-streams") (lt (int64 $type.scaling.min) 1) -}}
+{{- $scaled := include "holdfast.autoscaled" (list $ $type) -}}
+{{- if and $scaled (eq $profile "redis-streams") (lt (int64 $type.scaling.min) 1) -}}
 {{- fail (printf "%s.scaling.min: KEDA's redis-streams trigger does not see delayed runs and retries, so with no worker nobody would wake for them: set it to 1 or more, or take another keda.profile" $where) -}}
 {{- end -}}
-{{- if and (ne $profile "none") (gt (int64 $.Values.keda.fallback.replicas) (int64 $type.scaling.max)) -}}
+{{- if and $scaled (gt (int64 $.Values.keda.fallback.replicas) (int64 $type.scaling.max)) -}}
 {{- fail (printf "keda.fallback.replicas is %d, more than %s.scaling.max, which is %d: lower it or raise max" (int64 $.Values.keda.fallback.replicas) $where (int64 $type.scaling.max)) -}}
 {{- end -}}
+{{- if $scaled -}}
 {{- include "holdfast.checkIdleFirst" (list $ $where $type.scaling.down) -}}
+{{- end -}}
 {{- $needed := add (ceil $type.drain) 15 -}}
 {{- $grace := int64 $type.terminationGracePeriodSeconds -}}
 {{- if and $grace (lt $grace $needed) -}}
@@ -142,7 +145,7 @@
 {{- define "holdfast.checkIdleFirst" -}}
 {{- $v := (index . 0).Values -}}
 {{- $marks := and $v.janitor.enabled $v.janitor.kubernetes (ne (dig "janitor" "deletion_cost" true $v.settings | toString) "false") -}}
-{{- if and $marks (ne $v.keda.profile "none") -}}
+{{- if $marks -}}
 {{- $beat := float64 (include "holdfast.seconds" (list (dig "worker" "heartbeat_seconds" 10 $v.settings) "s")) -}}
 {{- $look := float64 (include "holdfast.seconds" (list (dig "janitor" "deletion_cost_seconds" 2 $v.settings) "s")) -}}
 {{- $lower := float64 (include "holdfast.seconds" (list (dig "janitor" "deletion_cost_lower_seconds" 0 $v.settings) "s")) -}}

@@ -87,3 +87,8 @@ labels:
 {{- end -}}
 {{- toYaml $all -}}
 {{- end -}}
+
+{{/* Called with (list root type): whether KEDA scales this worker type: "true" or nothing. */}}
+{{- define "holdfast.autoscaled" -}}
+{{- if and (ne (index . 0).Values.keda.profile "none") (index . 1).scaling.enabled -}}true{{- end -}}
+{{- end -}}
