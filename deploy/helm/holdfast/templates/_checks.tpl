@@ -2,6 +2,7 @@
 {{- define "holdfast.checks" -}}
 {{- include "holdfast.checkSettings" . -}}
 {{- include "holdfast.checkStores" . -}}
+{{- include "holdfast.checkPorts" . -}}
 {{- include "holdfast.checkWorkers" . -}}
 {{- include "holdfast.checkApi" . -}}
 {{- include "holdfast.checkHosts" . -}}
