@@ -198,6 +198,32 @@ def test_a_depth_that_nobody_knows_ends_no_worker(name, profile):
             assert not {"consumerGroup", "lagCount", "pendingEntriesCount"} & set(trigger["metadata"])
 
 
+LONGEST = "f" * 39 + "x"
+
+
+@pytest.mark.parametrize("kind", ["default", "sixteen-letters-"[:15] + "x"])
+@pytest.mark.parametrize("full", ["holdfast", "customer-support-agents-prod-eu1-holdfas", LONGEST])
+def test_long_names_stay_within_what_kubernetes_and_keda_take(full, kind):
+    """KEDA's webhook refuses a ScaledObject whose HPA would have more than 63 letters."""
+    more = f"fullnameOverride={full},workers.{kind}.queues={{agent-queue}}"
+    manifests = rendered(
+        "trial", "metrics-api", more if kind == "default" else f"workers.default=null,{more}"
+    )
+    [scaled] = of_kind(manifests, "ScaledObject")
+    name = scaled["metadata"]["name"]
+    deployment = one(manifests, "Deployment", name)
+    assert scaled["spec"]["scaleTargetRef"]["name"] == name
+    assert name.endswith(f"-worker-{kind}")
+    for label in deployment["spec"]["template"]["metadata"]["labels"].values():
+        assert len(label) <= 63
+    config = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]
+    hpa = config.get("name", f"keda-hpa-{name}")
+    assert len(hpa) <= 63
+    assert ("name" in config) == (len(f"keda-hpa-{name}") > 63), "an HPA that is there keeps its name"
+    others = {each["metadata"]["name"] for each in of_kind(manifests, "HorizontalPodAutoscaler")}
+    assert hpa not in others
+
+
 def test_keda_asks_the_api_where_it_is_with_a_key_that_it_knows():
     manifests = rendered("trial", "metrics-api")
     [scaled] = of_kind(manifests, "ScaledObject")

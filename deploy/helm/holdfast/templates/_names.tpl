@@ -92,3 +92,9 @@ labels:
 {{- define "holdfast.autoscaled" -}}
 {{- if and (ne (index . 0).Values.keda.profile "none") (index . 1).scaling.enabled -}}true{{- end -}}
 {{- end -}}
+
+{{/* Called with (list root component): the name of a worker type's Deployment, which is a label, too: 63 letters at most. */}}
+{{- define "holdfast.workerName" -}}
+{{- $left := int (sub 62 (len (index . 1))) -}}
+{{- printf "%s-%s" (include "holdfast.fullname" (index . 0) | trunc $left | trimSuffix "-") (index . 1) -}}
+{{- end -}}
