@@ -106,11 +106,14 @@ class Keda:
         return replicas
 
     def _operate(self, now: float, values: Sequence[float | None], replicas: int) -> int:
-        if any(_active(trigger, value) for trigger, value in zip(self._spec.triggers, values, strict=True)):
-            return self._activated(now, replicas)
-        # An error is no reason to go to zero, except by a fallback that says so; nor does it lead away from
-        # zero: the fallback is a value for the HPA, which does not ask then.
+        self._count(values)
         fallback = self._spec.fallback
+        # KEDA 2.19 and later: a fallback that counts is activity, so it wakes from zero even without work.
+        fallen_back = fallback is not None and fallback.replicas > 0 and self._failed(fallback)
+        asked = zip(self._spec.triggers, values, strict=True)
+        if fallen_back or any(_active(trigger, value) for trigger, value in asked):
+            return self._activated(now, replicas)
+        # An error is no reason to go to zero, except by a fallback that says so.
         if None in values and (fallback is None or fallback.replicas > 0):
             return replicas
         return self._deactivated(now, replicas)
@@ -138,8 +141,13 @@ class Keda:
         return self._hpa.sync(now, self._supposed(values, replicas), replicas)
 
     def _count(self, values: Sequence[float | None]) -> None:
+        """Count failures, of the operator's polls and the HPA's questions; of a push, KEDA counts none."""
         for at, value in enumerate(values):
-            self._failures[at] = self._failures[at] + 1 if value is None else 0
+            failed = value is None and not self._spec.triggers[at].push
+            self._failures[at] = self._failures[at] + 1 if failed else 0
+
+    def _failed(self, fallback: Fallback) -> bool:
+        return any(failures > fallback.failure_threshold for failures in self._failures)
 
     def _supposed(self, values: Sequence[float | None], replicas: int) -> list[float | None]:
         """Put what makes the fallback's replicas in the place of a metric that failed too often."""
