@@ -1,4 +1,4 @@
-"""Two worker types: browser jobs, slow and heavy, and tankpit jobs, quick and many.
+"""Worker types: browser jobs, slow and heavy, tankpit jobs, quick and many, and jobs of no type of their own.
 
 cd examples/worker_types
 holdfast dev app.py --autoscale
@@ -41,6 +41,14 @@ async def tankpit(message: Any) -> dict[str, Any]:
     job = read_job(message)
     await asyncio.sleep(float(job.payload.get("seconds", 0.05)))
     return {"job": job.id, "moved": True}
+
+
+@app.agent
+async def job(message: Any) -> dict[str, Any]:
+    """Do a job of the default queue, `jobs`, which has no type of its own."""
+    read = read_job(message)
+    await asyncio.sleep(float(read.payload.get("seconds", 0.1)))
+    return {"job": read.id, "done": True}
 
 
 def read_job(message: Any) -> Job:

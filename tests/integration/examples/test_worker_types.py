@@ -27,7 +27,7 @@ from tests.support.runs.system import RunningWorker
 from tests.support.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "worker_types"
-BROWSER, TANKPIT = "browser:jobs", "tankpit:jobs"
+BROWSER, TANKPIT, OTHER = "browser:jobs", "tankpit:jobs", "jobs"
 
 answers = load_module(str(EXAMPLE / "depths.py")).answers
 
@@ -47,7 +47,7 @@ def settings(redis, redis_settings, tmp_path) -> Settings:
 @pytest.fixture
 async def connections(settings, redis) -> AsyncIterator[Connections]:
     async with Connections(settings) as connections:
-        for name in (BROWSER, TANKPIT):
+        for name in (BROWSER, TANKPIT, OTHER):
             await connections.queue(settings.queue_named(name)).ensure()
         yield connections
     await check_keys(redis)
@@ -111,6 +111,21 @@ async def test_a_job_is_published_by_the_command_of_the_page(redis, redis_url, t
     nowhere = await asyncio.to_thread(publish_with, "")
     assert (nowhere.returncode, "start `holdfast dev APP` there" in nowhere.stderr) == (1, True)
     assert "Traceback" not in nowhere.stderr
+
+
+async def test_a_job_without_a_type_of_its_own_goes_to_the_default_queue_which_is_served(
+    settings, connections, redis, app
+):
+    assert settings.messaging.queue == OTHER
+    assert OTHER in settings.worker.queues
+    entry = await publish(redis, OTHER, "j1", 0)
+    worker = await RunningWorker(serving(settings, OTHER), app).ready()
+    queue = connections.queue(settings.queue_named(OTHER))
+    run = await until(
+        lambda: queue.get(f"entry-{entry}"), lambda run: run.status is Status.SUCCEEDED, tolerate=NotFound
+    )
+    assert run.result == {"job": "j1", "done": True}
+    await end(worker)
 
 
 async def test_pending_alone_never_wakes_a_worker_type_from_zero(settings, connections, redis):
