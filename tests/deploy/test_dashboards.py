@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.deploy.promql import ROOT, Catalogue, Wrong, alerts
+from tests.support.deploy.promql import OTHERS, ROOT, Catalogue, Wrong, alerts
 
 FOLDER = ROOT / "deploy" / "grafana"
 FILES = sorted(FOLDER.glob("*.json"))
@@ -97,6 +97,11 @@ def test_expressions_are_made_of_metrics_and_labels_that_there_are():
             wrong += [f"{where}: {label} of the legend is no label of {expr}" for label in unknown]
     assert wrong == []
     assert len(targets()) > 90
+
+
+def test_what_keda_and_the_hpa_do_is_shown_beside_what_queues_are_worth():
+    shown = " ".join(expr for where, expr, _ in targets() if where.startswith("holdfast-workers"))
+    assert all(name in shown for name in OTHERS)
 
 
 def test_promtool_takes_every_expression(promtool, tmp_path):

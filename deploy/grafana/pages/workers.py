@@ -5,6 +5,15 @@ from __future__ import annotations
 from panels import Dashboard, Panel, Query, Row
 from queries import HERE, NAMESPACE, QUEUES, RATE, gauge, one, quantiles, rate
 
+# KEDA's operator is scraped in its own namespace: that of the ScaledObject is a label of its metrics.
+KEDA = 'exported_namespace=~"$namespace"'
+
+
+def hpa(name: str) -> str:
+    """What kube-state-metrics says of the HPAs of this namespace."""
+    return f"max by (horizontalpodautoscaler) (kube_horizontalpodautoscaler_{name}{{{HERE}}})"
+
+
 WORKERS = Dashboard(
     "holdfast-workers",
     "Holdfast: workers and scaling",
@@ -82,6 +91,67 @@ WORKERS = Dashboard(
                         Query(gauge("scaling_streams", how="sum"), "{{queue}} streams"),
                     ),
                     width=12,
+                ),
+            ),
+        ),
+        Row(
+            "KEDA and the HPA",
+            (
+                Panel(
+                    "HPA: wanted and there",
+                    "What the HPA of each worker type asks for against what it has (kube-state-metrics).",
+                    "short",
+                    (
+                        Query(hpa("status_desired_replicas"), "{{horizontalpodautoscaler}} wanted"),
+                        Query(hpa("status_current_replicas"), "{{horizontalpodautoscaler}} there"),
+                        Query(hpa("spec_max_replicas"), "{{horizontalpodautoscaler}} at most"),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Replicas of Deployments",
+                    "Pods that each Deployment wants and has ready; 0 with demand above is a type that nobody wakes.",
+                    "short",
+                    (
+                        Query(
+                            f"max by (deployment) (kube_deployment_spec_replicas{{{HERE}}})",
+                            "{{deployment}} wanted",
+                        ),
+                        Query(
+                            f"max by (deployment) (kube_deployment_status_replicas_ready{{{HERE}}})",
+                            "{{deployment}} ready",
+                        ),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "What KEDA measures",
+                    "The value that KEDA's operator last read for each ScaledObject (its own metrics).",
+                    "short",
+                    one(f"max by (scaledObject) (keda_scaler_metrics_value{{{KEDA}}})", "{{scaledObject}}"),
+                ),
+                Panel(
+                    "KEDA: active and paused",
+                    "1 while a ScaledObject's trigger is active, or while somebody has paused it.",
+                    "short",
+                    (
+                        Query(
+                            f"max by (scaledObject) (keda_scaler_active{{{KEDA}}})", "{{scaledObject}} active"
+                        ),
+                        Query(
+                            f"max by (scaledObject) (keda_scaled_object_paused{{{KEDA}}})",
+                            "{{scaledObject}} paused",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "KEDA: errors",
+                    "How often KEDA could not ask, a second, for each ScaledObject.",
+                    "ops",
+                    one(
+                        f"sum by (scaledObject) (rate(keda_scaler_detail_errors_total{{{KEDA}}}{RATE}))",
+                        "{{scaledObject}}",
+                    ),
                 ),
             ),
         ),

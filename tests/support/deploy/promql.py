@@ -28,6 +28,23 @@ _COMPARISONS = {"==", "!=", ">", "<", ">=", "<="}
 _KEEPING = {"topk", "bottomk"}
 
 
+_HPA = TARGET | {"horizontalpodautoscaler"}
+_DEPLOYMENT = TARGET | {"deployment"}
+_SCALED = TARGET | {"exported_namespace", "scaledObject", "scaler", "metric", "triggerIndex", "type"}
+OTHERS = {
+    "kube_horizontalpodautoscaler_status_desired_replicas": _HPA,
+    "kube_horizontalpodautoscaler_status_current_replicas": _HPA,
+    "kube_horizontalpodautoscaler_spec_max_replicas": _HPA,
+    "kube_deployment_spec_replicas": _DEPLOYMENT,
+    "kube_deployment_status_replicas_ready": _DEPLOYMENT,
+    "keda_scaler_metrics_value": _SCALED,
+    "keda_scaler_active": _SCALED,
+    "keda_scaled_object_paused": TARGET | {"exported_namespace", "scaledObject"},
+    "keda_scaler_detail_errors_total": _SCALED,
+}
+"""Series of kube-state-metrics and of KEDA's operator, by their documentation."""
+
+
 class Wrong(Exception):
     """An expression names what there is not."""
 
@@ -47,7 +64,7 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 def scraped() -> dict[str, frozenset[str]]:
     """The labels of every series that a process of ours shows, by its name."""
-    metrics, found = Metrics(), {"up": TARGET}
+    metrics, found = Metrics(), {"up": TARGET, **OTHERS}
     for one in metrics.declared:
         labels = TARGET | set(one.labels)
         if one.kind == "histogram":
