@@ -48,4 +48,5 @@ class HttpService:
 
 
 if __name__ == "__main__":
-    web.run_app(HttpService(Results()).web, host="127.0.0.1", port=int(os.environ.get("PORT", "8081")))
+    host, port = os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", "8081"))
+    web.run_app(HttpService(Results()).web, host=host, port=port)
