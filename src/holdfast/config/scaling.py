@@ -30,6 +30,10 @@ def lowering(down_seconds: float, late_seconds: float) -> float:
 class ScalingSettings(Section, frozen=True, kw_only=True):
     """What turns a queue's depth into a number of workers."""
 
+    enabled: Annotated[
+        bool,
+        about("Whether autoscalers decide about this type; else it has `min_workers`, and at least one."),
+    ] = True
     min_workers: Annotated[int, about("Workers that stay when there is no work.", ge=0, le=100_000)] = 0
     max_workers: Annotated[int, about("Workers that there are at most.", ge=1, le=100_000)] = 10
     target_wait_seconds: Annotated[

@@ -56,6 +56,8 @@ def slots_of(queue: QueueSettings) -> int:
 
 def workers_wanted(demand: float, slots: int, scaling: ScalingSettings) -> int:
     """How many workers this much work is worth."""
+    if not scaling.enabled:
+        return max(scaling.min_workers, 1)
     exact = math.ceil(demand / slots - _ROUNDING)
     return min(max(exact, scaling.min_workers), scaling.max_workers)
 

@@ -89,6 +89,12 @@ def test_more_demand_never_wants_fewer_and_bounds_hold(one, other, slots, scalin
     assert scaling.min_workers <= few <= many <= scaling.max_workers
 
 
+@pytest.mark.parametrize(("least", "expected"), [(0, 1), (3, 3)])
+def test_a_type_that_is_not_scaled_has_as_many_as_its_min_whatever_waits(least, expected):
+    fixed = ScalingSettings(enabled=False, min_workers=least)
+    assert [workers_wanted(wanting, 3, fixed) for wanting in (0, 5, 1e6)] == [expected] * 3
+
+
 def test_a_worker_holds_no_more_than_max_pending():
     assert slots_of(QueueSettings(slots=10, max_pending=4)) == 4
 

@@ -3,7 +3,7 @@
 {{- $v := .Values -}}
 {{- $queues := dict -}}
 {{- range $type := include "holdfast.workers" . | fromYaml -}}
-{{- $scaling := dict "min_workers" (int64 $type.scaling.min) "max_workers" (int64 $type.scaling.max) "target_wait_seconds" $type.scaling.targetWait "age_weight" $type.scaling.ageWeight "down_seconds" $type.scaling.down -}}
+{{- $scaling := dict "enabled" $type.scaling.enabled "min_workers" (int64 $type.scaling.min) "max_workers" (int64 $type.scaling.max) "target_wait_seconds" $type.scaling.targetWait "age_weight" $type.scaling.ageWeight "down_seconds" $type.scaling.down -}}
 {{- range $queue := $type.queues -}}
 {{- $_ := set $queues $queue (dict "slots" (int64 $type.slots) "scaling" $scaling) -}}
 {{- end -}}
@@ -45,7 +45,7 @@ api.drain_seconds: {instead: api.drain, env: [HOLDFAST_API_DRAIN_SECONDS]}
 api.janitor: {instead: janitor.enabled, env: [HOLDFAST_API_JANITOR]}
 api.relay: {instead: relay.enabled, env: [HOLDFAST_API_RELAY]}
 queue.slots: {instead: workerDefaults.slots, env: [WORKER_POD_MESSAGES_BATCH_SIZE, HOLDFAST_QUEUE_SLOTS]}
-queue.scaling: {instead: workerDefaults.scaling, env: [HOLDFAST_QUEUE_SCALING_MIN_WORKERS, HOLDFAST_QUEUE_SCALING_MAX_WORKERS, HOLDFAST_QUEUE_SCALING_TARGET_WAIT_SECONDS, HOLDFAST_QUEUE_SCALING_AGE_WEIGHT, HOLDFAST_QUEUE_SCALING_DOWN_SECONDS]}
+queue.scaling: {instead: workerDefaults.scaling, env: [HOLDFAST_QUEUE_SCALING_ENABLED, HOLDFAST_QUEUE_SCALING_MIN_WORKERS, HOLDFAST_QUEUE_SCALING_MAX_WORKERS, HOLDFAST_QUEUE_SCALING_TARGET_WAIT_SECONDS, HOLDFAST_QUEUE_SCALING_AGE_WEIGHT, HOLDFAST_QUEUE_SCALING_DOWN_SECONDS]}
 worker.name: {instead: "it is the pod's name", env: [WORKER_POD_NAME, CLUSTER_WORKER_CONSUMER_NAME, HOLDFAST_WORKER_NAME]}
 worker.queues: {instead: "workers.<type>.queues", env: [HOLDFAST_WORKER_QUEUES]}
 worker.drain_seconds: {instead: "workers.<type>.drain", env: [HOLDFAST_DRAIN_SECONDS, HOLDFAST_WORKER_DRAIN_SECONDS]}
