@@ -11,9 +11,47 @@ HISTORY = (
     "tests/chaos/test_schedulers_random.py::"
     "test_p5_a_random_history_loses_nothing_doubles_nothing_and_leaks_nothing[1-6]"
 )
+TRUST = "tests/unit/agents/test_trust.py"
+FREEZES = "tests/chaos/test_freezes.py"
+FROZEN = f"{FREEZES}::test_a_frozen_worker_repeats_no_effect"
 OUTAGE = "tests/chaos/test_schedules_outage.py::test_redis_is_away_under_load"
 
 MISTAKES = [
+    Mistake(
+        "a body goes on after a freeze, because its timer comes before its lease's",
+        replaced("trust-before-each-step", "self._trust.holds()", "True"),
+        f"{FROZEN}[app-uvloop]",
+    ),
+    Mistake(
+        "a call of the context looks at a flag, and not at the clock",
+        replaced("context-calls-need-lease", "self.over", "self.closed"),
+        f"{TRUST}::test_a_call_of_the_context_needs_the_lease[step]",
+    ),
+    Mistake(
+        "a step is begun though the lease ended while the step was looked up",
+        removed("step-needs-lease"),
+        f"{TRUST}::test_a_step_is_not_begun_if_the_lease_ended_while_it_was_looked_up",
+    ),
+    Mistake(
+        "a step of a thread is begun though the lease ended while the step was looked up",
+        removed("sync-step-needs-lease"),
+        f"{TRUST}::test_a_step_of_a_thread_is_not_begun_if_the_lease_ended_while_it_was_looked_up",
+    ),
+    Mistake(
+        "a run's context does not know its lease",
+        replaced("run-context-trust", ", Trust(trusted)", ""),
+        f"{FROZEN}[app-asyncio]",
+    ),
+    Mistake(
+        "a turn's context does not know its lease",
+        replaced("schedule-context-trust", ", Trust(lambda: turn.hold.until)", ""),
+        f"{FREEZES}::test_a_frozen_scheduler_repeats_no_effect[uvloop]",
+    ),
+    Mistake(
+        "an isolated attempt does not know its lease",
+        replaced("child-trusts-its-lease", "trust=Trust(control.trusted_until)", ""),
+        f"{FROZEN}[isolated-uvloop]",
+    ),
     Mistake(
         "a submission sent again is a second run",
         removed("submit-once"),

@@ -22,6 +22,7 @@ from holdfast.agents.state import State, SyncState
 from holdfast.agents.steps import Journal, Steps, as_json, read_back, require_function
 from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, LeaseLost
+from holdfast.leases.trust import Trust
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.traces import trace_id_of
 
@@ -61,16 +62,29 @@ class RunInfo(msgspec.Struct, frozen=True):
 
 
 class Signals:
-    """What whoever runs an agent tells it; ``draining`` may be shared by all runs of a worker."""
+    """What an attempt's owner tells its agent; ``draining`` may be shared by all runs of a worker."""
 
-    __slots__ = ("closed", "draining", "lost", "stop")
+    __slots__ = ("closed", "draining", "stop", "trust")
 
-    def __init__(self, draining: asyncio.Event | None = None) -> None:
+    def __init__(self, draining: asyncio.Event | None = None, trust: Trust | None = None) -> None:
         self.draining = asyncio.Event() if draining is None else draining
         self.stop: StopReason | None = None
-        self.lost = False
-        """Whoever runs the agent ends, or has lost the run: there is no time to be polite."""
+        self.trust = Trust() if trust is None else trust
+        """Whether the lease is kept; a process whose lease is lost is killed without a grace."""
         self.closed = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more may be done: the attempt has ended, or its lease is not trusted."""
+        return self.closed or not self.trust.holds()
+
+    def require_open(self, info: RunInfo) -> None:
+        """Raise LeaseLost if the attempt is over: what it did now, another one may have done."""
+        if self.over:  # guard: context-calls-need-lease
+            raise LeaseLost(
+                f"run {info.run_id} (fence {info.fence}) is over here: "
+                "return now; nothing this attempt does is recorded any more"
+            )
 
 
 class RunView:
@@ -133,19 +147,15 @@ class RunView:
     @property
     def cancelled(self) -> bool:
         """Whether the work is no longer wanted: cancelled, or over (past its deadline, handed back, lost)."""
-        return self.signals.stop is StopReason.CANCEL or self.signals.closed
+        return self.signals.stop is StopReason.CANCEL or self.signals.over
 
     def idempotency_key(self, step: str) -> str:
         """Return a key for an outside effect that stays the same over attempts of this run."""
         return f"{self.info.run_id}:{step}"
 
     def require_open(self) -> None:
-        """Raise LeaseLost if the run is over, so that a leftover task or thread ends instead of writing."""
-        if self.signals.closed:
-            raise LeaseLost(
-                f"run {self.info.run_id} (fence {self.info.fence}) is over here: "
-                "return now; nothing this attempt does is recorded any more"
-            )
+        """Raise LeaseLost if the attempt is over, so that a leftover task or thread ends."""
+        self.signals.require_open(self.info)
 
 
 class Context(RunView):
@@ -212,7 +222,7 @@ class Context(RunView):
     def steps(self) -> Steps:
         """The steps of this attempt."""
         if self._steps is None:
-            self._steps = Steps(self.memory)
+            self._steps = Steps(self.memory, self.info, self.signals)
         return self._steps
 
     @property
@@ -284,6 +294,7 @@ class SyncContext(RunView):
         found = self._wait(steps.find(key))
         if found is None:
             began = time.monotonic()
+            self.require_open()  # guard: sync-step-needs-lease
             value = call(*args, **kwargs)
             if inspect.isawaitable(value):
                 forgotten(value)
@@ -324,7 +335,7 @@ class SyncContext(RunView):
         while not concurrent.futures.wait([future], timeout=_CHECK_SECONDS).done:
             if self._loop.is_closed():
                 raise self._worker_ended()
-            if self.signals.closed:
+            if self.signals.over:
                 future.cancel()
                 self.require_open()
         return future.result()

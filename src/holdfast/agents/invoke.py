@@ -29,6 +29,7 @@ from holdfast.agents.outcome import (
     Yielded,
 )
 from holdfast.errors import HandBack, LeaseLost
+from holdfast.leases.trust import Trusted
 from holdfast.telemetry.logs import run_context
 from holdfast.telemetry.traces import mark_failed, run_span
 
@@ -54,7 +55,7 @@ class _End(asyncio.Future[None]):
         self._signals = signals
 
     def cancel(self, msg: Any | None = None) -> bool:
-        self._signals.lost = True
+        self._signals.trust.lost = True
         self._body.cancel()  # guard: lost-lease-cancels-body
         return super().cancel(msg)
 
@@ -214,7 +215,7 @@ class Invocation:
 
     async def _outcome(self) -> Outcome:
         try:
-            result = await self._perform()
+            result = await Trusted(self._perform(), self._ctx.signals.trust)
             return self._ctx.asking or Succeeded(result)
         except asyncio.CancelledError:
             raise

@@ -16,10 +16,12 @@ import msgspec
 from holdfast.agents.finite import require_finite
 from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, StepMismatch
+from holdfast.leases.trust import Trusted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from holdfast.agents.context import RunInfo, Signals
     from holdfast.agents.memory import Memory
 
 _LONGEST_NAME = 200
@@ -44,8 +46,10 @@ class Journal:
 class Steps:
     """Runs the steps of one attempt; a name that comes again is another step: ``fetch``, ``fetch#2``."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, info: RunInfo, signals: Signals) -> None:
         self._memory = memory
+        self._info = info
+        self._signals = signals
         self._calls: Counter[str] = Counter()
 
     async def run(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -55,9 +59,11 @@ class Steps:
         found = await self.find(key)
         if found is None:
             began = time.monotonic()
+            # A worker that was frozen may be here, after another one has done this step.
+            self._signals.require_open(self._info)  # guard: step-needs-lease
             value = call(*args, **kwargs)
             if inspect.isawaitable(value):
-                value = await value
+                value = await Trusted(awaited(value), self._signals.trust)
             found = await self.keep(key, value, time.monotonic() - began)
         return read_back(key, found, call)
 
@@ -86,6 +92,11 @@ class Steps:
             )
         await self._memory.put_step(key, data, seconds=seconds)
         return data
+
+
+async def awaited(value: Awaitable[Any]) -> Any:
+    """Await anything, as a coroutine."""
+    return await value
 
 
 def require_function(name: str, call: object) -> None:

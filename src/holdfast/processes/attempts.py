@@ -258,7 +258,7 @@ def _not_begun(error: BaseException) -> Failure:
 
 def _manners(signals: Signals, grace_seconds: float) -> tuple[str, float]:
     """Say why an agent is stopped, and how long it may take to end by itself."""
-    if signals.lost:
+    if signals.trust.lost:
         return "lost", 0.0  # guard: lost-lease-no-grace
     if signals.stop is StopReason.DRAIN:
         return "handed_back", min(grace_seconds, _HAND_BACK_SECONDS)  # guard: hand-back-grace

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from holdfast.errors import AppError, InputError, NotAllowed
 from holdfast.processes import kernel, limits
-from holdfast.processes.control import Control
+from holdfast.processes.control import Control, LeaseEnd
 from holdfast.processes.entries import load_entry
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Birth:
     control: int
     output: int
     zygote: int
+    lease_end: LeaseEnd | None
 
 
 def become(birth: Birth) -> NoReturn:
@@ -109,7 +110,7 @@ def _descriptor_limit() -> int:
 
 def _live(birth: Birth) -> int:
     """Run the entry and return the exit code."""
-    control = Control(birth.id, socket.socket(fileno=_CONTROL), birth.prefixes)
+    control = Control(birth.id, socket.socket(fileno=_CONTROL), birth.prefixes, birth.lease_end)
     code = 0
     try:
         limits.apply(limits.Limits.from_json(birth.limits))  # guard: child-limits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import select
 import signal
@@ -20,6 +21,33 @@ if TYPE_CHECKING:
 _CHUNK: Final = 65536
 
 
+class LeaseEnd:
+    """When the lease of a child ends, in memory that it shares with its zygote.
+
+    The zygote writes each renewal there and kills the child at that time. After a freeze of both the child
+    may run first: it reads the time here, without a message that the zygote would have to send.
+    """
+
+    def __init__(self, at: float) -> None:
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        self._value = memoryview(self._memory).cast("d")
+        self.at = at
+
+    @property
+    def at(self) -> float:
+        """A time of the monotonic clock, which all processes of a machine share."""
+        return self._value[0]
+
+    @at.setter
+    def at(self, value: float) -> None:
+        self._value[0] = value
+
+    def close(self) -> None:
+        """Give the memory back, in this process."""
+        self._value.release()
+        self._memory.close()
+
+
 class Control:
     """What an entry gets beside its payload.
 
@@ -27,8 +55,15 @@ class Control:
     SIGTERM is told all the same. ``fileno()`` becomes readable with it, and ``await stopped()`` waits for it.
     """
 
-    def __init__(self, agent_id: str, host: socket.socket, prefixes: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        agent_id: str,
+        host: socket.socket,
+        prefixes: tuple[str, ...],
+        lease_end: LeaseEnd | None = None,
+    ) -> None:
         self.agent_id = agent_id
+        self._lease_end = lease_end
         self.class_prefixes = prefixes
         self.payload: Any = None
         self.fence = 0
@@ -56,6 +91,10 @@ class Control:
         first, *more = self._first_lines()
         self.payload, self.fence, self.labels = first["payload"], first["fence"], first["labels"]
         threading.Thread(target=self._listen, args=(more,), name="holdfast-control", daemon=True).start()
+
+    def trusted_until(self) -> float:
+        """Return until when the lease of this process is trusted; for ever if it has none."""
+        return float("inf") if self._lease_end is None else self._lease_end.at
 
     def ready(self, **info: Any) -> None:
         """Tell the host that the agent can really receive; only now is it said to run."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.errors import HoldfastError, NotAllowed, ProcessError
 from holdfast.processes import kernel, wire
 from holdfast.processes.child import Birth, become
+from holdfast.processes.control import LeaseEnd
 from holdfast.processes.entries import entry_path, load_entry
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Zygote:
         self._host = host
         self._config = config
         self._agents: set[int] = set()
-        self._until: dict[int, float] = {}
+        self._lease_ends: dict[int, LeaseEnd] = {}
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._leaving = False
         self._host_pid = os.getppid()
@@ -114,7 +115,7 @@ class Zygote:
             finally:
                 wire.close_all(descriptors)
         elif request["op"] == "keep":
-            self._until |= {pid: until for pid, until in request["until"] if pid in self._agents}
+            self._keep(request["until"])
             answer = {"kind": "kept"}
         else:
             answer = self._signal(request)
@@ -126,6 +127,7 @@ class Zygote:
         if len(descriptors) != 2:
             raise ProcessError("the zygote has no descriptors left: raise the limit of open files")
         control, output = descriptors
+        lease_end = None if request["until"] is None else LeaseEnd(request["until"])
         birth = Birth(
             id=request["id"],
             entry=path,
@@ -134,6 +136,7 @@ class Zygote:
             control=control,
             output=output,
             zygote=os.getpid(),
+            lease_end=lease_end,
         )
         sys.stdout.flush()
         sys.stderr.flush()
@@ -146,18 +149,25 @@ class Zygote:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._agents.add(pid)
-        if request["until"] is not None:
-            self._until[pid] = request["until"]
+        if lease_end is not None:
+            self._lease_ends[pid] = lease_end
         return {"kind": "spawned", "pid": pid}
 
+    def _keep(self, until: Sequence[tuple[int, float]]) -> None:
+        """Write down renewed leases; one that has ended stays ended, because its child is being killed."""
+        for pid, at in until:
+            if pid in self._lease_ends:
+                self._lease_ends[pid].at = at  # guard: child-reads-renewals
+
     def _patience(self) -> float | None:
-        return max(0.0, min(self._until.values()) - time.monotonic()) if self._until else None
+        ends = [lease.at for lease in self._lease_ends.values()]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _end_overdue(self) -> None:
         """End the agents that only live while the host says so: a host that stands still says nothing."""
         now = time.monotonic()
-        for pid in [pid for pid, until in self._until.items() if until <= now]:
-            del self._until[pid]
+        for pid in [pid for pid, lease in self._lease_ends.items() if lease.at <= now]:
+            self._lease_ends.pop(pid).close()
             self._signal({"pid": pid, "signal": signal.SIGKILL, "group": True})
 
     def _signal(self, request: Message) -> Message:
@@ -188,7 +198,8 @@ class Zygote:
         _, status, used = os.wait4(pid, 0)
         agent = pid in self._agents
         self._agents.discard(pid)
-        self._until.pop(pid, None)
+        if lease_end := self._lease_ends.pop(pid, None):
+            lease_end.close()
         # An agent adopts its orphans (child.py), so whoever comes to us unknown was a dead agent's.
         for orphan in set(kernel.children()) - self._agents:  # guard: child-orphans-killed
             with contextlib.suppress(ProcessLookupError):

@@ -26,6 +26,7 @@ from holdfast.agents.outcome import (
 )
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import InputError, LeaseLost, MalformedMessage, UnknownAgent
+from holdfast.leases.trust import Trust
 from holdfast.runs.message import decode_message, encode_value
 from holdfast.runs.run import RunFault, Status
 from holdfast.runs.settle import Settlement
@@ -99,7 +100,7 @@ def prepare(
         return Failed(Failure.because(FailureClass.UNKNOWN_AGENT, str(exc)))
     if run.attempt > attempts_of(spec, place.settings):
         return Failed(Failure.because(FailureClass.POISON, _poisonous(run)))
-    ctx = _context(place, run, envelope, timeout, emit)
+    ctx = _context(place, run, envelope, timeout, emit, trusted)
     undo = partial(_undo, ctx, run.rollback) if run.rollback else None
     grace: float | None = place.settings.stop_grace_seconds
     if spec.isolation == "process":
@@ -123,6 +124,7 @@ def _context(
     envelope: Envelope,
     timeout: float,
     emit: Callable[[str, Any], Awaitable[None]],
+    trusted: Callable[[], float],
 ) -> Context:
     info = RunInfo(
         run_id=run.run_id,
@@ -138,7 +140,7 @@ def _context(
     return Context(
         info,
         emit,
-        Signals(place.draining),
+        Signals(place.draining, Trust(trusted)),  # guard: run-context-trust
         # Not before it is used: most runs remember nothing, and making it is a part of a small run's cost.
         memory=partial(memory_of, place, run, envelope),
         answers=None if place.answer is None else partial(place.answer, run.run_id),

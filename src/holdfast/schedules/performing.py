@@ -14,6 +14,7 @@ from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import LeaseLost
+from holdfast.leases.trust import Trust
 from holdfast.schedules.cadence import fire_times
 from holdfast.schedules.schedule import family, turn_name
 from holdfast.schedules.trigger import Once
@@ -63,7 +64,9 @@ def prepare(place: Place, turn: Turn, clock: RedisClock, overrun: Overrun) -> In
         log_fields={"schedule": family(run.name)},
     )
     memory = partial(_memory_of, place, info)
-    ctx = Context(info, _emit, Signals(place.draining), memory=memory, store=place.store)
+    # guard: schedule-context-trust
+    signals = Signals(place.draining, Trust(lambda: turn.hold.until))
+    ctx = Context(info, _emit, signals, memory=memory, store=place.store)
     if spec.isolation == "process":
         spec = _isolated(place, spec, turn, info.run_id)
     return Invocation(spec, ctx, schedule.input, seconds, place.executor, deadlines=place.deadlines)

@@ -1,7 +1,8 @@
 """An attempt's process: the entry that a worker's zygote forks for an agent with ``isolation="process"``.
 
 The same invocation as in the worker, with connections of its own and under the worker's fence. It decides
-nothing: deadline and lease are the worker's, which stops or kills it. See ``processes/attempts.py``.
+nothing: deadline and lease are the worker's, which stops or kills it. It reads when its lease ends, because
+after a freeze of all of them it may run before its zygote can kill it. See ``processes/attempts.py``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from holdfast.agents.loader import load_app
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.config import Settings
+from holdfast.leases.trust import Trust
 from holdfast.processes import answers, limits
 from holdfast.runs.claim import Claimed
 from holdfast.runs.emit import Emitter
@@ -115,7 +117,7 @@ class _Attempt:
         self._spec = spec
         self._task = task
         self._control = control
-        self._signals = Signals()
+        self._signals = Signals(trust=Trust(control.trusted_until))  # guard: child-trusts-its-lease
         self._events = 0
         self._told_to_end = False
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.agents.context import Context, RunInfo
+from holdfast.agents.context import Context, RunInfo, Signals
 from holdfast.agents.frameworks import adapt
 from holdfast.agents.outcome import Asking
+from holdfast.leases.trust import Trust
 from holdfast.store.store import Store
 
 
@@ -23,15 +24,15 @@ class Attempts:
         self.answers: list[Any] = []
         self.chunks: list[Any] = []
 
-    def context(self, run_id: str = "run", thread_id: str = "") -> Context:
+    def context(self, run_id: str = "run", thread_id: str = "", trust: Trust | None = None) -> Context:
         self.fence += 1
         info = RunInfo(run_id, "agent", thread_id, 1, self.fence, datetime.now(UTC))
         memory = partial(
             self.store.memory, run_id=run_id, thread_id=thread_id, fence=self.fence, owner="worker"
         )
-        return Context(info, self._emit, memory=memory, answers=self._answer)
+        return Context(info, self._emit, Signals(trust=trust), memory=memory, answers=self._answer)
 
-    async def run(self, agent: Any, payload: Any = None, **context: str) -> Any:
+    async def run(self, agent: Any, payload: Any = None, **context: Any) -> Any:
         """Return what an attempt gives, or raise what it raises."""
         call = adapt(agent) or agent
         return await call(self.context(**context), payload)

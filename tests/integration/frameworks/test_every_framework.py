@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from holdfast.agents.frameworks.replay import Replay
 from holdfast.config import DatabaseSettings
 from holdfast.errors import LeaseLost
+from holdfast.leases.trust import Trust
 from holdfast.runs.run import Status
 from tests.support.waiting import until
 
@@ -168,6 +170,38 @@ async def test_an_attempt_that_wakes_up_behind_another_adds_nothing(
         await zombie
     assert await heir == WAITED[framework]
     assert done("run")["last" if framework == "langgraph" else "model2"] == 1
+
+
+async def test_no_call_begins_after_the_end_of_the_lease(attempts, app, framework, done, does, gate):
+    """As after a freeze: nothing has stopped the framework yet, and another worker may have the run."""
+    lease = [float("inf")]
+    agent = app.get(framework).call
+    running = asyncio.create_task(
+        attempts.run(agent, {"prompt": "first slow"}, trust=Trust(lambda: lease[0]))
+    )
+    await does("slow", "run")
+    lease[0] = 0.0
+    gate.touch()
+    with pytest.raises(LeaseLost):
+        await running
+    assert done("run")["last" if framework == "langgraph" else "model2"] == 0
+    assert done("run")["stopped"] == (framework != "langgraph"), "a tool takes no further step"
+
+
+@pytest.mark.parametrize("framework", ["pydantic_ai", "openai_agents"])
+async def test_no_model_is_asked_after_the_end_of_the_lease(attempts, app, framework, done, monkeypatch):
+    lease = [float("inf")]
+    put = Replay.put
+
+    async def put_too_late(self: Replay, name: str, value: bytes) -> None:
+        await put(self, name, value)
+        if ":tool:" in name:
+            lease[0] = 0.0
+
+    monkeypatch.setattr(Replay, "put", put_too_late)
+    with pytest.raises(LeaseLost):
+        await attempts.run(app.get(framework).call, {"prompt": "first"}, trust=Trust(lambda: lease[0]))
+    assert (done("run")["first"], done("run")["model1"]) == (1, 0)
 
 
 class TestOnPostgreSQL:

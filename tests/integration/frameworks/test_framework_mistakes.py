@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.support.mistakes import KnownMistakes, Mistake, removed, replaced
+from tests.support.mistakes import KnownMistakes, Mistake, instead, removed, replaced
 
 ALL = "tests/integration/frameworks/test_every_framework.py"
 FROZEN = "tests/chaos/test_frameworks.py::test_a_frozen_worker_that_wakes_up_adds_nothing"
 WAKES = f"{ALL}::test_an_attempt_that_wakes_up_behind_another_adds_nothing"
+LEASE = f"{ALL}::test_no_call_begins_after_the_end_of_the_lease"
 FRAMEWORKS = ("pydantic_ai", "openai_agents", "langgraph")
 NO_FENCE = replaced("store-write-fence", " AND fence = :fence AND owner = :owner", "")
 
@@ -15,18 +16,44 @@ MISTAKES = [
         Mistake(f"{framework}: what a zombie writes is taken", NO_FENCE, f"{WAKES}[{framework}]")
         for framework in FRAMEWORKS
     ),
-    # Each of the three keeps a worker that wakes up from doing more, so all are taken away.
+    # Each of the four keeps a worker that wakes up from doing more, so all are taken away.
     *(
         Mistake(
             f"{framework}: a frozen worker goes on, and what it writes and says is taken",
             (
                 removed("expired-lease-stops-body"),
+                replaced("trust-by-clock", "time.monotonic() < self.until()", "True"),
                 NO_FENCE,
                 replaced("emit-fence", "have[1] == owner and have[2] == ARGV[at + 1]", "true"),
             ),
             f"{FROZEN}[{framework}]",
         )
         for framework in FRAMEWORKS
+    ),
+    *(
+        Mistake(
+            f"{framework}: a tool goes on after the end of the lease",
+            replaced(
+                "framework-call-needs-lease",
+                "await Trusted(awaited(work), self.ctx.signals.trust)",
+                "await work",
+            ),
+            f"{LEASE}[{framework}]",
+        )
+        for framework in ("pydantic_ai", "openai_agents")
+    ),
+    *(
+        Mistake(
+            f"{framework}: a model is asked after the end of the lease",
+            instead("model-stream-needs-lease", "pass"),
+            f"{ALL}::test_no_model_is_asked_after_the_end_of_the_lease[{framework}]",
+        )
+        for framework in ("pydantic_ai", "openai_agents")
+    ),
+    Mistake(
+        "langgraph: a node begins after the end of the lease",
+        instead("graph-node-needs-lease", "pass"),
+        "tests/integration/frameworks/test_langgraph.py::test_no_node_begins_after_the_end_of_the_lease[async]",
     ),
     Mistake(
         "a framework hides that the lease is lost",

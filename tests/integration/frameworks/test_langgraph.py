@@ -6,6 +6,7 @@ import operator
 from typing import Annotated, TypedDict
 
 import pytest
+from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -16,7 +17,8 @@ from langgraph.types import Send, interrupt
 from holdfast import App
 from holdfast.agents.frameworks import adapt, current_context
 from holdfast.agents.frameworks.langgraph import LangGraphAgent
-from holdfast.errors import AppError
+from holdfast.errors import AppError, LeaseLost
+from holdfast.leases.trust import Trust
 
 
 class Seen(TypedDict, total=False):
@@ -33,9 +35,10 @@ def line(*nodes, **compiled):
     graph = StateGraph(Seen)
     before = START
     for node in nodes:
-        graph.add_node(node.__name__, node)
-        graph.add_edge(before, node.__name__)
-        before = node.__name__
+        name = getattr(node, "__name__", "inner")
+        graph.add_node(name, node)
+        graph.add_edge(before, name)
+        before = name
     return graph.compile(**compiled) if compiled else graph
 
 
@@ -50,6 +53,30 @@ async def test_a_builder_a_compiled_graph_and_one_with_a_checkpointer_all_work(a
     ]
     assert results == [{"n": number, "seen": ["one"]} for number in range(3)]
     assert (await attempts.store.sizes())["fences"] == 3, "each kept its checkpoints in the store"
+
+
+@pytest.mark.parametrize("kind", ["async", "sync", "subgraph", "callbacks"])
+async def test_no_node_begins_after_the_end_of_the_lease(attempts, kind):
+    """Without chunks, nothing but the node itself looks at the lease."""
+    lease, begun = [float("inf")], []
+
+    async def frozen(_):
+        lease[0] = 0.0
+        return {}
+
+    async def charge(_):
+        begun.append(1)
+
+    def charge_in_a_thread(_):
+        begun.append(1)
+
+    last = charge_in_a_thread if kind == "sync" else charge
+    graph = line(line(frozen, last).compile()) if kind == "subgraph" else line(frozen, last)
+    callbacks = AsyncCallbackManager([]) if kind == "callbacks" else None
+    agent = LangGraphAgent(graph, stream=(), config={"callbacks": callbacks})
+    with pytest.raises(LeaseLost):
+        await attempts.run(agent, {"n": 1}, trust=Trust(lambda: lease[0]))
+    assert begun == []
 
 
 async def test_sync_nodes_run_beside_the_loop_and_know_their_run(attempts):

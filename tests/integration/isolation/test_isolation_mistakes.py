@@ -8,6 +8,8 @@ HERE = "tests/integration/isolation"
 SAME, KILLING, CRASHES, LEAVING = (
     f"{HERE}/test_{name}.py" for name in ("same_as_inline", "killing", "crashes", "leaving")
 )
+# A child that knows when its lease ends leaves by itself.
+NO_CLOCK = replaced("trust-by-clock", "time.monotonic() < self.until()", "True")
 
 MISTAKES = [
     Mistake(
@@ -27,7 +29,11 @@ MISTAKES = [
     ),
     Mistake(
         "an agent whose lease is lost has its grace",
-        (replaced("lost-lease-no-grace", ", 0.0", ", grace_seconds"), removed("zygote-ends-overdue")),
+        (
+            replaced("lost-lease-no-grace", ", 0.0", ", grace_seconds"),
+            removed("zygote-ends-overdue"),
+            NO_CLOCK,
+        ),
         f"{KILLING}::test_a_lost_lease_ends_it_at_once",
     ),
     Mistake(
@@ -42,8 +48,13 @@ MISTAKES = [
     ),
     Mistake(
         "a frozen worker's attempt goes on",
-        removed("zygote-ends-overdue"),
+        (removed("zygote-ends-overdue"), NO_CLOCK),
         f"{LEAVING}::test_a_frozen_workers_attempt_is_gone_before_it_begins_elsewhere",
+    ),
+    Mistake(
+        "a child does not hear that its lease was renewed",
+        removed("child-reads-renewals"),
+        f"{LEAVING}::test_an_agent_that_stays_in_c_for_longer_than_its_lease_keeps_it",
     ),
     Mistake(
         "nobody tells the zygote that a lease was renewed",

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, cast
 
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
@@ -22,7 +23,7 @@ from holdfast.agents.frameworks.replay import Questions, Replay
 from holdfast.errors import HandBack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 
     from langchain_core.runnables import RunnableConfig
     from langgraph.types import Interrupt, StateSnapshot
@@ -61,10 +62,11 @@ class LangGraphAgent:
         with entered(ctx):
             return await attempt.run()
 
-    def configured(self, thread: str) -> RunnableConfig:
+    def configured(self, thread: str, ctx: Context) -> RunnableConfig:
         """Return the configuration of a run in a thread."""
         configurable = {**self._config.get("configurable", {}), "thread_id": thread}
-        return cast("RunnableConfig", {**self._config, "configurable": configurable})
+        callbacks = _with_handler(self._config.get("callbacks"), _NeedsLease(ctx))
+        return cast("RunnableConfig", {**self._config, "configurable": configurable, "callbacks": callbacks})
 
     def runtime(self, ctx: Context, payload: Any) -> Any:
         """Return the graph's runtime context of a run."""
@@ -92,7 +94,7 @@ class _Attempt:
         self._ctx = ctx
         self._payload = payload
         self._thread = ctx.thread_id or ctx.run_id
-        self._config = agent.configured(self._thread)
+        self._config = agent.configured(self._thread, ctx)
         self._replay = Replay(ctx, "langgraph")
         self._questions = Questions(self._replay)
         self._output: Any = None
@@ -137,13 +139,16 @@ class _Attempt:
                 control=control,
             )
             try:
-                async for mode, chunk in chunks:
-                    if mode == "values":
-                        self._output = chunk
-                    if self._agent.shows(mode) and not _told_before(mode, chunk):
-                        await self._ctx.stream({"mode": mode, "data": _shown(mode, chunk)})
+                await self._show(chunks)
             except GraphDrained as exc:
                 raise HandBack("its worker is leaving, and the graph is between two supersteps") from exc
+
+    async def _show(self, chunks: AsyncIterator[tuple[str, Any]]) -> None:
+        async for mode, chunk in chunks:
+            if mode == "values":
+                self._output = chunk
+            if self._agent.shows(mode) and not _told_before(mode, chunk):
+                await self._ctx.stream({"mode": mode, "data": _shown(mode, chunk)})
 
     async def _ask(self, snapshot: StateSnapshot) -> Any:
         """Wait for the answer to what the graph asks, and return what to go on with."""
@@ -163,6 +168,30 @@ class _Attempt:
 
     def _asking(self, question: str) -> str:
         return self._replay.at(f"asked {question}", 1)
+
+
+class _NeedsLease(BaseCallbackHandler):
+    """Lets no node, model or tool begin without a trusted lease: each has a task of its own."""
+
+    raise_error = True
+    run_inline = True
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    def _begin(self, *_: Any, **__: Any) -> None:
+        self._ctx.require_open()  # guard: graph-node-needs-lease
+
+    on_chain_start = on_chat_model_start = on_llm_start = on_tool_start = _begin
+
+
+def _with_handler(callbacks: Any, handler: BaseCallbackHandler) -> Any:
+    """Add a handler to a graph's own callbacks: a list, a manager, or none."""
+    if isinstance(callbacks, BaseCallbackManager):
+        callbacks = callbacks.copy()
+        callbacks.add_handler(handler)
+        return callbacks
+    return [*(callbacks or ()), handler]
 
 
 @contextlib.asynccontextmanager

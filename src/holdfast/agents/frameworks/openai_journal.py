@@ -93,7 +93,7 @@ def _tool(tool: FunctionTool, replay: Replay) -> FunctionTool:
         name = replay.name(f"tool:{tool.name}:{context.tool_call_id}")
         known = await replay.get(name)
         if known is None:
-            value = await invoke(context, arguments)
+            value = await replay.leased(invoke(context, arguments))
             if value is None and tool._is_agent_tool:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 return value  # it waits for an approval inside
             known = replay.written(_plain(value), tool.name)  # guard: openai-tool-value-json
@@ -156,7 +156,7 @@ class JournalledModel(Model):
         """Return the model's response, or the one of an earlier attempt."""
 
         async def ask() -> bytes:
-            self._replay.leave_if_draining()
+            self._replay.before_model_call()
             return _responses.dump_json(await self._model.get_response(*args, **kwargs), by_alias=True)
 
         return _responses.validate_json(await self._replay.once(_named("model", args, kwargs), ask))
@@ -169,7 +169,7 @@ class JournalledModel(Model):
         if known is not None:
             yield ResponseCompletedEvent.model_validate_json(known)
             return
-        replay.leave_if_draining()
+        replay.before_model_call()
         items: list[Any] = []
         async for event in self._model.stream_response(*args, **kwargs):
             if isinstance(event, ResponseOutputItemDoneEvent):

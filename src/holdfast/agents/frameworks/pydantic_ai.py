@@ -182,7 +182,7 @@ class _JournalledModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         async def ask() -> bytes:
-            self._replay.leave_if_draining()
+            self._replay.before_model_call()
             return _encode(await self.wrapped.request(messages, model_settings, model_request_parameters))
 
         return _decode(await self._replay.once("model", ask))
@@ -201,7 +201,7 @@ class _JournalledModel(WrapperModel):
             # Without its events: whoever follows the run has seen them when they happened.
             yield CompletedStreamedResponse(_decode(known), model_request_parameters=model_request_parameters)
             return
-        self._replay.leave_if_draining()
+        self._replay.before_model_call()
         async with self.wrapped.request_stream(
             messages, model_settings, model_request_parameters, run_context
         ) as response:

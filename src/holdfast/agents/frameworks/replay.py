@@ -7,17 +7,19 @@ first one without is where the run goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.agents.steps import as_json
+from holdfast.agents.steps import as_json, awaited
 from holdfast.errors import HandBack, InputError, LeaseLost
+from holdfast.leases.trust import Trusted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Generator, Mapping
 
     from holdfast.agents.context import Context
 
@@ -59,11 +61,8 @@ class Replay:
 
     async def put(self, name: str, value: bytes) -> None:
         """Write a result down; LeaseLost if this attempt is no longer the run's."""
-        try:
+        with self.unwinding_if_lost():
             await self._journal.put(name, value)
-        except LeaseLost as exc:
-            self.unwinding = exc  # guard: replay-keeps-lost-lease
-            raise
 
     def written(self, value: Any, tool: str) -> bytes:
         """Write what a tool gave as JSON, or refuse it as a step does: NaN would come back as null."""
@@ -78,13 +77,29 @@ class Replay:
         name = self.name(call)
         value = await self.get(name)
         if value is None:
-            value = await work()
+            value = await self.leased(work())
             await self.put(name, value)
         return value
 
-    def leave_if_draining(self) -> None:
-        """Hand the run back if its worker wants to go: between two calls nothing is lost by that."""
-        if self.ctx.draining:
+    async def leased(self, work: Awaitable[T]) -> T:
+        """Await a call of a model or a tool for as long as the lease is trusted; then LeaseLost."""
+        with self.unwinding_if_lost():
+            return await Trusted(awaited(work), self.ctx.signals.trust)  # guard: framework-call-needs-lease
+
+    @contextlib.contextmanager
+    def unwinding_if_lost(self) -> Generator[None]:
+        """Remember a lost lease, whatever the framework makes of the exception."""
+        try:
+            yield
+        except LeaseLost as exc:
+            self.unwinding = exc  # guard: replay-keeps-lost-lease
+            raise
+
+    def before_model_call(self) -> None:
+        """Refuse a call without a trusted lease, and hand the run back if its worker wants to go."""
+        with self.unwinding_if_lost():
+            self.ctx.require_open()  # guard: model-stream-needs-lease
+        if self.ctx.draining:  # between two calls nothing is lost by that
             self.unwinding = HandBack("its worker is leaving, and the agent is between two calls")
             raise self.unwinding
 

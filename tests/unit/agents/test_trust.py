@@ -1,0 +1,216 @@
+"""Nothing is done under a lease that the clock has ended, at whatever moment of an attempt that is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.agents.context import Context, Signals
+from holdfast.agents.memory import LocalMemory
+from holdfast.agents.outcome import Lost, StopReason, Succeeded, Yielded
+from holdfast.errors import LeaseLost
+from holdfast.leases.trust import Trust, Trusted
+
+FOR_EVER = float("inf")
+
+
+class LeaseByHand:
+    """A lease that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.until = FOR_EVER
+
+    def end(self) -> None:
+        self.until = 0.0
+
+
+@pytest.fixture
+def lease() -> LeaseByHand:
+    return LeaseByHand()
+
+
+@pytest.fixture
+def signals(lease) -> Signals:
+    return Signals(trust=Trust(lambda: lease.until))
+
+
+async def test_a_body_takes_no_step_after_the_end_of_its_lease(invocation, lease):
+    went_on = []
+
+    async def agent() -> None:
+        lease.end()
+        await asyncio.sleep(0)
+        went_on.append(1)
+
+    assert await invocation(agent).run() == Lost()
+    assert went_on == []
+
+
+async def test_a_body_never_begins_after_the_end_of_its_lease(invocation, lease):
+    begun = []
+
+    async def agent() -> None:
+        begun.append(1)
+
+    lease.end()
+    assert await invocation(agent).run() == Lost()
+    assert begun == []
+
+
+async def test_a_thread_never_begins_after_the_end_of_its_lease(invocation, lease):
+    begun = []
+    lease.end()
+    assert await invocation(lambda: begun.append(1)).run() == Lost()
+    assert begun == []
+
+
+async def test_a_generator_goes_on_to_no_other_value_after_the_end_of_its_lease(invocation, lease, feed):
+    async def agent():
+        yield 1
+        lease.end()
+        yield 2
+        yield 3
+
+    assert await invocation(agent).run() == Lost()
+    assert feed.events == [("chunk", 1)]
+
+
+async def test_a_body_that_lost_its_lease_may_clean_up_once(invocation, lease):
+    cleaned = []
+
+    async def agent() -> str:
+        try:
+            lease.end()
+            await asyncio.sleep(0)
+        finally:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            cleaned.append(1)
+        return "a result that nobody wants"
+
+    assert await invocation(agent).run() == Lost()
+    assert cleaned == [1]
+
+
+async def test_a_result_after_a_lost_lease_does_not_count(invocation, lease):
+    async def agent() -> str:
+        lease.end()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            return "it ignores what it was sent"
+
+    assert await invocation(agent).run() == Lost()
+
+
+async def test_a_lease_that_is_kept_changes_nothing(invocation, lease):
+    async def agent() -> int:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await asyncio.Event().wait()
+        return 7
+
+    assert await invocation(agent).run() == Succeeded(7)
+
+
+async def test_a_stop_during_the_clean_up_of_a_lost_body_ends_it(invocation, lease):
+    """A cancellation from outside is never swallowed, also not by a body that is ending already."""
+    cleaning = asyncio.Event()
+
+    async def agent() -> None:
+        try:
+            lease.end()
+            await asyncio.sleep(0)
+        finally:
+            cleaning.set()
+            await asyncio.Event().wait()
+
+    attempt = invocation(agent)
+    running = asyncio.create_task(attempt.run())
+    await cleaning.wait()
+    attempt.stop(StopReason.DRAIN, "the worker leaves")
+    assert isinstance(await running, Yielded)
+
+
+async def test_a_cancellation_from_outside_is_passed_on(lease):
+    async def body() -> None:
+        await asyncio.Event().wait()
+
+    async def awaits() -> None:
+        await Trusted(body(), Trust(lambda: lease.until))
+
+    task = asyncio.create_task(awaits())
+    await asyncio.sleep(0)
+    lease.end()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("call", ["step", "emit", "stream", "interrupt", "state"])
+async def test_a_call_of_the_context_needs_the_lease(ctx, lease, feed, call):
+    done = []
+    calls = {
+        "step": lambda: ctx.step("charge", done.append, 1),
+        "emit": lambda: ctx.emit("charged"),
+        "stream": lambda: ctx.stream("charged"),
+        "interrupt": lambda: ctx.interrupt("charge?"),
+        "state": lambda: ctx.state.set("charged", True),
+    }
+    lease.end()
+    with pytest.raises(LeaseLost):
+        await calls[call]()
+    assert (done, feed.events, ctx.asking) == ([], [], None)
+    assert ctx.cancelled
+
+
+class SlowMemory(LocalMemory):
+    """Memory whose answer about a step comes after the end of the lease."""
+
+    def __init__(self, lease: LeaseByHand) -> None:
+        super().__init__()
+        self._lease = lease
+
+    async def step(self, name: str) -> bytes | None:
+        found = await super().step(name)
+        self._lease.end()
+        return found
+
+
+@pytest.fixture
+def slow_ctx(info, feed, signals, lease) -> Context:
+    return Context(info, feed, signals, memory=lambda: SlowMemory(lease))
+
+
+async def test_a_step_is_not_begun_if_the_lease_ended_while_it_was_looked_up(slow_ctx):
+    done = []
+    with pytest.raises(LeaseLost):
+        await slow_ctx.step("charge", done.append, 1)
+    assert done == []
+
+
+async def test_a_step_of_a_thread_is_not_begun_if_the_lease_ended_while_it_was_looked_up(
+    slow_ctx, executor, invocation
+):
+    from holdfast.agents.context import SyncContext
+
+    done = []
+    sync = SyncContext(slow_ctx, asyncio.get_running_loop())
+    with pytest.raises(LeaseLost):
+        await asyncio.to_thread(sync.step, "charge", done.append, 1)
+    assert done == []
+
+
+async def test_a_step_takes_no_step_of_its_own_after_the_end_of_the_lease(ctx, lease):
+    """Also in a task of the agent's own, which nothing else looks after."""
+    done = []
+
+    async def charge() -> None:
+        lease.end()
+        await asyncio.sleep(0)
+        done.append(1)
+
+    with pytest.raises(LeaseLost):
+        await asyncio.create_task(ctx.step("charge", charge))
+    assert done == []
