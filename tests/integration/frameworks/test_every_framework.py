@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,26 @@ async def test_a_cancelled_run_stops_in_the_middle_of_a_tool(system, app, framew
     assert run.status is Status.CANCELLED
     await does("stopped", run_id)
     assert done(run_id)["last"] == 0
+
+
+@pytest.mark.parametrize("framework", ["langgraph"])
+async def test_a_run_that_is_cancelled_while_it_writes_a_chunk_leaves_no_node_behind(
+    attempts, app, framework, does, monkeypatch
+):
+    """One node has ended, and its chunk is being written; the node beside it goes on until it is stopped."""
+    writing = asyncio.Event()
+
+    async def write(_: str, chunk: Any) -> None:
+        if chunk["mode"] == "updates" and "beside" in chunk["data"]:
+            writing.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(attempts, "_emit", write)
+    running = asyncio.create_task(attempts.run(app.get(framework).call, {"prompt": "first slow"}))
+    await writing.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    await does("stopped", "run")
 
 
 async def test_a_worker_that_leaves_hands_the_run_on_between_two_calls(

@@ -56,6 +56,11 @@ MISTAKES = [
         "tests/integration/frameworks/test_langgraph.py::test_no_node_begins_after_the_end_of_the_lease[async]",
     ),
     Mistake(
+        "langgraph: a run that is cancelled while it writes a chunk leaves its nodes running",
+        replaced("graph-closed-with-run", "contextlib.aclosing(chunks)", "contextlib.AsyncExitStack()"),
+        f"{ALL}::test_a_run_that_is_cancelled_while_it_writes_a_chunk_leaves_no_node_behind[langgraph]",
+    ),
+    Mistake(
         "a framework hides that the lease is lost",
         removed("replay-keeps-lost-lease"),
         f"{WAKES}[openai_agents]",

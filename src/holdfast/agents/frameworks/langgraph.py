@@ -139,7 +139,9 @@ class _Attempt:
                 control=control,
             )
             try:
-                await self._show(chunks)
+                # A run that is cancelled while it writes a chunk would leave its nodes running.
+                async with contextlib.aclosing(chunks):  # guard: graph-closed-with-run
+                    await self._show(chunks)
             except GraphDrained as exc:
                 raise HandBack("its worker is leaving, and the graph is between two supersteps") from exc
 
