@@ -94,7 +94,8 @@ class System:
         self.workers: list[RunningWorker] = []
 
     async def __aenter__(self) -> Self:
-        await self.queue.ensure()
+        # A process that gets no CPU for five seconds takes a connection for one that can't be had.
+        await until(self.queue.ensure, lambda _: True, what="the queue to be made", tolerate=DISCONNECTS)
         return self
 
     async def __aexit__(self, *_: object) -> None:
