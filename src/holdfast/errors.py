@@ -4,6 +4,7 @@
 
     HoldfastError
     ├── ConfigError                 a setting is unknown, invalid or contradictory
+    │   └── StoreMismatch           the process has another store than the system that it would join
     ├── AppError                    an app or agent is declared or imported wrongly
     │   └── UnknownAgent            nobody here runs an agent of that name
     ├── InputError                  the caller sent something that can't be accepted
@@ -55,6 +56,10 @@ class HoldfastError(Exception):
 
 class ConfigError(HoldfastError):
     """A setting is unknown, invalid or contradictory; the message names it and says what is allowed."""
+
+
+class StoreMismatch(ConfigError):
+    """The process has another store than the system that it would join: finished steps would be repeated."""
 
 
 class AppError(HoldfastError):

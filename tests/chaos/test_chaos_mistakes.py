@@ -114,7 +114,7 @@ MISTAKES = [
     ),
     Mistake(
         "one that never joined leaves as if it had",
-        replaced("leave-after-join-only", "(connections, floor)", "(connections, floor) or True"),
+        replaced("leave-after-join-only", "registration)", "registration) or True"),
         f"{DIE}::test_one_that_is_stopped_while_it_waits_for_its_name_takes_nothing_from_who_has_it",
     ),
     Mistake(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,12 +27,12 @@ def add_to(root: typer.Typer) -> None:
 
 def migrate(json: options.Json = False, config: options.Config = None) -> None:
     """Apply the migrations that the database lacks; a SQLite file is also brought up to date by its use."""
-    from holdfast.config import redacted
     from holdfast.services.signals import run_until_interrupted
+    from holdfast.store.door import location
     from holdfast.store.open import migrate_store
 
     database = options.read_settings(config).database
-    where = redacted(database.url) or str(Path(database.path).absolute())
+    where = location(database)
     done = Migrated(where, run_until_interrupted(migrate_store(database)))
     if json:
         output.document(done)

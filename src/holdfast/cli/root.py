@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "cleanup": "Remove now what the janitor would remove.",
     "simulate": "Try a scaling policy on a trace of runs.",
     "migrate": "Bring the database up to date.",
+    "store": "Show which store the system uses, or register another one.",
     "render": "Write the Kubernetes manifests, from the chart.",
     "config": "Show or check the settings.",
 }

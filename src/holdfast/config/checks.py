@@ -46,7 +46,8 @@ _COMPANIONS: Final = (
 _FAMILIES: Final = ("run:", "idempotency:", "outbox:", "holding:", "parked:")
 _HOUSE_KEYS: Final = frozenset(
     {
-        *("members", "pods-leader", "rollouts", "agents", "agent-leases", "placement:counter"),
+        *("members", "pods-leader", "rollouts", "registered-store"),
+        *("agents", "agent-leases", "placement:counter"),
         *("schedules", "schedule-leases", "schedule-priorities", "schedule-changes", "schedule-nudge"),
         *("waiting", "working", "cleanup-leader"),
     }

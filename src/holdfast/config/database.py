@@ -24,6 +24,13 @@ class DatabaseSettings(Section, frozen=True, kw_only=True):
         str,
         about("The SQLite file, if there is no url.", "HOLDFAST_DATABASE_PATH"),
     ] = ".holdfast/holdfast.sqlite"
+    per_worker: Annotated[
+        bool,
+        about(
+            "Let each process have a store of its own: a run that moves to another worker repeats its steps. "
+            "Only for agents that use no steps, state or interrupts.",
+        ),
+    ] = False
     pool_size: Annotated[int, about("Connections to PostgreSQL of one process.", ge=1, le=1000)] = 10
     timeout_seconds: Annotated[
         float, about("How long to wait for a connection or an answer.", ge=0.01, le=3600)

@@ -225,6 +225,14 @@ DATA_MODEL = (
         "the pod of a process, `namespace/pod/uid`, by which the janitor can tell that it is gone",
     ),
     KeyDoc("pods-leader", "hash", "the lease's ttl", "which janitor watches the pods and marks busy ones"),
+    KeyDoc(
+        "registered-store",
+        "hash",
+        "permanent",
+        "the store that the first process of the system registered: id, location, host, process, "
+        "registered_at (ms); a process with another store refuses to start; `holdfast store register` "
+        "replaces it",
+    ),
     KeyDoc("rollouts", "set", "permanent", "names of the roll-outs that were set"),
     KeyDoc(
         "rollout:<name>",

@@ -186,6 +186,11 @@ def pods_leader_key(*, prefix: str = "") -> str:
     return f"{prefix}pods-leader"
 
 
+def registered_store_key(*, prefix: str = "") -> str:
+    """The store that the processes of a system share."""
+    return f"{prefix}registered-store"
+
+
 def rollout_key(name: str, *, prefix: str = "") -> str:
     """The flag of one roll-out."""
     return f"{prefix}rollout:{name}"

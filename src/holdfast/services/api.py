@@ -28,7 +28,7 @@ from holdfast.api.auth import check_exposure
 from holdfast.api.backend import Backend, Line
 from holdfast.api.connection import Connection
 from holdfast.api.unserved import UnservedQueues
-from holdfast.errors import ConfigError, HoldfastError, StoreUnavailable
+from holdfast.errors import ConfigError
 from holdfast.events.hub import Hub
 from holdfast.hosts.engines import registry_of
 from holdfast.packages import version
@@ -39,9 +39,10 @@ from holdfast.scaling.depth import needs
 from holdfast.services.connections import Connections
 from holdfast.services.enginedoor import EngineDoor
 from holdfast.services.janitor import Janitor
-from holdfast.services.process import leave_at_once
+from holdfast.services.process import leave_at_once, plain_errors
 from holdfast.services.relay import Relay
 from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
@@ -113,13 +114,15 @@ class ApiProcess:
             listener = stack.enter_context(_listen(settings.api.host, settings.api.port))
             self.port = listener.getsockname()[1]
             connections = await stack.enter_async_context(Connections(settings, self.metrics))
+            registration = StoreRegistration(connections, "api", self.name)
+            await registration.check()
             exporter = stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
             hub = await stack.enter_async_context(Hub(connections.redis, settings.redis))
             engines = EngineDoor(settings, connections.redis)
             stack.push_async_callback(engines.close)
             backend = self._backend(connections, hub, exporter, engines)
             server = Server(self._config(backend))
-            await self._serve(connections, backend, server, listener)
+            await self._serve(connections, registration, backend, server, listener)
 
     # -- wiring
 
@@ -188,7 +191,12 @@ class ApiProcess:
     # -- serving
 
     async def _serve(
-        self, connections: Connections, backend: Backend, server: Server, listener: socket.socket
+        self,
+        connections: Connections,
+        registration: StoreRegistration,
+        backend: Backend,
+        server: Server,
+        listener: socket.socket,
     ) -> None:
         parts = self._parts(connections)
         async with asyncio.TaskGroup() as group:
@@ -196,7 +204,7 @@ class ApiProcess:
             working = [group.create_task(part.run(), name=type(part).__name__) for part in parts]
             rounds = [
                 group.create_task(self._heartbeat(connections), name="heartbeat"),
-                group.create_task(self._try_archive(connections), name="archive"),
+                group.create_task(registration.keep(), name="store registration"),
                 group.create_task(self._report_unserved(backend), name="unserved"),
             ]
             self.ready = True
@@ -237,13 +245,6 @@ class ApiProcess:
             for task in left:
                 task.cancel()
 
-    async def _try_archive(self, connections: Connections) -> None:
-        """Say early what is wrong with the database; one that is only away is asked again when needed."""
-        try:
-            await connections.store.get()
-        except StoreUnavailable as exc:
-            _log.warning("the archive of runs does not answer", error=str(exc))
-
     async def _heartbeat(self, connections: Connections) -> None:
         fields = {
             "version": version(),
@@ -283,22 +284,10 @@ class ApiProcess:
 
 def run_api(settings: Settings, app: App | None = None) -> int:
     """Run the API until SIGTERM or SIGINT; return its exit code."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, _plainly():
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, plain_errors():
         runner.run(_until_signal(settings, app))
     ignore_signals()
     return 0
-
-
-@contextlib.contextmanager
-def _plainly() -> Generator[None]:
-    """Raise what a part of ours said on purpose as it was said, not as a group of one."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        said = group.subgroup(HoldfastError)
-        while isinstance(said, BaseExceptionGroup):
-            said = said.exceptions[0]
-        raise said or group from group
 
 
 async def _until_signal(settings: Settings, app: App | None) -> None:

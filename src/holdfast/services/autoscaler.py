@@ -7,6 +7,7 @@ counts only its own processes: have one autoscaler for a queue, and beside it on
 from __future__ import annotations
 
 import asyncio
+import platform
 import sys
 import uuid
 from pathlib import Path
@@ -23,6 +24,7 @@ from holdfast.services.dev.console import Console
 from holdfast.services.pools import POLL_SECONDS, Places, Pool
 from holdfast.services.presence import Presence
 from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.store_registration import StoreRegistration
 from holdfast.services.voices import Logged, Spoken, resolved_format
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.metrics import Metrics
@@ -103,6 +105,11 @@ class Autoscaler:
     async def replace(self, grace_seconds: float, hurry: asyncio.Event) -> None:
         """Start every worker anew, for new code."""
         await asyncio.gather(*(pool.replace(grace_seconds, hurry) for pool in self.pools))
+
+    async def check_store(self) -> None:
+        """Refuse a store that every worker would refuse: they would be started again for ever."""
+        async with Connections(self._settings) as connections:
+            await StoreRegistration(connections, _OURSELVES, platform.node()).check()
 
     async def _run(self) -> None:
         async with Connections(self._settings, self.metrics) as connections:
@@ -189,5 +196,6 @@ async def _until_signal(settings: Settings, app_path: str, bounds: Bounds | None
     verdict = await scaler.unless_stopped(check_app(app_path))
     if verdict is not None and verdict.problem:
         raise AppError(verdict.problem)
+    await scaler.unless_stopped(scaler.check_store())
     with Exporter(scaler.metrics, settings.metrics, ready=lambda: scaler.ready):
         await scaler.run()

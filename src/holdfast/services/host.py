@@ -32,9 +32,10 @@ from holdfast.redis.members import Member
 from holdfast.services.connections import Connections
 from holdfast.services.entries import default_entry, process_options
 from holdfast.services.names import is_taken
-from holdfast.services.process import calm_collector
+from holdfast.services.process import calm_collector, plain_errors
 from holdfast.services.resident import APP
 from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.store_registration import StoreRegistration, check_schema
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
@@ -223,7 +224,8 @@ def run_host(settings: Settings, app: str = "") -> int:
     with Processes(options) as processes:
         _prepare(processes)
         calm_collector()
-        asyncio.run(_until_signal(settings, processes, app))
+        with plain_errors():
+            asyncio.run(_until_signal(settings, processes, app))
         ignore_signals()
     return 0
 
@@ -244,8 +246,15 @@ async def _until_signal(settings: Settings, processes: Processes, app: str) -> N
     async with Connections(settings) as connections:
         service = HostService(settings, connections.redis, processes, metrics, app=app)
         on_signals(service.request_stop)
+        # Residents keep their state in the store; agents of others don't know it.
+        registration = StoreRegistration(connections, KIND, service.host.name) if app else None
+        await (registration.check() if registration else check_schema(settings.database))
         with Exporter(metrics, settings.metrics, ready=lambda: service.ready):
-            await service.run()
+            async with asyncio.TaskGroup() as group:
+                keep = group.create_task(registration.keep()) if registration else None
+                await service.run()
+                if keep is not None:
+                    keep.cancel()
 
 
 def _bracketed(address: str) -> str:

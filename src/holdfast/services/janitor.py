@@ -25,7 +25,9 @@ from holdfast.services.connections import Connections
 from holdfast.services.office import Office
 from holdfast.services.podkeeping import open_pods
 from holdfast.services.presence import Presence
+from holdfast.services.process import plain_errors
 from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
@@ -303,7 +305,8 @@ class Janitor:
 
 def run_janitor(settings: Settings) -> int:
     """Run a janitor until SIGTERM or SIGINT; return its exit code."""
-    asyncio.run(_until_signal(settings))
+    with plain_errors():
+        asyncio.run(_until_signal(settings))
     ignore_signals()
     return 0
 
@@ -313,5 +316,10 @@ async def _until_signal(settings: Settings) -> None:
     async with Connections(settings) as connections:
         janitor = Janitor(connections, metrics)
         on_signals(janitor.request_stop)
+        registration = StoreRegistration(connections, "janitor", janitor.name)
+        await registration.check()
         with Exporter(metrics, settings.metrics, ready=lambda: True):
-            await janitor.run()
+            async with asyncio.TaskGroup() as group:
+                keep = group.create_task(registration.keep(), name="store registration")
+                await janitor.run()
+                keep.cancel()

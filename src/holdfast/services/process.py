@@ -13,10 +13,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from holdfast.errors import HoldfastError
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Generator
 
     from holdfast.config import Settings
 
@@ -61,6 +62,18 @@ async def leaving_past_threads() -> AsyncGenerator[None]:
 def _threads() -> list[str]:
     ours = threading.main_thread()
     return [each.name for each in threading.enumerate() if each is not ours and not each.daemon]
+
+
+@contextlib.contextmanager
+def plain_errors() -> Generator[None]:
+    """Raise an error of ours as itself, not as a group of one: the command prints it as one line."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ours = group.subgroup(HoldfastError)
+        while isinstance(ours, BaseExceptionGroup):
+            ours = ours.exceptions[0]
+        raise ours or group from group
 
 
 def leave_at_once() -> None:

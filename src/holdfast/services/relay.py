@@ -28,7 +28,9 @@ from holdfast.redis.members import Members
 from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.services.connections import Connections
 from holdfast.services.presence import Presence
+from holdfast.services.process import plain_errors
 from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.store_registration import check_schema
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
@@ -228,7 +230,8 @@ def _open_poster(settings: Settings) -> Poster:
 
 def run_relay(settings: Settings) -> int:
     """Run a relay until SIGTERM or SIGINT; return its exit code."""
-    uvloop.run(_until_signal(settings))
+    with plain_errors():
+        uvloop.run(_until_signal(settings))
     ignore_signals()
     return 0
 
@@ -238,6 +241,7 @@ async def _until_signal(settings: Settings) -> None:
     async with Connections(settings) as connections:
         relay = Relay(connections, metrics)
         on_signals(_politely(relay))
+        await check_schema(settings.database)
         with Exporter(metrics, settings.metrics, ready=lambda: True):
             await relay.run()
 

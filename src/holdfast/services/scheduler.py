@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.api.scheduledruns import submitter
+from holdfast.errors import HoldfastError
 from holdfast.leases.keeper import Keeper
 from holdfast.packages import version
 from holdfast.redis.breaker import State
@@ -37,8 +38,15 @@ from holdfast.schedules.troubles import counting_discarded, script_failed
 from holdfast.schedules.upkeep import Upkeep
 from holdfast.services.connections import Connections
 from holdfast.services.isolation import isolation
-from holdfast.services.process import calm_collector, leave_at_once, leaving_past_threads, loop_factory
+from holdfast.services.process import (
+    calm_collector,
+    leave_at_once,
+    leaving_past_threads,
+    loop_factory,
+    plain_errors,
+)
 from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
@@ -89,6 +97,8 @@ class SchedulerProcess:
             attempts = await stack.enter_async_context(isolation(settings, self._app, self.metrics, most))
             connections = await stack.enter_async_context(Connections(settings, self.metrics))
             stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
+            registration = StoreRegistration(connections, _KIND, self.name)
+            await registration.check()
             # The keeper is entered before the work, so that leases are kept until the last turn is told.
             keeper = await stack.enter_async_context(
                 Keeper(settings.lease, connections.for_keeper, self.metrics)
@@ -97,7 +107,7 @@ class SchedulerProcess:
             stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics, _turn_of))
             executor = concurrent.futures.ThreadPoolExecutor(most, thread_name_prefix=_THREADS)
             stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-            await self._work(connections, keeper, executor, attempts)
+            await self._work(connections, registration, keeper, executor, attempts)
             await self._leave(connections)
         if _threads_left() or (self.scheduler is not None and self.scheduler.left_behind):
             self._abandon()
@@ -105,6 +115,7 @@ class SchedulerProcess:
     async def _work(
         self,
         connections: Connections,
+        registration: StoreRegistration,
         keeper: Keeper,
         executor: concurrent.futures.Executor,
         attempts: Attempts | None,
@@ -142,6 +153,7 @@ class SchedulerProcess:
         passes = [self._reconciling(reconcile, scheduler), *([sweeping] if sweeping is not None else [])]
         rounds = [
             keeper.watch(),
+            registration.keep(),
             self._heartbeat(connections, scheduler),
             upkeep.reclaim(),
             Nudges(keys.nudge, scheduler.nudge, connections.blocking(0)).run(),
@@ -274,8 +286,10 @@ def run_scheduler(settings: Settings, app: App) -> int:
     checked_keys(settings.redis)  # what can't work is said at once, not by a process that dies
     calm_collector()
     try:
-        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+        with plain_errors(), asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
             runner.run(_until_signal(settings, app))
+    except HoldfastError:
+        raise  # it could not be set up; the command prints why
     except BaseException as exc:
         _log.critical("the scheduler dies; its turns go to others when their leases end", error=repr(exc))
         raise

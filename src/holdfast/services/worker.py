@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.config.scaling import ANNOUNCE_SECONDS
-from holdfast.errors import ConfigError, Conflict, HoldfastError, StoreUnavailable
+from holdfast.errors import ConfigError, Conflict, HoldfastError
 from holdfast.leases.keeper import Keeper
 from holdfast.packages import version
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
@@ -31,9 +31,16 @@ from holdfast.services.desk import Floor, Place, Ways
 from holdfast.services.isolation import isolation
 from holdfast.services.names import OwnName, is_taken
 from holdfast.services.pod import Holding, pod_name
-from holdfast.services.process import calm_collector, leave_at_once, leaving_past_threads, loop_factory
+from holdfast.services.process import (
+    calm_collector,
+    leave_at_once,
+    leaving_past_threads,
+    loop_factory,
+    plain_errors,
+)
 from holdfast.services.sidecar import quit_sidecar
 from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
@@ -114,10 +121,10 @@ class WorkerProcess:
             queues = [connections.queue(each) for each in settings.worker_queues()]
             floor = Floor(Place(*own, entitled), queues)
             desks = self._desks = floor.desks
-            await _look_at_store(connections)
-            if await self._join(connections, floor):  # guard: leave-after-join-only
+            registration = StoreRegistration(connections, "worker", self.name)
+            if await self._join(connections, floor, registration):  # guard: leave-after-join-only
                 self._on_joined()
-                await self._work(connections, keeper, floor)
+                await self._work(connections, keeper, floor, registration)
                 await self._phase_3(connections, floor)
             else:  # what goes by our name is not ours: another worker may have it
                 self._log.info("stopped before it could join: nothing was begun")
@@ -130,9 +137,12 @@ class WorkerProcess:
                 "(WORKER_POD_NAME must be unique)"
             )
 
-    async def _work(self, connections: Connections, keeper: Keeper, floor: Floor) -> None:
+    async def _work(
+        self, connections: Connections, keeper: Keeper, floor: Floor, registration: StoreRegistration
+    ) -> None:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(keeper.watch(), name="keeper")
+            store = group.create_task(registration.keep(), name="store registration")
             beat = group.create_task(self._heartbeat(connections, floor), name="heartbeat")
             rounds: list[asyncio.Task[None]] = []
             workers: list[asyncio.Task[None]] = []
@@ -156,13 +166,14 @@ class WorkerProcess:
                 # have got far with them.
                 await self._phase_3(connections, floor, hurried=True)
                 self._abandon()
-            for task in (watch, beat):
+            for task in (watch, beat, store):
                 task.cancel()
 
-    async def _join(self, connections: Connections, floor: Floor) -> bool:
+    async def _join(self, connections: Connections, floor: Floor, registration: StoreRegistration) -> bool:
         """Enter the groups; a Redis that is not there yet is waited for. False if stopped before."""
         while not self._stop.is_set():
             try:
+                await registration.check()
                 if not await self._name_is_taken(connections):  # guard: worker-name-unique
                     await floor.join()
                     await self._announce(connections, floor, again=False)
@@ -321,7 +332,7 @@ def run_worker(settings: Settings, app: App) -> int:
     """Run a worker until SIGTERM or SIGINT; return its exit code."""
     calm_collector()
     try:
-        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+        with plain_errors(), asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
             runner.run(_until_signal(settings, app))
     except HoldfastError:
         raise  # it could not be set up; whoever called us says why
@@ -338,15 +349,6 @@ async def _until_signal(settings: Settings, app: App) -> None:
     on_signals(process.request_stop)
     async with leaving_past_threads():
         await process.run()
-
-
-async def _look_at_store(connections: Connections) -> None:
-    """Refuse to start on a database without our tables; one that is only away now is no reason."""
-    if connections.settings.database.url:
-        try:
-            await connections.store.get()
-        except StoreUnavailable as exc:
-            _log.warning("the database is away: runs that need it wait or are tried again", error=str(exc))
 
 
 def _threads_left() -> bool:

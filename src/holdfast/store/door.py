@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.config import redacted
+from holdfast.errors import ConfigError
 from holdfast.store.engine import Away
 
 if TYPE_CHECKING:
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 _PAUSE_SECONDS = 0.2
 
 
+def location(settings: DatabaseSettings) -> str:
+    """Return where the store is, for a person: the address without its password, or the file."""
+    return redacted(settings.url) if settings.url else str(Path(settings.path).absolute())
+
+
 class StoreDoor:
     """One store of one process; closed at the end if it was ever opened."""
 
@@ -26,21 +33,27 @@ class StoreDoor:
         self._settings = settings
         self._turn = asyncio.Lock()
         self._store: Store | None = None
+        self._admitted: Store | None = None
+        self.admit: Callable[[Store], Awaitable[None]] | None = None
+        """Raises if the store must not be used; awaited once, before anybody gets the store."""
 
     async def get(self) -> Store:
         """Return the store, opened."""
-        if self._store is None:
+        if self._admitted is None:
             async with self._turn:
                 if self._store is None:
                     from holdfast.store.open import open_store  # noqa: PLC0415  a driver that may not be needed
 
                     self._store = await open_store(self._settings)
-        return self._store
+                if self.admit is not None:
+                    await self.admit(self._store)  # guard: store-admitted-before-use
+                self._admitted = self._store
+        return self._admitted
 
     async def found(self) -> Store | None:
         """Return the store if there is one: a PostgreSQL that is named, or a SQLite file that exists."""
         # Whoever only looks, or tells another's system something, must not leave an empty file behind.
-        if self._store is None and not self._settings.url and not await asyncio.to_thread(self._is_there):
+        if self._admitted is None and not self._settings.url and not await asyncio.to_thread(self._is_there):
             return None
         return await self.get()
 
@@ -101,6 +114,8 @@ class LazyMemory:
         while self._memory is None:
             try:
                 self._memory = await self._open()
-            except Away:  # as patient as the memory itself: the run's lease and deadline end the waiting
+            # As patient as the memory itself: the run's lease and deadline end the waiting. A store that must
+            # not be used ends the process soon, and another worker takes the run.
+            except (Away, ConfigError):
                 await asyncio.sleep(_PAUSE_SECONDS)
         return self._memory

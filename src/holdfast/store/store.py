@@ -71,6 +71,10 @@ class Store:
                 f"the database lacks {', '.join(each.title for each in missed)}: run `holdfast migrate`"
             )
 
+    async def id(self) -> str:
+        """Return the id that was written when the store was made: the same for all that open it."""
+        return await self.perform("id", _id, write=False, single=True)
+
     # -- runs that are going
 
     def memory(
@@ -214,6 +218,11 @@ class Store:
                     _log.warning("the database is away: %s waits for it: %s", name, exc)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _id() -> Operation[str]:
+    answer = yield Statement("SELECT id FROM holdfast_store")
+    return str(answer.rows[0][0])
 
 
 def _ask(sql: str) -> Operation[int]:

@@ -25,6 +25,7 @@ from holdfast.config import redacted
 from holdfast.errors import AppError
 from holdfast.redis.nearby import embedded_server
 from holdfast.services.autoscaler import STOP_MARGIN_SECONDS, Autoscaler
+from holdfast.services.connections import Connections
 from holdfast.services.dev.address import curl_line, missing_packages, reserved
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.child import Child
@@ -32,6 +33,7 @@ from holdfast.services.dev.console import Console
 from holdfast.services.dev.recipes import SINGLE_PLACES, Recipes
 from holdfast.services.dev.watch import Watch, app_folder
 from holdfast.services.signals import on_signals
+from holdfast.services.store_registration import StoreRegistration
 from holdfast.services.voices import Spoken
 
 if TYPE_CHECKING:
@@ -102,10 +104,18 @@ class Dev:
         on_signals(self._request_stop)
         async with self._redis() as url:
             verdict = await self._sound_app()
+            await self._check_store(url)
             if verdict is not None:
                 await self._up(url, verdict)
         self._console.say("stopped")
         return 0
+
+    async def _check_store(self, url: str) -> None:
+        """Refuse a store that every process would refuse: they would be started again for ever."""
+        redis = msgspec.structs.replace(self._settings.redis, url=url)
+        settings = msgspec.structs.replace(self._settings, redis=redis)
+        async with Connections(settings) as connections:
+            await StoreRegistration(connections, "dev", str(Path.cwd())).check()
 
     def _request_stop(self) -> None:
         if self._stop.is_set():

@@ -1,0 +1,80 @@
+"""``holdfast store``: which store the processes of a system share, and how another one takes its place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.cli import options, output
+from holdfast.cli.root import COMMANDS
+from holdfast.cli.station import Station, at_station
+
+if TYPE_CHECKING:
+    import typer
+
+    from holdfast.redis.stores import RegisteredStore
+
+store = options.group(COMMANDS["store"])
+
+_USERS = ("api", "janitor", "scheduler", "worker")
+
+
+def add_to(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(store, name="store")
+
+
+@store.command("show")
+def show_store(json: options.Json = False, config: options.Config = None) -> None:
+    """Show the registered store, and the one that these settings name."""
+    registered, here = at_station(options.read_settings(config), _both)
+    same = registered is not None and here is not None and registered.id == here.id
+    if json:
+        output.document({"registered": registered, "here": here, "same": same})
+        return
+    by = f", by {registered.process}" if registered else ""
+    output.line(f"registered  {_named(registered, 'none')}{by}")
+    output.line(f"here        {_named(here, 'none yet')}{' (the same)' if same else ''}")
+
+
+@store.command("register")
+def register(json: options.Json = False, config: options.Config = None) -> None:
+    """Register the store of these settings; what runs remember stays in the one that was registered."""
+    registered, before, users = at_station(options.read_settings(config), _replace)
+    if json:
+        output.document({"registered": registered, "before": before, "users": users})
+        return
+    instead = f" instead of {_named(before)}" if before else ""
+    output.line(f"registered {_named(registered)}{instead}")
+    if users:
+        output.line(f"{', '.join(users)} still use the other store: restart them with these settings")
+
+
+async def _both(station: Station) -> tuple[RegisteredStore | None, RegisteredStore | None]:
+    """The registered store, and that of the settings if there is one."""
+    from holdfast.redis.stores import registered_store
+    from holdfast.services.store_registration import store_here
+
+    registered = await registered_store(station.redis, prefix=station.settings.redis.key_prefix)
+    found = await station.store.found()
+    return registered, await store_here(found, station.settings.database, "store show") if found else None
+
+
+async def _replace(station: Station) -> tuple[RegisteredStore, RegisteredStore | None, list[str]]:
+    """What is registered now, what was before, and the live processes that still use that one."""
+    from holdfast.redis.stores import register_store, registered_store
+    from holdfast.services.store_registration import store_here
+
+    prefix = station.settings.redis.key_prefix
+    here = await store_here(await station.store.get(), station.settings.database, "store register")
+    before = await registered_store(station.redis, prefix=prefix)
+    now = await register_store(station.redis, here, prefix=prefix, replace=True)
+    if before is None or before.id == now.id:
+        return now, None, []
+    members = await station.members().all(station.redis)
+    return now, before, [f"{each.kind} {each.name}" for each in members if each.kind in _USERS]
+
+
+def _named(store: RegisteredStore | None, absent: str = "") -> str:
+    from holdfast.services.store_registration import describe
+
+    return describe(store) if store else absent

@@ -1,0 +1,140 @@
+"""All processes of a system use one store: the first one registers it, one with another store is refused.
+
+With two stores a run that moves from one worker to another would repeat its steps, and nobody would notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import platform
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import StoreMismatch, StoreUnavailable
+from holdfast.redis.client import TROUBLE
+from holdfast.redis.stores import RegisteredStore, register_store
+from holdfast.store.door import location
+from holdfast.store.engine import Away
+from holdfast.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from holdfast.config import DatabaseSettings
+    from holdfast.services.connections import Connections
+    from holdfast.store.store import Store
+
+_RETRY_SECONDS: Final = 1.0
+_REGISTER: Final = "`holdfast store register`"
+
+_log = get_logger(__name__)
+
+
+class StoreRegistration:
+    """The store of one process, compared with the one that its system has registered."""
+
+    def __init__(self, connections: Connections, kind: str, name: str) -> None:
+        settings = connections.settings
+        self._connections = connections
+        self._database = settings.database
+        self._prefix = settings.redis.key_prefix
+        self._beat_seconds = settings.worker.heartbeat_seconds
+        self._process = f"{kind} {name}"
+        self._ours: RegisteredStore | None = None
+        self._warned = False
+        connections.store.admit = self._admit
+
+    async def check(self) -> None:
+        """Refuse a database without our tables and a store that is not the system's.
+
+        A database or a Redis that does not answer now is no reason to refuse: ``keep`` compares later.
+        """
+        try:
+            await self._connections.store.get()
+        except StoreUnavailable as exc:
+            if not self._warned:
+                self._warned = True
+                _log.warning("database unavailable: runs that need it wait or are retried", error=str(exc))
+
+    async def keep(self) -> None:
+        """Check a store that could not be checked yet, and register it again in a Redis that was emptied."""
+        while True:
+            if self._ours is None:
+                await self.check()  # guard: store-compared-later
+            if self._ours is not None:
+                with contextlib.suppress(*TROUBLE):
+                    await self._register_again(self._ours)  # guard: store-registered-again
+            await asyncio.sleep(self._beat_seconds if self._ours else min(_RETRY_SECONDS, self._beat_seconds))
+
+    async def _admit(self, store: Store) -> None:
+        """Register the store, or raise StoreMismatch; while Redis does not answer nobody may use it."""
+        ours = await store_here(store, self._database, self._process)
+        if not self._database.per_worker:
+            try:
+                registered = await register_store(self._connections.redis, ours, prefix=self._prefix)
+            except TROUBLE as exc:
+                raise Away(f"the store can't be compared with the registered one: {exc}") from exc
+            if registered.id != ours.id:
+                raise StoreMismatch(mismatch(ours, registered))
+        self._ours = ours
+
+    async def _register_again(self, ours: RegisteredStore) -> None:
+        if self._database.per_worker:
+            return
+        registered = await register_store(self._connections.redis, ours, prefix=self._prefix)
+        if registered.id != ours.id and not self._warned:
+            self._warned = True
+            _log.warning(
+                "another store was registered: restart this process with it",
+                store=ours.location,
+                registered=registered.location,
+            )
+
+
+async def store_here(store: Store, database: DatabaseSettings, process: str) -> RegisteredStore:
+    """Describe the store of this process as it would be registered."""
+    return RegisteredStore(
+        id=await store.id(), location=location(database), host=platform.node(), process=process
+    )
+
+
+async def check_schema(database: DatabaseSettings) -> None:
+    """Refuse a database without our tables, in a process that needs no store itself."""
+    if not database.url:
+        return
+    from holdfast.store.open import open_store  # noqa: PLC0415  a driver that may not be needed
+
+    try:
+        await (await open_store(database)).aclose()
+    except StoreUnavailable as exc:
+        _log.warning("database unavailable", error=str(exc))
+
+
+def mismatch(ours: RegisteredStore, registered: RegisteredStore) -> str:
+    """Explain which two stores there are, and what to do."""
+    when = dt.datetime.fromtimestamp(registered.registered_at / 1000, tz=dt.UTC)
+    by = f"registered by {registered.process} on {registered.host} at {when:%Y-%m-%d %H:%M:%S} UTC"
+    if _same_place(ours, registered):
+        return (
+            f"the store {describe(ours)} was made anew after it was {by}: steps and states of earlier runs "
+            f"are gone. To go on with the new one run {_REGISTER}"
+        )
+    return (
+        f"this process uses the store {describe(ours)}, but the system on this Redis uses "
+        f"{describe(registered)}, {by}: with two stores finished steps would be repeated. Set database.url "
+        "(DATABASE_URL) to one PostgreSQL database for all processes, or database.path to one file on one "
+        "machine; database.per_worker: true allows a store for each worker. Another system needs another "
+        f"redis.key_prefix. If the registered store is to be replaced, run {_REGISTER} with these settings"
+    )
+
+
+def describe(store: RegisteredStore) -> str:
+    """Name a store for a person: a file is one of a machine."""
+    return store.location if _is_address(store) else f"{store.location} on {store.host}"
+
+
+def _same_place(one: RegisteredStore, other: RegisteredStore) -> bool:
+    return one.location == other.location and (_is_address(one) or one.host == other.host)
+
+
+def _is_address(store: RegisteredStore) -> bool:
+    return "://" in store.location

@@ -1,0 +1,35 @@
+"""The known mistakes around the one store of a system, each put back: the test named after it fails."""
+
+from __future__ import annotations
+
+from tests.support.mistakes import KnownMistakes, Mistake, instead, replaced
+
+R = "tests/integration/store/test_registration.py"
+REFUSED = f"{R}::test_a_process_with_another_store_is_refused_and_told_both_and_what_to_set"
+
+MISTAKES = [
+    Mistake(
+        "the second of two first processes registers its store over the first one's",
+        replaced("store-registered-once", "redis.call('EXISTS', registered) == 0", "true"),
+        f"{REFUSED}[worker]",
+    ),
+    Mistake(
+        "a store is used before it was compared with the registered one",
+        instead("store-admitted-before-use", "pass"),
+        f"{REFUSED}[scheduler]",
+    ),
+    Mistake(
+        "a database that was away at the start is never compared",
+        instead("store-compared-later", "pass"),
+        f"{R}::test_a_database_that_is_away_at_the_start_is_compared_when_it_is_back",
+    ),
+    Mistake(
+        "a flushed Redis stays without the registration",
+        instead("store-registered-again", "pass"),
+        f"{R}::test_a_flushed_redis_learns_the_store_again_from_those_that_run",
+    ),
+]
+
+
+class TestMistakes(KnownMistakes):
+    mistakes = MISTAKES
