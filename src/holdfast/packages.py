@@ -1,4 +1,4 @@
-"""Installed packages: the version of this one, and libraries that load without an optional one."""
+"""Installed packages: the version of this one, extras that are missing, libraries without an optional one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 import threading
 from functools import cache
 from typing import TYPE_CHECKING
+
+from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -18,6 +20,23 @@ def version() -> str:
     from importlib import metadata  # noqa: PLC0415 - it loads the parsers of mail and of zip files
 
     return metadata.version("holdfast")
+
+
+def missing_extra(what: str, package: str, extra: str) -> str:
+    """Say that ``what`` needs a package, and which extra brings it: one wording for all of them."""
+    return f"{what} needs {package}, which is not installed: pip install 'holdfast[{extra}]'"
+
+
+@contextlib.contextmanager
+def needs_extra(what: str, extra: str) -> Generator[None]:
+    """Import inside what ``what`` needs of an extra; one that is missing is a ConfigError of one line."""
+    try:
+        yield
+    except ImportError as exc:
+        package = exc.name or str(exc)  # a driver without its C library names no package
+        if package.partition(".")[0] == "holdfast":
+            raise
+        raise ConfigError(missing_extra(what, package, extra)) from exc
 
 
 @contextlib.contextmanager

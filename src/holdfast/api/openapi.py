@@ -9,6 +9,7 @@ import msgspec
 from fastapi.openapi.utils import get_openapi
 
 from holdfast.api import agentshapes, problems, scheduleshapes, shapes
+from holdfast.packages import missing_extra
 from holdfast.scaling.depth import Need
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
     501: (
         "A part that this needs is not installed in this API.",
         "not-installed",
-        "this needs grpc, which is not installed where the API runs: install holdfast[hosts] there",
+        f"{missing_extra('this', 'grpc', 'hosts')} where the API runs",
     ),
     503: (
         "Redis does not answer; Retry-After says when to come back.",

@@ -12,6 +12,7 @@ from holdfast.errors import InputError
 from holdfast.hosts.agent import Needs, checked
 from holdfast.hosts.mailbox import mailbox_of
 from holdfast.hosts.residents import ENTRY, input_of, lives, missing, require_same, resident_agent
+from holdfast.packages import missing_extra
 from holdfast.runs.paging import read_cursor, write_cursor
 from holdfast.runs.scope import scoped, unscoped
 
@@ -63,8 +64,8 @@ class Roster:
         try:
             return await self.here.backend.engine()
         except ModuleNotFoundError as exc:
-            told = f"this needs {exc.name}, which is not installed where the API runs"
-            raise HTTPException(501, f"{told}: install holdfast[hosts] there") from exc
+            missing = missing_extra("this", exc.name or "grpc", "hosts")
+            raise HTTPException(501, f"{missing} where the API runs") from exc
 
     async def start(self, wanted: AgentRequest) -> tuple[Placed, bool]:
         """Have a resident live; also whether that is news."""

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.cli.serving import Parser, serving
-from holdfast.errors import ConfigError, InputError
+from holdfast.errors import InputError
+from holdfast.packages import needs_extra
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
-
-_MISSING = "the API needs more packages: pip install 'holdfast[api]'"
 
 
 def run(arguments: list[str]) -> int:
@@ -37,10 +36,8 @@ def run(arguments: list[str]) -> int:
     from holdfast.config import load
 
     settings = _placed(load(given.config).settings, given.host, given.port)
-    try:
-        from holdfast.services.api import run_api  # an extra that may be missing
-    except ModuleNotFoundError as exc:
-        raise ConfigError(f"{_MISSING} ({exc})") from exc
+    with needs_extra("the API", "api"):
+        from holdfast.services.api import run_api
     with serving(settings, json=given.json) as settings:
         return run_api(settings, load_app(given.app) if given.app else None)
 
@@ -65,10 +62,8 @@ def _new_key(arguments: list[str]) -> int:
         "--roles", default="read+submit", metavar="ROLES", help="what it may do: of read+submit+operate"
     )
     given = parser.parse_args(arguments)
-    try:
-        from holdfast.api.auth import new_key  # an extra that may be missing
-    except ModuleNotFoundError as exc:
-        raise ConfigError(f"{_MISSING} ({exc})") from exc
+    with needs_extra("the API", "api"):
+        from holdfast.api.auth import new_key
     key, line = new_key(given.name, tenant=given.tenant, roles=given.roles)
     if given.json:
         text = msgspec.json.encode({"key": key, "line": line}).decode()

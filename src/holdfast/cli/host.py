@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from holdfast.cli.serving import Parser, serving
+from holdfast.packages import needs_extra
 
 
 def run(arguments: list[str]) -> int:
@@ -23,7 +24,8 @@ def run(arguments: list[str]) -> int:
         os.environ[CONFIG_VARIABLE] = str(given.config.resolve())  # for the processes of its agents
     if given.app:
         load_app(given.app)  # what is wrong with it is said now, and not by every agent
-    from holdfast.services.host import run_host  # gRPC is an extra
+    with needs_extra("a host", "hosts"):
+        from holdfast.services.host import run_host
 
     with serving(settings, json=given.json) as settings:
         return run_host(settings, given.app)

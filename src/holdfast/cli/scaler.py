@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.cli.serving import Parser, serving
-from holdfast.errors import ConfigError
+from holdfast.packages import needs_extra
 
 
 def run(arguments: list[str]) -> int:
@@ -12,11 +12,7 @@ def run(arguments: list[str]) -> int:
     from holdfast.config import load
 
     settings = load(given.config).settings
-    try:
-        from holdfast.services.scaler import run_scaler  # gRPC is an extra
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"the scaler needs {exc.name}, which is not installed: install holdfast[scaler]"
-        ) from exc
+    with needs_extra("the scaler", "scaler"):
+        from holdfast.services.scaler import run_scaler
     with serving(settings, json=given.json) as settings:
         return run_scaler(settings)

@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast.client.agents import AgentInfo, HostInfo, Sent
 from holdfast.client.mail import letter
-from holdfast.errors import ConfigError
 from holdfast.hosts.directory import KIND, hosts_among
 from holdfast.hosts.engines import members_of, open_cluster, registry_of
 from holdfast.hosts.mailbox import mailbox_of
@@ -20,6 +19,7 @@ from holdfast.hosts.residents import (
     require_same,
     resident_agent,
 )
+from holdfast.packages import needs_extra
 from holdfast.redis.edge import answering
 
 if TYPE_CHECKING:
@@ -115,13 +115,8 @@ class RedisAgents:
 
     def _engine(self) -> Engine:
         if self._opened is None:
-            try:
+            with needs_extra("starting, stopping or moving agents", "hosts"):
                 self._opened = open_cluster(self._settings, self._redis)
-            except ModuleNotFoundError as exc:
-                raise ConfigError(
-                    f"to start, stop or move agents needs {exc.name}, which is not installed: "
-                    "install holdfast[hosts]"
-                ) from exc
             self._stack.push_async_callback(self._opened.close)
         return self._opened
 

@@ -12,6 +12,7 @@ from holdfast.client.overredis import RedisWay
 from holdfast.client.request import requested, submission
 from holdfast.config import Settings, load
 from holdfast.errors import ConfigError, HoldfastError, InputError
+from holdfast.packages import needs_extra
 from holdfast.runs.run import checked_id
 
 if TYPE_CHECKING:
@@ -177,13 +178,8 @@ def _aimed(settings: Settings, redis_url: str, api_url: str, api_key: str) -> Se
 def _way(settings: Settings) -> Way:
     if not settings.client.url:
         return RedisWay(settings)
-    try:
-        from holdfast.client.overhttp.way import HttpWay  # noqa: PLC0415 - an extra; over Redis not needed
-    except ImportError as exc:
-        raise ConfigError(
-            "a client over HTTP (api_url, client.url, HOLDFAST_API_URL) needs aiohttp: "
-            "`pip install holdfast[http]`"
-        ) from exc
+    with needs_extra("a client over HTTP (api_url, client.url, HOLDFAST_API_URL)", "http"):
+        from holdfast.client.overhttp.way import HttpWay  # noqa: PLC0415  over Redis it is not needed
     return HttpWay(settings.client)
 
 

@@ -26,6 +26,7 @@ from holdfast.errors import (
     QueuePaused,
     Refused,
 )
+from holdfast.packages import needs_extra
 from holdfast.redis.edge import answering
 from holdfast.runs.run import checked_id
 from holdfast.runs.submit import uuid7
@@ -245,12 +246,8 @@ class Producer:
     async def _opened_fallback(self) -> Fallback | None:
         if not isinstance(self._given, str):
             return self._given
-        try:
-            from holdfast.client.overhttp.post import HttpFallback  # noqa: PLC0415 - an extra
-        except ImportError as exc:
-            raise ConfigError(
-                "a fallback that is a URL needs aiohttp: `pip install holdfast[http]`, or give a function"
-            ) from exc
+        with needs_extra("a fallback that is a URL", "http"):
+            from holdfast.client.overhttp.post import HttpFallback  # noqa: PLC0415
         return await self._stack.enter_async_context(HttpFallback(self._given, self._settings.client))
 
     def _timely(self) -> Settings:

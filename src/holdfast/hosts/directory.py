@@ -7,9 +7,9 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.errors import ConfigError
 from holdfast.hosts.calls import CallFailed
 from holdfast.hosts.placement import Host
+from holdfast.packages import needs_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -133,13 +133,8 @@ def asked_directory(settings: HostSettings, calls: RemoteCalls) -> Directory:
 
 
 def _open_kubernetes(settings: HostSettings, calls: RemoteCalls) -> Directory:
-    try:
-        from holdfast.hosts.kubernetes import KubernetesDirectory  # noqa: PLC0415  an extra
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"hosts.directory = kubernetes needs {exc.name}, which is not installed: "
-            "install holdfast[kubernetes]"
-        ) from exc
+    with needs_extra("hosts.directory = kubernetes", "kubernetes"):
+        from holdfast.hosts.kubernetes import KubernetesDirectory  # noqa: PLC0415
     return KubernetesDirectory(calls, settings)
 
 

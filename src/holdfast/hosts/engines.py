@@ -13,6 +13,7 @@ from holdfast.hosts.directory import open_directory
 from holdfast.hosts.engine import Engine
 from holdfast.hosts.registry import Registry
 from holdfast.hosts.rustic import offer as rustic
+from holdfast.packages import needs_extra
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.restarts import RestartPolicy
 from holdfast.redis.keys import HostKeys
@@ -45,13 +46,8 @@ def open_engine(
 
         options = options or options_of(settings.hosts)
         return LocalEngine(registry_of(settings, redis), settings.hosts, options, labels)
-    try:
+    with needs_extra("an engine of hosts (hosts.engine = cluster)", "hosts"):
         return open_cluster(settings, redis)
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"agents on hosts need {exc.name}, which is not installed: install holdfast[hosts], or have them "
-            "in this program (hosts.engine = local)"
-        ) from exc
 
 
 def open_cluster(settings: Settings, redis: Redis) -> Engine:

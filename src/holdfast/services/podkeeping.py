@@ -12,7 +12,8 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConfigError, KubernetesUnavailable
+from holdfast.errors import KubernetesUnavailable
+from holdfast.packages import needs_extra
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.keys import pods_leader_key
 from holdfast.runs.podproof import PodProofs
@@ -225,12 +226,8 @@ def _open_mirror(settings: Settings) -> Mirror | None:
     if not settings.janitor.kubernetes:
         return None
     setting = "janitor.kubernetes = true"
-    try:
-        from holdfast.kubernetes.mirror import Mirror  # noqa: PLC0415  an extra
+    with needs_extra(setting, "kubernetes"):
+        from holdfast.kubernetes.mirror import Mirror  # noqa: PLC0415
         from holdfast.kubernetes.pods import Pods  # noqa: PLC0415
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"{setting} needs {exc.name}, which is not installed: install holdfast[kubernetes]"
-        ) from exc
     pods = Pods(setting, namespace=settings.pod.namespace, labels=settings.janitor.pod_selector)
     return Mirror(pods)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from holdfast.errors import ConfigError
 from holdfast.events.courier import Courier
 from holdfast.events.outbox import Outbox
 from holdfast.events.pace import Pace, Slots
@@ -24,6 +23,7 @@ from holdfast.events.sinks.webhook import Webhook
 from holdfast.events.spreader import Origins, Spreader
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import Lease, Standing
+from holdfast.packages import needs_extra
 from holdfast.redis.members import Members
 from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.services.connections import Connections
@@ -219,12 +219,8 @@ def _sinks(settings: Settings) -> dict[str, Sink]:
 
 def _open_poster(settings: Settings) -> Poster:
     """The HTTP client, loaded only where there is a relay."""
-    try:
+    with needs_extra("the relay", "relay"):
         from holdfast.events.sinks.poster import Poster  # noqa: PLC0415
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"the relay needs {exc.name}, which is not installed: install holdfast[relay]"
-        ) from exc
     return Poster(settings.relay)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConfigError
+from holdfast.packages import needs_extra
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.store import Store
 
@@ -42,13 +42,8 @@ async def _open(settings: DatabaseSettings) -> tuple[Engine, list[str]]:
     if not settings.url:
         sqlite = SqliteEngine(settings.path, timeout_seconds=settings.timeout_seconds)
         return sqlite, await sqlite.open()
-    try:
-        from holdfast.store.postgresql import PostgresEngine  # noqa: PLC0415 - an extra; most need no driver
-    except ImportError as exc:
-        raise ConfigError(
-            "database.url (DATABASE_URL) names a PostgreSQL, whose driver is missing: "
-            "`pip install holdfast[postgres]`"
-        ) from exc
+    with needs_extra("PostgreSQL (database.url, DATABASE_URL)", "postgres"):
+        from holdfast.store.postgresql import PostgresEngine  # noqa: PLC0415  most processes need no driver
     postgresql = PostgresEngine(settings)
     await postgresql.open()
     return postgresql, []

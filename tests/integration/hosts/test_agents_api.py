@@ -312,7 +312,7 @@ async def test_without_grpc_agents_are_looked_at_and_told_but_not_started(
         ("POST", "/agents/clerk/move", {}),
         ("DELETE", "/agents/clerk", None),
     ):
-        assert "install holdfast[hosts]" in problem(await client.request(method, where, json=body), 501)
+        assert "holdfast[hosts]" in problem(await client.request(method, where, json=body), 501)
 
 
 @pytest.mark.parametrize("agent_id", ["x/messages", "x/move", "o/g/a%20b", "ä", "a?b#c"])

@@ -367,4 +367,4 @@ def test_without_its_client_the_extra_is_named():
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
     assert "ConfigError: hosts.directory = kubernetes needs lightkube" in ran.stderr
-    assert "install holdfast[kubernetes]" in ran.stderr
+    assert "holdfast[kubernetes]" in ran.stderr

@@ -104,7 +104,7 @@ def test_without_grpc_the_extra_is_named(environ, tmp_path: Path):
     (tmp_path / "grpc.py").write_text("raise ModuleNotFoundError(\"No module named 'grpc'\", name='grpc')")
     said = holdfast(environ | {"PYTHONPATH": str(tmp_path)}, "scaler")
     assert said.returncode == 1
-    assert "the scaler needs grpc, which is not installed: install holdfast[scaler]" in said.stderr
+    assert "the scaler needs grpc, which is not installed: pip install 'holdfast[scaler]'" in said.stderr
     assert "Traceback" not in said.stderr
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.errors import ConfigError
+from holdfast.packages import needs_extra
 
 __all__ = ["add_to", "run_demo"]
 
@@ -20,12 +20,8 @@ def add_to(root: typer.Typer) -> None:
 
 def run_demo(*, keep: bool = False) -> int:
     """Run the demo and return its exit code: 0 only if every run is accounted for."""
-    try:
-        from holdfast.cli.demo.run import play_demo  # extras that may be missing
-    except ModuleNotFoundError as exc:
-        raise ConfigError(
-            f"the demo needs more packages: pip install 'holdfast[api,embedded]' ({exc})"
-        ) from exc
+    with needs_extra("the demo", "api,embedded"):
+        from holdfast.cli.demo.run import play_demo
     return play_demo(keep=keep)
 
 

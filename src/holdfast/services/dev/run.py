@@ -23,6 +23,7 @@ import msgspec
 
 from holdfast.config import redacted
 from holdfast.errors import AppError
+from holdfast.packages import missing_extra
 from holdfast.redis.nearby import embedded_server
 from holdfast.services.autoscaler import STOP_MARGIN_SECONDS, Autoscaler
 from holdfast.services.connections import Connections
@@ -227,8 +228,7 @@ class Dev:
     def _needs_host(self, verdict: Verdict) -> bool:
         if verdict.residents and not importlib.util.find_spec("grpc"):
             self._console.warn(
-                f"no host for {', '.join(verdict.residents)}: it needs grpc, which pip install "
-                "'holdfast[hosts]' brings"
+                f"no host for {', '.join(verdict.residents)}: {missing_extra('it', 'grpc', 'hosts')}"
             )
             return False
         return bool(verdict.residents)
@@ -252,7 +252,7 @@ class Dev:
         missing = missing_packages()
         if missing:
             self._console.say(
-                f"no api: it needs {', '.join(missing)}, which pip install 'holdfast[api]' brings; "
+                f"no api: {missing_extra('it', ', '.join(missing), 'api')}; "
                 "everything else goes on without it"
             )
             yield None
