@@ -21,9 +21,10 @@ StartApi = Callable[..., Awaitable[RunningApi]]
 
 
 @pytest.fixture
-async def system(redis: Redis, redis_settings: RedisSettings) -> AsyncIterator[System]:
+async def system(redis: Redis, redis_settings: RedisSettings, tmp_path: Path) -> AsyncIterator[System]:
+    database = DatabaseSettings(path=str(tmp_path / "holdfast.sqlite"))
     # Nobody dies here: a short lease would only be lost by a busy machine.
-    async with System(redis_settings, ttl=10.0, heartbeat=10.0) as system:
+    async with System(redis_settings, ttl=10.0, heartbeat=10.0, database=database) as system:
         yield system
 
 
@@ -36,7 +37,7 @@ def proxied_settings(proxied_settings: RedisSettings) -> RedisSettings:
 
 
 @pytest.fixture
-async def api(system: System, tmp_path: Path) -> AsyncIterator[StartApi]:
+async def api(system: System) -> AsyncIterator[StartApi]:
     started: list[RunningApi] = []
 
     async def start(app: App | None = None, redis: RedisSettings | None = None, **options: Any) -> RunningApi:
@@ -47,7 +48,6 @@ async def api(system: System, tmp_path: Path) -> AsyncIterator[StartApi]:
             system.settings,
             redis=redis or system.settings.redis,
             api=ApiSettings(port=0, **options),
-            database=DatabaseSettings(path=str(tmp_path / "holdfast.sqlite")),
         )
         running = RunningApi(ApiProcess(settings, app))
         started.append(running)

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast import App
-from holdfast.config import ApiSettings, ClientSettings, RedisSettings, Settings
+from holdfast.config import ApiSettings, ClientSettings, DatabaseSettings, RedisSettings, Settings
 from holdfast.redis.client import Redis
 from holdfast.services.api import ApiProcess
 from tests.support.api.server import RunningApi
@@ -25,9 +26,10 @@ StartApi = Callable[..., Awaitable[RunningApi]]
 
 
 @pytest.fixture
-async def system(redis: Redis, redis_settings: RedisSettings) -> AsyncIterator[System]:
+async def system(redis: Redis, redis_settings: RedisSettings, tmp_path: Path) -> AsyncIterator[System]:
+    database = DatabaseSettings(path=str(tmp_path / "archive.sqlite"))  # that of the replicas
     # Nobody dies here: a short lease would only be lost by a busy machine.
-    async with System(redis_settings, ttl=10.0, heartbeat=10.0) as system:
+    async with System(redis_settings, ttl=10.0, heartbeat=10.0, database=database) as system:
         yield system
 
 
