@@ -1,33 +1,62 @@
-"""Why a run is where it is: a pure function of what is known, in sentences an operator can act on."""
+"""Why a run is where it is, in sentences an operator can act on."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.errors import NotFound
 from holdfast.runs.run import Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.redis.members import Member
-    from holdfast.runs.queue import Depth, Gate
+    from holdfast.runs.queue import Depth, Gate, RunQueue
     from holdfast.runs.run import Run
 
 
 _LONGEST_QUESTION = 200
+_CHILDREN = 1000
+"""How many waiting runs are searched for their parents."""
+_UNTAKEN_SECONDS = 1.0
+
+
+async def parents_of_waiting_runs(queue: RunQueue, depth: Depth) -> int:
+    """Count the running runs of a queue if every one has submitted a run that waits in the same one; else 0.
+
+    If they await these children, all of them wait for ever: no slot gets free.
+    """
+    if not depth.pending or depth.oldest_seconds < _UNTAKEN_SECONDS:  # a free slot takes a run at once
+        return 0
+    waiting = (await queue.list(status=Status.QUEUED, limit=_CHILDREN)).runs
+    parents = {run.parent for run in waiting if run.parent}
+    if len(parents) < depth.pending:
+        return 0
+    running = 0
+    for parent in parents:
+        with contextlib.suppress(NotFound):  # it has left, or is one of another queue
+            running += (await queue.get(parent)).status is Status.RUNNING
+    return running if running >= depth.pending else 0
 
 
 def explain(
-    run: Run, gate: Gate, depth: Depth, members: Sequence[Member], now: float | None = None
+    run: Run,
+    gate: Gate,
+    depth: Depth,
+    members: Sequence[Member],
+    now: float | None = None,
+    *,
+    parents: int = 0,
 ) -> list[str]:
-    """Say why, the most telling reason first."""
+    """Say why, the most telling reason first; ``parents`` is of :func:`parents_of_waiting_runs`."""
     now = time.time() if now is None else now
     match run.status:
         case Status.QUEUED:
-            return _queued(run, gate, depth, members)
+            return _queued(run, gate, depth, members, parents)
         case Status.DELAYED:
             return [_delayed(run, now), *_last_error(run)]
         case Status.RUNNING:
@@ -57,7 +86,7 @@ def explain_past(run: Run) -> list[str]:
     ]
 
 
-def _queued(run: Run, gate: Gate, depth: Depth, members: Sequence[Member]) -> list[str]:
+def _queued(run: Run, gate: Gate, depth: Depth, members: Sequence[Member], parents: int) -> list[str]:
     if run.parked:
         return [f"it waits for {run.parked}, which is taken: it starts the moment that is free"]
     said: list[str] = []
@@ -74,6 +103,12 @@ def _queued(run: Run, gate: Gate, depth: Depth, members: Sequence[Member]) -> li
     elif not any(run.agent in _names(member, "agents") for member in workers):
         names = ", ".join(sorted(member.name for member in workers)[:5])
         said.append(f"no worker of queue {run.queue!r} has the agent {run.agent!r}: {names} run others")
+    elif parents:
+        said.append(
+            f"all {parents} running runs of queue {run.queue!r} have submitted children that wait in the "
+            "same queue: if they await them, no slot gets free; start another worker, and submit children to "
+            "a queue of their own"
+        )
     if run.attempt:
         said.append(f"it was handed back or reclaimed after {_attempts(run)}; it is served first")
     said.append(

@@ -125,6 +125,7 @@ def _fields(run: Run) -> list[tuple[str, str]]:
         ("agent", run.agent),
         ("queue", run.queue),
         ("thread", run.thread_id),
+        ("parent", run.parent),
         ("attempt", str(run.attempt) if run.attempt else ""),
         ("fence", str(run.fence) if run.fence else ""),
         ("owner", run.owner),
@@ -254,7 +255,7 @@ def explain_run(
 
 
 async def _explained(station: Station, run_id: str, name: str | None) -> tuple[Run, list[str]]:
-    from holdfast.api.explain import explain, explain_past
+    from holdfast.api.explain import explain, explain_past, parents_of_waiting_runs
 
     try:
         queue = await station.queue_of(run_id, name)
@@ -263,7 +264,9 @@ async def _explained(station: Station, run_id: str, name: str | None) -> tuple[R
         past = await station.past(run_id, name, missing)
         return past, explain_past(past)
     members = await station.members().all(station.redis)
-    return run, explain(run, await queue.gate(), await queue.depth(), members)
+    depth = await queue.depth()
+    parents = await parents_of_waiting_runs(queue, depth)
+    return run, explain(run, await queue.gate(), depth, members, parents=parents)
 
 
 def _each(

@@ -54,7 +54,8 @@ DATA_MODEL = (
         "hash",
         "while live, then retention_seconds",
         "status, lane, entry, submitted_at, agent, thread, fence, attempt (from the second on), owner, "
-        "started_at, finished_at, message (the envelope with the input), result, error",
+        "started_at, finished_at, message (the envelope with the input), result, error; parent: the run "
+        "whose agent submitted it",
     ),
     KeyDoc(
         "{agent-queue}:run:<id>:events",

@@ -42,7 +42,7 @@ _LONGEST_CURSOR = 24
 _ROW = (
     *(b"status", b"agent", b"thread", b"lane", b"entry", b"attempt", b"fence", b"owner", b"submitted_at"),
     *(b"started_at", b"finished_at", b"due_at", b"cancel", b"error", b"tenant"),
-    b"parked",
+    *(b"parked", b"parent"),
 )
 """The fields of rows.lua, in its order."""
 

@@ -98,6 +98,7 @@ def read_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> Run | No
         cancel=record.text(b"cancel"),
         tenant=record.tenant,
         parked=shown_limit(record.tenant, record.text(b"parked")),
+        parent=record.text(b"parent"),
         interrupt=value_of(record.raw(b"interrupt")),
         input=record.envelope.input,
         metadata=record.envelope.metadata,

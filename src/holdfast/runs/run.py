@@ -144,6 +144,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     parked: str = ""
     """The limit that it waits for, if it does."""
+    parent: str = ""
+    """The run whose agent has submitted it, if one did and did it over Redis."""
     interrupt: Any = None
     """What it asked, while it waits for an answer."""
     input: Any = None

@@ -22,6 +22,7 @@ from holdfast.runs.receivers import check_receivers
 from holdfast.runs.routing import stamped
 from holdfast.runs.run import Status, Submission, Ticket, checked_id
 from holdfast.runs.scope import scoped
+from holdfast.telemetry.logs import current_run_id
 from holdfast.telemetry.traces import inject
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ _AGENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _LANE_NUMBERS = {name: number for number, name in enumerate(LANES, 1)}
 
 
-_Item: TypeAlias = tuple[Submission, dict[str, str]]
-"""A submission and the trace of whoever made it."""
+_Item: TypeAlias = tuple[Submission, dict[str, str], str]
+"""A submission, and the trace and the run of whoever made it."""
 
 
-_Row: TypeAlias = tuple[str, int, int, str, str, str, bytes, str, str, str, str]
+_Row: TypeAlias = tuple[str, int, int, str, str, str, bytes, str, str, str, str, str]
 """The script's arguments for one run."""
 _MESSAGE = 6
 """Where in a row its message is."""
@@ -113,20 +114,20 @@ class Submitter:
         """Queue one run; concurrent calls travel together."""
         # The trace is taken here: the batch is sent by a task that belongs to whoever came first.
         # guard: submission-own-trace
-        return await self._batches.add((submission, inject() or submission.trace))
+        return await self._batches.add((submission, inject() or submission.trace, current_run_id()))
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:
         """Queue many runs in as few calls as possible; a refused one stands in the list as its error.
 
         Raises RedisUnavailable only if nothing was answered: what was accepted before must be known.
         """
-        trace = inject()
+        trace, parent = inject(), current_run_id()
         batches = [submissions[start : start + _BATCH] for start in range(0, len(submissions), _BATCH)]
         tickets: list[Ticket | Exception] = []
         sending: asyncio.Task[list[Ticket | Exception]] | None = None
         for batch in batches:
             # While Redis works on one batch the next is written; they are sent one after the other, in order.
-            written = self._write([(submission, trace or submission.trace) for submission in batch])
+            written = self._write([(submission, trace or submission.trace, parent) for submission in batch])
             if sending is not None:
                 tickets += await _answered(sending, tickets, len(submissions))
                 if len(tickets) == len(submissions):
@@ -147,12 +148,12 @@ class Submitter:
     def _write(self, batch: Sequence[_Item]) -> _Written:
         """Turn submissions into the script's arguments; what can't be one has its error already."""
         rows, refused = list[_Row](), dict[int, Exception]()
-        for at, (submission, trace) in enumerate(batch):
+        for at, (submission, trace, parent) in enumerate(batch):
             try:
-                rows.append(self._row(submission, trace))
+                rows.append(self._row(submission, trace, parent))
             except InputError as exc:
                 refused[at] = exc
-        return _Written([submission for submission, _ in batch], rows, refused)
+        return _Written([submission for submission, *_ in batch], rows, refused)
 
     async def _send(self, written: _Written) -> list[Ticket | Exception]:
         batch, rows, refused = written
@@ -177,7 +178,7 @@ class Submitter:
             else:
                 metrics.run_duplicates.labels(queue).inc()
 
-    def _row(self, submission: Submission, trace: dict[str, str]) -> _Row:
+    def _row(self, submission: Submission, trace: dict[str, str], parent: str) -> _Row:
         check_words(submission)
         tenant = submission.tenant
         return (
@@ -192,6 +193,7 @@ class Submitter:
             tenant,
             scoped(tenant, submission.concurrency_key),
             "1" if self._outside or submission.webhook or submission.push else "",
+            parent,
         )
 
     async def _call_all(self, rows: list[_Row]) -> tuple[list[list[bytes]], int, Exception]:

@@ -31,6 +31,13 @@ with hidden("rich"):
 
 run_context: ContextVar[Mapping[str, object] | None] = ContextVar("holdfast_run", default=None)
 
+
+def current_run_id() -> str:
+    """Return the id of the run that this task or thread is part of; empty outside of runs."""
+    fields = run_context.get()
+    return str(fields.get("run_id", "")) if fields else ""
+
+
 _RESERVED = frozenset({"time", "level", "event", "logger", "exception"})
 
 

@@ -9,6 +9,6 @@ local rows = {}
 for i = 1, #ARGV do
   -- guard: rows-damaged-record
   rows[i] = read_fields(run_prefix .. ARGV[i], 'status', 'agent', 'thread', 'lane', 'entry', 'attempt', 'fence', 'owner',
-    'submitted_at', 'started_at', 'finished_at', 'due_at', 'cancel', 'error', 'tenant', 'parked')
+    'submitted_at', 'started_at', 'finished_at', 'due_at', 'cancel', 'error', 'tenant', 'parked', 'parent')
 end
 return rows

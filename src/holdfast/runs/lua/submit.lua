@@ -3,7 +3,7 @@
 --       10 limits (set), 11 ended (zset), 12 outbox (zset), 13 unarchived (list)
 -- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 max depth, 4 idempotency ttl ms, 5 retention ms, 6 control channel,
 --       then per run: id, lane number, delay ms, agent, thread, idempotency key or '', message, multitask (enqueue | reject |
---       interrupt | rollback), tenant, concurrency key, '1' if its events go outside
+--       interrupt | rollback), tenant, concurrency key, '1' if its events go outside, the run whose agent submits it or ''
 -- returns, per run: { queued | delayed | exists | full | paused | draining | busy, run id, entry id (of what is paused or draining:
 --          the reason; of a busy thread: the run that has it), status of one that exists }
 -- @include clock
@@ -15,7 +15,7 @@ local group, deletes, max_depth, idempotency_ttl = ARGV[1], ARGV[2] == '1', tonu
 local retention, channel = tonumber(ARGV[5]), ARGV[6]
 local places = { returned = KEYS[1], delayed = delayed, ended = ended, limits = limits, run_prefix = run_prefix,
   unarchived = KEYS[13] }
-local STRIDE = 11
+local STRIDE = 12
 
 local now = now_ms()
 local stamp = stamp_of(now)
@@ -65,6 +65,7 @@ local function accept(at)
   end
   -- What a claim looks up comes first: a small hash is searched from its start.
   redis.call('HSET', record, 'status', word, 'lane', lane, 'entry', entry, 'submitted_at', now, 'agent', agent, 'message', message)
+  if ARGV[at + 11] ~= '' then redis.call('HSET', record, 'parent', ARGV[at + 11]) end
   redis.call('ZADD', index, now, id)
   if key ~= '' then redis.call('SET', idempotency_prefix .. key, id, 'PX', idempotency_ttl) end
   append_event(record, 'submitted', '{}')

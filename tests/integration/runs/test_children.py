@@ -1,0 +1,96 @@
+"""Runs that agents submit: a child knows its parent, and why it waits if all slots are its parents'."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import App, Client, SyncClient
+from holdfast.api.explain import explain, parents_of_waiting_runs
+from holdfast.redis.members import Members
+from holdfast.runs.run import Status
+from tests.support.runs.system import System
+from tests.support.waiting import until
+
+SLOTS = 2
+
+
+def app_of(system: System, release: asyncio.Event) -> App:
+    app = App("families")
+
+    @app.agent
+    async def child(value=None):
+        return value
+
+    @app.agent
+    async def parent(queue):
+        async with Client(settings=system.settings) as client:
+            await client.submit("child", 1, queue=queue or None)
+            await release.wait()
+
+    @app.agent
+    def sync_parent(run_id):
+        with SyncClient(settings=system.settings) as client:
+            return client.submit("child", 1, run_id=run_id).id
+
+    return app
+
+
+async def because(system: System, run_id: str) -> str:
+    """What `holdfast runs explain` prints of a run."""
+    queue = system.queue
+    run, depth = await queue.get(run_id), await queue.depth()
+    members = await Members.of(system.settings).all(queue.redis)
+    parents = await parents_of_waiting_runs(queue, depth)
+    return "\n".join(explain(run, await queue.gate(), depth, members, parents=parents))
+
+
+async def waiting(system: System, many: int) -> list[str]:
+    found = await until(
+        lambda: system.queue.list(status=Status.QUEUED), lambda page: len(page.runs) == many, what="children"
+    )
+    return [run.id for run in found.runs]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_a_child_whose_parents_hold_every_slot_is_told_so(redis, redis_settings, partitions):
+    release = asyncio.Event()
+    async with System(redis_settings, slots=SLOTS, partitions=partitions) as system:
+        await system.worker(app_of(system, release))
+        parents = [await system.submit("parent", "") for _ in range(SLOTS)]
+        child, *_ = await waiting(system, SLOTS)
+        said = await until(lambda: because(system, child), lambda text: "submitted children" in text)
+        assert f"all {SLOTS} running runs of queue '{system.queue.name}' have submitted children" in said
+        assert "a queue of their own" in said
+        release.set()
+        for run_id in (*parents, child):
+            assert (await system.ended(run_id)).status is Status.SUCCEEDED
+
+
+async def test_a_run_that_waits_for_others_than_parents_is_not_told_so(redis, redis_settings):
+    release = asyncio.Event()
+    async with System(redis_settings, slots=SLOTS) as system:
+        app = app_of(system, release)
+
+        @app.agent
+        async def alone(value=None):
+            await release.wait()
+
+        await system.worker(app)
+        await system.submit("alone")
+        await system.submit("parent", "")
+        (child,) = await waiting(system, 1)
+        await until(system.queue.depth, lambda depth: depth.oldest_seconds > 1)
+        assert "submitted children" not in await because(system, child)
+        release.set()
+        await system.ended(child)
+
+
+async def test_a_child_of_a_thread_knows_its_parent_too(redis, redis_settings):
+    async with System(redis_settings, slots=SLOTS) as system:
+        await system.worker(app_of(system, asyncio.Event()))
+        parent = await system.submit("sync_parent", "the-child")
+        await system.ended(parent)
+        assert (await system.ended("the-child")).parent == parent
+        assert (await system.queue.get(parent)).parent == ""
