@@ -45,7 +45,7 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
     429: (
         "The queue is full or paused; Retry-After says when to come back.",
         "queue-full",
-        "queue 'agent-queue' holds 100000 runs, its max_depth (STREAM_MAXLEN); try again later",
+        "queue 'agent-queue' holds 100003 runs, its max_depth (STREAM_MAXLEN) is 100000; try again later",
     ),
     501: (
         "A part that this needs is not installed in this API.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -16,7 +17,7 @@ from holdfast.cli.wording import compact, printable
 from holdfast.errors import HoldfastError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -49,6 +50,7 @@ COMMANDS: Final = {
     "config": "Show or check the settings.",
 }
 _SERVICES: Final = frozenset({"api", "worker", "scheduler", "janitor", "relay", "host", "scaler"})
+_LONG: Final = _SERVICES | {"dev"}
 
 
 class Service(Protocol):
@@ -67,14 +69,21 @@ class Menu(Protocol):
         ...
 
 
+class Terminated(BaseException):
+    """SIGTERM came while a service was loading: it has begun nothing, so there is nothing to drain."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if cast("object", sys.stdout) is None:  # closed by whoever called us: the answer is not wanted
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for as long as we live
     try:
-        code = _call(given)
+        with _leaving_on_sigterm() if given[:1] and given[0] in _LONG else contextlib.nullcontext():
+            code = _call(given)
         sys.stdout.flush()
+    except Terminated:
+        return 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -87,6 +96,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(str(exc), given)
         return USAGE if isinstance(exc, InputError) else FAILED
     return code
+
+
+@contextlib.contextmanager
+def _leaving_on_sigterm() -> Generator[None]:
+    """Leave with 0 on a SIGTERM that comes before the service has set its own handler."""
+
+    def leave(_number: int, _frame: object) -> None:
+        raise Terminated  # not SystemExit: an app that is being imported may end with that by mistake
+
+    try:
+        before = signal.signal(signal.SIGTERM, leave)  # guard: sigterm-while-loading
+    except ValueError:  # not the main thread: whoever has that decides
+        yield
+        return
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is leave:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _call(given: list[str]) -> int:

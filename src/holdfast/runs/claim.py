@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _CLAIM = load(__package__, "claim")
 _TIDY = load(__package__, "tidy")
-_HEAD = 4  # values of a reply before its runs: mode, dropped, adopted, what to undo
+_HEAD = 5  # values of a reply before its runs: mode, dropped, adopted, what to undo, duplicates
 _ALIKE = 4  # values that runs in a row have in common: lane, fence, attempt, agent
 _FIELDS = 2  # values of each: `id entry-id submitted_at`, message
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
@@ -74,6 +74,8 @@ class Claims(msgspec.Struct, frozen=True):
     dropped: int = 0
     adopted: int = 0
     paused: bool = False
+    duplicates: list[tuple[str, str]] = msgspec.field(default_factory=list[tuple[str, str]])
+    """Run and entry of what somebody added once more: a run of that correlation id is known."""
 
 
 class Claimer:
@@ -133,8 +135,10 @@ class Claimer:
         reply = await _CLAIM(self._queue.redis, self._keys, args)
         if reply[0] == b"regroup":
             await self.join()
-        mode, dropped, adopted, undo = reply[:_HEAD]
-        return Claims(_claimed(reply, undo), asked_at, dropped, adopted, paused=mode == b"paused")
+        mode, dropped, adopted, undo, duplicates = reply[:_HEAD]
+        names = [name.decode(errors="replace") for name in duplicates]
+        twice = list(zip(names[::2], names[1::2], strict=True))
+        return Claims(_claimed(reply, undo), asked_at, dropped, adopted, mode == b"paused", twice)
 
     async def tidy(self, attended: Iterable[str]) -> int:
         """Hand back what Redis thinks we hold and we do not attend; return how many."""

@@ -82,8 +82,13 @@ class Cleaned(msgspec.Struct, frozen=True):
 
     @property
     def removed(self) -> list[str]:
-        """Consumers that were removed, or would have been."""
-        return self._with(Fate.REMOVED, Fate.WOULD_REMOVE)
+        """Consumers that were removed."""
+        return self._with(Fate.REMOVED)
+
+    @property
+    def would_remove(self) -> list[str]:
+        """Consumers that a dry run would have removed."""
+        return self._with(Fate.WOULD_REMOVE)
 
     @property
     def busy(self) -> list[str]:
@@ -136,6 +141,7 @@ class Cleanup:
         self._threshold = settings.idle_threshold_seconds
         self._metrics = metrics
         self._ttl_ms = int(ttl_seconds * 1000)
+        self._found: set[str] = set()
         self._leases = StreamLeases(queue.keys, group=queue.settings.group, owner="", ttl_ms=self._ttl_ms)
 
     async def run_once(self, *, dry_run: bool = False) -> Cleaned:
@@ -203,19 +209,22 @@ class Cleanup:
         return Ghost(consumer, _FATES[evicted.how], evicted.entries)
 
     def _report(self, cleaned: Cleaned) -> None:
-        name, metrics = self._queue.name, self._metrics
-        metrics.ghost_consumers_found.labels(name).inc(len(cleaned.found))
-        if not cleaned.dry_run:
+        name, metrics, found = self._queue.name, self._metrics, set(cleaned.found)
+        metrics.ghost_consumers_found.labels(name).inc(len(found - self._found))  # not again at each pass
+        self._found = found
+        summary = {"removed": len(cleaned.removed), "released": cleaned.released}
+        if cleaned.dry_run:
+            summary = {"would_remove": len(cleaned.would_remove), "would_release": cleaned.released}
+        else:
             metrics.ghost_consumers_removed.labels(name).inc(len(cleaned.removed))
             metrics.entries_released.labels(name).inc(cleaned.released)
         _log.info(
             "consumer cleanup complete (dry run)" if cleaned.dry_run else "consumer cleanup complete",
             queue=name,
-            found=len(cleaned.found),
-            removed=len(cleaned.removed),
+            found=len(found),
             busy=len(cleaned.busy),
             waiting=len(cleaned.waiting),
-            released=cleaned.released,
+            **summary,
         )
 
 

@@ -226,7 +226,8 @@ class Submitter:
             told = f"thread {submission.thread_id!r} is busy with run {entry}"
             return Conflict(f"{told}; wait for it, or submit with another multitask than reject")
         if word == "full":
-            told = f"queue {name!r} holds {self._settings.max_depth} runs, its max_depth (STREAM_MAXLEN)"
+            most = f"its max_depth (STREAM_MAXLEN) is {self._settings.max_depth}"
+            told = f"queue {name!r} holds {entry} runs, {most}"
             return QueueFull(f"{told}; add workers, or try again later", retry_after=_FULL_RETRY_SECONDS)
         if word not in {"queued", "delayed"}:  # paused, draining, or what somebody wrote into the gate
             why = f" ({entry[:_LONGEST_REASON]})" if entry else ""

@@ -196,6 +196,12 @@ class Worker:
             self._claim_seconds = time.monotonic() - self._claiming_since
             self._dropped.inc(claims.dropped)
             self._adopted.inc(claims.adopted)
+            for run_id, entry in claims.duplicates:
+                self._log.info(
+                    "duplicate entry dropped: a run of this correlation id is known",
+                    correlation_id=run_id,
+                    message_id=entry,
+                )
             self._more = claims.paused or len(claims.runs) + claims.dropped >= taken
             claims = self._with_slots(claims)
             kept = len(claims.runs)

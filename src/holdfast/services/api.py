@@ -203,7 +203,7 @@ class ApiProcess:
             serving = group.create_task(server.serve([listener]), name="http")
             working = [group.create_task(part.run(), name=type(part).__name__) for part in parts]
             rounds = [
-                group.create_task(self._heartbeat(connections), name="heartbeat"),
+                group.create_task(self._heartbeat(connections, backend), name="heartbeat"),
                 group.create_task(registration.keep(), name="store registration"),
                 group.create_task(self._report_unserved(backend), name="unserved"),
             ]
@@ -245,7 +245,13 @@ class ApiProcess:
             for task in left:
                 task.cancel()
 
-    async def _heartbeat(self, connections: Connections) -> None:
+    async def _ensure_groups(self, backend: Backend) -> None:
+        """Create the groups that are missing: with workers scaled to zero nobody else does."""
+        for line in backend.lines.values():
+            with contextlib.suppress(*TROUBLE):  # a damaged queue must not keep the others from theirs
+                await line.queue.ensure()
+
+    async def _heartbeat(self, connections: Connections, backend: Backend) -> None:
         fields = {
             "version": version(),
             "host": platform.node(),
@@ -256,6 +262,7 @@ class ApiProcess:
         while True:
             with contextlib.suppress(*TROUBLE):
                 await self._members.announce(connections.redis, Member("api", self.name, fields))
+            await self._ensure_groups(backend)
             await asyncio.sleep(self._members.heartbeat_seconds)
 
     async def _report_unserved(self, backend: Backend) -> None:

@@ -365,10 +365,22 @@ async def test_health_and_metrics(api):
 
 
 async def test_a_missing_group_is_told(system, client):
-    await system.queue.redis.delete(system.queue.keys.stream)
-    answer = await client.get("/internal/health/redis")
-    assert (answer.status_code, answer.json()["status"]) == (503, "group missing")
+    async def health_without_the_group():  # the api makes it again with its heartbeat
+        await system.queue.redis.delete(system.queue.keys.stream)
+        return await client.get("/internal/health/redis")
+
+    answer = await until(health_without_the_group, lambda answer: answer.status_code == 503)
+    assert answer.json()["status"] == "group missing"
     await system.queue.ensure()
+
+
+async def test_a_fresh_system_without_any_worker_is_well(system, api):
+    await system.queue.redis.flushall()
+    client = (await api()).client()
+    answer = await until(
+        lambda: client.get("/internal/health/redis"), lambda answer: answer.status_code == 200
+    )
+    assert answer.json()["queues"][0]["present"]
 
 
 async def test_a_redis_that_is_away_is_told_with_when_to_come_back(api, fault_proxy, proxied_settings):

@@ -190,3 +190,21 @@ def test_colours_are_for_terminals_only(shell):
     assert "\x1b[34mqueued" in on_terminal("runs", "list")
     assert "\x1b" not in on_terminal("runs", "list", NO_COLOR="1")
     assert "\x1b" not in shell("runs", "list").out
+
+
+@pytest.mark.parametrize("command", ["worker", "scheduler", "api", "host"])
+def test_a_sigterm_while_the_app_is_imported_ends_with_0(place: Path, command: str):
+    (place / "slow.py").write_text(
+        "import sys, time\nsys.stderr.write('importing\\n')\nsys.stderr.flush()\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", command, "--app", "slow.py:app"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=place,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "importing\n"
+        process.terminate()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 0

@@ -12,6 +12,11 @@ STARTING, STOPPING, CRASHING, ZYGOTE, INHERITANCE, TALKING, MANAGER = (
 
 MISTAKES = [
     Mistake(
+        "a SIGTERM that comes while a service is loading is its death",
+        instead("sigterm-while-loading", "before = signal.getsignal(signal.SIGTERM)"),
+        "tests/integration/cli/test_processes.py::test_a_sigterm_while_the_app_is_imported_ends_with_0[worker]",
+    ),
+    Mistake(
         "an agent is running though its process has ended",
         replaced("ended-process-not-running", "not pid", "False"),
         "tests/unit/processes/test_agent.py::test_an_agent_whose_process_has_just_ended_is_not_running",

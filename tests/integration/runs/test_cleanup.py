@@ -188,7 +188,8 @@ async def test_a_dry_run_says_what_it_would_do_and_changes_nothing(queue, metric
     await leases_end(queue)
     before = {key: await redis.dump(key) for key in await redis.keys("*")}
     cleaned = await cleanup_of(queue, metrics).run_once(dry_run=True)
-    assert (cleaned.found, cleaned.removed, cleaned.released) == (["ghost"], ["ghost"], 1)
+    assert (cleaned.found, cleaned.removed, cleaned.would_remove) == (["ghost"], [], ["ghost"])
+    assert cleaned.released == 1
     assert {key: await redis.dump(key) for key in await redis.keys("*")} == before
     assert metrics.registry.get_sample_value("holdfast_entries_released_total", {"queue": queue.name}) is None
     assert await ghost.settle(lease) is Verdict.SETTLED
@@ -204,8 +205,20 @@ async def test_a_dry_run_on_a_queue_that_does_not_exist_creates_nothing(redis, m
 async def test_a_ghost_is_removed_though_a_lane_was_lost(queue, metrics, redis):
     await Hand(queue, "ghost").join()
     await redis.delete(queue.keys.high)
-    assert (await cleanup_of(queue, metrics).run_once(dry_run=True)).removed == ["ghost"]
+    assert (await cleanup_of(queue, metrics).run_once(dry_run=True)).would_remove == ["ghost"]
     assert (await cleanup_of(queue, metrics).run_once()).removed == ["ghost"]
+
+
+async def test_the_summary_of_a_dry_run_claims_nothing_that_was_not_done(queue, metrics, log_lines):
+    await Hand(queue, "ghost").join()
+    cleanup = cleanup_of(queue, metrics)
+    for _ in range(3):
+        await cleanup.run_once(dry_run=True)
+    (summary, *_) = [line for line in log_lines() if line["event"] == "consumer cleanup complete (dry run)"]
+    assert (summary["found"], summary["would_remove"], summary["would_release"]) == (1, 1, 0)
+    assert "removed" not in summary
+    found = metrics.registry.get_sample_value("holdfast_ghost_consumers_found_total", {"queue": queue.name})
+    assert found == 1, "a ghost that stays is one ghost"
 
 
 async def test_what_was_done_is_counted(queue, metrics):

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import App
+from holdfast.errors import QueueFull
 from holdfast.runs.run import Status
 from tests.support.runs.system import System
 from tests.support.waiting import until
@@ -191,3 +192,24 @@ def test_no_entry_whatever_it_holds_stops_a_worker(valkey_server, redis_settings
             await system.nothing_left()
 
     asyncio.run(check())
+
+
+async def test_a_second_entry_of_a_known_correlation_id_is_dropped_with_a_line(system, app, log_lines):
+    redis, stream = system.queue.redis, system.queue.keys.stream
+    await redis.xadd(stream, entry('{"input": 1}'))
+    second = await redis.xadd(stream, entry('{"input": 2}'))
+    await system.worker(app)
+    assert (await system.adopted("f1")).result == 1
+    (line,) = await until(
+        lambda: [line for line in log_lines() if line["event"].startswith("duplicate entry dropped")]
+    )
+    assert (line["correlation_id"], line["message_id"]) == ("f1", second.decode())
+    assert line["queue"] == system.queue.name
+
+
+async def test_a_full_queue_names_how_many_runs_it_holds(redis, redis_settings):
+    async with System(redis_settings, max_depth=2) as system:
+        for number in range(5):  # whoever adds entries is not refused
+            await system.queue.redis.xadd(system.queue.keys.stream, entry("1", run_id=f"f{number}"))
+        with pytest.raises(QueueFull, match=r"holds 5 runs, its max_depth \(STREAM_MAXLEN\) is 2"):
+            await system.submit("echo")

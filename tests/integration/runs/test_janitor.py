@@ -153,12 +153,13 @@ async def test_a_disabled_janitor_changes_nothing(redis, redis_settings):
     assert len(await redis.xinfo_consumers(queue.keys.stream, queue.settings.group)) == 1
 
 
-async def test_a_dry_janitor_only_says_what_it_would_do(redis, redis_settings):
+async def test_a_dry_janitor_only_says_what_it_would_do(redis, redis_settings, log_lines):
     queue = await open_queue(redis)
     await Hand(queue, "ghost").join()
     metrics = Metrics()
     async with a_janitor(settings_of(redis_settings, dry_run=True), metrics):
-        await until(lambda: sample(metrics, "ghost_consumers_found_total") > 2)
+        await until(lambda: sum("(dry run)" in line["event"] for line in log_lines()) > 2)
+    assert sample(metrics, "ghost_consumers_found_total") == 1
     assert sample(metrics, "ghost_consumers_removed_total") == 0
     assert len(await redis.xinfo_consumers(queue.keys.stream, queue.settings.group)) == 1
 
@@ -203,7 +204,7 @@ async def test_one_round_by_hand_does_everything_and_reports(redis, redis_settin
     async with Connections(settings_of(redis_settings)) as connections:
         janitor = Janitor(connections, Metrics())
         (dry,) = await janitor.run_once(dry_run=True)
-        assert (dry.cleaned.removed, dry.swept.forgotten) == (["ghost"], 1)
+        assert (dry.cleaned.would_remove, dry.swept.forgotten) == (["ghost"], 1)
         (done,) = await janitor.run_once()
         assert (done.cleaned.removed, done.swept.forgotten) == (["ghost"], 1)
         (again,) = await janitor.run_once()

@@ -9,7 +9,8 @@
 --       8 limits: JSON of { agents = { name: n }, tenant = n, key = n } or '',
 --       then per entry that a blocking read has already delivered to us: lane number, entry id
 -- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, { runs of a thread to undo first: id, then
---         what to undo and when each was submitted, separated by blanks }, and for those in a row that begin alike: { lane number
+--         what to undo and when each was submitted, separated by blanks }, { second entries that were dropped because their run
+--         is known: run id, entry id }, and for those in a row that begin alike: { lane number
 --         (0 if they have what few runs have: then their end has more to look up), fence, attempt, agent,
 --         and per run: `id entry-id submitted_at`, message } }
 -- @include clock
@@ -29,8 +30,8 @@ local FIRST_WOKEN = 9
 local clock = now_ms()
 local now = string.format('%d', clock)
 local by_owner = ',"owner":' .. cjson.encode(owner) .. '}'
-local undo, dropped, adopted = {}, 0, 0
-local claimed = { 'open', 0, 0, undo }
+local undo, duplicates, dropped, adopted = {}, {}, 0, 0
+local claimed = { 'open', 0, 0, undo, duplicates }
 
 -- Every field that is read costs more than what is done with it: whatever few runs have is behind `bound`.
 local function look_up(record)
@@ -222,11 +223,16 @@ local function claim(number, lane, entry, fields, seen)
     if not have[1] then have = adopt(record, id, lane, entry, agent, message, written) end
   end
   local status, same = have[1], have[3] == entry and have[2] == lane
-  if answers(status, written) then
+  local answered = answers(status, written)
+  if answered then
     local run = redis.call('HMGET', record, 'agent', 'message', 'interrupts')
     go_on(returned, record, id, run, 'envelope', written, '', clock)
   end
   if not same or (status ~= 'queued' and status ~= 'running') then -- guard: claim-startable
+    if not same and not answered then
+      duplicates[#duplicates + 1] = id
+      duplicates[#duplicates + 1] = entry
+    end
     return drop(lane, entry, id, same and status == 'cancelled')
   end
   local bonds = bonds_of(record, have[6])
@@ -295,7 +301,7 @@ for i = FIRST_WOKEN, #ARGV, 2 do
     end
   end
 end
-if paused then return { 'paused', dropped, adopted, undo } end -- guard: paused-claim-undo
+if paused then return { 'paused', dropped, adopted, undo, duplicates } end -- guard: paused-claim-undo
 
 for i = 1, #order do
   if room > 0 then

@@ -5,7 +5,7 @@
 --       then per run: id, lane number, delay ms, agent, thread, idempotency key or '', message, multitask (enqueue | reject |
 --       interrupt | rollback), tenant, concurrency key, '1' if its events go outside, the run whose agent submits it or ''
 -- returns, per run: { queued | delayed | exists | full | paused | draining | busy, run id, entry id (of what is paused or draining:
---          the reason; of a busy thread: the run that has it), status of one that exists }
+--          the reason; of a full queue: how many runs it holds; of a busy thread: the run that has it), status of one that exists }
 -- @include clock
 -- @include depth
 -- @include pushing
@@ -43,7 +43,7 @@ local function accept(at)
     return { 'exists', run, have[1] or '', have[2] or '' }
   end
   if mode then return { mode, id, redis.call('HGET', gate, 'reason') or '' } end
-  if depth >= max_depth then return { 'full', id, '' } end -- guard: queue-depth-limit
+  if depth >= max_depth then return { 'full', id, string.format('%d', depth) } end -- guard: queue-depth-limit
 
   local record, word, entry = run_prefix .. id, 'queued', ''
   local threaded = thread ~= ''
