@@ -11,8 +11,9 @@ import datetime as dt
 import platform
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import StoreMismatch, StoreUnavailable
-from holdfast.redis.client import TROUBLE
+from holdfast.errors import ConfigError, StoreMismatch, StoreUnavailable
+from holdfast.redis.client import TROUBLE, takes_no_writes, unavailable
+from holdfast.redis.keys import registered_store_key
 from holdfast.redis.stores import RegisteredStore, register_store
 from holdfast.store.door import location
 from holdfast.store.engine import Away
@@ -69,13 +70,22 @@ class StoreRegistration:
         """Register the store, or raise StoreMismatch; while Redis does not answer nobody may use it."""
         ours = await store_here(store, self._database, self._process)
         if not self._database.per_worker:
-            try:
-                registered = await register_store(self._connections.redis, ours, prefix=self._prefix)
-            except TROUBLE as exc:
-                raise Away(f"the store can't be compared with the registered one: {exc}") from exc
+            registered = await self._register(ours)
             if registered.id != ours.id:
                 raise StoreMismatch(mismatch(ours, registered))
         self._ours = ours
+
+    async def _register(self, ours: RegisteredStore) -> RegisteredStore:
+        try:
+            return await register_store(self._connections.redis, ours, prefix=self._prefix)
+        except TROUBLE as exc:
+            if unavailable(exc) or takes_no_writes(exc):
+                raise Away(f"the store can't be compared with the registered one: {exc}") from exc
+            key = registered_store_key(prefix=self._prefix)
+            raise ConfigError(
+                f"Redis refuses to register the store under {key} ({exc}): its user needs this key (`~{key}` "
+                "in its ACL), and nobody else may have one of this name"
+            ) from exc
 
     async def _register_again(self, ours: RegisteredStore) -> None:
         if self._database.per_worker:

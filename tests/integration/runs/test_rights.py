@@ -6,10 +6,12 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from redis.asyncio import Redis
 
 from holdfast.agents.app import App
 from holdfast.config import RedisSettings
+from holdfast.errors import ConfigError
 from holdfast.runs.run import Status
 from tests.support.runs.manual_worker import expiry_without_retention, retention_of
 from tests.support.runs.system import System
@@ -49,6 +51,18 @@ async def test_the_rights_in_the_guide_are_enough(start_valkey):
         await worker.task
         assert await root.execute_command("ACL", "LOG") == []
         # Whoever looks at what is left may do more.
+        await root.execute_command("ACL", "SETUSER", "holdfast", "allkeys", "+@all")
+
+
+async def test_a_user_that_may_not_register_the_store_is_told_which_right_it_lacks(start_valkey):
+    server = start_valkey(append_only=False)
+    root = Redis.from_url(server.tcp_url)
+    await root.execute_command(*(word for word in rights() if word != "~registered-store"))
+    url = server.tcp_url.replace("127", "holdfast:secret@127", 1)
+    async with root, System(RedisSettings(url=url)) as system:
+        with pytest.raises(ConfigError, match="`~registered-store` in its ACL"):
+            await system.worker(App("test"))
+        system.workers.clear()
         await root.execute_command("ACL", "SETUSER", "holdfast", "allkeys", "+@all")
 
 
