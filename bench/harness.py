@@ -158,6 +158,8 @@ async def process(on: Server, kind: str, agents: str, **environ: str) -> AsyncIt
         "WORKER_POD_NAME": name,
         "HOLDFAST_HOSTS_NAME": name,
         "LOG_LEVEL": "WARNING",
+        # Each is in a folder of its own, and the agents of benchmarks remember nothing.
+        "HOLDFAST_DATABASE_PER_WORKER": "true",
     } | environ
     # In an empty directory, so that no holdfast.yaml is found.
     with tempfile.TemporaryDirectory(prefix="hfbench") as cwd:

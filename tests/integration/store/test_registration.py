@@ -63,10 +63,10 @@ def server(redis_url: str) -> Iterator[redis_py.Redis]:
         yield client
 
 
-@pytest.mark.parametrize("command", USERS)
+@pytest.mark.parametrize("command", [*USERS, "host", "dev"])
 def test_a_process_with_another_store_is_refused_and_told_both_and_what_to_set(start, short_dir, command):
     start("worker", "a").started()
-    said = start(command, "b").refused()
+    said = start(command, "b", GRPC_PORT="0").refused()
     for folder in "ab":
         assert str(short_dir / folder / ".holdfast" / "holdfast.sqlite") in said
     for word in (platform.node(), "database.url", "database.per_worker", "holdfast store register"):
