@@ -125,8 +125,8 @@ def mismatch(ours: RegisteredStore, registered: RegisteredStore) -> str:
     by = f"registered by {registered.process} on {registered.host} at {when:%Y-%m-%d %H:%M:%S} UTC"
     if _same_place(ours, registered):
         return (
-            f"the store {describe(ours)} was made anew after it was {by}: steps and states of earlier runs "
-            f"are gone. To go on with the new one run {_REGISTER}"
+            f"the store {describe(ours)} was recreated after it was {by}: steps and state of earlier runs "
+            f"are gone. To go on with the new one, run {_REGISTER}"
         )
     return (
         f"this process uses the store {describe(ours)}, but the system on this Redis uses "

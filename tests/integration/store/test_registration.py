@@ -113,11 +113,11 @@ def test_an_interrupted_run_does_not_repeat_its_step_on_a_worker_with_another_st
     assert ledger.read_text() == "charged\n"
 
 
-def test_a_store_that_was_made_anew_needs_one_command(start, short_dir, shell):
+def test_a_store_that_was_recreated_needs_one_command(start, short_dir, shell):
     start("worker", "a").started().close()
     shutil.rmtree(short_dir / "a" / ".holdfast")
     said = start("worker", "a").refused()
-    assert "was made anew" in said
+    assert "was recreated" in said
     assert "`holdfast store register`" in said
     assert "registered" in shell("a", "store", "register")
     start("worker", "a").started()
