@@ -27,7 +27,8 @@ ORIGIN = Origin(run_id="r", queue="q")
     [
         *((status, Verdict.DELIVERED) for status in (200, 201, 202, 204)),
         *((status, Verdict.RETRY) for status in (408, 409, 425, 429, 500, 502, 503, 504, 599, 0)),
-        *((status, Verdict.REFUSED) for status in (301, 302, 307, 400, 401, 403, 404, 410, 413, 422)),
+        *((status, Verdict.REFUSED) for status in (400, 413, 415, 422)),
+        *((status, Verdict.REJECTED) for status in (301, 302, 307, 401, 403, 404, 405, 410, 418)),
     ],
 )
 def test_what_an_answer_means(status, verdict):
@@ -64,8 +65,9 @@ def test_retry_after_is_read_in_both_ways(text, seconds):
         (Answer(status=500), 3, 0, 4.0),
         (Answer(status=500), 99, 0, 60.0),
         (Answer(status=503, retry_after=120.0), 0, 0, 120.0),
-        (Answer(status=404), 99, 0, 0.5),
-        (Answer(status=404), 99, 1, 1.0),
+        (Answer(status=404), 99, 0, 60.0),
+        (Answer(status=422), 99, 0, 0.5),
+        (Answer(status=422), 99, 1, 1.0),
     ],
 )
 def test_pauses_double_up_to_the_longest(answer, tries, refusals, seconds):
@@ -73,26 +75,34 @@ def test_pauses_double_up_to_the_longest(answer, tries, refusals, seconds):
 
 
 @pytest.mark.parametrize(
-    ("answer", "refusals", "event_at", "since", "given"),
+    ("answer", "ours", "refusals", "event_at", "since", "given"),
     [
-        (Answer(status=500), 0, 0.0, 0.0, False),  # the first failure
-        (Answer(status=500), 0, 0.0, 901.0, False),
-        (Answer(status=500), 0, 0.0, 900.0, True),
-        (
-            Answer(status=500),
-            0,
-            950.0,
-            900.0,
-            False,
-        ),  # it has its whole time, however long the receiver fails
-        (Answer(status=404), 1, 0.0, 0.0, False),
-        (Answer(status=404), 2, 0.0, 0.0, True),
-        (Answer(kind="address", error="no"), 0, 0.0, 0.0, True),
+        (Answer(status=500), True, 0, 0.0, 0.0, False),  # the first failure
+        (Answer(status=500), True, 0, 0.0, 901.0, False),
+        (Answer(status=500), True, 0, 0.0, 900.0, True),
+        # An event has its whole time, however long the receiver fails.
+        (Answer(status=500), True, 0, 950.0, 900.0, False),
+        (Answer(status=422), True, 1, 0.0, 0.0, False),
+        (Answer(status=422), True, 2, 0.0, 0.0, True),
+        (Answer(status=401), True, 1000, 0.0, 901.0, False),
+        (Answer(status=410), True, 1000, 0.0, 901.0, False),
+        (Answer(status=401), True, 0, 0.0, 900.0, True),
+        (Answer(status=404), False, 18, 0.0, 901.0, False),
+        (Answer(status=404), False, 19, 0.0, 901.0, True),
+        (Answer(status=404), False, 0, 0.0, 900.0, True),
+        (Answer(status=410), False, 0, 0.0, 0.0, True),
+        (Answer(kind="address", error="no"), True, 0, 0.0, 0.0, True),
     ],
 )
-def test_when_an_event_is_given_up(answer, refusals, event_at, since, given):
+def test_when_an_event_is_given_up(answer, ours, refusals, event_at, since, given):
     reason = given_up(
-        answer, refusals=refusals, event_at=event_at, failing_since=since, now=1000.0, patience=100.0
+        answer,
+        ours=ours,
+        refusals=refusals,
+        event_at=event_at,
+        failing_since=since,
+        now=1000.0,
+        patience=100.0,
     )
     assert bool(reason) is given
 

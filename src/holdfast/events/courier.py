@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.errors import LeaseLost
-from holdfast.events.patience import given_up, pause_seconds
+from holdfast.events.patience import counts_as_refusal, given_up, pause_seconds
 from holdfast.events.sinks.destinations import Unwell
 from holdfast.events.sinks.request import Answer, Verdict
 from holdfast.redis.client import DISCONNECTS, TROUBLE
@@ -142,6 +142,7 @@ class Courier:
         if answer.verdict is Verdict.DELIVERED:
             self._delivered.inc()
             self._lag.observe(max(now - event.at, 0.0))
+            _log.debug("event delivered", sink=line.sink, event_id=event.id, type=event.type)
         else:
             reason = self._judge(line, event, answer, now)
             if not reason:
@@ -149,15 +150,22 @@ class Courier:
                 return False
             self._undelivered.inc()
             _log.error("event given up", sink=line.sink, event_id=event.id, type=event.type, error=reason)
-        return await self._outbox.move(line, event, line.sequence + 1, last=last, reason=reason)
+        # A receiver that rejects whatever it gets is not waited for again with each of the run's next events.
+        rejected = answer.verdict is Verdict.REJECTED and not self._sink.ours
+        refusals = line.refusals if rejected else 0
+        return await self._outbox.move(
+            line, event, line.sequence + 1, last=last, reason=reason, refusals=refusals
+        )
 
     def _judge(self, line: Line, event: Event, answer: Answer, now: float) -> str:
         """Why the event is given up, if it is."""
         if answer.kind == "busy":
             return ""
-        self._metrics.relay_failures.labels(self._queue, line.sink, answer.kind).inc()
+        kind = "rejected" if answer.verdict is Verdict.REJECTED else answer.kind
+        self._metrics.relay_failures.labels(self._queue, line.sink, kind).inc()
         return given_up(
             answer,
+            ours=self._sink.ours,
             refusals=line.refusals,
             event_at=event.at,
             failing_since=line.now - line.failing_seconds if line.failing_seconds else 0.0,
@@ -167,13 +175,13 @@ class Courier:
 
     async def _later(self, line: Line, event: Event, answer: Answer) -> None:
         pause = pause_seconds(self._settings, answer, tries=line.tries, refusals=line.refusals)
-        why = "refused" if answer.verdict is Verdict.REFUSED else "failed"
+        refused = counts_as_refusal(answer, ours=self._sink.ours)
+        why = "refused" if refused else "failed"
         if answer.kind == "busy":
             pause, why = answer.retry_after, "released"
         else:
-            _log.info(
-                "event not taken", sink=line.sink, event_id=event.id, again_in=pause, error=answer.reason
-            )
+            log = _log.warning if refused else _log.info
+            log("event not taken", sink=line.sink, event_id=event.id, again_in=pause, error=answer.reason)
         await self._outbox.put_back(line, pause * random.uniform(1, 1 + _JITTER), why=why)  # noqa: S311
 
     # -- one event
@@ -198,6 +206,7 @@ class Courier:
         answer = Answer(kind="connection")
         with destination.slot(), contextlib.suppress(Unwell), destination.breaker.guard():
             answer = await self._poster.post(request)
-            if answer.unwell:
+            if answer.unwell or (self._sink.ours and answer.verdict is Verdict.REJECTED):
                 raise Unwell
+        destination.report(answer)
         return answer

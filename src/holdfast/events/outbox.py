@@ -153,16 +153,20 @@ class Outbox:
             return None
         return Unrouted(run_id, *(_text(part or b"") for part in row[:4]), message=row[4])
 
-    async def move(self, line: Line, event: Event, sequence: int, *, last: bool, reason: str = "") -> bool:
+    async def move(
+        self, line: Line, event: Event, sequence: int, *, last: bool, reason: str = "", refusals: int = 0
+    ) -> bool:
         """Move past an event; False if the line is ours no more: all is delivered, or another has it.
 
-        After the ``last`` event that we know, the line's events are those that follow, if there are any.
+        After the ``last`` event that we know, the line's events are those that follow, if there are any. The
+        next event begins with so many ``refusals``.
         """
-        row = (line.run_id, line.sink, line.fence, event.id, sequence, reason[:_LONGEST_REASON], int(last))
+        given_up = reason[:_LONGEST_REASON]
+        row = (line.run_id, line.sink, line.fence, event.id, sequence, given_up, int(last), refusals)
         answer = await self._moves.add(row)
         if answer in (b"stale", b"done"):
             return False
-        line.sequence, line.refusals = sequence, 0
+        line.sequence, line.refusals = sequence, refusals
         if not reason:
             line.tries, line.failing_seconds = 0, 0.0
         if last:

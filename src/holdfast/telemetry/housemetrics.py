@@ -53,7 +53,13 @@ class RelayMetrics:
     """How events reach the outside."""
 
     relay_delivered: Counts = counts("Events that a receiver has taken.", "queue", "sink")
-    relay_failures: Counter = counter("Deliveries that failed; kind is why.", "queue", "sink", "kind")
+    relay_failures: Counter = counter(
+        "Deliveries that failed; kind is why: status, rejected (3xx, 401, 403, 404, …), timeout, connection, "
+        "address, breaker, sink.",
+        "queue",
+        "sink",
+        "kind",
+    )
     relay_undelivered: Counter = counter("Events given up: they are among the undelivered.", "queue", "sink")
     relay_lag_seconds: Tallies = tallies(
         "Time from an event to its delivery.", "queue", "sink", buckets=SECONDS

@@ -6,7 +6,9 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import io
 import json
+import logging
 import socket
 import threading
 import time
@@ -15,8 +17,11 @@ from typing import Self
 
 import msgspec
 import pytest
+import structlog
 
+from holdfast.config import LogSettings
 from holdfast.events.sinks.poster import _AnswerTimeout
+from holdfast.telemetry.logs import LateLogger, configure
 from tests.support.events.event_receiver import Receiver, in_order
 from tests.support.events.relays import Outside
 from tests.support.waiting import until
@@ -32,6 +37,20 @@ async def receiver():
 async def outside(redis, redis_settings, receiver):
     async with Outside(redis_settings, receiver.url) as outside:
         yield outside
+
+
+@pytest.fixture
+def logged():
+    """What this process has logged since, at any level."""
+    root, stream = logging.getLogger(), io.StringIO()
+    handlers, level = list(root.handlers), root.level
+    configure(LogSettings(level="debug", format="json"), stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    structlog.reset_defaults()
+    LateLogger.epoch += 1
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
 
 
 async def test_every_event_reaches_the_event_api_once_and_in_order(outside, receiver):
@@ -96,7 +115,7 @@ async def test_events_that_come_later_go_on_with_the_next_number(outside, receiv
     assert receiver.ids() == ["a/1", "a/2", "a/3"]
 
 
-@pytest.mark.parametrize("trouble", [500, 503, 429, 408, "reset", "hang"])
+@pytest.mark.parametrize("trouble", [500, 503, 429, 408, 401, 403, 404, 405, 301, "reset", "hang"])
 async def test_a_receiver_that_fails_is_tried_again_and_nothing_is_lost_or_passed_over(
     outside, receiver, trouble
 ):
@@ -112,7 +131,7 @@ async def test_a_receiver_that_fails_is_tried_again_and_nothing_is_lost_or_passe
     assert await outside.undelivered() == []
     failed = sum(
         running.count("relay_failures_total", queue="agent-queue", sink="eventapi", kind=kind)
-        for kind in ("status", "timeout", "connection")
+        for kind in ("status", "rejected", "timeout", "connection")
     )
     assert failed >= 3
 
@@ -232,7 +251,7 @@ async def test_sinks_of_one_run_do_not_wait_for_each_other(outside, receiver):
         assert receiver.ids("a") == ["a/1", "a/2"]
 
 
-@pytest.mark.parametrize("status", [400, 404, 410, 422, 301])
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
 async def test_what_a_receiver_refuses_is_given_up_after_a_few_tries(outside, receiver, status):
     receiver.behave = lambda path, body: status if json.loads(body)["id"] == "a/2" else 204
     running = outside.relay()
@@ -252,6 +271,95 @@ async def test_what_a_receiver_refuses_is_given_up_after_a_few_tries(outside, re
         "data": '"x"',
     }
     assert running.count("relay_undelivered_total", queue="agent-queue", sink="eventapi") == 1
+
+
+@pytest.mark.parametrize("status", [401, 404])
+async def test_an_event_api_that_rejects_everything_for_longer_than_many_tries_loses_nothing(
+    outside, receiver, status
+):
+    """Fails if a rotated secret, or a deploy that answers 404, counts as the event's fault."""
+    receiver.status = status
+    running = outside.relay()
+    await outside.run("a")
+    await outside.say("a", "submitted", "succeeded")
+    rejected = {"queue": "agent-queue", "sink": "eventapi", "kind": "rejected"}
+    await until(lambda: running.count("relay_failures_total", **rejected) >= 25)
+    await until(lambda: running.count("relay_receivers_down") == 1)
+    receiver.status = 204
+    await outside.emptied()
+    assert receiver.ids("a") == ["a/1", "a/2"]
+    assert await outside.undelivered() == []
+
+
+async def test_a_webhook_that_rejects_is_tried_longer_than_one_that_refuses_the_event(
+    redis, redis_settings, receiver
+):
+    """A deploy of its owner that answers 404 for a while loses nothing; an address that is wrong is given up."""
+    async with Outside(redis_settings) as outside:
+        receiver.status = 404
+        outside.relay()
+        await outside.run("a", webhook=receiver.url)
+        await outside.say("a", "submitted", "started", "succeeded")
+        await until(lambda: len(receiver.got) >= 6)
+        receiver.status = 204
+        await outside.emptied()
+        assert receiver.ids("a") == ["a/1", "a/2", "a/3"]
+        receiver.status, receiver.got[:] = 404, []
+        await outside.run("b", webhook=receiver.url)
+        await outside.say("b", "submitted", "started", "succeeded")
+        await outside.emptied()
+        tries = [got.event["id"] for got in receiver.got]
+        assert tries == [*["b/1"] * 20, "b/2", "b/3"], "the next events do not wait as long again"
+        assert [letter["error"] for letter in await outside.undelivered()] == [
+            "the receiver answered 404 (20 times)"
+        ] * 3
+
+
+async def test_a_webhook_that_is_gone_is_given_up_at_once(redis, redis_settings, receiver):
+    async with Outside(redis_settings) as outside:
+        receiver.status = 410
+        outside.relay()
+        await outside.run("a", webhook=receiver.url)
+        await outside.say("a", "submitted", "succeeded")
+        await outside.emptied()
+        assert [got.event["id"] for got in receiver.got] == ["a/1", "a/2"]
+        assert len(await outside.undelivered()) == 2
+
+
+@pytest.mark.parametrize("trouble", [401, 500, "reset"])
+async def test_a_receiver_that_becomes_unavailable_and_recovers_is_logged_once_each(
+    outside, receiver, trouble, logged
+):
+    receiver.status = trouble
+    outside.relay()
+    runs = [await outside.run(f"r{number}") for number in range(4)]
+    for run in runs:
+        await outside.say(run, "submitted", "succeeded")
+    await until(lambda: len(receiver.got) >= 12)
+    receiver.status = 204
+    await outside.emptied()
+    about = [each for each in logged() if each["event"].startswith("receiver ")]
+    assert [(each["event"], each["level"]) for each in about] == [
+        ("receiver unavailable", "warning"),
+        ("receiver recovered", "warning"),
+    ]
+    assert about[0]["receiver"] == f"http://127.0.0.1:{receiver.port}"
+    assert about[1]["failures"] >= 12
+
+
+async def test_a_delivered_event_is_logged_at_debug_and_a_refused_one_at_warning(outside, receiver, logged):
+    receiver.behave = lambda path, body: 422 if json.loads(body)["id"] == "a/2" else 204
+    outside.relay()
+    await outside.run("a")
+    ids = await outside.say("a", "submitted", "odd", "succeeded")
+    await outside.emptied()
+    delivered = [each for each in logged() if each["event"] == "event delivered"]
+    assert [(each["level"], each["event_id"], each["type"]) for each in delivered] == [
+        ("debug", ids[0], "submitted"),
+        ("debug", ids[2], "succeeded"),
+    ]
+    refused = [each for each in logged() if each["event"] == "event not taken"]
+    assert [(each["level"], each["event_id"]) for each in refused] == [("warning", ids[1])] * 2
 
 
 async def test_what_fails_for_too_long_is_given_up_and_the_run_goes_on(redis, redis_settings, receiver):

@@ -38,6 +38,14 @@ MISTAKES = [
         f"{RELAY}::test_an_answer_that_came_in_a_pause_at_the_very_end_of_the_timeout_counts",
     ),
     Mistake(
+        "an Event API that rejects everything for a while loses events",
+        (
+            replaced("own-rejections-not-counted", " and not ours", ""),
+            removed("own-rejections-outage"),
+        ),
+        f"{RELAY}::test_an_event_api_that_rejects_everything_for_longer_than_many_tries_loses_nothing",
+    ),
+    Mistake(
         "XCLAIM steals the entry back",
         removed("run-renew-pending"),
         f"{FENCES}::test_a_renewal_after_an_operators_xclaim_is_lost",

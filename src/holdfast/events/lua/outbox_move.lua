@@ -2,12 +2,13 @@
 -- present holder; after the last event that it knows, the holder is given the next ones, or the line leaves.
 -- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets), 2 run prefix, 3 undelivered (stream)
 -- ARGV  1 owner, 2 how many undelivered are kept,
---       then per line: run, sink, fence, event id, position, why it was given up or '', '1' if the holder knows no more events
+--       then per line: run, sink, fence, event id, position, why it was given up or '', '1' if the holder knows no more events,
+--       refusals that the next event begins with
 -- returns, per line: moved | done (all is delivered: no longer held) | stale | { more, then per event: id, type, data }
 -- @include line
 local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
 local owner, most = ARGV[1], ARGV[2]
-local STRIDE = 7
+local STRIDE = 8
 
 local function is_after(id, other)
   local ms, n = id:match('^(%d+)-(%d+)$')
@@ -29,7 +30,7 @@ end
 
 local function move(at)
   local run, sink, fence, id, sequence = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
-  local why, last = ARGV[at + 5], ARGV[at + 6] == '1'
+  local why, last, refusals = ARGV[at + 5], ARGV[at + 6] == '1', tonumber(ARGV[at + 7])
   local record = run_prefix .. run
   if redis.call('HEXISTS', record, 'relay:' .. sink) == 0 then return 'stale' end
   local line = read_line(record, sink)
@@ -41,7 +42,7 @@ local function move(at)
     else
       line.tries, line.since = 0, 0
     end
-    line.cursor, line.sequence, line.refusals = id, tonumber(sequence), 0
+    line.cursor, line.sequence, line.refusals = id, tonumber(sequence), refusals
   end
   local word = 'moved'
   if last then

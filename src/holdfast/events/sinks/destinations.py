@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from holdfast.config import BreakerSettings
+from holdfast.events.sinks.request import Verdict
 from holdfast.redis.breaker import Breaker, State
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.config import RelaySettings
+    from holdfast.events.sinks.request import Answer
 
 _REMEMBERED: Final = 10_000
 _WINDOW_SECONDS: Final = 10.0
+
+_log = get_logger(__name__)
 
 
 class Unwell(Exception):
@@ -23,13 +29,17 @@ class Unwell(Exception):
 
 
 class Destination:
-    """One receiver: its breaker, and how many of the relay's slots it has."""
+    """One receiver: its breaker, whether it takes events, and how many of the relay's slots it has."""
 
-    def __init__(self, settings: BreakerSettings, most: int) -> None:
+    def __init__(self, name: str, settings: BreakerSettings, most: int) -> None:
         self.breaker = Breaker(settings, is_failure=lambda exc: isinstance(exc, Unwell))
         self.most = most
         self.active = 0
+        self._name = name
+        self._failures_most = settings.failure_threshold
         self._turned_away = 0
+        self._failures = 0
+        self._failing_since = 0.0
 
     @property
     def crowded(self) -> bool:
@@ -45,6 +55,25 @@ class Destination:
         finally:
             self.active -= 1
             self._turned_away = max(self._turned_away - 1, 0)
+
+    def report(self, answer: Answer) -> None:
+        """Log once when the receiver becomes unavailable, and once when it takes an event again."""
+        match answer.verdict:
+            case Verdict.DELIVERED:
+                if self._failures >= self._failures_most:
+                    seconds = round(time.monotonic() - self._failing_since, 1)
+                    _log.warning(
+                        "receiver recovered", receiver=self._name, failures=self._failures, seconds=seconds
+                    )
+                self._failures = 0
+            case Verdict.RETRY | Verdict.REJECTED:
+                self._failures += 1
+                if self._failures == 1:
+                    self._failing_since = time.monotonic()
+                if self._failures == self._failures_most:
+                    _log.warning("receiver unavailable", receiver=self._name, error=answer.reason)
+            case _:  # about this event or this address, not about the receiver
+                pass
 
     def turn_away(self, settings: RelaySettings) -> float:
         """How long a line shall wait that finds it crowded: longer, the more of them do."""
@@ -73,7 +102,7 @@ class Destinations:
         origin = _origin(url)
         found = self._known.pop(origin, None)
         if found is None:
-            found = Destination(self._breaker, self._all if ours else self._share)
+            found = Destination(origin, self._breaker, self._all if ours else self._share)
         self._known[origin] = found
         if len(self._known) > _REMEMBERED:
             self._forget()

@@ -20,6 +20,7 @@ class EventApi:
     """``event_api.url``; the operator chose it, so it may be in our own network."""
 
     name = "eventapi"
+    ours = True
 
     def __init__(self, settings: EventApiSettings) -> None:
         self._url = settings.url

@@ -42,6 +42,7 @@ class Push:
     """The address that a run was submitted with, for A2A clients that don't hold a connection."""
 
     name = "push"
+    ours = False
 
     def request(self, origin: Origin, event: Event, sequence: int, address: str) -> Request:
         """Write the request for one event."""

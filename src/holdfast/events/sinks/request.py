@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from holdfast.events.origin import Origin
 
 _WORTH_RETRYING: Final = frozenset({408, 409, 425, 429})
+_EVENTS_FAULT: Final = frozenset({400, 413, 415, 422})
+_GONE: Final = 410
 _UNWELL: Final = frozenset({429, 502, 503, 504})
 _LONGEST_RETRY_AFTER: Final = 3600.0
 
@@ -31,6 +33,8 @@ class Sink(Protocol):
     """Somewhere events go."""
 
     name: str
+    ours: bool
+    """Whether the operator chose the receiver; else whoever submitted the run did."""
 
     def request(self, origin: Origin, event: Event, sequence: int, address: str) -> Request:
         """Write the request for one event; the same but for its time however often it is asked for."""
@@ -44,13 +48,15 @@ class Verdict(enum.StrEnum):
 
         2xx                                          delivered
         408 409 425 429, 5xx, no answer              retry: until give_up_seconds
-        3xx and other 4xx                            refused: REFUSALS_MOST times, then it is given up
+        400 413 415 422                              refused: the event is at fault, a few tries
+        3xx and other 4xx                            rejected: the receiver or our access to it is at fault
         an address that must not be called, no URL   impossible: given up at once
     """
 
     DELIVERED = "delivered"
     RETRY = "retry"
     REFUSED = "refused"
+    REJECTED = "rejected"
     IMPOSSIBLE = "impossible"
 
 
@@ -70,9 +76,16 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             return Verdict.DELIVERED
         if self.kind == "address":
             return Verdict.IMPOSSIBLE
-        if 300 <= self.status < 500 and self.status not in _WORTH_RETRYING:
+        if self.status in _EVENTS_FAULT:
             return Verdict.REFUSED
+        if 300 <= self.status < 500 and self.status not in _WORTH_RETRYING:
+            return Verdict.REJECTED
         return Verdict.RETRY
+
+    @property
+    def gone(self) -> bool:
+        """Whether the receiver says that it will never take events at this address again."""
+        return self.status == _GONE
 
     @property
     def unwell(self) -> bool:

@@ -26,6 +26,7 @@ class Webhook:
     """Signs with every secret there is, so that one can be replaced while receivers know the old one."""
 
     name = "webhook"
+    ours = False
 
     def __init__(self, secrets: str, clock: Callable[[], float] = time.time) -> None:
         self._keys = [_key(secret) for secret in secrets.split()]
