@@ -212,8 +212,12 @@ def commands(page: Path) -> list[str]:
 def check_command(text: str) -> None:
     words = shlex.split(text.replace("…", ""), comments=True)[1:]
     path = words[:1]
-    if "COMMAND [ARGS]" in help_of(*path) and len(words) > 1 and not words[1].startswith("-"):
-        path = words[:2]
+    for word in words[1:]:
+        # A service has options of its own, and may hold a noun beside them.
+        holds_more = "COMMAND [ARGS]" in help_of(*path) or [*path, word] == ["relay", "undelivered"]
+        if not holds_more or word.startswith("-"):
+            break
+        path.append(word)
     known = set(re.findall(r"(?<!\w)--?[a-z][a-z-]*", help_of(*path)))
     wanted = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
     assert wanted <= known, f"{text!r} has options that don't exist: {sorted(wanted - known)}"

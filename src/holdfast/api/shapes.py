@@ -263,6 +263,37 @@ class LetterList(msgspec.Struct, frozen=True):
     cursor: str = ""
 
 
+class UndeliveredView(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that no receiver took, and why; ``at`` is when it was given up."""
+
+    id: str
+    queue: str
+    run_id: str
+    event_id: str
+    sequence: int
+    type: str
+    sink: str
+    error: str
+    data: Any
+    at: float
+    tenant: str = ""
+    redelivering: bool = False
+
+
+class UndeliveredList(msgspec.Struct, frozen=True):
+    """Undelivered events, newest first; without a cursor that was all."""
+
+    events: list[UndeliveredView]
+    cursor: str = ""
+
+
+class Redelivering(msgspec.Struct, frozen=True):
+    """How many events relays will deliver again, and why others can't be, by their ids."""
+
+    queued: int
+    refused: dict[str, str]
+
+
 class MemberView(msgspec.Struct, frozen=True):
     """One live process, as it last described itself."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.config import RelaySettings
     from holdfast.events.event import Event
     from holdfast.events.origin import Origin
-    from holdfast.events.outbox import Line, Outbox
+    from holdfast.events.outbox import Line, Outbox, Redelivery
     from holdfast.events.pace import Pace, Slots
     from holdfast.events.sinks.destinations import Destinations
     from holdfast.events.sinks.poster import Poster
@@ -117,6 +117,13 @@ class Courier:
 
     async def _carry(self, line: Line) -> None:
         """Deliver the line's events until there are no more, one is not taken, or we are to stop."""
+        if line.again:
+            await self._redeliver(line)
+        else:
+            await self._deliver(line)
+
+    async def _deliver(self, line: Line) -> None:
+        """Deliver what the feed has."""
         started = time.monotonic()
         origin = await self._origins.of(line)
         if origin is None:
@@ -130,32 +137,64 @@ class Courier:
                 if self._pace.stopping:
                     await self._outbox.put_back(line, 0)
                     return
-                answer = await self._send(origin, event, line)
+                answer = await self._send(origin, event, line.sequence + 1, line.address)
                 now = line.now + time.monotonic() - started
-                going_on = await self._settle(line, event, answer, now, last=number == len(events))
+                if answer.verdict is Verdict.DELIVERED:
+                    self._lag.observe(max(now - event.at, 0.0))
+                reason = await self._settle(line, event, answer, now)
+                going_on = reason is not None and await self._outbox.move(
+                    line,
+                    event,
+                    line.sequence + 1,
+                    last=number == len(events),
+                    reason=reason,
+                    refusals=self._refusals_after(line, answer),
+                    origin=origin,
+                )
                 if not going_on:
                     return
 
-    async def _settle(self, line: Line, event: Event, answer: Answer, now: float, *, last: bool) -> bool:
-        """Move past the event, or put the line back; False if the line is not ours any more."""
-        reason = ""
+    async def _redeliver(self, line: Line) -> None:
+        """Deliver again what was given up before."""
+        started = time.monotonic()
+        for number, again in enumerate(line.again, 1):
+            if self._pace.stopping:
+                await self._outbox.put_back(line, 0)
+                return
+            answer = await self._send_again(line, again)
+            reason = await self._settle(line, again.event, answer, line.now + time.monotonic() - started)
+            if reason is None or not await self._outbox.redelivered(
+                line,
+                again,
+                last=number == len(line.again),
+                reason=reason,
+                refusals=self._refusals_after(line, answer),
+            ):
+                return
+
+    async def _settle(self, line: Line, event: Event, answer: Answer, now: float) -> str | None:
+        """Count the answer; return why the event is given up, empty if it was taken, None to try again.
+
+        For another try the line is put back: it is not ours any more.
+        """
         if answer.verdict is Verdict.DELIVERED:
             self._delivered.inc()
-            self._lag.observe(max(now - event.at, 0.0))
             _log.debug("event delivered", sink=line.sink, event_id=event.id, type=event.type)
-        else:
-            reason = self._judge(line, event, answer, now)
-            if not reason:
-                await self._later(line, event, answer)
-                return False
-            self._undelivered.inc()
-            _log.error("event given up", sink=line.sink, event_id=event.id, type=event.type, error=reason)
-        # A receiver that rejects whatever it gets is not waited for again with each of the run's next events.
-        rejected = answer.verdict is Verdict.REJECTED and not self._sink.ours
-        refusals = line.refusals if rejected else 0
-        return await self._outbox.move(
-            line, event, line.sequence + 1, last=last, reason=reason, refusals=refusals
-        )
+            return ""
+        reason = self._judge(line, event, answer, now)
+        if not reason:
+            await self._later(line, event, answer)
+            return None
+        self._undelivered.inc()
+        _log.error("event given up", sink=line.sink, event_id=event.id, type=event.type, error=reason)
+        return reason
+
+    def _refusals_after(self, line: Line, answer: Answer) -> int:
+        """How many refusals the line's next event begins with.
+
+        A receiver that rejects whatever it gets is not waited for again with each of the run's next events.
+        """
+        return line.refusals if answer.verdict is Verdict.REJECTED and not self._sink.ours else 0
 
     def _judge(self, line: Line, event: Event, answer: Answer, now: float) -> str:
         """Why the event is given up, if it is."""
@@ -186,9 +225,16 @@ class Courier:
 
     # -- one event
 
-    async def _send(self, origin: Origin, event: Event, line: Line) -> Answer:
+    async def _send_again(self, line: Line, again: Redelivery) -> Answer:
+        origin = again.origin or await self._origins.of(line)
+        if origin is None:
+            return Answer(kind="address", error="the run has left, and where its events go was not kept")
+        run_context.set({**origin.logger_context, "run_id": line.run_id, "queue": self._queue})
+        return await self._send(origin, again.event, again.sequence, again.address or line.address)
+
+    async def _send(self, origin: Origin, event: Event, sequence: int, address: str) -> Answer:
         try:
-            request = self._sink.request(origin, event, line.sequence + 1, line.address)
+            request = self._sink.request(origin, event, sequence, address)
         except Exception as exc:  # an event that can't be written must not stop the others
             return Answer(kind="sink", error=f"the event can't be written: {exc!r}")
         started = time.monotonic()

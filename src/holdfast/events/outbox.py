@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.events.event import Event
+from holdfast.events.origin import Origin
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.command import command
@@ -27,6 +28,7 @@ _SPREAD = load(__package__, "outbox_spread")
 _CLAIM = load(__package__, "outbox_claim")
 _ROUTE = load(__package__, "outbox_route")
 _MOVE = load(__package__, "outbox_move")
+_REDELIVERED = load(__package__, "outbox_redelivered")
 _RETURN = load(__package__, "outbox_return")
 _RENEW = load(__package__, "outbox_renew")
 
@@ -37,6 +39,20 @@ _CLAIM_MOST = 100
 _RETRY_SECONDS = 0.2
 _LONGEST_REASON = 1000
 _LINE_FIELDS = 8
+_AGAIN_FIELDS = 7
+
+_read_origin = msgspec.json.Decoder(Origin).decode
+
+
+class Redelivery(msgspec.Struct, frozen=True):
+    """An event that was given up before, with what its request needs: its run may have left."""
+
+    entry: str
+    """Its id among the undelivered."""
+    event: Event
+    sequence: int
+    address: str
+    origin: Origin | None
 
 
 class Line(msgspec.Struct, kw_only=True):
@@ -56,6 +72,8 @@ class Line(msgspec.Struct, kw_only=True):
     address: str
     submitted_at: str
     events: list[Event]
+    again: list[Redelivery] = msgspec.field(default_factory=list[Redelivery])
+    """Events to deliver again, which come before those of the feed: a line has either these or ``events``."""
 
     @property
     def name(self) -> str:
@@ -106,6 +124,7 @@ class Outbox:
         self._undelivered = keys.undelivered
         self._run_prefix = keys.run_prefix
         self._moves: Batcher[tuple[Any, ...], Any] = Batcher(self._send_moves)
+        self._redelivered: Batcher[tuple[Any, ...], bool] = Batcher(self._send_redelivered)
         self._returns: Batcher[tuple[Any, ...], bool] = Batcher(self._send_returns)
 
     async def spread(self) -> Spread:
@@ -128,15 +147,18 @@ class Outbox:
 
     async def claim(self, sink: str, count: int) -> Claimed:
         """Take at most ``count`` lines of a sink that are due."""
-        keys = [self._keys.outbox_lines(sink), self._run_prefix, self._undelivered]
+        keys = [self._outbox, self._run_prefix, self._undelivered]
         args = [self._owner, self._ttl_ms, min(count, _CLAIM_MOST), sink, UNDELIVERED_MOST]
         now_ms, looked, *rows = await _CLAIM(self._redis, keys, args)
         claimed = Claimed(looked)
         for kind, *row in rows:
-            if kind == b"line":
-                claimed.lines.append(_line(sink, row, now_ms))
-            else:
-                claimed.gone.append(_text(row[0]))
+            match kind:
+                case b"line":
+                    claimed.lines.append(_line(sink, row, now_ms, events=_events(row[_LINE_FIELDS:])))
+                case b"again":
+                    claimed.lines.append(_line(sink, row, now_ms, again=_again(row[_LINE_FIELDS:])))
+                case _:
+                    claimed.gone.append(_text(row[0]))
         return claimed
 
     async def route(self, routes: Iterable[tuple[str, str, str]]) -> None:
@@ -154,15 +176,24 @@ class Outbox:
         return Unrouted(run_id, *(_text(part or b"") for part in row[:4]), message=row[4])
 
     async def move(
-        self, line: Line, event: Event, sequence: int, *, last: bool, reason: str = "", refusals: int = 0
+        self,
+        line: Line,
+        event: Event,
+        sequence: int,
+        *,
+        last: bool,
+        reason: str = "",
+        refusals: int = 0,
+        origin: Origin | None = None,
     ) -> bool:
         """Move past an event; False if the line is ours no more: all is delivered, or another has it.
 
         After the ``last`` event that we know, the line's events are those that follow, if there are any. The
-        next event begins with so many ``refusals``.
+        next event begins with so many ``refusals``. An event that is given up is kept with its ``origin``.
         """
         given_up = reason[:_LONGEST_REASON]
-        row = (line.run_id, line.sink, line.fence, event.id, sequence, given_up, int(last), refusals)
+        kept = msgspec.json.encode(origin) if reason and origin else b""
+        row = (line.run_id, line.sink, line.fence, event.id, sequence, given_up, int(last), refusals, kept)
         answer = await self._moves.add(row)
         if answer in (b"stale", b"done"):
             return False
@@ -172,6 +203,21 @@ class Outbox:
         if last:
             line.events = _events(answer[1:])
         return True
+
+    async def redelivered(
+        self, line: Line, again: Redelivery, *, last: bool, reason: str = "", refusals: int = 0
+    ) -> bool:
+        """Move past an event that was delivered again or, with a ``reason``, given up again.
+
+        False if the line is ours no more, as after the ``last`` one: who claims it next finds what is left.
+        """
+        given_up = reason[:_LONGEST_REASON]
+        row = (line.run_id, line.sink, line.fence, again.entry, given_up, int(last), refusals)
+        ours = await self._redelivered.add(row)
+        line.refusals = refusals
+        if not reason:
+            line.tries, line.failing_seconds = 0, 0.0
+        return ours
 
     async def put_back(self, line: Line, pause_seconds: float, *, why: str = "released") -> bool:
         """Let a line go until it is due again: it ``failed``, was ``refused``, or is just released."""
@@ -200,11 +246,17 @@ class Outbox:
     async def aclose(self) -> None:
         """Wait until what was said has been sent."""
         await self._moves.aclose()
+        await self._redelivered.aclose()
         await self._returns.aclose()
 
     async def _send_moves(self, rows: list[tuple[Any, ...]]) -> list[Any]:
         keys = [self._outbox, self._run_prefix, self._undelivered]
         return await self._until_answered(_MOVE, keys, [self._owner, UNDELIVERED_MOST], rows)
+
+    async def _send_redelivered(self, rows: list[tuple[Any, ...]]) -> list[bool]:
+        keys = [self._outbox, self._run_prefix, self._undelivered]
+        words = await self._until_answered(_REDELIVERED, keys, [self._owner, UNDELIVERED_MOST], rows)
+        return [word == b"moved" for word in words]
 
     async def _send_returns(self, rows: list[tuple[Any, ...]]) -> list[bool]:
         words = await self._until_answered(_RETURN, [self._outbox, self._run_prefix], [self._owner], rows)
@@ -222,7 +274,14 @@ class Outbox:
                 await asyncio.sleep(_RETRY_SECONDS)
 
 
-def _line(sink: str, row: list[Any], now_ms: int) -> Line:
+def _line(
+    sink: str,
+    row: list[Any],
+    now_ms: int,
+    *,
+    events: list[Event] | None = None,
+    again: list[Redelivery] | None = None,
+) -> Line:
     run_id, fence, sequence, tries, refusals, since, address, submitted_at = row[:_LINE_FIELDS]
     failing_ms = now_ms - int(since) if int(since) else 0
     return Line(
@@ -236,13 +295,28 @@ def _line(sink: str, row: list[Any], now_ms: int) -> Line:
         now=now_ms / 1000,
         address=_text(address),
         submitted_at=_text(submitted_at),
-        events=_events(row[_LINE_FIELDS:]),
+        events=events or [],
+        again=again or [],
     )
 
 
 def _events(flat: Sequence[bytes]) -> list[Event]:
     rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
     return [Event.of(entry, {b"type": kind, b"data": data}) for entry, kind, data in rows]
+
+
+def _again(flat: Sequence[bytes]) -> list[Redelivery]:
+    rows = zip(*(flat[part::_AGAIN_FIELDS] for part in range(_AGAIN_FIELDS)), strict=True)
+    return [
+        Redelivery(
+            entry=_text(entry),
+            event=Event.of(event_id, {b"type": kind, b"data": data}),
+            sequence=int(sequence),
+            address=_text(address),
+            origin=_read_origin(origin) if origin else None,
+        )
+        for entry, event_id, kind, data, sequence, address, origin in rows
+    ]
 
 
 def _text(raw: bytes) -> str:

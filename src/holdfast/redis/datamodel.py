@@ -97,10 +97,23 @@ DATA_MODEL = (
         "lease); how far the sink has been told is in the run's record as `relay:<name>`",
     ),
     KeyDoc(
+        "{agent-queue}:outbox:redeliver:<name>:<id>",
+        "zset",
+        "permanent",
+        "undelivered events of a run that are delivered to a sink again, by their position; until they are",
+    ),
+    KeyDoc(
+        "{agent-queue}:outbox:departed",
+        "hash",
+        "permanent",
+        "`<sink> <run>`: how far redelivery is, for runs that have left; until their events are delivered",
+    ),
+    KeyDoc(
         "{agent-queue}:undelivered",
         "stream",
         "permanent",
-        "events no receiver took: run_id, event_id, sequence, type, sink, error, data; 100,000 are kept",
+        "events no receiver took: run_id, event_id, sequence, type, sink, error, data; for redelivery also "
+        "address and origin, since the run may have left; 100,000 are kept",
     ),
     KeyDoc(
         "{agent-queue}:unarchived", "list", "permanent", "ended runs not archived yet: `finished_at id id …`"

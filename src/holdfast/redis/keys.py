@@ -90,6 +90,10 @@ class QueueKeys(msgspec.Struct, frozen=True):
         """The runs with events for one sink."""
         return f"{self.outbox}:{sink}"
 
+    def redeliveries(self, sink: str, run_id: str) -> str:
+        """The undelivered events of a run that are to be delivered to a sink again."""
+        return f"{self.outbox}:redeliver:{sink}:{run_id}"
+
     def live(self, run_id: str) -> str:
         """The channel on which a run's events are published as they happen."""
         return f"{self.run_prefix}{run_id}:live"

@@ -343,6 +343,11 @@ WHO_CALLS = [
         f"{A}::test_another_tenants_run_does_not_exist",
     ),
     Mistake(
+        "a tenant sees and delivers the undelivered events of another",
+        replaced("undelivered-of-tenant", "not tenant or event.tenant == tenant", "True"),
+        f"{A}::test_undelivered_events_belong_to_their_tenant",
+    ),
+    Mistake(
         "a route asks for no role",
         replaced("route-role", "role not in self.roles", "False"),
         f"{A}::test_every_route_asks_for_a_key_and_a_role",

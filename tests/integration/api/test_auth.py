@@ -45,6 +45,8 @@ ROUTES = [
     ("GET", "/deadletters/a", "read"),
     ("POST", "/deadletters/a/replay", "operate"),
     ("DELETE", "/deadletters/a", "operate"),
+    ("GET", "/relay/undelivered", "operate"),
+    ("POST", "/relay/undelivered/redeliver", "operate"),
     ("GET", "/agents", "read"),
     ("POST", "/agents", "operate"),
     ("GET", "/agents/agent-queue", "read"),
@@ -205,6 +207,21 @@ async def test_dead_letters_belong_to_their_tenant(system, api):
     assert (letter["run_id"], letter["tenant"]) == ("a", "acme")
     assert (await other.get("/deadletters")).json()["letters"] == []
     assert (await acme.delete("/deadletters/a")).status_code == 200
+
+
+async def test_undelivered_events_belong_to_their_tenant(system, api):
+    running = await api(keys=(*KEYS, key_line("other-ops", "other", "read+operate")))
+    acme, other = running.client("acme-ops"), running.client("other-ops")
+    origin = '{"run_id":"a","queue":"agent-queue","tenant":"acme"}'
+    fields = {"run_id": "a", "event_id": "1-1", "sequence": "1", "type": "said", "sink": "eventapi"}
+    await system.queue.redis.xadd(
+        system.queue.keys.undelivered, {**fields, "error": "no", "data": "1", "origin": origin}
+    )
+    assert (await other.get("/relay/undelivered")).json()["events"] == []
+    again = "/relay/undelivered/redeliver?all=true"
+    assert (await other.post(again)).json() == {"queued": 0, "refused": {}}
+    assert [event["run_id"] for event in (await acme.get("/relay/undelivered")).json()["events"]] == ["a"]
+    assert (await acme.post(again)).json() == {"queued": 1, "refused": {}}
 
 
 async def test_only_operators_see_a_traceback(system, api):

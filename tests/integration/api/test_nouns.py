@@ -336,6 +336,38 @@ async def test_dead_letters_are_listed_replayed_and_dropped(system, client):
     assert (await client.get("/deadletters", params={"cursor": "x"})).status_code == 422
 
 
+async def test_undelivered_events_are_listed_and_delivered_again(system, client):
+    keys = system.queue.keys
+    for run_id in ("a", "b"):
+        await submit(client, run_id)
+        for sequence in ("1", "2"):
+            fields = {"run_id": run_id, "event_id": f"{sequence}-1", "sequence": sequence, "type": "said"}
+            why = {"sink": "eventapi", "error": "the receiver answered 422 (3 times)", "data": '{"n":1}'}
+            await system.queue.redis.xadd(keys.undelivered, {**fields, **why})
+    page = (await client.get("/relay/undelivered", params={"limit": 3})).json()
+    rest = (await client.get("/relay/undelivered", params={"limit": 3, "cursor": page["cursor"]})).json()
+    events = page["events"] + rest["events"]
+    assert [(each["run_id"], each["sequence"]) for each in events] == [("b", 2), ("b", 1), ("a", 2), ("a", 1)]
+    assert rest["cursor"] == ""
+    assert (events[0]["queue"], events[0]["data"], events[0]["redelivering"]) == (
+        "agent-queue",
+        {"n": 1},
+        False,
+    )
+    assert len((await client.get("/relay/undelivered", params={"run_id": "a"})).json()["events"]) == 2
+    assert (await client.get("/relay/undelivered", params={"sink": "webhook"})).json()["events"] == []
+    assert (await client.get("/relay/undelivered", params={"sink": "nowhere"})).status_code == 422
+    unsaid = await client.post("/relay/undelivered/redeliver")
+    assert (unsaid.status_code, "all=true" in unsaid.json()["detail"]) == (422, True)
+    for _ in range(2):
+        asked = await client.post("/relay/undelivered/redeliver", params={"run_id": "a"})
+        assert (asked.status_code, asked.json()) == (202, {"queued": 2, "refused": {}})
+    assert await system.queue.redis.zcard(keys.redeliveries("eventapi", "a")) == 2
+    assert (await client.post("/relay/undelivered/redeliver", params={"all": "true"})).json()["queued"] == 4
+    everything = (await client.get("/relay/undelivered")).json()["events"]
+    assert all(each["redelivering"] for each in everything)
+
+
 async def test_members_are_seen(system, api):
     client = (await api(janitor=True, relay=True)).client()
     await system.worker(agents(), name="w")

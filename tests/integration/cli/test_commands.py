@@ -231,6 +231,37 @@ def test_dead_letters_are_shown_replayed_and_dropped(cli, store):
     assert cli("runs", "show", "a", "--json").json["status"] == "queued"
 
 
+def test_undelivered_events_are_listed_and_delivered_again(cli, store):
+    keys = QueueKeys.of("agent-queue")
+    for run_id in ("a", "b"):
+        cli("submit", "echo", "--run-id", run_id)
+        fields = {"run_id": run_id, "event_id": "1-1", "sequence": "1", "type": "said", "sink": "eventapi"}
+        store.xadd(keys.undelivered, {**fields, "error": "the receiver answered 422", "data": '"x"'})
+    rows = cli("relay", "undelivered", "list").out.splitlines()
+    assert [row.split()[0] for row in rows] == ["RUN", "b", "a"]
+    assert "the receiver answered 422" in rows[1]
+    listed = cli("relay", "undelivered", "list", "--run", "a", "--json").json
+    assert [(each["run_id"], each["queue"], each["data"]) for each in listed["events"]] == [
+        ("a", "agent-queue", "x")
+    ]
+    assert listed["more"] is False
+    assert cli("relay", "undelivered", "list", "--sink", "webhook").out == "no undelivered events\n"
+    unsaid = cli("relay", "undelivered", "redeliver")
+    assert (unsaid.code, "--all" in unsaid.err) == (2, True)
+    assert cli("relay", "undelivered", "list", "--sink", "nowhere").code == 2
+    assert cli("relay", "undelivered", "redeliver", "--run", "a").out == "1 events are delivered again\n"
+    assert cli("relay", "undelivered", "redeliver", "--all", "--json").json == {"queued": 2, "refused": {}}
+    assert "delivered again soon" in cli("relay", "undelivered", "list").out
+
+
+def test_an_undelivered_event_that_cannot_be_delivered_again_is_named(cli, store):
+    fields = {"run_id": "left", "event_id": "1-1", "sequence": "3", "type": "said", "sink": "webhook"}
+    store.xadd(QueueKeys.of("agent-queue").undelivered, {**fields, "error": "no", "data": "1"})
+    said = cli("relay", "undelivered", "redeliver", "--all")
+    assert said.code == 1
+    assert "event 3 of run left can't be delivered again" in said.err
+
+
 def test_all_dead_letters_are_dealt_with_only_if_asked(cli, store):
     for run_id in ("a", "b", "c"):
         bury(store, run_id, reason="poison" if run_id == "c" else "invalid")

@@ -261,7 +261,9 @@ async def test_what_a_receiver_refuses_is_given_up_after_a_few_tries(outside, re
     assert receiver.ids("a") == ["a/1", "a/3"]
     assert [got.event["id"] for got in receiver.got].count("a/2") == 3
     (letter,) = await outside.undelivered()
+    assert json.loads(letter.pop("origin"))["run_id"] == "a"
     assert letter == {
+        "address": "",
         "run_id": "a",
         "event_id": ids[1],
         "sequence": "2",

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import holdfast
 from holdfast import App
 from holdfast.client.rollouts import Rollouts
 from holdfast.config import EventApiSettings, RedisSettings, RelaySettings, Settings
+from holdfast.events.undelivered import Undelivered
 from holdfast.hosts.agent import Agent
 from holdfast.hosts.location_registry import AgentLocationRegistry
 from holdfast.hosts.registry import Registry as HostRegistry
@@ -230,11 +231,24 @@ async def visit_events(redis: RedisSettings, nodes: list[ValkeyProcess]) -> None
             receiver.status = 204
             for run_id in ids:
                 await until(partial(_told_all, receiver, run_id))
+            receiver.behave = lambda path, body: 422
+            refused = await system.submit("says")
+            await until(partial(_undelivered, system, lambda count: count == 4))
+            receiver.behave = lambda path, body: 204
+            for partition in system.queue.partitions:
+                await Undelivered(partition.keys, partition.redis).redeliver()
+            await until(partial(_told_all, receiver, refused))
+            await until(partial(_undelivered, system, lambda count: count == 0))
             receiver.behave = lambda path, body: "hang"  # a line that is held for longer than a beat
             await system.submit("says", webhook=f"{receiver.url}/hook")
             await until(lambda: knows(nodes, "holdfast.events", "outbox_renew"))
             receiver.behave = lambda path, body: 204
             await relay.stop()
+
+
+async def _undelivered(system: System, enough: Callable[[int], bool]) -> bool:
+    streams = [partition.keys.undelivered for partition in system.queue.partitions]
+    return enough(sum([await system.queue.redis.xlen(stream) for stream in streams]))
 
 
 def _told_all(receiver: Receiver, run_id: str) -> bool:

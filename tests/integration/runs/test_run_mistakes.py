@@ -21,6 +21,7 @@ STEPS = "tests/integration/runs/test_steps.py"
 EXPIRY = "tests/integration/runs/test_expiry.py"
 DEAD = "tests/integration/runs/test_deadletter.py"
 RELAY = "tests/integration/events/test_relay.py"
+REDELIVERY = "tests/integration/events/test_redelivery.py"
 RELAYED = "tests/integration/events/test_relay_of_runs.py"
 INVOKE = "tests/unit/agents/test_invoke.py"
 SENDER = "tests/integration/runs/test_sender.py"
@@ -44,6 +45,26 @@ MISTAKES = [
             removed("own-rejections-outage"),
         ),
         f"{RELAY}::test_an_event_api_that_rejects_everything_for_longer_than_many_tries_loses_nothing",
+    ),
+    Mistake(
+        "events to deliver again are passed over",
+        removed("redeliveries-first"),
+        f"{REDELIVERY}::test_what_was_given_up_is_delivered_again_in_order_and_leaves_the_list",
+    ),
+    Mistake(
+        "a redelivery takes the line away from its holder",
+        replaced("redelivery-leaves-the-holder", "'NX', ", ""),
+        f"{REDELIVERY}::test_a_run_that_goes_on_and_on_does_not_hold_up_what_is_delivered_again",
+    ),
+    Mistake(
+        "a redelivery waits until the run says nothing more",
+        replaced("redelivery-after-a-page", "== 1", "== 2"),
+        f"{REDELIVERY}::test_a_run_that_goes_on_and_on_does_not_hold_up_what_is_delivered_again",
+    ),
+    Mistake(
+        "a relay that lost the line takes an undelivered event off the list",
+        removed("redelivered-fence"),
+        f"{REDELIVERY}::test_a_stale_holder_moves_nothing",
     ),
     Mistake(
         "XCLAIM steals the entry back",

@@ -1,16 +1,29 @@
 -- A line is the events of one run on their way to one sink. It stands in the sink's own set beside the outbox, by when to look;
 -- a line that is held has its lease's end there. Its state is in the run's record as `relay:<sink>`: fence, owner ('-' is
 -- nobody), id and position of the last event dealt with, failed tries, refusals of the next event, and since when it fails
--- (ms, 0 = it does not).
+-- (ms, 0 = it does not). A run that has left has no record: a line of it has only events to deliver again, and its state is in
+-- `<outbox>:departed` as `<sink> <run>`.
 local function lines_of(outbox, sink)
   return outbox .. ':' .. sink
 end
 
-local function read_line(record, sink)
-  local packed = redis.call('HGET', record, 'relay:' .. sink)
+-- The undelivered events that a line delivers again, by their position (zset); they come before what the feed has next.
+local function redeliveries_of(outbox, sink, run)
+  return outbox .. ':redeliver:' .. sink .. ':' .. run
+end
+
+-- Where the state of a line is: a hash and the field in it.
+local function state_of(outbox, run_prefix, sink, run)
+  local record = run_prefix .. run
+  if redis.pcall('HEXISTS', record, 'status') == 1 then return record, 'relay:' .. sink end
+  return outbox .. ':departed', sink .. ' ' .. run
+end
+
+local function read_line(state, field)
+  local packed = redis.call('HGET', state, field)
   if not packed then
     -- A run that came back from the dead letters after it had left counts its events on.
-    local told = tonumber(redis.call('HGET', record, 'told')) or 0
+    local told = tonumber(redis.call('HGET', state, 'told')) or 0
     return { fence = 0, owner = '-', cursor = '0-0', sequence = told, tries = 0, refusals = 0, since = 0 } -- guard: revived-run-sequence
   end
   local fence, owner, cursor, sequence, tries, refusals, since =
@@ -21,14 +34,23 @@ local function read_line(record, sink)
   }
 end
 
-local function write_line(record, sink, line)
-  redis.call('HSET', record, 'relay:' .. sink, string.format('%d %s %s %d %d %d %d', line.fence, line.owner, line.cursor,
+local function write_line(state, field, line)
+  redis.call('HSET', state, field, string.format('%d %s %s %d %d %d %d', line.fence, line.owner, line.cursor,
     line.sequence, line.tries, line.refusals, line.since))
 end
 
 local function note_gone(undelivered, most, run, sink)
   redis.call('XADD', undelivered, 'MAXLEN', '~', most, '*', 'run_id', run, 'event_id', '', 'sequence', '', 'type', '',
     'sink', sink, 'error', 'the run left before all its events were delivered', 'data', '')
+end
+
+-- The fields of an undelivered event, or nil if it is not kept any more.
+local function read_undelivered(undelivered, id)
+  local entry = redis.call('XRANGE', undelivered, id, id)[1]
+  if not entry then return nil end
+  local fields = {}
+  for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+  return fields
 end
 
 -- What comes after the cursor, as { id, type, data, … }: a page that is neither long nor heavy.

@@ -1,39 +1,69 @@
 -- Take lines of one sink that are due, each for one owner under a new fence, with their next events.
 -- Records and feeds are named by what is read, so they can't be declared: they share the queue's hash tag.
--- KEYS  1 lines of the sink (zset: run -> when to look, ms), 2 run prefix, 3 undelivered (stream)
+-- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets: run -> when to look, ms), 2 run prefix, 3 undelivered (stream)
 -- ARGV  1 owner, 2 ttl ms, 3 how many to look at, 4 sink, 5 how many undelivered are kept
 -- returns { Redis TIME in ms, how many were looked at, then rows:
 --   { line, run, fence, position of the last event dealt with, tries, refusals, failing since ms, address, submitted_at,
 --     then per event: id, type, data }
+--   { again, …the same, then per event to deliver again: id among the undelivered, id, type, data, position, address, origin }
 --   { gone, run, sink }: it left before all was delivered, which is noted among the undelivered }
 -- @include clock
 -- @include line
-local lines, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
+local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, room, sink, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local REPLY_BYTES = 2097152
 
+local lines = lines_of(outbox, sink)
 local now = now_ms()
 local rows, bytes = { now, 0 }, 0
+
+-- Add what a line delivers again: a page of it. What is not kept any more is passed over.
+local function add_redeliveries(run, row)
+  local waiting, size, head = redeliveries_of(outbox, sink, run), 0, #row
+  local ids = redis.call('ZRANGE', waiting, 0, PAGE - 1)
+  while ids[1] and #row == head do
+    for _, id in ipairs(ids) do
+      local kept = read_undelivered(undelivered, id)
+      if not kept then
+        redis.call('ZREM', waiting, id)
+      elseif size <= PAGE_BYTES then
+        for _, part in ipairs({ id, kept.event_id, kept.type, kept.data, kept.sequence, kept.address or '', kept.origin or '' }) do
+          row[#row + 1] = part
+        end
+        size = size + #kept.data
+      end
+    end
+    ids = redis.call('ZRANGE', waiting, 0, PAGE - 1)
+  end
+  return size
+end
 
 local function take(run)
   local record = run_prefix .. run
   local have = redis.pcall('HMGET', record, 'status', 'submitted_at', sink)
-  if have.err or not have[1] then
+  local there = not have.err and have[1]
+  local state, field = state_of(outbox, run_prefix, sink, run)
+  local line = read_line(state, field)
+  line.fence, line.owner = line.fence + 1, owner
+  local row = { 'again', run, line.fence, line.sequence, line.tries, line.refusals, string.format('%d', line.since),
+    there and have[3] or '', there and have[2] or '' }
+  local head = #row
+  bytes = bytes + add_redeliveries(run, row) -- guard: redeliveries-first
+  if #row == head and not there then
     redis.call('ZREM', lines, run)
+    redis.call('HDEL', state, field)
     note_gone(undelivered, most, run, sink)
     return { 'gone', run, sink }
   end
-  local line = read_line(record, sink)
-  line.fence, line.owner = line.fence + 1, owner
-  local row = { 'line', run, line.fence, line.sequence, line.tries, line.refusals, string.format('%d', line.since),
-    have[3] or '', have[2] or '' }
-  local head = #row
-  bytes = bytes + events_after(record, line.cursor, row)
+  if #row == head then
+    row[1] = 'line'
+    bytes = bytes + events_after(record, line.cursor, row)
+  end
   if #row == head then
     redis.call('ZREM', lines, run)
     return nil
   end
-  write_line(record, sink, line)
+  write_line(state, field, line)
   redis.call('ZADD', lines, now + ttl, run)
   return row
 end

@@ -10,9 +10,10 @@ local owner, ttl = ARGV[1], tonumber(ARGV[2])
 local now, words = now_ms(), {}
 for i = 3, #ARGV, 3 do
   local run, sink = ARGV[i], ARGV[i + 1]
-  local record, word = run_prefix .. run, 'lost'
-  if redis.call('HEXISTS', record, 'relay:' .. sink) == 1 then
-    local line = read_line(record, sink)
+  local state, field = state_of(outbox, run_prefix, sink, run)
+  local word = 'lost'
+  if redis.call('HEXISTS', state, field) == 1 then
+    local line = read_line(state, field)
     local same = line.fence == tonumber(ARGV[i + 2])
     if line.owner == owner and same then
       redis.call('ZADD', lines_of(outbox, sink), now + ttl, run)

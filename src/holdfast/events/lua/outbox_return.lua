@@ -12,9 +12,9 @@ local now = now_ms()
 
 local function put_back(at)
   local run, sink, fence, pause, why = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4]
-  local record = run_prefix .. run
-  if redis.call('HEXISTS', record, 'relay:' .. sink) == 0 then return 'stale' end
-  local line = read_line(record, sink)
+  local state, field = state_of(outbox, run_prefix, sink, run)
+  if redis.call('HEXISTS', state, field) == 0 then return 'stale' end
+  local line = read_line(state, field)
   if line.fence ~= fence or (line.owner ~= owner and line.owner ~= '-') then return 'stale' end
   if line.owner == '-' then return 'returned' end
   line.owner = '-'
@@ -23,7 +23,7 @@ local function put_back(at)
     if line.since == 0 then line.since = now end
   end
   if why == 'refused' then line.refusals = line.refusals + 1 end
-  write_line(record, sink, line)
+  write_line(state, field, line)
   redis.call('ZADD', lines_of(outbox, sink), now + pause, run)
   return 'returned'
 end

@@ -1,0 +1,32 @@
+-- Have undelivered events delivered again by whoever holds the line of their run next, in the order of their positions and before
+-- what the feed has next. An event stays among the undelivered until its receiver has taken it, so asking twice changes nothing.
+-- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets), 2 run prefix, 3 undelivered (stream)
+-- ARGV  ids among the undelivered
+-- returns, per id: queued | waiting (it was asked for before) | missing | eventless (it only says that a run left) |
+--   unaddressed (its run has left, and nothing was kept about where its events go)
+-- @include line
+local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
+
+local function redeliver(id)
+  local kept = read_undelivered(undelivered, id)
+  if not kept then return 'missing' end
+  if kept.event_id == '' then return 'eventless' end
+  local run, sink = kept.run_id, kept.sink
+  local state, field = state_of(outbox, run_prefix, sink, run)
+  local there = state == run_prefix .. run
+  if not there and not kept.origin then return 'unaddressed' end
+  local added = redis.call('ZADD', redeliveries_of(outbox, sink, run), 'NX', tonumber(kept.sequence), id)
+  local line = read_line(state, field)
+  if line.owner == '-' then
+    line.tries, line.refusals, line.since = 0, 0, 0 -- the receiver has its whole time again
+    write_line(state, field, line)
+    redis.call('ZADD', lines_of(outbox, sink), 0, run)
+  else
+    redis.call('ZADD', lines_of(outbox, sink), 'NX', 0, run) -- guard: redelivery-leaves-the-holder
+  end
+  return added == 1 and 'queued' or 'waiting'
+end
+
+local words = {}
+for i, id in ipairs(ARGV) do words[i] = redeliver(id) end
+return words

@@ -1,0 +1,59 @@
+-- Move lines past an event that was delivered again, or given up again: then it is noted anew, with the new reason. Only by their
+-- present holder, who lets go of the line after the last one that it knows: the next claim goes on, with the feed if no more wait.
+-- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets), 2 run prefix, 3 undelivered (stream)
+-- ARGV  1 owner, 2 how many undelivered are kept, then per event: run, sink, fence, id among the undelivered,
+--       why it was given up or '', '1' if the holder knows no more, refusals that the next event begins with
+-- returns, per event: moved | done (no longer held) | stale
+-- @include line
+local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
+local owner, most = ARGV[1], ARGV[2]
+local STRIDE = 7
+
+local function note_again(id, why)
+  local parts = {}
+  for name, value in pairs(read_undelivered(undelivered, id) or {}) do
+    parts[#parts + 1] = name
+    parts[#parts + 1] = name == 'error' and why or value
+  end
+  if parts[1] then redis.call('XADD', undelivered, 'MAXLEN', '~', most, '*', unpack(parts)) end
+end
+
+local function let_go(state, field, line, run, sink)
+  local departed = state ~= run_prefix .. run
+  if departed and redis.call('EXISTS', redeliveries_of(outbox, sink, run)) == 0 then
+    redis.call('HDEL', state, field)
+    redis.call('ZREM', lines_of(outbox, sink), run)
+    return
+  end
+  line.owner = '-'
+  write_line(state, field, line)
+  redis.call('ZADD', lines_of(outbox, sink), 0, run)
+end
+
+local function move(at)
+  local run, sink, fence, id = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
+  local why, last, refusals = ARGV[at + 4], ARGV[at + 5] == '1', tonumber(ARGV[at + 6])
+  local state, field = state_of(outbox, run_prefix, sink, run)
+  if redis.call('HEXISTS', state, field) == 0 then return 'stale' end
+  local line = read_line(state, field)
+  if line.fence ~= fence or line.owner ~= owner then return 'stale' end -- guard: redelivered-fence
+  if redis.call('ZREM', redeliveries_of(outbox, sink, run), id) == 1 then
+    if why ~= '' then
+      note_again(id, why)
+    else
+      line.tries, line.since = 0, 0
+    end
+    redis.call('XDEL', undelivered, id)
+    line.refusals = refusals
+  end
+  if last then
+    let_go(state, field, line, run, sink)
+    return 'done'
+  end
+  write_line(state, field, line)
+  return 'moved'
+end
+
+local words = {}
+for at = 3, #ARGV, STRIDE do words[#words + 1] = move(at) end
+return words

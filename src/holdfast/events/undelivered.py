@@ -1,0 +1,181 @@
+"""The undelivered events of a queue's partition: what was given up, and why, until a receiver takes it.
+
+Invariant: an event stays here until its receiver has taken it. Redelivery is asked for here and done by the
+relays, under the fence of the run's line, so it may be asked for any number of times.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import InputError
+from holdfast.events.event import Event
+from holdfast.redis.scripts import load
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import QueueKeys
+
+_REDELIVER = load(__package__, "outbox_redeliver")
+_PAGE = 200
+_LOOKS = 25
+"""Pages that one list reads at most: with a filter it may come back short, and yet not be at its end."""
+_ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}\Z")
+
+_QUEUED = frozenset({b"queued", b"waiting"})
+_UNADDRESSED = b"unaddressed"
+
+
+class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
+    """One undelivered event; ``at`` is when it was given up, in seconds since the epoch."""
+
+    id: str
+    run_id: str
+    event_id: str
+    sequence: int
+    type: str
+    sink: str
+    error: str
+    data: Any
+    at: float
+    tenant: str
+    redelivering: bool = False
+    """Whether a relay is to deliver it again."""
+
+
+class GivenUpPage(msgspec.Struct, frozen=True):
+    """Undelivered events, newest first, and where to go on; an empty cursor means that was all."""
+
+    events: list[GivenUp]
+    cursor: str = ""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What became of a redelivery: how many events relays will deliver again, and why others can't be."""
+
+    queued: int
+    refused: dict[str, str]
+
+
+class Undelivered:
+    """Lists the undelivered events of one partition, and has them delivered again."""
+
+    def __init__(self, keys: QueueKeys, redis: Redis) -> None:
+        self._keys = keys
+        self._redis: Any = redis
+        self._stream = keys.undelivered
+
+    async def list(
+        self, *, limit: int = 50, cursor: str = "", run_id: str = "", sink: str = "", tenant: str = ""
+    ) -> GivenUpPage:
+        """Read events, newest first; ``cursor`` is where the last page ended."""
+        found: list[GivenUp] = []
+        top = _read_cursor(cursor)
+        for _ in range(_LOOKS):
+            page = await self._redis.xrevrange(self._stream, top, "-", count=_PAGE)
+            for event in await self._read(page):
+                if not _matches(event, run_id, sink, tenant):
+                    continue
+                if len(found) == limit:
+                    return GivenUpPage(found, found[-1].id)
+                found.append(event)
+            if len(page) < _PAGE:
+                return GivenUpPage(found)
+            top = f"({page[-1][0].decode()}"
+        return GivenUpPage(found, top[1:])
+
+    async def redeliver(self, *, run_id: str = "", sink: str = "", tenant: str = "") -> Asked:
+        """Have every event that there is now delivered again, or those of a run, sink or tenant."""
+        queued, refused = 0, dict[str, str]()
+        async for page in self._there_now():
+            wanted = [event for event in page if _matches(event, run_id, sink, tenant)]
+            words = await self._ask([event.id for event in wanted])
+            queued += sum(word in _QUEUED for word in words)
+            for event, word in zip(wanted, words, strict=True):
+                if word == _UNADDRESSED:
+                    refused[event.id] = (
+                        f"event {event.sequence} of run {event.run_id} can't be delivered again: "
+                        "the run has left, and where its events go was not kept"
+                    )
+        return Asked(queued, refused)
+
+    async def _ask(self, ids: Sequence[str]) -> Sequence[bytes]:
+        keys = [self._keys.outbox, self._keys.run_prefix, self._stream]
+        return await _REDELIVER(self._redis, keys, ids) if ids else []
+
+    async def _there_now(self) -> AsyncIterator[Sequence[GivenUp]]:
+        """Oldest first, up to the newest of this moment: what is given up again meanwhile is not met."""
+        newest = await self._redis.xrevrange(self._stream, count=1)
+        start, page = "-", newest
+        while page:
+            page = await self._redis.xrange(self._stream, start, newest[0][0], count=_PAGE)
+            yield await self._read(page)
+            start = f"({page[-1][0].decode()}" if page else start
+
+    async def _read(self, page: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Sequence[GivenUp]:
+        """Read entries, and look up what they don't tell: if they wait for a relay, and whose run it was."""
+        if not page:
+            return []
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for entry, fields in page:
+                run_id, sink = _text(fields, b"run_id"), _text(fields, b"sink")
+                pipe.zscore(self._keys.redeliveries(sink, run_id), entry)
+                pipe.hget(self._keys.run(run_id), "tenant")
+            replies = await pipe.execute(raise_on_error=False)
+        return [
+            _given_up(entry, fields, score=replies[2 * at], tenant=replies[2 * at + 1])
+            for at, (entry, fields) in enumerate(page)
+        ]
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    tenant: str = ""
+
+
+def _given_up(entry: bytes, fields: dict[bytes, bytes], *, score: object, tenant: object) -> GivenUp:
+    sequence = _text(fields, b"sequence")
+    origin = fields.get(b"origin", b"")
+    # Kept with the event, so that it counts also once the run has left or another has its id.
+    owner = msgspec.json.decode(origin, type=_Owner).tenant if origin else _decoded(tenant)
+    return GivenUp(
+        id=entry.decode(),
+        run_id=_text(fields, b"run_id"),
+        event_id=_text(fields, b"event_id"),
+        sequence=int(sequence) if sequence.isdecimal() else 0,
+        type=_text(fields, b"type"),
+        sink=_text(fields, b"sink"),
+        error=_text(fields, b"error"),
+        data=Event.of(entry, {b"data": fields.get(b"data") or b"null"}).data,
+        at=int(entry.partition(b"-")[0]) / 1000,
+        tenant=owner,
+        redelivering=isinstance(score, (int, float)),
+    )
+
+
+def _matches(event: GivenUp, run_id: str, sink: str, tenant: str) -> bool:
+    return (
+        (not run_id or event.run_id == run_id)
+        and (not sink or event.sink == sink)
+        and (not tenant or event.tenant == tenant)  # guard: undelivered-of-tenant
+    )
+
+
+def _read_cursor(cursor: str) -> str:
+    if not cursor:
+        return "+"
+    if not _ENTRY_ID.match(cursor):
+        raise InputError(f"cursor {cursor[:80]!r} was not given out by a previous page")
+    return f"({cursor}"
+
+
+def _text(fields: dict[bytes, bytes], name: bytes) -> str:
+    return fields.get(name, b"").decode(errors="replace")
+
+
+def _decoded(raw: object) -> str:
+    return raw.decode(errors="replace") if isinstance(raw, bytes) else ""
