@@ -156,7 +156,12 @@ class RelaySettings(Section, frozen=True, kw_only=True):
         about("Whether webhooks may point to private and loopback addresses."),
     ] = False
     poll_seconds: Annotated[
-        float, about("How often an idle relay looks for new events.", ge=0.001, le=60)
+        float,
+        about(
+            "The shortest time between two looks for new events; without notifications, how often to look.",
+            ge=0.001,
+            le=60,
+        ),
     ] = 0.05
     breaker_failures: Annotated[
         int, about("Failures after which a receiver is not called for a while.", ge=1, le=10_000)

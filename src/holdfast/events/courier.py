@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.events.event import Event
     from holdfast.events.origin import Origin
     from holdfast.events.outbox import Line, Outbox, Redelivery
-    from holdfast.events.pace import Pace, Slots
+    from holdfast.events.pace import Pace, Slots, Wakeup
     from holdfast.events.sinks.destinations import Destinations
     from holdfast.events.sinks.poster import Poster
     from holdfast.events.sinks.request import Request, Sink
@@ -59,8 +59,10 @@ class Courier:
         slots: Slots,
         pace: Pace,
         hold: Hold,
+        wakeup: Wakeup,
         metrics: Metrics,
     ) -> None:
+        self.wakeup = wakeup
         self._queue = origins.queue
         self._outbox = outbox
         self._sink = sink
@@ -83,10 +85,10 @@ class Courier:
             while not self._pace.stopping:
                 await self._pace.either(self._slots.wait())
                 if self._slots.free > 0 and not self._pace.stopping:
-                    await self._pace.round(lambda: self._claim(group))
+                    await self._pace.round(lambda: self._claim(group), self.wakeup)
 
-    async def _claim(self, group: asyncio.TaskGroup) -> bool:
-        """Take lines that are due; True if there may be more."""
+    async def _claim(self, group: asyncio.TaskGroup) -> float:
+        """Take lines that are due; return how long none will be: 0 if there may be more."""
         asked = asyncio.get_running_loop().time()
         claimed = await self._outbox.claim(self._sink.name, self._slots.free)
         for line in claimed.lines:
@@ -95,7 +97,7 @@ class Courier:
         for run_id in claimed.gone:
             self._undelivered.inc()
             _log.warning("run left before its events were delivered", run_id=run_id, sink=self._sink.name)
-        return claimed.looked > 0
+        return 0.0 if claimed.looked else claimed.due_seconds
 
     # -- one line
 
@@ -114,6 +116,8 @@ class Courier:
             self._metrics.redis_errors.labels(type(exc).__name__).inc()  # the line is due when its lease ends
         finally:
             self._slots.give()
+            # The line may be due again soon: the next claim reads how soon.
+            self.wakeup.set()  # guard: line-ended-wakes
 
     async def _carry(self, line: Line) -> None:
         """Deliver the line's events until there are no more, one is not taken, or we are to stop."""

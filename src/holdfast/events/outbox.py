@@ -7,11 +7,13 @@ only moves forward, past one event after the other, under the fence of that hold
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.events.event import Event
+from holdfast.events.notifications import Notifications
 from holdfast.events.origin import Origin
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import DISCONNECTS
@@ -19,8 +21,9 @@ from holdfast.redis.command import command
 from holdfast.redis.scripts import Script, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from holdfast.events.pace import Wakeup
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import QueueKeys
 
@@ -96,6 +99,8 @@ class Spread(msgspec.Struct):
     """What one look at the runs with news found."""
 
     looked: int = 0
+    due_seconds: float = math.inf
+    """When the next one is due that waits for its time."""
     unrouted: list[Unrouted] = msgspec.field(default_factory=list[Unrouted])
     gone: list[str] = msgspec.field(default_factory=list[str])
     unserved: list[str] = msgspec.field(default_factory=list[str])
@@ -105,6 +110,8 @@ class Claimed(msgspec.Struct):
     """What one look at the lines of a sink found."""
 
     looked: int = 0
+    due_seconds: float = math.inf
+    """When the next line is due: its pause is over, or its holder's lease."""
     lines: list[Line] = msgspec.field(default_factory=list[Line])
     gone: list[str] = msgspec.field(default_factory=list[str])
 
@@ -130,10 +137,10 @@ class Outbox:
     async def spread(self) -> Spread:
         """Spread runs with news over their lines."""
         keys = [self._outbox, self._run_prefix, self._undelivered]
-        looked, *rows = await _SPREAD(
+        looked, due_ms, *rows = await _SPREAD(
             self._redis, keys, [self._ttl_ms, _CLAIM_MOST, self._event_api, UNDELIVERED_MOST]
         )
-        spread = Spread(looked)
+        spread = Spread(looked, _due_seconds(due_ms))
         for kind, *row in rows:
             match kind:
                 case b"unrouted":
@@ -149,8 +156,8 @@ class Outbox:
         """Take at most ``count`` lines of a sink that are due."""
         keys = [self._outbox, self._run_prefix, self._undelivered]
         args = [self._owner, self._ttl_ms, min(count, _CLAIM_MOST), sink, UNDELIVERED_MOST]
-        now_ms, looked, *rows = await _CLAIM(self._redis, keys, args)
-        claimed = Claimed(looked)
+        now_ms, looked, due_ms, *rows = await _CLAIM(self._redis, keys, args)
+        claimed = Claimed(looked, _due_seconds(due_ms))
         for kind, *row in rows:
             match kind:
                 case b"line":
@@ -235,6 +242,10 @@ class Outbox:
         words = await _RENEW(redis, [self._outbox, self._run_prefix], args)
         return [word != b"lost" for word in words]
 
+    def notifications(self, notify: Callable[[], None], loops: Sequence[Wakeup]) -> Notifications:
+        """What calls ``notify`` when a run has new events."""
+        return Notifications(self._keys.outbox_notify, self._redis, notify=notify, loops=loops)
+
     async def waiting(self, sink: str) -> int:
         """How many lines of a sink have something to deliver."""
         return await command(self._redis, "ZCARD", self._keys.outbox_lines(sink))
@@ -317,6 +328,10 @@ def _again(flat: Sequence[bytes]) -> list[Redelivery]:
         )
         for entry, event_id, kind, data, sequence, address, origin in rows
     ]
+
+
+def _due_seconds(ms: int) -> float:
+    return math.inf if ms < 0 else ms / 1000
 
 
 def _text(raw: bytes) -> str:

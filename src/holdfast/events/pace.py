@@ -1,9 +1,15 @@
-"""How a relay's loops go: a round, then a rest unless there may be more to do, until somebody says stop."""
+"""How a relay's loops go: a round, then a rest until there may be more to do, until the relay stops.
+
+The scripts that append an event also publish a notification on the outbox's channel, so an idle loop waits
+instead of polling. A notification may be lost, and older versions publish none: the loops look from time to
+time, and often while they find events that nobody has announced.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Final
 
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.telemetry.logs import get_logger
@@ -14,6 +20,10 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 _TROUBLE_SECONDS = 0.5
+_LOOK_SECONDS: Final = 5.0
+"""How often a loop looks that is notified of new events."""
+_UNANNOUNCED_SECONDS: Final = 600.0
+"""How long a relay polls after it has found an event that nobody has announced."""
 
 _log = get_logger(__name__)
 
@@ -48,6 +58,7 @@ class Pace:
         self._poll_seconds = poll_seconds
         self._metrics = metrics
         self._stop = asyncio.Event()
+        self._poll_until = 0.0
 
     @property
     def stopping(self) -> bool:
@@ -58,6 +69,13 @@ class Pace:
         """End every rest, and every loop after its round."""
         self._stop.set()
 
+    def found_unannounced(self) -> None:
+        """Poll for a while: some processes don't publish what they append, or may not."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._poll_until:
+            _log.info("relay polls: there were events without a notification", seconds=_UNANNOUNCED_SECONDS)
+        self._poll_until = now + _UNANNOUNCED_SECONDS
+
     async def either(self, waiting: Coroutine[None, None, object]) -> None:
         """Wait for this, or for the end."""
         tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._stop.wait())]
@@ -67,15 +85,46 @@ class Pace:
             for task in tasks:
                 task.cancel()
 
-    async def round(self, work: Callable[[], Awaitable[bool]]) -> None:
-        """Do one round, and rest if there was nothing to do or Redis is away."""
+    async def round(self, work: Callable[[], Awaitable[float]], wakeup: Wakeup) -> None:
+        """Do one round, and rest until ``wakeup``, or for as long as the work returns: 0 goes on at once.
+
+        Two rounds are ``poll_seconds`` apart at least, unless there was something to do.
+        """
+        now = asyncio.get_running_loop().time
+        next_round = now() + self._poll_seconds
+        wakeup.clear()
         try:
-            more = await work()
+            rest = await work()
         except TROUBLE as exc:
             self._metrics.redis_errors.labels(type(exc).__name__).inc()
             if not isinstance(exc, DISCONNECTS):
                 _log.error("the outbox can't be read", error=str(exc))
             await self.either(asyncio.sleep(_TROUBLE_SECONDS))
             return
-        if not more:
-            await self.either(asyncio.sleep(self._poll_seconds))
+        if rest > 0:
+            polls = now() < self._poll_until or not wakeup.listening
+            await self.either(wakeup.wait(min(rest, self._poll_seconds if polls else _LOOK_SECONDS)))
+            await self.either(asyncio.sleep(max(next_round - now(), 0.0)))
+
+
+class Wakeup:
+    """Ends the rest of one loop."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.listening = False
+        """Whether the loop is notified of new events; else it polls."""
+
+    def set(self) -> None:
+        """End the rest of the loop."""
+        self._event.set()
+
+    def clear(self) -> None:
+        """Forget what was notified before a round."""
+        self._event.clear()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until it is set, for so long at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()

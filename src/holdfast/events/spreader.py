@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.events.origin import Origin, read_origin
+from holdfast.events.pace import Wakeup
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.events.origin import Address
     from holdfast.events.outbox import Line, Outbox, Unrouted
     from holdfast.events.pace import Pace
@@ -52,22 +56,48 @@ class Origins:
 
 
 class Spreader:
-    """Spreads what one queue has for the outside."""
+    """Spreads what one queue has for the outside, and wakes the couriers that are to deliver it."""
 
-    def __init__(self, outbox: Outbox, origins: Origins, pace: Pace, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        origins: Origins,
+        pace: Pace,
+        metrics: Metrics,
+        couriers: Sequence[Wakeup] = (),
+    ) -> None:
+        self.wakeup = Wakeup()
         self._outbox = outbox
         self._origins = origins
         self._pace = pace
         self._metrics = metrics
+        self._couriers = couriers
         self._warned = False
+        self._notified = False
+        self._expected_at = 0.0
+        """When the loop knew that there would be something to do, by the event loop's time."""
+
+    def notify(self) -> None:
+        """Look now: a run has new events."""
+        self._notified = True
+        self.wakeup.set()
 
     async def run(self) -> None:
         """Spread until the pace says stop."""
         while not self._pace.stopping:
-            await self._pace.round(self._round)
+            await self._pace.round(self._round, self.wakeup)
 
-    async def _round(self) -> bool:
+    async def _round(self) -> float:
+        now = asyncio.get_running_loop().time()
+        announced, self._notified = self._notified or now >= self._expected_at, False
         spread = await self._outbox.spread()
+        # Of those that notify each other another one may have spread the run: its lines are for all of us.
+        if spread.looked or announced:
+            for courier in self._couriers:
+                courier.set()
+        if spread.looked and not announced and self.wakeup.listening:
+            self._pace.found_unannounced()
+        self._expected_at = now if spread.looked else now + spread.due_seconds
         addresses = [(run.run_id, self._origins.learn(run)[1]) for run in spread.unrouted]
         await self._outbox.route([(run_id, each.webhook, each.push) for run_id, each in addresses])
         for run_id in spread.gone:
@@ -79,4 +109,4 @@ class Spreader:
                 "events for the Event API wait, and this relay has no event_api.url (EVENT_API_URL)",
                 queue=self._origins.queue,
             )
-        return spread.looked > 0
+        return 0.0 if spread.looked else spread.due_seconds

@@ -97,6 +97,12 @@ DATA_MODEL = (
         "lease); how far the sink has been told is in the run's record as `relay:<name>`",
     ),
     KeyDoc(
+        "{agent-queue}:outbox:notify",
+        "channel",
+        "-",
+        "a run has new events for the outside, or undelivered ones are to be delivered again: wakes relays",
+    ),
+    KeyDoc(
         "{agent-queue}:outbox:redeliver:<name>:<id>",
         "zset",
         "permanent",

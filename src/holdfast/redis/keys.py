@@ -90,6 +90,11 @@ class QueueKeys(msgspec.Struct, frozen=True):
         """The runs with events for one sink."""
         return f"{self.outbox}:{sink}"
 
+    @property
+    def outbox_notify(self) -> str:
+        """The channel on which relays are notified of new events."""
+        return f"{self.outbox}:notify"
+
     def redeliveries(self, sink: str, run_id: str) -> str:
         """The undelivered events of a run that are to be delivered to a sink again."""
         return f"{self.outbox}:redeliver:{sink}:{run_id}"

@@ -15,7 +15,7 @@ import uvloop
 
 from holdfast.events.courier import Courier
 from holdfast.events.outbox import Outbox
-from holdfast.events.pace import Pace, Slots
+from holdfast.events.pace import Pace, Slots, Wakeup
 from holdfast.events.sinks.destinations import Destinations
 from holdfast.events.sinks.eventapi import EventApi
 from holdfast.events.sinks.push import Push
@@ -126,7 +126,9 @@ class Relay:
                     async with asyncio.TaskGroup() as delivering:
 
                         def serve(name: str, outbox: Outbox) -> None:
-                            for each in self._loops(poster, keeper, name, outbox):
+                            notifications, *loops = self._loops(poster, keeper, name, outbox)
+                            upkeep.append(group.create_task(notifications))
+                            for each in loops:
                                 delivering.create_task(each)
 
                         for name, outboxes in self._outboxes.items():
@@ -163,9 +165,13 @@ class Relay:
     def _loops(
         self, poster: Poster, keeper: Keeper, name: str, outbox: Outbox
     ) -> Generator[Coroutine[None, None, None]]:
-        """A spreader per partition of a queue, and a courier per partition and sink."""
+        """What wakes the others first; then a partition's spreader, and its courier for each sink."""
         origins, leases = Origins(name, outbox), LineLeases(outbox, self.name)
-        yield Spreader(outbox, origins, self._pace, self._metrics).run()
+        wakeups = {sink: Wakeup() for sink in self._sinks}
+        couriers = tuple(wakeups.values())
+        spreader = Spreader(outbox, origins, self._pace, self._metrics, couriers)
+        yield outbox.notifications(spreader.notify, (spreader.wakeup, *couriers)).run()
+        yield spreader.run()
         for sink in self._sinks.values():
             yield Courier(
                 outbox,
@@ -177,6 +183,7 @@ class Relay:
                 slots=self._slots[sink.name],
                 pace=self._pace,
                 hold=_holder(keeper, leases),
+                wakeup=wakeups[sink.name],
                 metrics=self._metrics,
             ).run()
 

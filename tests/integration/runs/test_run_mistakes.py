@@ -21,6 +21,7 @@ STEPS = "tests/integration/runs/test_steps.py"
 EXPIRY = "tests/integration/runs/test_expiry.py"
 DEAD = "tests/integration/runs/test_deadletter.py"
 RELAY = "tests/integration/events/test_relay.py"
+IDLE = "tests/integration/events/test_relay_idle.py"
 REDELIVERY = "tests/integration/events/test_redelivery.py"
 RELAYED = "tests/integration/events/test_relay_of_runs.py"
 INVOKE = "tests/unit/agents/test_invoke.py"
@@ -65,6 +66,16 @@ MISTAKES = [
         "a relay that lost the line takes an undelivered event off the list",
         removed("redelivered-fence"),
         f"{REDELIVERY}::test_a_stale_holder_moves_nothing",
+    ),
+    Mistake(
+        "relays are not notified of new events",
+        removed("relay-notified"),
+        f"{IDLE}::test_what_comes_after_a_rest_is_delivered_by_notification",
+    ),
+    Mistake(
+        "a line that failed is forgotten until the next look",
+        replaced("line-ended-wakes", "self.wakeup.set()", "pass"),
+        f"{IDLE}::test_a_try_that_failed_is_repeated_when_its_pause_is_over",
     ),
     Mistake(
         "XCLAIM steals the entry back",

@@ -103,14 +103,16 @@ class Outside:
         await self.redis.hset(self.keys.run(run_id), mapping={**fields, "message": envelope})
         return run_id
 
-    async def say(self, run_id: str, *kinds: str, data: Any = None) -> list[str]:
+    async def say(self, run_id: str, *kinds: str, data: Any = None, announced: bool = True) -> list[str]:
         """Append events; return their ids."""
         async with self.redis.pipeline(transaction=True) as pipe:
             for kind in kinds:
                 pipe.zadd(self.keys.outbox, {run_id: 0}, nx=True)
                 pipe.xadd(self.keys.feed(run_id), {"type": kind, "data": msgspec.json.encode(data)})
+            if announced:
+                pipe.publish(self.keys.outbox_notify, "events")
             replies = await pipe.execute()
-        return [reply.decode() for reply in replies[1::2]]
+        return [reply.decode() for reply in replies[1 : 2 * len(kinds) : 2]]
 
     async def emptied(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until nothing is left to deliver."""

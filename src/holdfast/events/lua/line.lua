@@ -7,6 +7,12 @@ local function lines_of(outbox, sink)
   return outbox .. ':' .. sink
 end
 
+-- How long nothing of a set by when to look is due, in ms; -1 if there is nothing in it.
+local function due_in(places, now)
+  local first = redis.call('ZRANGE', places, 0, 0, 'WITHSCORES')
+  return first[2] and math.max(math.ceil(tonumber(first[2]) - now), 0) or -1
+end
+
 -- The undelivered events that a line delivers again, by their position (zset); they come before what the feed has next.
 local function redeliveries_of(outbox, sink, run)
   return outbox .. ':redeliver:' .. sink .. ':' .. run

@@ -2,7 +2,7 @@
 -- Records and feeds are named by what is read, so they can't be declared: they share the queue's hash tag.
 -- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets: run -> when to look, ms), 2 run prefix, 3 undelivered (stream)
 -- ARGV  1 owner, 2 ttl ms, 3 how many to look at, 4 sink, 5 how many undelivered are kept
--- returns { Redis TIME in ms, how many were looked at, then rows:
+-- returns { Redis TIME in ms, how many were looked at, ms until the next is due or -1, then rows:
 --   { line, run, fence, position of the last event dealt with, tries, refusals, failing since ms, address, submitted_at,
 --     then per event: id, type, data }
 --   { again, …the same, then per event to deliver again: id among the undelivered, id, type, data, position, address, origin }
@@ -15,7 +15,7 @@ local REPLY_BYTES = 2097152
 
 local lines = lines_of(outbox, sink)
 local now = now_ms()
-local rows, bytes = { now, 0 }, 0
+local rows, bytes = { now, 0, -1 }, 0
 
 -- Add what a line delivers again: a page of it. What is not kept any more is passed over.
 local function add_redeliveries(run, row)
@@ -73,4 +73,5 @@ for _, run in ipairs(redis.call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0,
   rows[2] = rows[2] + 1
   rows[#rows + 1] = take(run)
 end
+rows[3] = due_in(lines, now)
 return rows

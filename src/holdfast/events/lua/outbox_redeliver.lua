@@ -29,4 +29,5 @@ end
 
 local words = {}
 for i, id in ipairs(ARGV) do words[i] = redeliver(id) end
+redis.pcall('PUBLISH', outbox .. ':notify', 'redeliver') -- for relays; who may not use the channel leaves them to their next look
 return words

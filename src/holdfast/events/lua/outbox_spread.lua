@@ -3,7 +3,7 @@
 -- KEYS  1 outbox (zset: run -> when to look, ms), 2 run prefix, 3 undelivered (stream)
 -- ARGV  1 how long nobody else looks at a run that the caller must route, ms, 2 how many to look at,
 --       3 '1' if there is an Event API, 4 how many undelivered are kept
--- returns { how many were looked at, then rows:
+-- returns { how many were looked at, ms until the next is due or -1, then rows:
 --   { unrouted, run, agent, thread, tenant, submitted_at, message }: nobody has said yet where its events go (outbox_route)
 --   { gone, run, '' }: it left before all was delivered, which is noted among the undelivered
 --   { unserved, run }: only the Event API can be meant, and the caller has none }
@@ -14,7 +14,7 @@ local aside, room, event_api, most = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[
 local REPLY_BYTES, UNSERVED_MS = 2097152, 5000
 
 local now = now_ms()
-local rows, bytes = { 0 }, 0
+local rows, bytes = { 0, -1 }, 0
 
 local function look(run)
   local have = redis.pcall('HMGET', run_prefix .. run, 'webhook', 'push', 'agent', 'thread', 'tenant', 'submitted_at', 'message',
@@ -46,4 +46,5 @@ for _, run in ipairs(redis.call('ZRANGEBYSCORE', outbox, '-inf', now, 'LIMIT', 0
   rows[1] = rows[1] + 1
   rows[#rows + 1] = look(run)
 end
+rows[2] = due_in(outbox, now)
 return rows

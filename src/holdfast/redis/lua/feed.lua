@@ -5,7 +5,9 @@ local function append_event(record, kind, data, outbox)
   if outbox == nil then outbox = redis.call('HGET', record, 'outbox') end
   -- `<queue>:outbox` beside `<queue>:run:<id>`: what follows in the record's name is the id. Anything else is no outbox of ours.
   if outbox and record:sub(1, #outbox - 2) == outbox:sub(1, -7) .. 'run:' then
-    redis.call('ZADD', outbox, 'NX', 0, record:sub(#outbox - 1))
+    local added = redis.call('ZADD', outbox, 'NX', 0, record:sub(#outbox - 1))
+    -- A user that may not use the channel leaves the relays to their next look.
+    if added == 1 then redis.pcall('PUBLISH', outbox .. ':notify', 'events') end -- guard: relay-notified
   end
   local feed = record .. ':events'
   local id = redis.pcall('XADD', feed, '*', 'type', kind, 'data', data)
