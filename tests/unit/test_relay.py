@@ -7,16 +7,17 @@ import pytest
 from holdfast.config import RelaySettings, load
 from holdfast.errors import ConfigError
 from holdfast.events.cloudevent import trace_headers
-from holdfast.events.event import Event, order
+from holdfast.events.event import FINAL, Event, order
 from holdfast.events.origin import Origin, read_origin
 from holdfast.events.patience import given_up, pause_seconds
 from holdfast.events.sinks.addresses import is_literal, is_public
 from holdfast.events.sinks.destinations import Destinations
 from holdfast.events.sinks.eventapi import EventApi
 from holdfast.events.sinks.poster import Poster
-from holdfast.events.sinks.push import Push
+from holdfast.events.sinks.push import LIFECYCLE, Push
 from holdfast.events.sinks.request import Answer, Request, Verdict, read_retry_after
 from holdfast.events.sinks.webhook import Webhook
+from holdfast.runs.emit import RESERVED
 
 EVENT = Event("1700000000000-0", "said", {"x": 1}, 1700000000.0)
 ORIGIN = Origin(run_id="r", queue="q")
@@ -33,6 +34,11 @@ ORIGIN = Origin(run_id="r", queue="q")
 )
 def test_what_an_answer_means(status, verdict):
     assert Answer(status=status).verdict is verdict
+
+
+def test_an_a2a_client_gets_a_message_for_ends_and_questions_but_for_nothing_else_that_is_ours():
+    """Fails if a new type of the system's events is not decided about."""
+    assert RESERVED - LIFECYCLE == FINAL | {"interrupted"}
 
 
 def test_an_address_that_must_not_be_called_is_impossible():

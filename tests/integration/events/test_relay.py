@@ -430,11 +430,19 @@ async def test_a2a_clients_are_told_by_push_notifications(redis, redis_settings,
         outside.relay()
         await outside.run("a", push={"url": receiver.url, "token": "tok"}, thread_id="ctx")
         await outside.say("a", "submitted")
+        for kind in ("started", "handed_back", "reclaimed"):
+            await outside.say("a", kind, data={"attempt": 1, "fence": 1, "owner": "worker-7f9c-abcde"})
+        await outside.say("a", "thinking", data={"depth": 3})
         await outside.say("a", "chunk", data="Hel")
         await outside.say("a", "interrupted", data={"index": 1, "value": "ok?"})
         await outside.say("a", "succeeded", data={"result": 42})
         await outside.emptied()
-    submitted, chunk, interrupted, succeeded = (got.event for got in receiver.got)
+    submitted, *ours, thinking, chunk, interrupted, succeeded = (got.event for got in receiver.got)
+    for update in ours:  # what we say of the run is no message of the agent, and names our pods
+        assert update["statusUpdate"]["status"]["state"] == "TASK_STATE_WORKING"
+        assert "message" not in update["statusUpdate"]["status"]
+    assert "worker-7f9c" not in str([got.body for got in receiver.got])
+    assert thinking["statusUpdate"]["status"]["message"]["parts"] == [{"data": {"depth": 3}}]
     assert all(got.headers["x-a2a-notification-token"] == "tok" for got in receiver.got)
     assert submitted["statusUpdate"]["status"]["state"] == "TASK_STATE_SUBMITTED"
     assert (submitted["statusUpdate"]["taskId"], submitted["statusUpdate"]["contextId"]) == ("a", "ctx")

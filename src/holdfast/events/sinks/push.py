@@ -24,6 +24,15 @@ STATES: Final = {
 """What an event says of the task; after any other it is working."""
 
 
+LIFECYCLE: Final = frozenset(
+    {
+        *("submitted", "adopted", "queued", "delayed", "started", "running", "retrying", "handed_back"),
+        *("reclaimed", "replayed", "restored", "resumed", "parked", "unparked"),
+    }
+)
+"""What the system says of a run: never a message of the agent, since it names our pods, fences and limits."""
+
+
 class _Authentication(msgspec.Struct, frozen=True):
     scheme: str = ""
     schemes: list[str] = []
@@ -73,7 +82,7 @@ def _update(origin: Origin, event: Event, sequence: int) -> dict[str, Any]:
         "state": STATES.get(event.type, "TASK_STATE_WORKING"),
         "timestamp": rfc3339(event.at),
     }
-    if event.data not in (None, {}, ""):
+    if event.type not in LIFECYCLE and event.data not in (None, {}, ""):
         status["message"] = {
             "messageId": event_name(origin, sequence),
             "role": "ROLE_AGENT",
