@@ -38,7 +38,7 @@ def test_what_an_answer_means(status, verdict):
 
 def test_an_a2a_client_gets_a_message_for_ends_and_questions_but_for_nothing_else_that_is_ours():
     """Fails if a new type of the system's events is not decided about."""
-    assert RESERVED - LIFECYCLE == FINAL | {"interrupted"}
+    assert FINAL | {"interrupted"} == RESERVED - LIFECYCLE
 
 
 def test_an_address_that_must_not_be_called_is_impossible():

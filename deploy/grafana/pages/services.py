@@ -53,10 +53,11 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Waiting",
-                    "Runs with events that are not delivered yet; receivers that are down.",
+                    "Events that are not delivered yet, and the runs that they are of; receivers that are down.",
                     "short",
                     (
-                        Query(gauge("relay_waiting", by="queue, sink"), "{{queue}} {{sink}}"),
+                        Query(gauge("relay_events_waiting", by="queue, sink"), "{{queue}} {{sink}} events"),
+                        Query(gauge("relay_waiting", by="queue, sink"), "{{queue}} {{sink}} runs"),
                         Query(gauge("relay_receivers_down", by="namespace", selector=HERE), "receivers down"),
                     ),
                 ),

@@ -34,11 +34,13 @@ _MOVE = load(__package__, "outbox_move")
 _REDELIVERED = load(__package__, "outbox_redelivered")
 _RETURN = load(__package__, "outbox_return")
 _RENEW = load(__package__, "outbox_renew")
+_WAITING = load(__package__, "outbox_waiting")
 
 UNDELIVERED_MOST: Final = 100_000
 """Undelivered events that are kept: the oldest leave first, so that a dead receiver can't fill Redis."""
 
 _CLAIM_MOST = 100
+_COUNT_MOST = 1000
 _RETRY_SECONDS = 0.2
 _LONGEST_REASON = 1000
 _LINE_FIELDS = 8
@@ -114,6 +116,13 @@ class Claimed(msgspec.Struct):
     """When the next line is due: its pause is over, or its holder's lease."""
     lines: list[Line] = msgspec.field(default_factory=list[Line])
     gone: list[str] = msgspec.field(default_factory=list[str])
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """What waits for one sink; with many runs the events are estimated from some of them."""
+
+    runs: int
+    events: int
 
 
 class Outbox:
@@ -246,9 +255,10 @@ class Outbox:
         """What calls ``notify`` when a run has new events."""
         return Notifications(self._keys.outbox_notify, self._redis, notify=notify, loops=loops)
 
-    async def waiting(self, sink: str) -> int:
-        """How many lines of a sink have something to deliver."""
-        return await command(self._redis, "ZCARD", self._keys.outbox_lines(sink))
+    async def waiting(self, sink: str) -> Waiting:
+        """How many runs have events for a sink, and how many events that are."""
+        keys = [self._outbox, self._run_prefix]
+        return Waiting(*await _WAITING(self._redis, keys, [sink, _COUNT_MOST]))
 
     async def undelivered(self) -> int:
         """How many undelivered events are kept."""

@@ -197,8 +197,10 @@ class Relay:
             for name, outboxes in self._outboxes.items():
                 with self._presence.patiently():
                     for sink in self._sinks:
-                        waiting = sum([await outbox.waiting(sink) for outbox in outboxes])
-                        self._metrics.relay_waiting.labels(name, sink).set(waiting)
+                        waiting = [await outbox.waiting(sink) for outbox in outboxes]
+                        self._metrics.relay_waiting.labels(name, sink).set(sum(each.runs for each in waiting))
+                        events = sum(each.events for each in waiting)
+                        self._metrics.relay_events_waiting.labels(name, sink).set(events)
                     kept = sum([await outbox.undelivered() for outbox in outboxes])
                     self._metrics.relay_undelivered_kept.labels(name).set(kept)
             await asyncio.sleep(_GAUGES_SECONDS)

@@ -66,6 +66,11 @@ class RelayMetrics:
     )
     relay_post_seconds: Tallies = tallies("Time a receiver took to answer.", "sink", buckets=SECONDS)
     relay_waiting: Gauge = gauge("Runs with events for a sink that are not delivered yet.", "queue", "sink")
+    relay_events_waiting: Gauge = gauge(
+        "Events for a sink that are not delivered yet; estimated where more than 1,000 runs have some.",
+        "queue",
+        "sink",
+    )
     relay_undelivered_kept: Gauge = gauge("Undelivered events that are kept.", "queue")
     relay_receivers_down: Gauge = gauge("Receivers that this relay does not call now because they are down.")
 

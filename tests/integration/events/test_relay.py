@@ -21,6 +21,8 @@ import structlog
 
 from holdfast.config import LogSettings
 from holdfast.events.sinks.poster import _AnswerTimeout
+from holdfast.events.undelivered import Undelivered
+from holdfast.services import relay as services_relay
 from holdfast.telemetry.logs import LateLogger, configure
 from tests.support.events.event_receiver import Receiver, in_order
 from tests.support.events.relays import Outside
@@ -315,6 +317,24 @@ async def test_a_webhook_that_rejects_is_tried_longer_than_one_that_refuses_the_
         assert [letter["error"] for letter in await outside.undelivered()] == [
             "the receiver answered 404 (20 times)"
         ] * 3
+
+
+async def test_the_events_that_wait_are_counted_not_only_their_runs(outside, receiver, monkeypatch):
+    monkeypatch.setattr(services_relay, "_GAUGES_SECONDS", 0.05)
+    receiver.behave = lambda path, body: 204 if json.loads(body)["id"] == "a/1" else 503
+    running = outside.relay()
+    for run, count in (("a", 8), ("b", 3)):
+        await outside.run(run)
+        await outside.say(run, *["chunk"] * count)
+    labels = {"queue": "agent-queue", "sink": "eventapi"}
+    await until(lambda: running.count("relay_events_waiting", **labels), lambda count: count == 7 + 3)
+    await until(lambda: running.count("relay_waiting", **labels) == 2)
+    receiver.behave = lambda path, body: 422
+    await outside.emptied()
+    await until(lambda: running.count("relay_events_waiting", **labels) == 0)
+    receiver.behave = lambda path, body: 503
+    await Undelivered(outside.keys, outside.redis).redeliver(run_id="a")
+    await until(lambda: running.count("relay_events_waiting", **labels) == 7)
 
 
 async def test_a_webhook_that_is_gone_is_given_up_at_once(redis, redis_settings, receiver):
