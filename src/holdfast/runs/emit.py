@@ -84,7 +84,7 @@ class Emitter:
         for row in rows:
             args += row
         words = await self._until_answered(args)
-        self._appended.inc(len(rows))
+        self._appended.inc(sum(word != b"stale" for word in words))
         return [
             LeaseLost(f"run {row[0]} has moved on from fence {row[1]}: its events are refused")
             if word == b"stale"

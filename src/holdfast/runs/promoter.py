@@ -11,6 +11,7 @@ from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from holdfast.runs.partition import Partition
+    from holdfast.telemetry.metrics import Metrics
 
 _PROMOTE = load(__package__, "promote")
 _BATCH = 100
@@ -24,8 +25,11 @@ _log = get_logger(__name__)
 class Promoter:
     """Watches the delayed set of one queue."""
 
-    def __init__(self, queue: Partition, *, longest_seconds: float = LONGEST_SECONDS) -> None:
+    def __init__(
+        self, queue: Partition, metrics: Metrics, *, longest_seconds: float = LONGEST_SECONDS
+    ) -> None:
         self._queue = queue
+        self._events_appended = metrics.events_appended.labels(queue.name)
         self._longest = longest_seconds
         keys = queue.keys
         self._keys = [
@@ -57,4 +61,5 @@ class Promoter:
     async def run_once(self) -> tuple[int, int]:
         """Promote one batch; return how many moved and in how many ms the next is due (-1: none waits)."""
         moved, next_ms = await _PROMOTE(self._queue.redis, self._keys, self._args)
+        self._events_appended.inc(moved)
         return moved, next_ms

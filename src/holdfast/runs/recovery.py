@@ -63,4 +63,6 @@ class Recovery:
                 "run reclaimed from a worker that stopped renewing", run_id=run_id, queue=self._queue.name
             )
         self._metrics.runs_reclaimed.labels(self._queue.name).inc(len(taken))
+        if taken:
+            self._metrics.events_appended.labels(self._queue.name).inc(len(taken))
         return taken

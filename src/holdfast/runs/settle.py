@@ -87,6 +87,7 @@ class Settler:
         ]
         self._metrics = metrics
         self._batch_size = metrics.settle_batch_size.labels(queue.name)
+        self._events_appended = metrics.events_appended.labels(queue.name)
         self.silent_since = math.inf
         """Since when Redis owes an answer to the batch that was sent."""
         self._waiting: list[Settlement] = []
@@ -122,6 +123,7 @@ class Settler:
         self.silent_since = time.monotonic()
         verdicts = await self._until_answered(batch, call)
         self.silent_since = math.inf
+        self._events_appended.inc(sum(verdict is not Verdict.STALE for verdict in verdicts))
         for settlement, verdict in zip(batch, verdicts, strict=True):
             if verdict is Verdict.STALE:
                 self._refused(settlement)

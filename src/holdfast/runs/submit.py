@@ -170,6 +170,9 @@ class Submitter:
         self, metrics: Metrics, batch: Sequence[Submission], answers: Sequence[Ticket | Exception]
     ) -> None:
         queue = self._settings.name
+        fresh = sum(isinstance(answer, Ticket) and answer.fresh for answer in answers)
+        if fresh:
+            metrics.events_appended.labels(queue).inc(fresh)
         for submission, answer in zip(batch, answers, strict=True):
             if isinstance(answer, Exception):
                 metrics.runs_refused.labels(queue, _REASONS.get(type(answer), "invalid")).inc()

@@ -97,6 +97,7 @@ class Worker:
         self._outage = 0.0
         self._dropped = metrics.entries_dropped.labels(settings.name)
         self._adopted = metrics.runs_adopted.labels(settings.name)
+        self._events_appended = metrics.events_appended.labels(settings.name)
         metrics.expect(settings.name)
         self._slots.seat(self)
 
@@ -196,6 +197,7 @@ class Worker:
             self._claim_seconds = time.monotonic() - self._claiming_since
             self._dropped.inc(claims.dropped)
             self._adopted.inc(claims.adopted)
+            self._events_appended.inc(len(claims.runs) + claims.adopted)  # started, and adopted before that
             for run_id, entry in claims.duplicates:
                 self._log.info(
                     "duplicate entry dropped: a run of this correlation id is known",

@@ -107,7 +107,7 @@ class Desk:
         )
         self._rounds = (
             Recovery(queue, self.leases, metrics, every_seconds=every),
-            Promoter(queue, longest_seconds=ways.promotion_seconds),
+            Promoter(queue, metrics, longest_seconds=ways.promotion_seconds),
             Expiry(queue, metrics, every_seconds=ways.expiry_seconds),
             Control(queue.keys.control, self.worker, connections.blocking(0)),
             *_filing(connections, queue, metrics, ways.archive_seconds),

@@ -66,7 +66,11 @@ class RunMetrics:
         "Processes of attempts that ended before their agent did.", "queue", "agent"
     )
     slots: Gauge = gauge("Runs this worker may execute at once.", "queue")
-    events_appended: Counter = counter("Events written to the feeds of runs.", "queue")
+    events_appended: Counter = counter(
+        "Events written to the feeds of runs: submitted, started, emitted, ended, retried, given back; not "
+        "those of limits (parked) and calls (cancel, resume, replay).",
+        "queue",
+    )
 
 
 class LeaseMetrics:

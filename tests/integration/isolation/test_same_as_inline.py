@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import msgspec
 
 from holdfast.runs.run import Status
 from tests.support.processes.isolation import Isolation
+from tests.support.waiting import until
 
 
 async def test_the_process_is_another_one_for_each_attempt(system, isolated):
@@ -40,10 +42,10 @@ async def test_events_are_counted_by_the_worker(system, app):
     worker = await system.worker(app)
     await system.ended(await system.submit("facts", 7))
     queue = system.settings.queue.name
-    assert (
-        worker.process.metrics.registry.get_sample_value("holdfast_events_appended_total", {"queue": queue})
-        == 2
+    appended = partial(
+        worker.process.metrics.registry.get_sample_value, "holdfast_events_appended_total", {"queue": queue}
     )
+    await until(appended, lambda count: count == 4)  # started, two that it emits, succeeded
 
 
 async def test_a_sync_agent_has_its_context_too(system, app):

@@ -133,6 +133,7 @@ async def test_what_is_submitted_refused_and_known_before_is_counted(redis, redi
 
     assert value("runs_submitted", agent="echo") == 2
     assert value("run_duplicates") == 1
+    assert value("events_appended") == value("runs_submitted", agent="echo")
     assert value("runs_refused", reason="full") == 1
     assert value("runs_refused", reason="invalid") == 1
 

@@ -457,6 +457,28 @@ class Stubborn:
         await until(lambda: not self.bodies)
 
 
+async def test_every_event_that_a_worker_writes_is_counted(system, app):
+    """Fails if only those are counted that agents emit."""
+    tries: list[int] = []
+
+    @app.agent
+    async def says(ctx, payload=None):
+        await ctx.emit("hello", 1)
+        tries.append(ctx.attempt)
+        if len(tries) == 1:
+            raise RetryLater("once more", after=0.01)
+
+    worker = await system.worker(app)
+    queue = system.settings.queue.name
+    runs = [await system.submit("says"), await system.submit("echo", 1, delay_seconds=0.01)]
+    for run_id in runs:
+        await system.ended(run_id)
+    kinds = [kind for run_id in runs for kind in await system.events(run_id)]
+    assert {"retrying", "queued", "hello"} <= set(kinds)
+    written = len(kinds) - kinds.count("submitted")  # this is counted by whoever submits
+    await until(lambda: sample(worker, "events_appended_total", queue=queue), lambda count: count == written)
+
+
 def sample(worker, name: str, **labels: str) -> float | None:
     return worker.process.metrics.registry.get_sample_value(f"holdfast_{name}", labels)
 

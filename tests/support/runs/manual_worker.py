@@ -80,7 +80,7 @@ class Hand:
         return list(await leases.reclaim(self.queue.redis))
 
     async def promote(self) -> int:
-        return (await Promoter(self.queue).run_once())[0]
+        return (await Promoter(self.queue, Metrics()).run_once())[0]
 
 
 async def open_queue(redis: Redis, **settings: Any) -> RunQueue:
