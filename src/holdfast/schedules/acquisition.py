@@ -62,7 +62,7 @@ class Acquisition(msgspec.Struct, frozen=True):
     now: float
     """Redis TIME of the call."""
     earliest: float | None
-    """The next turn of all that is left; None if nothing waits."""
+    """The next turn that is still to come; None if there is none."""
     backlog: int
     """How many are due and left."""
     dropped: int = 0
@@ -74,6 +74,27 @@ class Acquisition(msgspec.Struct, frozen=True):
 def schedule_leases(keys: ScheduleKeys, *, owner: str, ttl_ms: int) -> SortedSetLeases:
     """The lease table of schedules, for the keeper: it renews, all else goes through our own scripts."""
     return SortedSetLeases(keys.leases, keys.record_prefix, kind="schedule", owner=owner, ttl_ms=ttl_ms)
+
+
+class _Due(msgspec.Struct, frozen=True):
+    """A name that is due: since when, and the time that it is ordered by."""
+
+    name: str
+    at: float
+    rank: float
+
+
+class _Page(msgspec.Struct, frozen=True):
+    """What one look saw: ``size`` names by their time, then urgent ones from further back."""
+
+    names: list[_Due]
+    due: int
+    size: int
+
+    @property
+    def reached(self) -> float:
+        """The time of the last name: whoever is further back, and not urgent, is not ordered before it."""
+        return self.names[self.size - 1].at if self.size else -math.inf
 
 
 class Acquirer:
@@ -98,7 +119,7 @@ class Acquirer:
         self._ttl_ms = ttl_ms
         self._tail = [priority_seconds, default_timeout_ms]
         self._scan_pages = scan_pages
-        self._rank = 0
+        self._position = 0
 
     async def acquire(self, limit: int, accept: Callable[[str], bool] | None = None) -> Acquisition:
         """Make up to ``limit`` due schedules ours, of those whose name ``accept`` takes."""
@@ -113,29 +134,33 @@ class Acquirer:
         Pages on from where the last look ended, so that foreign ones at the head never hide ours.
         """
         wanted = min(max(limit, 0) * _SPARE, BATCH)
-        urgent, head, due = await self._page(0)
-        found = {name: None for name in (*urgent, *head) if accept(name)}
+        head = await self._page(0)
+        found = {one.name: one.rank for one in head.names if accept(one.name)}
         # The head is looked at every time, for the most overdue; the pages behind it take turns.
-        rank = max(self._rank, len(head))
+        position, reached = max(self._position, head.size), head.reached
         # guard: acquire-scan-pages
-        for _ in range(min(self._scan_pages, math.ceil((due - len(head)) / BATCH))):
-            if len(found) >= wanted:
+        for _ in range(min(self._scan_pages, math.ceil((head.due - head.size) / BATCH))):
+            # Patient ones at the head may hide others that go before them.
+            if sum(rank <= reached for rank in found.values()) >= wanted:  # guard: look-past-patient
                 break
-            _, page, _ = await self._page(rank)
-            found.update((name, None) for name in page if accept(name))
-            rank = rank + BATCH if rank + BATCH < due else len(head)
-        self._rank = rank  # guard: acquire-scan-position
-        return list(found)[:wanted]
+            page = await self._page(position)
+            found.update((one.name, one.rank) for one in page.names if accept(one.name))
+            reached = max(reached, page.reached)
+            position = position + BATCH if position + BATCH < head.due else head.size
+        self._position = position  # guard: acquire-scan-position
+        return sorted(found, key=lambda name: (found[name], name))[:wanted]
 
     async def take(self, limit: int, names: Sequence[str]) -> Acquisition:
         """Make up to ``limit`` of ``names`` ours, as far as they are due and still wait."""
         return await self._call(min(limit, BATCH), names, named=True)
 
-    async def _page(self, rank: int) -> tuple[list[str], list[str], int]:
-        due, urgent, page = await _DUE(
-            self._redis, [self._keys.waiting, self._keys.priorities], [rank, BATCH]
-        )
-        return [text(name) for name in urgent], [text(name) for name in page], int(due)
+    async def _page(self, position: int) -> _Page:
+        keys = [self._keys.waiting, self._keys.priorities]
+        _, due, size, *rest = await _DUE(self._redis, keys, [position, BATCH, self._tail[0]])
+        names = [
+            _Due(text(rest[at]), float(rest[at + 1]), float(rest[at + 2])) for at in range(0, len(rest), 3)
+        ]
+        return _Page(names, int(due), int(size))
 
     async def _call(self, limit: int, names: Sequence[str], *, named: bool = False) -> Acquisition:
         asked_at = asyncio.get_running_loop().time()

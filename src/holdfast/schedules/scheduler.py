@@ -247,6 +247,6 @@ class Scheduler:
     def _pause(self, found: Acquisition, *, full: bool) -> float:
         if found.backlog and (full or found.dropped):
             return 0.0 if self.permits.free else self._interval
-        if found.earliest is None or found.backlog:  # what is due and left is not ours
+        if found.earliest is None:  # guard: pause-until-next-turn
             return self._interval
         return min(max(found.earliest - found.now, 0.0) + TICK, self._interval)

@@ -7,9 +7,12 @@ import random
 
 import pytest
 
+from holdfast import App
 from holdfast.leases.lease import Standing
 from holdfast.schedules.completion import Done
 from holdfast.schedules.entries import State
+from holdfast.schedules.schedule import Schedule
+from holdfast.schedules.trigger import Once
 from holdfast.schedules.words import Ended
 from tests.support.schedules.manual_scheduler import SLOW_SECONDS, redis_now
 from tests.support.waiting import until
@@ -93,7 +96,7 @@ async def test_c8_the_answer_says_when_to_look_again(board):
     await board.add("c", due=40)
     turns = await board.waiting()
     first = await board.pod().acquirer.acquire(1)
-    assert (first.backlog, first.earliest) == (1, pytest.approx(turns["b"], abs=0.001))
+    assert (first.backlog, first.earliest) == (1, pytest.approx(turns["c"], abs=0.001))
     rest = await board.pod().acquirer.acquire(10)
     assert (rest.backlog, rest.earliest) == (0, pytest.approx(turns["c"], abs=0.001))
     await board.registry.remove(["c"])
@@ -247,6 +250,40 @@ async def test_c23_a_filter_takes_only_what_it_accepts(board):
     runs = await board.pod().acquire(100, accept=lambda name: int(name[1:]) % 2 == 0)
     assert sorted(int(run.name[1:]) for run in runs) == list(range(0, 20, 2))
     assert len(await board.waiting()) == 10
+
+
+@pytest.mark.parametrize("accept", [None, lambda _: True], ids=["all", "chosen"])
+async def test_c25_any_number_of_patient_ones_at_the_head_do_not_go_before_normal_ones(board, accept):
+    """Four classes are worth 240 s: those that are 100 s overdue come after normal ones of 50 s."""
+    await board.add(*(f"patient{n}" for n in range(1200)), due=-100, priority=9)
+    await board.add("oldest", due=-500, priority=9)
+    normal = [f"normal{n}" for n in range(5)]
+    await board.add(*normal, due=-50)
+    pod = board.pod(priority_seconds=60)
+    runs = [run.name for _ in range(3) for run in await pod.acquire(2, accept=accept)]
+    assert runs == ["oldest", *normal]
+
+
+@pytest.mark.parametrize("left", ["disabled", "without an agent"])
+async def test_c26_a_due_schedule_that_is_not_run_here_makes_no_other_late(stage, left):
+    """Fails if a scheduler that leaves something due only looks again after its interval, here a minute."""
+    app, ran = App("test"), []
+
+    async def work() -> None:
+        ran.append(1)
+
+    app.register("work", work)
+    now = await redis_now(stage.board.redis)
+    away = {"name": "off", "agent": "work"} if left == "disabled" else {"name": "gone", "agent": "nobody"}
+    await stage.board.registry.register(
+        [
+            Schedule(**away, trigger=Once(at=now - 60)),
+            Schedule(name="soon", agent="work", trigger=Once(at=now + 4)),
+        ]
+    )
+    await stage.start(app, interval_ms=60_000, refresh_period_seconds=3600, agent={"disabled_pattern": "off"})
+    await until(lambda: ran)
+    assert away["name"] in await stage.board.waiting()
 
 
 async def test_c24_many_pods_get_everything_once(board):

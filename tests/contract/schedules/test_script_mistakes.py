@@ -49,7 +49,7 @@ MISTAKES = [
         "R2 what was seen due is taken without asking again whether it is",
         instead(
             "acquire-still-due",
-            "candidates[#candidates + 1] = { name = names[i], score = score or '0', at = at or 0 }",
+            "due[#due + 1], due[#due + 2] = names[i], score or '0'",
         ),
         f"{C}::test_r2_what_was_seen_due_is_asked_again_when_it_is_taken",
     ),
@@ -80,7 +80,9 @@ MISTAKES = [
     Mistake(
         "R5 only the head is looked at",
         replaced(
-            "acquire-scan-pages", "range(min(self._scan_pages, math.ceil((due - len(head)) / BATCH)))", "()"
+            "acquire-scan-pages",
+            "range(min(self._scan_pages, math.ceil((head.due - head.size) / BATCH)))",
+            "()",
         ),
         f"{C}::test_r5_foreign_entries_at_the_head_do_not_starve_a_pod",
     ),
@@ -93,6 +95,28 @@ MISTAKES = [
         "R5 what can't run blocks the head",
         instead("acquire-past-invalid", "break"),
         f"{C}::test_c15_entries_without_a_definition_never_run_and_never_block",
+    ),
+    Mistake(
+        "patient ones at the head hide normal ones from the script",
+        replaced("acquire-past-patient", "LOOK_MOST - window", "0"),
+        f"{C}::test_c25_any_number_of_patient_ones_at_the_head_do_not_go_before_normal_ones[all]",
+    ),
+    Mistake(
+        "patient ones at the head hide normal ones from a scheduler that chooses",
+        replaced("look-past-patient", "sum(rank <= reached for rank in found.values())", "len(found)"),
+        f"{C}::test_c25_any_number_of_patient_ones_at_the_head_do_not_go_before_normal_ones[chosen]",
+    ),
+    Mistake(
+        "what is due and left here is the next turn to wait for",
+        replaced("acquire-next-turn", "'(' .. now_score", "'-inf'"),
+        f"{C}::test_c8_the_answer_says_when_to_look_again",
+    ),
+    Mistake(
+        "a scheduler that leaves something due sleeps for its whole interval",
+        replaced(
+            "pause-until-next-turn", "found.earliest is None", "found.earliest is None or found.backlog"
+        ),
+        f"{C}::test_c26_a_due_schedule_that_is_not_run_here_makes_no_other_late[disabled]",
     ),
     Mistake(
         "R6 a pod wants exactly what every other pod has seen",
@@ -206,8 +230,8 @@ MISTAKES = [
         "lazy ones starve",
         replaced(
             "priority-ages",
-            "candidate.at + ((tonumber(class or NORMAL)) - NORMAL) * worth",
-            "tonumber(class or NORMAL)",
+            "at + (class - NORMAL) * worth",
+            "class",
         ),
         f"{C}::test_c20_nothing_starves_behind_urgent_ones",
     ),

@@ -5,7 +5,7 @@
 --       4 definitions (hash: name -> spec), 5 priorities (zset: name -> class), 6 record prefix
 -- ARGV  1 owner, 2 ttl ms, 3 how many, 4 seconds that a class of priority is worth, 5 timeout ms of one that has none,
 --       6 '1' to take only from the names that follow; they are taken in order as far as they are (still) due
--- returns { now, earliest score left or '', due and left, dropped (no definition, held, paused or discarded),
+-- returns { now, earliest score after now or '', due and left, dropped (no definition, held, paused or discarded),
 --         { names that were discarded: no schedule is called like that },
 --         then per schedule: name, fence, ready, deadline, streak, runs, spec, cadence or '-' (a turn of its own),
 --         the last turn placed beside it or '', how often its holder died since it last ended }
@@ -14,7 +14,7 @@
 local waiting, working, leases, definitions, priorities, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner, ttl, room, worth = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local default_timeout, named = tonumber(ARGV[5]), ARGV[6] == '1'
-local FIRST_NAME, WINDOW, ROUNDS = 7, 200, 20
+local FIRST_NAME, WINDOW, LOOK_MOST, ROUNDS = 7, 200, 2000, 20
 
 local clock = now_us()
 local now = clock / 1000000
@@ -22,29 +22,47 @@ local now_score = as_score(now)
 local dropped, unreadable = 0, {}
 local leaving, deadlines, expiries, taken = {}, {}, {}, {}
 
-local function whatever_is_due()
-  local ranked = redis.call('EXISTS', priorities) == 1
-  local window = (ranked or dropped > 0) and math.max(room, WINDOW) or room
-  local found = redis.call('ZRANGEBYSCORE', waiting, '-inf', now_score, 'WITHSCORES', 'LIMIT', 0, window) -- guard: acquire-due-only
-  local candidates, known = {}, {}
-  for i = 1, #found, 2 do
-    candidates[#candidates + 1] = { name = found[i], score = found[i + 1], at = tonumber(found[i + 1]) }
-    known[found[i]] = true
+-- Patient ones at the head may hide others that go before them: look on, page by page, until enough are sure of their place,
+-- since whoever is further back is normal at best; urgent ones are looked up. Those of a class go by their time.
+local function whatever_is_due_by_rank()
+  local window = math.max(room, WINDOW)
+  local candidates, known, of_class = {}, {}, {}
+  for from = 0, LOOK_MOST - window, window do -- guard: acquire-past-patient
+    local page = page_due(waiting, now_score, from, window)
+    add_ranked(page, priorities, worth, window, of_class, candidates)
+    if #page < 2 * window then break end
+    local reached, sure = tonumber(page[#page]), 0
+    for _, candidate in ipairs(candidates) do
+      if candidate.rank <= reached then sure = sure + 1 end
+    end
+    if sure >= room then break end
   end
-  if ranked then urgent_due(waiting, priorities, now, known, candidates) end
+  for _, candidate in ipairs(candidates) do known[candidate.name] = true end
+  add_ranked(urgent_due(waiting, priorities, now, known), priorities, worth, math.huge, {}, candidates)
+  return in_order(candidates)
+end
+
+local function whatever_is_due()
+  if redis.call('EXISTS', priorities) == 1 then return whatever_is_due_by_rank() end
+  local page = page_due(waiting, now_score, 0, dropped > 0 and math.max(room, WINDOW) or room)
+  local candidates = {}
+  for i = 1, #page, 2 do
+    candidates[#candidates + 1] = { name = page[i], score = page[i + 1], at = tonumber(page[i + 1]) }
+  end
   return candidates
 end
 
 -- Asked again here: since the caller looked, another may have taken or even finished them.
 local function those_still_due()
-  local names, candidates = {}, {}
+  local names, due, candidates = {}, {}, {}
   for i = FIRST_NAME, #ARGV do names[#names + 1] = ARGV[i] end
   if #names == 0 then return candidates end
   for i, score in ipairs(redis.call('ZMSCORE', waiting, unpack(names))) do
     local at = tonumber(score or nil)
-    if at and at <= now then candidates[#candidates + 1] = { name = names[i], score = score, at = at } end -- guard: acquire-still-due
+    if at and at <= now then due[#due + 1], due[#due + 2] = names[i], score end -- guard: acquire-still-due
   end
-  return candidates
+  add_ranked(due, priorities, worth, math.huge, {}, candidates)
+  return in_order(candidates)
 end
 
 local function drop(candidate)
@@ -112,11 +130,12 @@ end
 -- Where something had to be dropped there is room for others: they must not wait behind it.
 for _ = 1, ROUNDS do
   local before = dropped
-  take_first(in_order(named and those_still_due() or whatever_is_due(), priorities, worth))
+  take_first(named and those_still_due() or whatever_is_due())
   if dropped == before or room <= 0 then break end -- guard: acquire-past-invalid
 end
 
-local earliest = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
+-- What is due and left is not run here, or does not fit: only what is still to come says when to look again.
+local earliest = redis.call('ZRANGEBYSCORE', waiting, '(' .. now_score, '+inf', 'WITHSCORES', 'LIMIT', 0, 1) -- guard: acquire-next-turn
 local reply = { now_score, earliest[2] or '', redis.call('ZCOUNT', waiting, '-inf', now_score), dropped, unreadable }
 for i = 1, #taken do reply[5 + i] = taken[i] end
 return reply
