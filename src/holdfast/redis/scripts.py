@@ -12,8 +12,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import logging
 import re
+import time
 import weakref
+from collections import defaultdict
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +35,13 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _MARKER = re.compile(r"^[ \t]*-- guard: \S+\n|[ \t]+-- guard: \S+$", re.MULTILINE)
 
 
+_QUIET_SECONDS = 10.0
+"""How long one script says nothing of further EVALs."""
+
+_log = logging.getLogger(__name__)
+_loaded: defaultdict[str, set[str]] = defaultdict(set)
+
+
 @dataclasses.dataclass(slots=True)
 class _Loading:
     """The last time that one server was given a script, as a number that grows with every load."""
@@ -43,13 +53,15 @@ class _Loading:
 class Script:
     """A Lua script: its name, its source with all fragments, and the hash the server knows it by."""
 
-    __slots__ = ("_loads", "_servers", "name", "sha", "source")
+    __slots__ = ("_known_by", "_loads", "_servers", "_warned_at", "name", "sha", "source")
 
     def __init__(self, name: str, source: str) -> None:
         self.name = name
         self.source = source
         self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
         self._loads = 0
+        self._known_by: weakref.WeakSet[Redis] = weakref.WeakSet()
+        self._warned_at = -_QUIET_SECONDS
         self._servers: weakref.WeakKeyDictionary[Redis, dict[str, _Loading]] = weakref.WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -59,9 +71,12 @@ class Script:
         """Run the script; its keys must share one hash tag."""
         loads = self._loads
         try:
-            return await redis.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+            reply = await redis.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
         except NoScriptError:  # nothing was executed, so calling again is safe
             return await self._heal(redis, keys, args, loads)
+        if redis not in self._known_by:
+            self._known_by.add(redis)
+        return reply
 
     async def many(self, redis: Redis, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
         """Run the script with each of these keys and args, in one round trip; the first error is raised."""
@@ -84,6 +99,7 @@ class Script:
         try:
             return await redis.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
         except NoScriptError:  # forgotten again already, or its keys are moving to another server
+            self._warn_of_eval()
             return await redis.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
     async def _load(self, redis: Redis, keys: Sequence[Any], loads: int) -> None:
@@ -95,16 +111,44 @@ class Script:
         loading = self._servers.setdefault(redis, {}).setdefault(server, _Loading())
         async with loading.turn:
             if loading.last <= loads:
+                # A server of a cluster may not have had it yet.
+                self._say_missing(forgotten=bool(loading.last) or (not server and redis in self._known_by))
                 await redis.execute_command("SCRIPT LOAD", self.source, **target)
                 self._loads += 1
                 loading.last = self._loads
+        self._known_by.add(redis)
+
+    def _say_missing(self, *, forgotten: bool) -> None:
+        """Say that a server lacks the script; that it never had it is no warning."""
+        if forgotten:  # guard: forgotten-script-told
+            _log.warning(
+                "Redis has forgotten script %s (restart, failover, SCRIPT FLUSH): loading", self.name
+            )
+        else:
+            _log.debug("loading script %s", self.name)
+
+    def _warn_of_eval(self) -> None:
+        if time.monotonic() - self._warned_at < _QUIET_SECONDS:
+            return
+        self._warned_at = time.monotonic()
+        _log.warning(
+            "Redis has forgotten script %s again at once: it is sent whole by EVAL, which is slower",
+            self.name,
+        )
+
+
+def loaded_from(package: str | None) -> int:
+    """How many scripts of a package are in use."""
+    return len(_loaded[package or ""])
 
 
 def load(package: str | None, name: str) -> Script:
     """Read ``lua/<name>.lua`` of ``package``; fragments come from there or from ``holdfast/redis/lua``."""
     if not package:
         raise ScriptError(f"lua/{name}.lua was asked for without saying of which package.")
-    return Script(name, _assemble(package, name, (), set()))
+    script = Script(name, _assemble(package, name, (), set()))
+    _loaded[package].add(name)
+    return script
 
 
 def _assemble(package: str, name: str, path: tuple[str, ...], seen: set[str]) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ACQUIRE = load(__package__, "acquire")
 _DUE = load(__package__, "due")
-_HEAD, _FIELDS = 5, 10
+_HEAD, _FIELDS = 6, 10
 _TURN_OF_ITS_OWN = "-"
 _SPARE = 4  # guard: acquire-spare-candidates
 """A scheduler that chooses names several times what it wants: another may be quicker with the first ones."""
@@ -64,7 +64,9 @@ class Acquisition(msgspec.Struct, frozen=True):
     earliest: float | None
     """The next turn that is still to come; None if there is none."""
     backlog: int
-    """How many are due and left."""
+    """How many are due, accepted and left, as far as was looked."""
+    due: int
+    """How many are due and left, whoever's they are."""
     dropped: int = 0
     """Entries that were no schedules that can run: without a definition, held by another, or paused."""
     unreadable: list[str] = []
@@ -172,7 +174,8 @@ class Acquirer:
             asked_at,
             now,
             seconds(reply[1]),
-            backlog=int(reply[2]),
+            backlog=int(reply[5]),
+            due=int(reply[2]),
             dropped=int(reply[3]),
             unreadable=[repr(name) for name in reply[4]],
         )

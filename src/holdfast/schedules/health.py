@@ -21,7 +21,9 @@ class Sample:
     running: int = 0
     scripts: int = 0
     ready: int = 0
-    """Schedules that are due and wait."""
+    """Schedules of this scheduler that are due and wait."""
+    elsewhere: int = 0
+    """Schedules that are due and not run here."""
     oldest_overdue_seconds: float = 0.0
     shortest_interval_seconds: float | None = None
     """The shortest period of the enabled schedules; None if there are none."""
@@ -34,11 +36,15 @@ class Sample:
     queue_depth: int = 0
     overlapping: int = 0
     """Members that a sample found in both sets."""
+    silent_seconds: float | None = None
+    """How long Redis has not answered; None while it does. All else is then what was known last."""
 
 
 def problems(sample: Sample) -> tuple[str, ...]:
     """Return what is wrong, in words that say what to look at."""
     found: list[str] = []
+    if sample.silent_seconds is not None:  # guard: silent-redis-degrades
+        found.append(f"Redis has not answered for {sample.silent_seconds:.1f} s")
     shortest, oldest = sample.shortest_interval_seconds, sample.oldest_overdue_seconds
     if shortest is not None and oldest > shortest:
         found.append(

@@ -66,8 +66,8 @@ class Reconcile:
         if self._healing is not None:
             whole, healed = await self._heal(self._healing, ends)
         restored = await self._registry.repopulate(jitter_seconds=self._jitter)
-        if changed or restored or healed:
-            _log.info("schedules registered", changed=changed, restored=len(restored), from_sql=healed)
+        say = _log.info if changed or restored or healed else _log.debug
+        say("schedules registered", changed=changed, restored=len(restored), from_sql=healed)
         return whole
 
     async def _register(self, ends: float) -> tuple[bool, int]:

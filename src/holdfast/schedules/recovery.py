@@ -1,6 +1,6 @@
 """Ends of turns on their way to Redis, in batches; what could not be told is tried again, once per cycle.
 
-After three tries in vain it is given up: its lease ends, and any scheduler brings the schedule back.
+After three further tries in vain it is given up: its lease ends, and any scheduler brings the schedule back.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 ATTEMPTS: Final = 3
+"""Further tries, after the first."""
 
 _log = get_logger(__name__)
 
@@ -40,7 +41,10 @@ class Ending:
     """Called once, with Redis's word; None if it could not be told."""
     after_seconds: float | None = None
     """When a turn that is given back is due again, from now; None is at its original turn."""
+    recovering: bool = False
+    """Whether it could not be told at once and is tried again."""
     tries: int = 0
+    """How many of those further tries have failed."""
 
 
 class Endings:
@@ -53,6 +57,7 @@ class Endings:
         self._breaker = breaker
         self._metrics = metrics
         self._cycle_seconds = cycle_seconds
+        self._cycle = 0.0
         self._new: list[Ending] = []
         self._again: list[Ending] = []
         self._wake = asyncio.Event()
@@ -77,9 +82,8 @@ class Endings:
     async def run(self) -> None:
         """Send batches until cancelled."""
         loop = asyncio.get_running_loop()
-        cycle = loop.time()
         while True:
-            pause = max(cycle - loop.time(), 0) if self._again else None
+            pause = max(self._cycle - loop.time(), 0) if self._again else None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
@@ -87,9 +91,9 @@ class Endings:
             while self._new:
                 batch, self._new = self._new[:CHUNK], self._new[CHUNK:]
                 await self._send(batch)
-            if self._again and loop.time() >= cycle:
+            if self._again and loop.time() >= self._cycle:
                 await self.try_again()
-                cycle = loop.time() + self._cycle_seconds  # guard: retry-cycle
+                self._cycle = loop.time() + self._cycle_seconds  # guard: retry-cycle
             if not self._new and not self._again:
                 self._idle.set()
 
@@ -111,7 +115,7 @@ class Endings:
                 with self._breaker.guard():  # guard: breaker-counts-endings
                     words = await call(part)
             except RedisUnavailable:
-                self._again += part  # the breaker did not let it try
+                self._keep(part)  # the breaker did not let it try
             except TROUBLE as exc:
                 self._failed(part, exc)
             else:
@@ -130,9 +134,19 @@ class Endings:
         batch.sort(key=lambda ending: ending.after_seconds is not None)  # guard: endings-stable-order
         return words
 
+    def _keep(self, batch: list[Ending]) -> None:
+        """Try these again with the next cycle."""
+        if not self._again:
+            # guard: retry-after-a-cycle
+            self._cycle = asyncio.get_running_loop().time() + self._cycle_seconds
+        for ending in batch:
+            ending.recovering = True
+        self._again += batch
+
     def _told(self, batch: list[Ending], words: list[Ended]) -> None:
+        _log.debug("ends of turns told", turns=len(batch), words=[word.value for word in words])
         for ending, word in zip(batch, words, strict=True):
-            if ending.tries:
+            if ending.recovering:
                 self._metrics.schedule_recovery.labels("told").inc()
             ending.told(word)
 
@@ -140,9 +154,11 @@ class Endings:
         script_failed(self._metrics, exc)
         _log.warning("ends of turns wait for Redis", turns=len(batch), error=str(exc) or type(exc).__name__)
         for ending in batch:
-            ending.tries += 1
+            if ending.recovering:
+                self._metrics.schedule_recovery.labels("failed").inc()  # guard: failed-recovery-counted
+                ending.tries += 1
             if ending.tries < ATTEMPTS:
-                self._again.append(ending)
+                self._keep([ending])
                 continue
             self._metrics.schedule_recovery.labels("given_up").inc()
             _log.error(

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.errors import InputError
 from holdfast.redis.batcher import fitting
+from holdfast.redis.command import command
 from holdfast.redis.scripts import load
 from holdfast.schedules.entries import scan_names
 from holdfast.schedules.registration import registration_of
@@ -177,6 +178,18 @@ class Registry:
                 yield page
             if cursor == "0":
                 return
+
+    async def definitions(self, cursor: str = "0") -> tuple[str, dict[str, bytes]]:
+        """One page of names with their definitions; ``"0"`` as the next cursor is the end."""
+        scan = ("HSCAN", self._keys.definitions, cursor, "COUNT", PAGE)
+        after, page = await command(self._redis, *scan)
+        return text(after), {text(name): spec for name, spec in page.items()}
+
+    async def waiting(self, start: int, size: int) -> list[tuple[str, float]]:
+        """Some of those that wait, from the most overdue on, each with its turn."""
+        last = start + size - 1
+        page = await command(self._redis, "ZRANGE", self._keys.waiting, start, last, "WITHSCORES")
+        return [(text(page[at]), float(page[at + 1])) for at in range(0, len(page), 2)]
 
     async def missing(self, cursor: str = "0") -> tuple[str, list[Missing]]:
         """One page of what has lost its place or its record; ``"0"`` as the next cursor is the end."""

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from holdfast.redis.client import TROUBLE
-from holdfast.schedules.cadence import period
+from holdfast.redis.scripts import loaded_from
+from holdfast.schedules.backlog import Definitions, backlog_of, everything
 from holdfast.schedules.health import Health, Sample, health, problems, summary
+from holdfast.schedules.schedule import family
 from holdfast.schedules.troubles import script_failed
+from holdfast.schedules.watchdogs import PATIENCE
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping
 
     from holdfast.config import RedisSettings
-    from holdfast.schedules.registry import Registry
-    from holdfast.schedules.schedule import Schedule
+    from holdfast.schedules.backlog import Backlog
+    from holdfast.schedules.registry import Counts, Registry
     from holdfast.schedules.scheduler import Scheduler
     from holdfast.schedules.upkeep import Upkeep
     from holdfast.telemetry.metrics import Metrics
 
 _GAUGES_SECONDS: Final = 5.0
-_SCRIPTS: Final = 14
+_NAMES_ADVISED: Final = 3
 
 _log = get_logger(__name__)
 
@@ -35,7 +40,7 @@ class Report:
         scheduler: Scheduler,
         registry: Registry,
         upkeep: Upkeep,
-        schedules: Sequence[Schedule],
+        agents: Collection[str],
         settings: RedisSettings,
         metrics: Metrics,
     ) -> None:
@@ -44,9 +49,12 @@ class Report:
         self._upkeep = upkeep
         self._settings = settings
         self._metrics = metrics
-        periods = [period(one, 0.0) for one in schedules if scheduler.accepts(one.name)]
+        self._definitions = Definitions(registry, agents)
+        self._stranded = Stranded()
         self._counted: dict[tuple[str, str], int] = {}
-        self._shortest = min((one for one in periods if one is not None), default=None)
+        self._last = Sample()
+        self._earliest: float | None = None
+        self._answered_at = time.monotonic()
 
     async def run(self) -> None:
         """Measure until cancelled; say how it is every summary period."""
@@ -58,41 +66,67 @@ class Report:
                 sample = await self.measure()
             except TROUBLE as exc:
                 script_failed(self._metrics, exc)
-            else:
-                if 0 < every <= loop.time() - said:
-                    said = loop.time()
-                    say = _log.info if health(sample) is Health.HEALTHY else _log.warning
-                    say(summary(sample), problems=list(problems(sample)))
+                sample = self._without_redis()
+            if 0 < every <= loop.time() - said:
+                said = loop.time()
+                say = _log.info if health(sample) is Health.HEALTHY else _log.warning
+                say(summary(sample), problems=list(problems(sample)), due_elsewhere=sample.elsewhere)
             await asyncio.sleep(min(_GAUGES_SECONDS, every) if every > 0 else _GAUGES_SECONDS)
 
     async def measure(self) -> Sample:
         """Look at the sets and at the scheduler, and set the gauges."""
         # guard: breakers-counted-first
         self._count_breakers()  # first: while Redis is away nothing after the next line is reached
-        counts, scheduler, metrics = await self._registry.count(), self._scheduler, self._metrics
-        overdue = max(counts.now - counts.earliest, 0.0) if counts.earliest is not None else 0.0
-        permits = scheduler.permits
-        sample = Sample(
-            registered=counts.registered,
+        counts, metrics = await self._registry.count(), self._metrics
+        await self._definitions.refresh()  # guard: definitions-read-again
+        backlog = await self._backlog(counts)
+        self._stranded.look(backlog.without_agent)
+        self._earliest, self._answered_at = backlog.earliest, time.monotonic()
+        metrics.schedule_registered.set(counts.registered)
+        metrics.schedule_waiting.set(counts.waiting)
+        metrics.schedule_working.set(counts.working)
+        metrics.schedule_due.set(backlog.due)
+        metrics.schedule_due_elsewhere.set(backlog.elsewhere)
+        return self._sampled(
+            Sample(
+                registered=counts.registered,
+                scripts=loaded_from(__package__),
+                ready=backlog.due,
+                elsewhere=backlog.elsewhere,
+                oldest_overdue_seconds=_since(backlog.earliest, counts.now),
+                shortest_interval_seconds=self._definitions.shortest(self._scheduler.is_for_here),
+                queue_depth=backlog.due,
+                overlapping=counts.overlapping,
+            )
+        )
+
+    async def _backlog(self, counts: Counts) -> Backlog:
+        """What waits for this scheduler; only one that leaves some to others must look at the names."""
+        if not self._scheduler.chooses and not self._definitions.lacks_agents:
+            return everything(counts)
+        return await backlog_of(self._registry, counts, self._scheduler.is_for_here, self._definitions)
+
+    def _without_redis(self) -> Sample:
+        """How it is while Redis is away: what was known, but later than it was."""
+        overdue = _since(self._earliest, self._scheduler.clock.now())
+        silent = time.monotonic() - self._answered_at
+        return self._sampled(replace(self._last, oldest_overdue_seconds=overdue, silent_seconds=silent))
+
+    def _sampled(self, sample: Sample) -> Sample:
+        """Add what the scheduler itself knows, and set the gauges that say how it is."""
+        scheduler, permits, metrics = self._scheduler, self._scheduler.permits, self._metrics
+        capacity = min(permits.free, self._settings.scheduler.batch_operations.per_script)
+        self._last = sample = replace(
+            sample,
             running=len(scheduler.running),
-            scripts=_SCRIPTS,
-            ready=counts.due,
-            oldest_overdue_seconds=overdue,
-            shortest_interval_seconds=self._shortest,
-            capacity_per_cycle=min(permits.free, self._settings.scheduler.batch_operations.per_script),
+            capacity_per_cycle=capacity,
             permits=permits.limit if permits.limit > 0 else None,
             free=permits.free,
             zombies_cleaned=scheduler.zombies.found,
             orphans_cleaned=self._upkeep.cleaned,
-            queue_depth=counts.due,
-            overlapping=counts.overlapping,
         )
-        metrics.schedule_registered.set(counts.registered)
-        metrics.schedule_waiting.set(counts.waiting)
-        metrics.schedule_working.set(counts.working)
-        metrics.schedule_due.set(counts.due)
-        metrics.schedule_oldest_overdue_seconds.set(overdue)
-        metrics.schedule_capacity.set(sample.capacity_per_cycle)
+        metrics.schedule_oldest_overdue_seconds.set(sample.oldest_overdue_seconds)
+        metrics.schedule_capacity.set(capacity)
         metrics.schedule_degraded.set(health(sample) is Health.DEGRADED)
         return sample
 
@@ -104,3 +138,30 @@ class Report:
                 before = self._counted.get((name, event), 0)
                 self._metrics.schedule_breaker_events.labels(name, event).inc(count - before)
                 self._counted[name, event] = count
+
+
+class Stranded:
+    """Warns of schedules that stay due because this app has no agent for them: perhaps no other has."""
+
+    def __init__(self) -> None:
+        self._looks: dict[str, int] = {}
+
+    def look(self, without_agent: Mapping[str, str]) -> None:
+        """Take one look into account; each schedule is warned of once while it stays due."""
+        self._looks = {name: self._looks.get(name, 0) + 1 for name in without_agent}
+        new = sorted(name for name, looks in self._looks.items() if looks == PATIENCE)
+        if not new:
+            return
+        agents = {family(name): without_agent[name] for name in new}
+        names = list(agents)[:_NAMES_ADVISED]
+        _log.warning(
+            "schedules are due that this app has no agent for",
+            schedules=len(agents),
+            without_agent=[f"{name} (agent {agents[name]})" for name in names],
+            advice="unless another scheduler's app has such an agent, deploy it, or "
+            + ", ".join(f"`holdfast schedules remove {name} --force`" for name in names),
+        )
+
+
+def _since(at: float | None, now: float) -> float:
+    return max(now - at, 0.0) if at is not None else 0.0

@@ -7,7 +7,7 @@ and given back. Invariant: a permit is taken before acquiring, and given back on
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.breaker import State
@@ -20,7 +20,7 @@ from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import family
 from holdfast.schedules.troubles import call_failed, script_failed
 from holdfast.schedules.turns import Turns
-from holdfast.schedules.watchdogs import Cycle, Signal, Watchdogs
+from holdfast.schedules.watchdogs import Cycle, Watchdogs
 from holdfast.schedules.words import Found
 from holdfast.telemetry.logs import get_logger
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 _ALL = {"", ".*"}
 _NAMES_TOLD = 10
-_NAMES_ADVISED = 3
-_NOTHING_ACQUIRED = {Signal.ZERO_PROGRESS, Signal.CAPACITY_SKEW}
 
 _log = get_logger(__name__)
 
@@ -123,9 +121,18 @@ class Scheduler:
 
     def accepts(self, name: str) -> bool:
         """Tell whether a schedule is run here: by its name, its shard and the agents there are."""
-        if name in self.turns.foreign or not self._patterns.accepts(family(name)):  # guard: pattern-by-family
+        return name not in self.turns.foreign and self.is_for_here(name)
+
+    def is_for_here(self, name: str) -> bool:
+        """Tell whether a schedule is for this scheduler by its name and its shard, whatever its agent is."""
+        if not self._patterns.accepts(family(name)):  # guard: pattern-by-family
             return False
         return self.shards is None or self.shards.owns(name)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether names decide what is run here: a pattern or a share is set."""
+        return not self._takes_all or self.shards is not None
 
     @property
     def left_behind(self) -> int:
@@ -150,40 +157,32 @@ class Scheduler:
         self._say_breakers()
         wait = self.breaker.retry_after
         acquired, pause = 0, min(wait, self._interval)
-        if not wait:
+        if wait:
+            self._count_blocked()  # guard: blocked-looks-counted
+        else:
             acquired, pause = await self._acquire()
         barking = self.watchdogs.look(
             Cycle(
                 permits=self.permits.limit if self.permits.limit > 0 else None,
                 free=self.permits.free,
                 running=len(self.running),
-                backlog=self.backlog if self.shards is None else 0,  # else it may be another's
+                backlog=self.backlog,  # guard: watchdogs-see-backlog
                 acquired=acquired,
                 breaker_closed=not self.breaker.retry_after,
             )
         )
         for signal in barking.began:
-            told = self._left_alone() if signal in _NOTHING_ACQUIRED else {}
-            _log.warning(
-                "watchdog barks", signal=signal.value, backlog=self.backlog, free=self.permits.free, **told
-            )
+            _log.warning("watchdog barks", signal=signal.value, backlog=self.backlog, free=self.permits.free)
             self._metrics.schedule_signals.labels(signal.value).set(1)
         for signal in barking.ended:
             self._metrics.schedule_signals.labels(signal.value).set(0)
         return pause
 
-    def _left_alone(self) -> dict[str, Any]:
-        """Name some schedules that this app has no agent for: if no other has it, they are what is left."""
-        foreign = self.turns.foreign
-        if not foreign:
-            return {}
-        agents = {family(name): agent for name, agent in sorted(foreign.items())}
-        names = list(agents)[:_NAMES_ADVISED]
-        return {
-            "without_agent": [f"{name} (agent {agents[name]})" for name in names],
-            "advice": "this app has no such agent: unless another scheduler's has, deploy it, or "
-            + ", ".join(f"`holdfast schedules remove {name} --force`" for name in names),
-        }
+    def _count_blocked(self) -> None:
+        """Count a look that is not made with the breakers that prevent it: they were not asked for a call."""
+        for breaker in self._breakers:
+            if breaker.retry_after:
+                breaker.blocked += 1
 
     def _say_breakers(self) -> None:
         """Log each breaker that has opened or closed; half open is on the way, and says nothing."""
@@ -227,10 +226,19 @@ class Scheduler:
         for run in found.schedules:
             self._acquired.inc()
             self.turns.begin(run, found.asked_at)
-        return kept, self._pause(found, full=kept >= taken)
+        pause = self._pause(found, full=kept >= taken)
+        _log.debug(
+            "looked for due schedules",
+            acquired=kept,
+            left_here=found.backlog,
+            left_in_all=found.due,
+            dropped=found.dropped,
+            sleep_seconds=round(pause, 3),
+        )
+        return kept, pause
 
     async def _ask(self, limit: int) -> Acquisition:
-        whole = self._takes_all and not self.turns.foreign and self.shards is None
+        whole = not self.chooses and not self.turns.foreign
         acquisition, redis = self._breakers
         with acquisition.guard(), redis.guard():  # guard: breaker-counts-acquisition
             return await self._acquirer.acquire(limit, None if whole else self.accepts)
@@ -245,7 +253,7 @@ class Scheduler:
         self.clock.heard(int(seconds) + int(microseconds) / 1_000_000, asked_at)
 
     def _pause(self, found: Acquisition, *, full: bool) -> float:
-        if found.backlog and (full or found.dropped):
+        if found.due and (full or found.dropped):
             return 0.0 if self.permits.free else self._interval
         if found.earliest is None:  # guard: pause-until-next-turn
             return self._interval

@@ -103,6 +103,7 @@ class Upkeep:
             script_failed(self._metrics, exc)
             result = "failed"
         self._metrics.schedule_sweeps.labels(result).inc()
+        _log.debug("sweep for orphans ended", result=result, seconds=round(time.monotonic() - began, 3))
         # Passes that became due while this one was on are left out: the next comes when it would have.
         skipped, late = divmod(time.monotonic() - began, interval)
         self._metrics.schedule_sweeps.labels("skipped").inc(skipped)

@@ -157,7 +157,7 @@ class SchedulerProcess:
             self._heartbeat(connections, scheduler),
             upkeep.reclaim(),
             Nudges(keys.nudge, scheduler.nudge, connections.blocking(0)).run(),
-            Report(scheduler, registry, upkeep, schedules, settings, self.metrics).run(),
+            Report(scheduler, registry, upkeep, self._app.agents, settings, self.metrics).run(),
         ]
         await self._until_stopped(scheduler, rounds, passes, len(schedules))
 

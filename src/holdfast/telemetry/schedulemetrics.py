@@ -30,7 +30,8 @@ class ScheduleMetrics:
     schedule_given_back: Counter = counter("Turns that were given back without an end.")
     schedule_stale: Counter = counter("Ends that were refused: the schedule had moved on.")
     schedule_recovery: Counter = counter(
-        "Ends that Redis was not there for; status is told or given_up.", "status"
+        "Further tries to tell an end: told or failed; given_up is an end whose last try has failed.",
+        "status",
     )
     schedule_recovery_queue: Gauge = gauge("Ends that wait for another try.")
     schedule_zombies: Counter = counter(
@@ -48,8 +49,13 @@ class ScheduleMetrics:
     schedule_registered: Gauge = gauge("Schedules that there are.")
     schedule_waiting: Gauge = gauge("Schedules that wait for their turn.")
     schedule_working: Gauge = gauge("Schedules that run somewhere.")
-    schedule_due: Gauge = gauge("Schedules that are due and wait.")
-    schedule_oldest_overdue_seconds: Gauge = gauge("How long the most overdue schedule waits.")
+    schedule_due: Gauge = gauge("Schedules that are due and wait, of those that this scheduler runs.")
+    schedule_due_elsewhere: Gauge = gauge(
+        "Schedules that are due and that this scheduler does not run: disabled, another's, without an agent."
+    )
+    schedule_oldest_overdue_seconds: Gauge = gauge(
+        "How long the most overdue schedule that this scheduler runs waits; goes on while Redis is away."
+    )
     schedule_degraded: Gauge = gauge("1 while the scheduler's health is DEGRADED.")
     schedule_capacity: Gauge = gauge("Schedules that this scheduler could acquire at once now.")
     schedule_breaker_state: Gauge = gauge("0 closed, 1 half open, 2 open, kind is the breaker.", "kind")

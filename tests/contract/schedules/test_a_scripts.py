@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
 
@@ -65,6 +66,48 @@ async def test_a4_a_forgotten_script_is_loaded_once_even_in_a_storm(redis):
     got = await asyncio.gather(*(pod.acquire(1) for pod in pods))
     assert sorted(run.name for runs in got for run in runs) == sorted(f"s{n}" for n in range(50))
     assert await loads(redis) - before == 1
+
+
+def warnings_of_scripts(lines: list[dict]) -> list[str]:
+    return [line["event"] for line in lines if line["logger"] == "holdfast.redis.scripts"]
+
+
+async def test_a12_a_forgotten_script_is_told_and_one_that_is_new_to_a_server_is_not(redis, log_lines):
+    script = Script("remembered", f"return {{KEYS[1], 'done'}} -- {uuid.uuid4()}")
+    await script(redis, ["k"])
+    assert warnings_of_scripts(log_lines()) == []
+    await redis.script_flush("SYNC")
+    await asyncio.gather(*(script(redis, ["k"]) for _ in range(20)))
+    (said,) = warnings_of_scripts(log_lines())
+    assert said.startswith("Redis has forgotten script remembered")
+
+
+async def test_a13_a_script_that_others_have_loaded_and_that_is_forgotten_is_told(redis, log_lines):
+    script = Script("shared", f"return {{KEYS[1], 'done'}} -- {uuid.uuid4()}")
+    await redis.script_load(script.source)
+    await script(redis, ["k"])
+    await redis.script_flush("SYNC")
+    await script(redis, ["k"])
+    assert len(warnings_of_scripts(log_lines())) == 1
+
+
+async def test_a14_sending_the_source_is_warned_of_but_not_each_time(redis, monkeypatch, log_lines):
+    script = Script("forgotten", f"return {{KEYS[1], 'done'}} -- {uuid.uuid4()}")
+
+    async def no_load(*_):
+        return None
+
+    monkeypatch.setattr(Script, "_load", no_load)
+    monkeypatch.setattr("holdfast.redis.scripts._QUIET_SECONDS", 3600.0)
+    script._warned_at = -3600.0
+    for _ in range(3):
+        await redis.script_flush("SYNC")
+        await script(redis, ["k"])
+    (said,) = warnings_of_scripts(log_lines())
+    assert (
+        said
+        == "Redis has forgotten script forgotten again at once: it is sent whole by EVAL, which is slower"
+    )
 
 
 async def test_a5_a_server_that_forgets_again_at_once_is_given_the_source(redis, monkeypatch):

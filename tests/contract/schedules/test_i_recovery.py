@@ -91,6 +91,11 @@ def endings_of(completer: Flaky, *, threshold: int = 100, cycle: float = 0.1) ->
     return Endings(completer, breaker, Metrics(), cycle_seconds=cycle)
 
 
+def counted(endings: Endings) -> dict[str, float]:
+    counter = endings._metrics.schedule_recovery
+    return {status: counter.labels(status)._value.get() for status in ("told", "failed", "given_up")}
+
+
 async def told_by(endings: Endings, *, seconds: float = 30.0) -> list[Ended | None]:
     words: list[Ended | None] = []
     endings.add(Ending(Lease("a", "pod", 1), Done("a", 1, 9e9), words.append))
@@ -111,10 +116,26 @@ async def test_i5_an_end_that_failed_is_told_a_cycle_later():
     assert completer.calls == 3
 
 
-async def test_i6_after_three_tries_it_is_given_up_and_its_lease_let_go():
+async def test_i6_after_three_further_tries_it_is_given_up_and_its_lease_let_go():
     completer = Flaky(failures=100)
-    assert await told_by(endings_of(completer)) == [None]
-    assert completer.calls == ATTEMPTS
+    endings = endings_of(completer)
+    assert await told_by(endings) == [None]
+    assert completer.calls == 1 + ATTEMPTS
+    assert counted(endings) == {"told": 0, "failed": ATTEMPTS, "given_up": 1}
+
+
+async def test_i8_each_further_try_is_counted_by_how_it_ended():
+    """Fails if only ends are counted that are told or given up in the end."""
+    endings = endings_of(Flaky(failures=2))
+    assert await told_by(endings) == [Ended.COMPLETED]
+    assert counted(endings) == {"told": 1, "failed": 1, "given_up": 0}
+
+
+async def test_r10_the_first_further_try_comes_a_cycle_after_the_failure():
+    """Fails if the failed one is tried again at once: two tries would be gone in the first moment of an outage."""
+    completer = Flaky(failures=100)
+    assert await told_by(endings_of(completer, cycle=3600), seconds=0.5) == []
+    assert completer.calls == 1
 
 
 async def test_r10_one_try_per_cycle():
@@ -146,7 +167,7 @@ async def test_r11_a_failed_completion_does_not_wait_for_the_orphan_threshold(st
 
     running = await stage.start(app, breaker={"failure_threshold": 1000})
     await stage.entry("work", State.WAITING, runs=1)
-    running.scheduler.turns.completer.complete = Flaky(failures=3).complete
+    running.scheduler.turns.completer.complete = Flaky(failures=1 + ATTEMPTS).complete
     await stage.board.make_due("work")
     running.scheduler.nudge()
     await until(lambda: len(ran) == 3)  # the threshold is 600 s

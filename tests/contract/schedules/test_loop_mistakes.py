@@ -11,6 +11,7 @@ D, H, RECOVERY, J = (
 M, P, R = (f"{HERE}/test_{name}.py" for name in ("m_meaning", "p_invariants", "r_loop"))
 OVERLAP, BACKFILL, UPKEEP = (f"{HERE}/test_{name}.py" for name in ("q_overlap", "q_backfill", "l_upkeep"))
 BESIDE, ZOMBIES = (f"{HERE}/test_{name}.py" for name in ("q_beside", "k_zombies"))
+REPORT = f"{HERE}/test_o_report.py"
 LEASES = "tests/contract/leases/test_lease_contract.py"
 EXPLAIN = "tests/unit/schedules/test_explain.py"
 
@@ -64,6 +65,51 @@ MISTAKES = [
         "R10 all tries are used up in one pass",
         replaced("retry-cycle", " + self._cycle_seconds", ""),
         f"{RECOVERY}::test_r10_one_try_per_cycle",
+    ),
+    Mistake(
+        "R10 the first further try follows the failure at once",
+        removed("retry-after-a-cycle"),
+        f"{RECOVERY}::test_r10_the_first_further_try_comes_a_cycle_after_the_failure",
+    ),
+    Mistake(
+        "tries that fail are counted only when an end is given up",
+        removed("failed-recovery-counted"),
+        f"{RECOVERY}::test_i8_each_further_try_is_counted_by_how_it_ended",
+    ),
+    Mistake(
+        "what is not run here counts as the backlog of a scheduler",
+        replaced("backlog-of-this-scheduler", "lacking or not accepts(name)", "False"),
+        f"{REPORT}::test_o11_what_is_not_run_here_is_no_backlog_and_makes_nobody_degraded[disabled]",
+    ),
+    Mistake(
+        "what has no agent here counts as the backlog of a scheduler",
+        replaced("backlog-of-this-scheduler", "lacking or ", ""),
+        f"{REPORT}::test_o11_what_is_not_run_here_is_no_backlog_and_makes_nobody_degraded[without an agent]",
+    ),
+    Mistake(
+        "health does not know schedules that are made at run time",
+        removed("definitions-read-again"),
+        f"{REPORT}::test_o12_schedules_made_at_run_time_count",
+    ),
+    Mistake(
+        "a scheduler without Redis calls itself well",
+        replaced("silent-redis-degrades", "sample.silent_seconds is not None", "False"),
+        f"{REPORT}::test_o13_while_redis_is_away_it_is_degraded_and_says_so",
+    ),
+    Mistake(
+        "with shards the watchdogs see no backlog",
+        replaced("watchdogs-see-backlog", "self.backlog", "self.backlog if self.shards is None else 0"),
+        f"{REPORT}::test_o14_watchdogs_look_at_what_is_run_here_also_with_shards[rendezvous]",
+    ),
+    Mistake(
+        "looks that an open breaker prevents are not counted",
+        replaced("blocked-looks-counted", "self._count_blocked()", "pass"),
+        f"{REPORT}::test_o15_looks_that_an_open_breaker_prevents_are_counted",
+    ),
+    Mistake(
+        "scripts that Redis has forgotten are loaded without a word",
+        replaced("forgotten-script-told", "forgotten", "False"),
+        f"{HERE}/test_a_scripts.py::test_a12_a_forgotten_script_is_told_and_one_that_is_new_to_a_server_is_not",
     ),
     Mistake(
         "R11 the lease of an end that could not be told is kept",

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
+import json
 import re
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
 from holdfast import App
+from holdfast.config import LogSettings
+from holdfast.redis.breaker import State
 from holdfast.redis.members import Members
+from holdfast.schedules.acquisition import Acquisition
 from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import Schedule, decoded
-from holdfast.schedules.trigger import Once
+from holdfast.schedules.trigger import Every, Once
+from holdfast.telemetry.logs import configure
+from tests.support.schedules.schedulers import stage_of
 from tests.support.waiting import until
 
 LINE = re.compile(
@@ -47,16 +57,116 @@ async def test_o7_every_period_a_line_says_how_the_scheduler_is(stage, log_lines
     assert found[7] == "7"
 
 
+@contextlib.asynccontextmanager
+async def full(app: App) -> AsyncIterator[None]:
+    """Let the one permit of a scheduler be taken by a turn that does not end before this block."""
+    free = asyncio.Event()
+
+    @app.schedule(every=3600)
+    async def hold() -> None:
+        await free.wait()
+
+    yield
+    free.set()
+
+
 async def test_o8_a_degraded_one_warns_and_says_what_is_wrong(stage, log_lines):
-    late = Schedule(name="late", agent="nobody", trigger=Once(at=time.time() - 7200))
-    await stage.board.registry.register([late])
-    running = await stage.start(hourly(), health_summary_period_seconds=0.05)
-    await until(lambda: any(found[1] == "DEGRADED" for found, _ in said(log_lines())))
-    found, line = next(one for one in said(log_lines()) if one[0][1] == "DEGRADED")
-    assert line["level"] == "warning"
-    assert "overdue for 7" in line["problems"][0]
-    assert int(found[4]) >= 7200
-    assert running.count("schedule_degraded") == 1
+    app = hourly()
+    async with full(app):
+        running = await stage.start(app, health_summary_period_seconds=0.05, permits=1)
+        await until(lambda: running.scheduler.permits.free == 0 and len(running.scheduler.running))
+        late = Schedule(name="late", agent="work", trigger=Once(at=time.time() - 7200))
+        await stage.board.registry.register([late])
+        await until(lambda: any(found[1] == "DEGRADED" for found, _ in said(log_lines())))
+        found, line = next(one for one in said(log_lines()) if one[0][1] == "DEGRADED")
+        assert line["level"] == "warning"
+        assert "overdue for 7" in line["problems"][0]
+        assert int(found[4]) >= 7200
+        assert running.count("schedule_degraded") == 1
+
+
+@pytest.mark.parametrize("left", ["disabled", "without an agent"])
+async def test_o11_what_is_not_run_here_is_no_backlog_and_makes_nobody_degraded(stage, log_lines, left):
+    """Fails if schedules that are taken out of the code, or excluded by a pattern, count as overdue."""
+    away = {"name": "off", "agent": "work"} if left == "disabled" else {"name": "gone", "agent": "nobody"}
+    late = [
+        Schedule(**away, trigger=Every(seconds=1)),
+        Schedule(**{**away, "name": f"{away['name']}-2"}, trigger=Once(at=time.time() - 7200)),
+    ]
+    await stage.board.registry.register(late)
+    running = await stage.start(
+        hourly(), health_summary_period_seconds=0.05, interval_ms=20, agent={"disabled_pattern": "off.*"}
+    )
+    await until(lambda: running.count("schedule_due_elsewhere") == 2)
+    lines = len(said(log_lines()))
+    await until(lambda: len(said(log_lines())) > lines + 5)
+    assert {found[1] for found, _ in said(log_lines())[lines:]} == {"HEALTHY"}
+    assert {(found[3], found[4]) for found, _ in said(log_lines())[lines:]} == {("0", "0")}
+    assert (running.count("schedule_due"), running.count("schedule_degraded")) == (0, 0)
+    for signal in ("capacity_skew", "zero_progress"):
+        assert running.count("schedule_signals", kind=signal) == 0
+
+
+async def test_o12_schedules_made_at_run_time_count(stage):
+    """Fails if only the schedules of the code tell how late is too late."""
+    app = App("test")
+    async with full(app):
+        running = await stage.start(app, health_summary_period_seconds=0.05, permits=1)
+        await until(lambda: len(running.scheduler.running) == 1)
+        made = Schedule(name="made", agent="hold", trigger=Every(seconds=0.2))
+        await stage.board.registry.register([made])
+        await until(lambda: running.count("schedule_degraded") == 1)
+        assert running.count("schedule_oldest_overdue_seconds") > 0.2
+
+
+async def test_o13_while_redis_is_away_it_is_degraded_and_says_so(
+    redis, patient_settings, fault_proxy, log_lines
+):
+    app = App("test")
+
+    @app.schedule(every=1)
+    async def work() -> None: ...
+
+    async with stage_of(redis, patient_settings) as stage:
+        running = await stage.start(app, health_summary_period_seconds=0.05)
+        await stage.entry("work", runs=1)
+        await until(lambda: running.count("schedule_registered") == 1)
+        fault_proxy.refuse()
+        await until(lambda: running.count("schedule_degraded") == 1)
+        await until(lambda: running.count("schedule_oldest_overdue_seconds") > 1)
+        found, line = next(one for one in said(log_lines()) if one[0][1] == "DEGRADED")
+        assert (found[2], line["level"]) == ("1", "warning")
+        assert "Redis has not answered for" in line["problems"][0]
+        fault_proxy.heal()
+        await until(lambda: running.count("schedule_degraded") == 0)
+
+
+@pytest.mark.parametrize("sharding", ["none", "rendezvous"])
+async def test_o14_watchdogs_look_at_what_is_run_here_also_with_shards(stage, sharding):
+    """Nothing can be acquired although something is due and permits are free: somebody must bark."""
+    running = await stage.start(hourly(), interval_ms=20, sharding=sharding)
+    await stage.entry("work", runs=1)
+    await until(lambda: sharding == "none" or running.scheduler.shards is not None)
+
+    async def nothing(limit: int, *_: object) -> Acquisition:
+        return Acquisition([], 0.0, time.time(), None, backlog=5, due=5)
+
+    running.scheduler._acquirer.acquire = nothing
+    await until(lambda: running.count("schedule_signals", kind="zero_progress") == 1)
+    await until(lambda: running.count("schedule_signals", kind="capacity_skew") == 1)
+
+
+async def test_o15_looks_that_an_open_breaker_prevents_are_counted(stage):
+    running = await stage.start(
+        hourly(), interval_ms=20, health_summary_period_seconds=0.05, breaker={"cooldown_ms": 3_600_000}
+    )
+    breaker = running.scheduler.breakers["acquisition"]
+    while breaker.state is State.CLOSED:
+        with contextlib.suppress(ConnectionError), breaker.guard():
+            raise ConnectionError("away")
+    await until(
+        lambda: running.count("schedule_breaker_events_total", kind="acquisition", reason="blocked") > 2
+    )
 
 
 @pytest.mark.parametrize("period", [0.0, -1.0])
@@ -86,3 +196,20 @@ async def test_o10_an_open_breaker_is_told_in_the_members_record_and_barked_at_a
     assert why == "it is due, but a circuit breaker keeps it from being acquired (pod: acquisition=open)"
     await until(lambda: running.count("schedule_signals", kind="redis_stall") == 1)
     await board.redis.delete(board.keys.waiting)
+
+
+async def test_o16_with_the_level_debug_the_log_has_every_look_and_every_end(stage, log_lines):
+    assert log_lines() == []  # and it puts the loggers back
+    stream = io.StringIO()
+    configure(LogSettings(format="json", level="DEBUG"), stream)
+    await stage.start(hourly())
+    await stage.entry("work", runs=1)
+    lines = await until(
+        lambda: [json.loads(line) for line in stream.getvalue().splitlines()],
+        lambda lines: (
+            {"looked for due schedules", "ends of turns told", "schedules registered"}
+            <= {line["event"] for line in lines}
+        ),
+    )
+    looks = [line for line in lines if line["event"] == "looked for due schedules"]
+    assert (looks[0]["level"], max(line["acquired"] for line in looks)) == ("debug", 1)

@@ -15,7 +15,7 @@ from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 from tests.support.schedules.schedulers import SHORT_TTL_SECONDS, stage_of
-from tests.support.waiting import until
+from tests.support.waiting import stays, until
 
 
 @pytest.fixture
@@ -201,11 +201,14 @@ async def test_a_target_that_nobody_serves_is_warned_of_once(stage, log_lines, m
     assert known in said["known"]
 
 
-async def test_a_bark_names_the_schedules_whose_agent_this_app_has_not(stage, log_lines):
+async def test_a_warning_names_the_due_schedules_whose_agent_this_app_has_not(stage, log_lines):
     gone = [Schedule(name=f"gone-{n}", agent="old", trigger=Every(seconds=3600)) for n in range(4)]
     await stage.board.registry.register(gone)
-    running = await stage.start(App("test"), interval_ms=20)
-    await until(lambda: running.count("schedule_signals", kind="zero_progress") == 1)
-    bark = next(line for line in told(log_lines(), "watchdog barks") if line["signal"] == "zero_progress")
-    assert bark["without_agent"] == [f"gone-{n} (agent old)" for n in range(3)]
-    assert "deploy it, or `holdfast schedules remove gone-0 --force`" in bark["advice"]
+    await stage.start(App("test"), health_summary_period_seconds=0.05)
+    (said, *_) = await until(lambda: told(log_lines(), "schedules are due that this app has no agent for"))
+    assert (said["level"], said["schedules"]) == ("warning", 4)
+    assert said["without_agent"] == [f"gone-{n} (agent old)" for n in range(3)]
+    assert "deploy it, or `holdfast schedules remove gone-0 --force`" in said["advice"]
+    await stays(
+        lambda: len(told(log_lines(), "schedules are due that this app has no agent for")) == 1, seconds=0.5
+    )

@@ -6,7 +6,7 @@
 -- ARGV  1 owner, 2 ttl ms, 3 how many, 4 seconds that a class of priority is worth, 5 timeout ms of one that has none,
 --       6 '1' to take only from the names that follow; they are taken in order as far as they are (still) due
 -- returns { now, earliest score after now or '', due and left, dropped (no definition, held, paused or discarded),
---         { names that were discarded: no schedule is called like that },
+--         { names that were discarded: no schedule is called like that }, of the names given those due and left (else as before),
 --         then per schedule: name, fence, ready, deadline, streak, runs, spec, cadence or '-' (a turn of its own),
 --         the last turn placed beside it or '', how often its holder died since it last ended }
 -- @include state
@@ -136,6 +136,7 @@ end
 
 -- What is due and left is not run here, or does not fit: only what is still to come says when to look again.
 local earliest = redis.call('ZRANGEBYSCORE', waiting, '(' .. now_score, '+inf', 'WITHSCORES', 'LIMIT', 0, 1) -- guard: acquire-next-turn
-local reply = { now_score, earliest[2] or '', redis.call('ZCOUNT', waiting, '-inf', now_score), dropped, unreadable }
-for i = 1, #taken do reply[5 + i] = taken[i] end
+local left = redis.call('ZCOUNT', waiting, '-inf', now_score)
+local reply = { now_score, earliest[2] or '', left, dropped, unreadable, named and #those_still_due() or left }
+for i = 1, #taken do reply[6 + i] = taken[i] end
 return reply
