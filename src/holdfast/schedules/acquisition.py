@@ -18,9 +18,13 @@ from holdfast.schedules.words import BATCH, seconds, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
+
+    Accept: TypeAlias = Callable[[str, float], bool]
+    """Whether a name that has been due for so many seconds is taken."""
 
 _ACQUIRE = load(__package__, "acquire")
 _DUE = load(__package__, "due")
@@ -89,6 +93,7 @@ class _Due(msgspec.Struct, frozen=True):
 class _Page(msgspec.Struct, frozen=True):
     """What one look saw: ``size`` names by their time, then urgent ones from further back."""
 
+    now: float
     names: list[_Due]
     due: int
     size: int
@@ -123,21 +128,21 @@ class Acquirer:
         self._scan_pages = scan_pages
         self._position = 0
 
-    async def acquire(self, limit: int, accept: Callable[[str], bool] | None = None) -> Acquisition:
+    async def acquire(self, limit: int, accept: Accept | None = None) -> Acquisition:
         """Make up to ``limit`` due schedules ours, of those whose name ``accept`` takes."""
         limit = min(limit, BATCH)
         if accept is None:
             return await self._call(limit, ())
         return await self.take(limit, await self.look(limit, accept))  # guard: acquire-after-failure
 
-    async def look(self, limit: int, accept: Callable[[str], bool]) -> list[str]:
+    async def look(self, limit: int, accept: Accept) -> list[str]:
         """Find due names that ``accept`` takes, more than ``limit`` if there are; nothing is taken yet.
 
         Pages on from where the last look ended, so that foreign ones at the head never hide ours.
         """
         wanted = min(max(limit, 0) * _SPARE, BATCH)
         head = await self._page(0)
-        found = {one.name: one.rank for one in head.names if accept(one.name)}
+        found = {one.name: one.rank for one in head.names if accept(one.name, head.now - one.at)}
         # The head is looked at every time, for the most overdue; the pages behind it take turns.
         position, reached = max(self._position, head.size), head.reached
         # guard: acquire-scan-pages
@@ -146,7 +151,7 @@ class Acquirer:
             if sum(rank <= reached for rank in found.values()) >= wanted:  # guard: look-past-patient
                 break
             page = await self._page(position)
-            found.update((one.name, one.rank) for one in page.names if accept(one.name))
+            found.update((one.name, one.rank) for one in page.names if accept(one.name, page.now - one.at))
             reached = max(reached, page.reached)
             position = position + BATCH if position + BATCH < head.due else head.size
         self._position = position  # guard: acquire-scan-position
@@ -158,11 +163,11 @@ class Acquirer:
 
     async def _page(self, position: int) -> _Page:
         keys = [self._keys.waiting, self._keys.priorities]
-        _, due, size, *rest = await _DUE(self._redis, keys, [position, BATCH, self._tail[0]])
+        now, due, size, *rest = await _DUE(self._redis, keys, [position, BATCH, self._tail[0]])
         names = [
             _Due(text(rest[at]), float(rest[at + 1]), float(rest[at + 2])) for at in range(0, len(rest), 3)
         ]
-        return _Page(names, int(due), int(size))
+        return _Page(float(now), names, int(due), int(size))
 
     async def _call(self, limit: int, names: Sequence[str], *, named: bool = False) -> Acquisition:
         asked_at = asyncio.get_running_loop().time()

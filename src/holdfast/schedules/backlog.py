@@ -17,6 +17,7 @@ from holdfast.schedules.words import BATCH
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from holdfast.schedules.acquisition import Accept
     from holdfast.schedules.registry import Counts, Registry, Standing
     from holdfast.schedules.schedule import Schedule
 
@@ -101,7 +102,7 @@ def everything(counts: Counts) -> Backlog:
 
 
 async def backlog_of(
-    registry: Registry, counts: Counts, accepts: Callable[[str], bool], definitions: Definitions
+    registry: Registry, counts: Counts, accepts: Accept, definitions: Definitions
 ) -> Backlog:
     """Look for those that are run here, page by page, as far as what is due goes."""
     due = elsewhere = 0
@@ -111,7 +112,7 @@ async def backlog_of(
         page = await registry.waiting(start, BATCH)
         for name, at in page:
             is_due, lacking = at <= counts.now, definitions.agent_lacking(name)
-            if lacking or not accepts(name):  # guard: backlog-of-this-scheduler
+            if lacking or not accepts(name, counts.now - at):  # guard: backlog-of-this-scheduler
                 elsewhere += is_due
                 if lacking and is_due:
                     without_agent[name] = lacking

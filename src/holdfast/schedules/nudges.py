@@ -1,6 +1,7 @@
 """Nudges: a channel says that a schedule was registered, triggered, resumed or given back.
 
-It also says that a scheduler has left. What is missed, the next look brings, ``interval-ms`` later at most.
+It also says that a scheduler has come, drains or has left: then the shares are another's. What is missed, the
+next look brings, ``interval-ms`` later at most, and the next heartbeat.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.redis.client import TROUBLE
+from holdfast.schedules.words import text
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
     from holdfast.redis.client import Redis
 
+JOINED, DRAINING, LEFT = "joined", "draining", "left"
+MEMBER_WORDS = frozenset({JOINED, DRAINING, LEFT})
 _RETRY_SECONDS = 1.0
 
 _log = get_logger(__name__)
@@ -24,9 +28,12 @@ _log = get_logger(__name__)
 class Nudges:
     """Listens on the channel and calls whoever is to wake up."""
 
-    def __init__(self, channel: str, wake: Callable[[], None], redis: Redis) -> None:
+    def __init__(
+        self, channel: str, redis: Redis, *, wake: Callable[[], None], members_changed: Callable[[], None]
+    ) -> None:
         self._channel = channel
         self._wake = wake
+        self._members_changed = members_changed
         self._redis: Any = redis
 
     async def run(self) -> None:
@@ -43,6 +50,11 @@ class Nudges:
         async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(self._channel)
             self._wake()
+            self._members_changed()
             while True:
-                if await channel.get_message(timeout=None) is not None:
-                    self._wake()
+                message = await channel.get_message(timeout=None)
+                if message is None:
+                    continue
+                if text(message["data"]) in MEMBER_WORDS:
+                    self._members_changed()  # guard: look-around-on-change
+                self._wake()

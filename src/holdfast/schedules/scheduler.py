@@ -60,7 +60,7 @@ class Scheduler:
         breaker = scheduler.circuit_breaker
         self._breakers = (acquisition_breaker(breaker), redis_breaker(breaker))
         self._closed = dict.fromkeys(self.breakers, True)
-        self._interval = scheduler.interval_ms / 1000
+        self._interval, self._ttl_seconds = scheduler.interval_ms / 1000, ttl_seconds
         self._alarm = Alarm()
         self._acquirer = Acquirer(
             redis, keys, owner=place.owner, ttl_ms=ttl_ms, scan_pages=scheduler.batch_operations.scan_pages
@@ -119,15 +119,20 @@ class Scheduler:
         """Try again what this app had no agent for: it may have been defined anew."""
         self.turns.foreign.clear()
 
-    def accepts(self, name: str) -> bool:
+    def accepts(self, name: str, overdue: float = 0.0) -> bool:
         """Tell whether a schedule is run here: by its name, its shard and the agents there are."""
-        return name not in self.turns.foreign and self.is_for_here(name)
+        return name not in self.turns.foreign and self.is_for_here(name, overdue)
 
-    def is_for_here(self, name: str) -> bool:
-        """Tell whether a schedule is for this scheduler by its name and its shard, whatever its agent is."""
+    def is_for_here(self, name: str, overdue: float = 0.0) -> bool:
+        """Tell whether a schedule is for this scheduler by its name and its shard, whatever its agent is.
+
+        What has been due for longer than a ttl is anybody's: whoever's share it is in has died, or is full.
+        """
         if not self._patterns.accepts(family(name)):  # guard: pattern-by-family
             return False
-        return self.shards is None or self.shards.owns(name)
+        if self.shards is None or overdue > self._ttl_seconds:  # guard: overdue-is-anybodys
+            return True
+        return self.shards.owns(name)
 
     @property
     def chooses(self) -> bool:

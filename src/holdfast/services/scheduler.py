@@ -24,7 +24,7 @@ from holdfast.redis.command import command
 from holdfast.redis.members import Member, Members
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.healing import Healing
-from holdfast.schedules.nudges import Nudges
+from holdfast.schedules.nudges import DRAINING, JOINED, LEFT, Nudges
 from holdfast.schedules.place import Place, checked_keys, schedule_keys
 from holdfast.schedules.reconcile import Reconcile
 from holdfast.schedules.registry import Registry
@@ -81,6 +81,8 @@ class SchedulerProcess:
         self.ready = False
         self.scheduler: Scheduler | None = None
         self._stop = asyncio.Event()
+        self._beat = asyncio.Event()
+        self._told = ""
         self._since = time.time()
         self._senders: dict[str, RunQueue] = {}
         self._members = Members.of(settings)
@@ -88,6 +90,7 @@ class SchedulerProcess:
     def request_stop(self) -> None:
         """Begin the shutdown; asking again changes nothing."""
         self._stop.set()
+        self._beat.set()  # guard: draining-told-at-once
 
     async def run(self) -> None:
         """Schedule until stopped."""
@@ -156,7 +159,9 @@ class SchedulerProcess:
             registration.keep(),
             self._heartbeat(connections, scheduler),
             upkeep.reclaim(),
-            Nudges(keys.nudge, scheduler.nudge, connections.blocking(0)).run(),
+            Nudges(
+                keys.nudge, connections.blocking(0), wake=scheduler.nudge, members_changed=self._beat.set
+            ).run(),
             Report(scheduler, registry, upkeep, self._app.agents, settings, self.metrics).run(),
         ]
         await self._until_stopped(scheduler, rounds, passes, len(schedules))
@@ -229,7 +234,10 @@ class SchedulerProcess:
             with contextlib.suppress(*TROUBLE):  # the next beat tries again; no lease needs it
                 await self._announce(connections, scheduler)
                 await self._look_around(connections, scheduler)
-            await asyncio.sleep(self._members.heartbeat_seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._members.heartbeat_seconds):
+                    await self._beat.wait()
+            self._beat.clear()
 
     async def _announce(self, connections: Connections, scheduler: Scheduler) -> None:
         fields = {
@@ -244,13 +252,26 @@ class SchedulerProcess:
             "breakers": _not_closed(scheduler.breakers),
         }
         await self._members.announce(connections.redis, Member(_KIND, self.name, fields))
+        # guard: members-told-of-change
+        await self._tell_others(connections, DRAINING if fields["state"] == "draining" else JOINED)
+
+    async def _tell_others(self, connections: Connections, word: str) -> None:
+        """Let the others share anew at once: our record has just changed."""
+        if self._shares_names and word != self._told:
+            await command(connections.redis, "PUBLISH", schedule_keys(self._settings.redis).nudge, word)
+            self._told = word
+
+    @property
+    def _shares_names(self) -> bool:
+        return self._settings.redis.scheduler.sharding != "none"
 
     async def _look_around(self, connections: Connections, scheduler: Scheduler) -> None:
-        if self._settings.redis.scheduler.sharding == "none":
+        if not self._shares_names:
             return
         others = [one.name for one in await self._members.all(connections.redis, _KIND) if _shares(one)]
         if scheduler.shards is None or set(scheduler.shards.pods) != {self.name, *others}:
             scheduler.shards = Shards(self.name, others)
+            _log.info("schedules are shared anew", schedulers=list(scheduler.shards.pods))
             scheduler.nudge()
 
     async def _leave(self, connections: Connections) -> None:
@@ -258,7 +279,7 @@ class SchedulerProcess:
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 await self._members.leave(connections.redis, _KIND, self.name)
                 # What we planned and won't run, the others may not have seen: they look again.
-                await command(connections.redis, "PUBLISH", schedule_keys(self._settings.redis).nudge, "left")
+                await command(connections.redis, "PUBLISH", schedule_keys(self._settings.redis).nudge, LEFT)
         except TROUBLE as exc:
             _log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
 

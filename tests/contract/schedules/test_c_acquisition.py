@@ -235,7 +235,7 @@ async def test_c21_an_urgent_one_is_found_behind_thousands(board):
     await board.add(*(f"s{n}" for n in range(3000)), due=-2)
     await board.add("urgent", due=-1, priority=1)
     assert (await board.pod().one()).name == "urgent"
-    assert (await board.pod().acquire(1, accept=lambda name: name != "s1"))[0].name != "s1"
+    assert (await board.pod().acquire(1, accept=lambda name, _: name != "s1"))[0].name != "s1"
 
 
 async def test_c22_a_priority_taken_back_is_normal_again(board):
@@ -247,12 +247,12 @@ async def test_c22_a_priority_taken_back_is_normal_again(board):
 
 async def test_c23_a_filter_takes_only_what_it_accepts(board):
     await board.add(*(f"s{n}" for n in range(20)))
-    runs = await board.pod().acquire(100, accept=lambda name: int(name[1:]) % 2 == 0)
+    runs = await board.pod().acquire(100, accept=lambda name, _: int(name[1:]) % 2 == 0)
     assert sorted(int(run.name[1:]) for run in runs) == list(range(0, 20, 2))
     assert len(await board.waiting()) == 10
 
 
-@pytest.mark.parametrize("accept", [None, lambda _: True], ids=["all", "chosen"])
+@pytest.mark.parametrize("accept", [None, lambda *_: True], ids=["all", "chosen"])
 async def test_c25_any_number_of_patient_ones_at_the_head_do_not_go_before_normal_ones(board, accept):
     """Four classes are worth 240 s: those that are 100 s overdue come after normal ones of 50 s."""
     await board.add(*(f"patient{n}" for n in range(1200)), due=-100, priority=9)
@@ -298,7 +298,7 @@ async def test_r2_what_was_seen_due_is_asked_again_when_it_is_taken(board):
     """Scan-then-acquire runs a schedule early or twice: between the look and the taking it ran elsewhere."""
     await board.add("ran", "runs")
     slow, quick = board.pod("slow"), board.pod("quick")
-    seen = await slow.acquirer.look(10, lambda _: True)
+    seen = await slow.acquirer.look(10, lambda *_: True)
     runs = {run.name: run for run in await quick.acquire()}
     await quick.complete(runs["ran"], after=600)
     assert sorted(seen) == ["ran", "runs"]
@@ -339,7 +339,7 @@ async def test_r4_a_late_completion_does_not_bring_back_what_was_removed(board, 
 async def test_r5_foreign_entries_at_the_head_do_not_starve_a_pod(board):
     await board.add(*(f"foreign{n}" for n in range(1300)), due=-60)
     await board.add("ours", due=-1)
-    runs = await board.pod().acquire(10, accept=lambda name: name == "ours")
+    runs = await board.pod().acquire(10, accept=lambda name, _: name == "ours")
     assert [run.name for run in runs] == ["ours"]
 
 
@@ -347,7 +347,7 @@ async def test_r5b_more_foreign_entries_than_one_look_may_scan_only_take_another
     await board.add(*(f"foreign{n}" for n in range(4000)), due=-60)
     await board.add("ours", due=-1)
     pod = board.pod(scan_pages=2)
-    got = [await pod.acquire(10, accept=lambda name: name == "ours") for _ in range(5)]
+    got = [await pod.acquire(10, accept=lambda name, _: name == "ours") for _ in range(5)]
     assert [run.name for runs in got for run in runs] == ["ours"]
 
 
@@ -355,8 +355,8 @@ async def test_r6_a_pod_that_was_slower_gets_the_next_ones_instead_of_none(board
     """Every pod reads the same head: what another has taken meanwhile must not be a wasted attempt."""
     await board.add(*(f"s{n}" for n in range(100)))
     slow, quick = board.pod("slow"), board.pod("quick")
-    seen = await slow.acquirer.look(20, lambda _: True)
-    assert len(await quick.acquire(20, accept=lambda _: True)) == 20
+    seen = await slow.acquirer.look(20, lambda *_: True)
+    assert len(await quick.acquire(20, accept=lambda *_: True)) == 20
     assert len((await slow.acquirer.take(20, seen)).schedules) == 20
 
 

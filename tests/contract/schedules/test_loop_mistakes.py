@@ -12,6 +12,7 @@ M, P, R = (f"{HERE}/test_{name}.py" for name in ("m_meaning", "p_invariants", "r
 OVERLAP, BACKFILL, UPKEEP = (f"{HERE}/test_{name}.py" for name in ("q_overlap", "q_backfill", "l_upkeep"))
 BESIDE, ZOMBIES = (f"{HERE}/test_{name}.py" for name in ("q_beside", "k_zombies"))
 REPORT = f"{HERE}/test_o_report.py"
+SHARDS = "tests/integration/schedules/test_shards.py"
 LEASES = "tests/contract/leases/test_lease_contract.py"
 EXPLAIN = "tests/unit/schedules/test_explain.py"
 
@@ -78,7 +79,7 @@ MISTAKES = [
     ),
     Mistake(
         "what is not run here counts as the backlog of a scheduler",
-        replaced("backlog-of-this-scheduler", "lacking or not accepts(name)", "False"),
+        replaced("backlog-of-this-scheduler", "lacking or not accepts(name, counts.now - at)", "False"),
         f"{REPORT}::test_o11_what_is_not_run_here_is_no_backlog_and_makes_nobody_degraded[disabled]",
     ),
     Mistake(
@@ -123,6 +124,26 @@ MISTAKES = [
             'return self.pods[int.from_bytes(blake2b(name.encode()).digest()[:4], "big") % len(self.pods)]',
         ),
         f"{D}::test_r13_a_scheduler_that_comes_or_goes_moves_its_share_only",
+    ),
+    Mistake(
+        "a dead scheduler's share is nobody else's, however long it is overdue",
+        replaced("overdue-is-anybodys", " or overdue > self._ttl_seconds", ""),
+        f"{SHARDS}::test_a_dead_schedulers_share_is_run_by_others_once_it_is_overdue_by_a_ttl",
+    ),
+    Mistake(
+        "a draining scheduler tells it with its next heartbeat",
+        removed("draining-told-at-once"),
+        f"{SHARDS}::test_a_scheduler_that_drains_has_no_share_from_then_on",
+    ),
+    Mistake(
+        "a draining scheduler does not say that others should look",
+        removed("members-told-of-change"),
+        f"{SHARDS}::test_a_scheduler_that_drains_has_no_share_from_then_on",
+    ),
+    Mistake(
+        "others hear that a scheduler drains, and do not look around",
+        removed("look-around-on-change"),
+        f"{SHARDS}::test_a_scheduler_that_drains_has_no_share_from_then_on",
     ),
     Mistake(
         "R14 a look at the breaker is a probe",

@@ -32,7 +32,7 @@ async def test_m12_behind_many_foreign_ones_a_larger_multiplier_finds_ours_at_on
     await board.add(*(f"foreign{n}" for n in range(6000)), due=-60)
     await board.add("ours", due=-1)
     pod = board.pod(scan_pages=BatchSettings(chunk_attempt_multiplier=multiplier).scan_pages)
-    assert [run.name for run in await pod.acquire(10, accept=lambda name: name == "ours")] == found
+    assert [run.name for run in await pod.acquire(10, accept=lambda name, _: name == "ours")] == found
 
 
 async def test_m13_the_scheduler_looks_as_far_as_the_setting_says(stage):

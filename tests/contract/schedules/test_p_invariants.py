@@ -100,7 +100,7 @@ class World:
 
     async def acquire_some(self, a: int, b: int) -> None:
         pod = self.pods[a % PODS]
-        self._remember(pod, await pod.acquire(3, accept=lambda name: name in NAMES[b % 2 :: 2]))
+        self._remember(pod, await pod.acquire(3, accept=lambda name, _: name in NAMES[b % 2 :: 2]))
 
     async def acquire_named(self, a: int, b: int) -> None:
         pod = self.pods[a % PODS]

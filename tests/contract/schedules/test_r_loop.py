@@ -51,8 +51,8 @@ async def test_r1_what_a_failed_batch_had_tried_is_tried_again(redis):
     pod = board.pod()
     pod.acquirer._call = FailsOnce(pod.acquirer._call)
     with pytest.raises(ConnectionError):
-        await pod.acquire(accept=lambda _: True)
-    assert sorted(run.name for run in await pod.acquire(accept=lambda _: True)) == sorted(NAMES)
+        await pod.acquire(accept=lambda *_: True)
+    assert sorted(run.name for run in await pod.acquire(accept=lambda *_: True)) == sorted(NAMES)
 
 
 async def test_r1_in_the_loop_too(stage):
