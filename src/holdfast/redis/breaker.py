@@ -27,7 +27,7 @@ class State(enum.StrEnum):
     ::
 
         closed --failure_threshold failures, in a row or within window_seconds--> open
-        open --cooldown_seconds--> half_open, which makes half_open_probes calls at a time
+        open --cooldown_seconds, or end_cooldown--> half_open, which makes half_open_probes calls at a time
         half_open --the first success--> closed
         half_open --the first failure, or half_open_seconds without any answer--> open
     """
@@ -63,6 +63,7 @@ class Breaker:
         self._probed_at: float | None = None  # the first probe of this half-open period
         self._in_a_row = 0
         self._probing = 0
+        self._found_away = False
         self._term = 0  # which closed, open or half-open period a call belongs to
 
     def twin(self) -> Breaker:
@@ -83,6 +84,17 @@ class Breaker:
             return self._cooldown_left()
         return 0.0 if self._admits() else self._settings.cooldown_seconds
 
+    @property
+    def is_away(self) -> bool:
+        """Whether it is not closed because Redis was away, rather than because of what Redis answered."""
+        return self._opened_at is not None and self._found_away
+
+    def end_cooldown(self) -> None:
+        """Let probes through at once, if it is open: somebody has heard Redis answer."""
+        self._give_up_silent_probes()
+        if self.state is State.OPEN:
+            self._opened_at = self._clock() - self._settings.cooldown_seconds
+
     @contextlib.contextmanager
     def guard(self) -> Generator[None]:
         """Make one call, or raise RedisUnavailable if none may be made now."""
@@ -101,6 +113,8 @@ class Breaker:
         try:
             yield
         except BaseException as exc:
+            if self._is_failure(exc):
+                self._found_away = unavailable(exc) or isinstance(exc, RedisUnavailable)
             self._settle(term, probe, answered=self._verdict(exc))
             raise
         self._settle(term, probe, answered=True)

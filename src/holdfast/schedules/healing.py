@@ -184,11 +184,13 @@ class Healing:
 
     async def _restore(self, store: Store, going: _Pass, ends: float) -> int:
         healed = 0
-        while not going.restored and time.monotonic() < ends:
+        while not going.restored:
             rows = await store.page_schedules(self._space, after=going.after, limit=BATCH, since=going.since)
             healed += await self._heal(rows)
             going.restored = len(rows) < BATCH
             going.after = rows[-1].name if rows else ""
+            if time.monotonic() >= ends:  # after a page: a pass that does nothing would never come to an end
+                break
         return healed
 
     async def _heal(self, rows: Sequence[StoredSchedule]) -> int:

@@ -40,7 +40,7 @@ class Reclaimed(msgspec.Struct, frozen=True):
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What a sweep looked at and put right; ``whole`` is False if its budget ended it between two pages."""
+    """What a sweep looked at and put right; ``whole`` is False if its budget ended it before the end."""
 
     looked_at: int
     found: dict[Found, int]
@@ -89,6 +89,7 @@ class Orphans:
         self._where += [keys.record_prefix]
         self._tail = [threshold_seconds, int(remove_numeric)]
         self._page = page
+        self._set = self._rank = 0
         self._monotonic = monotonic
 
     async def reclaim(self, limit: int = 100) -> list[Reclaimed]:
@@ -100,23 +101,25 @@ class Orphans:
         ]
 
     async def sweep(self, *, budget_seconds: float = 0.0) -> Swept:
-        """Look at both sets, whole or until the budget is used up (0 = no limit)."""
+        """Look at both sets until their end or until the budget is used up (0 = no limit), a page at least.
+
+        A pass goes on where the budget ended the last one, so that the tail of a long set is reached, too.
+        """
         ends = self._monotonic() + budget_seconds if budget_seconds > 0 else float("inf")
         found: Counter[Found] = Counter()
         looked_at = 0
-        for which in _SETS:
-            rank = 0
-            while True:
-                if self._monotonic() >= ends:
-                    return Swept(looked_at, dict(found), whole=False)
-                args = [which, rank, self._page, *self._tail]
-                seen, kept, *rest = await _SWEEP(self._redis, self._where, args)
-                found.update(Found(text(word)) for word in rest[1::2])
-                looked_at += seen
-                rank += kept  # guard: sweep-page-position
-                if seen < self._page:
-                    break
-        return Swept(looked_at, dict(found), whole=True)
+        while True:
+            args = [_SETS[self._set], self._rank, self._page, *self._tail]
+            seen, kept, *rest = await _SWEEP(self._redis, self._where, args)
+            found.update(Found(text(word)) for word in rest[1::2])
+            looked_at += seen
+            self._rank += kept  # guard: sweep-page-position
+            if seen < self._page:
+                self._set, self._rank = (self._set + 1) % len(_SETS), 0
+                if not self._set:
+                    return Swept(looked_at, dict(found), whole=True)
+            if self._monotonic() >= ends:
+                return Swept(looked_at, dict(found), whole=False)  # guard: sweep-goes-on
 
 
 def _term(lease: Lease) -> str:

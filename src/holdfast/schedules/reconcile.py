@@ -80,10 +80,11 @@ class Reconcile:
             if self._found.changes and self._found == self._seen and self._passes % WHOLE_EVERY:
                 return True, 0
         while self._at < len(self._schedules):
-            if time.monotonic() >= ends:
-                return False, changed
-            changed += await self._send(self._at, self._at + BATCH)
+            changed += await self._send(self._at, self._at + BATCH)  # guard: reconcile-one-batch
             self._at += BATCH
+            # After a batch: a pass that does nothing would never come to an end.
+            if self._at < len(self._schedules) and time.monotonic() >= ends:
+                return False, changed
         # As it was before: what we have sent is compared once more, what others did meanwhile is not missed.
         self._at, self._seen = 0, self._found
         return True, changed

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _ALL = {"", ".*"}
 _NAMES_TOLD = 10
+_PROBE_SECONDS = 0.5
 
 _log = get_logger(__name__)
 
@@ -57,6 +58,7 @@ class Scheduler:
     ) -> None:
         scheduler, ttl_ms = settings.scheduler, int(ttl_seconds * 1000)
         self._place, self._redis, self._settings, self._metrics = place, redis, scheduler, metrics
+        self._keys = keys
         breaker = scheduler.circuit_breaker
         self._breakers = (acquisition_breaker(breaker), redis_breaker(breaker))
         self._closed = dict.fromkeys(self.breakers, True)
@@ -95,6 +97,7 @@ class Scheduler:
         """Acquire and run until quiet; return when the last turn has ended or was given back."""
         async with asyncio.TaskGroup() as group:
             rounds = [group.create_task(self.turns.endings.run(), name="endings")]
+            rounds.append(group.create_task(self._look_for_redis(), name="probes"))
             if self._settings.zombie_cleanup.enabled:
                 rounds.append(group.create_task(self.turns.look_for_zombies(), name="zombies"))
             try:
@@ -256,6 +259,26 @@ class Scheduler:
         with self._breakers[1].guard():  # guard: breaker-counts-time
             seconds, microseconds = await command(self._redis, "TIME")
         self.clock.heard(int(seconds) + int(microseconds) / 1_000_000, asked_at)
+
+    async def _look_for_redis(self) -> None:
+        """While Redis is away, ask every moment whether it is back, rather than wait for a cooldown."""
+        while True:
+            await asyncio.sleep(_PROBE_SECONDS)
+            # guard: probe-absence-only
+            away = [one for one in self._breakers if one.state is State.OPEN and one.is_away]
+            if away and await self._redis_answers():
+                for breaker in away:
+                    breaker.end_cooldown()  # guard: cooldown-ends-with-outage
+                self._alarm.ring()
+
+    async def _redis_answers(self) -> bool:
+        try:
+            async with asyncio.timeout(2 * _PROBE_SECONDS):
+                # Not PING: in a cluster only the server that holds our keys can tell.
+                await command(self._redis, "EXISTS", self._keys.waiting)
+        except (*TROUBLE, TimeoutError):
+            return False
+        return True
 
     def _pause(self, found: Acquisition, *, full: bool) -> float:
         if found.due and (full or found.dropped):

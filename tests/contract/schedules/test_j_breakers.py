@@ -234,3 +234,27 @@ def test_j11_whatever_happens_it_recovers_once_redis_is_back(steps):
     hands.time += 21.001
     succeed(breaker)
     assert breaker.state is State.CLOSED
+
+
+def test_j20_a_redis_that_answers_ends_the_cooldown_and_probes_decide():
+    hands = Hands()
+    breaker = opened(acquisition_breaker(DEFAULT, hands), DEFAULT.failure_threshold)
+    breaker.end_cooldown()
+    assert breaker.state is State.HALF_OPEN
+    fail(breaker)
+    assert breaker.state is State.OPEN
+    breaker.end_cooldown()
+    succeed(breaker)
+    assert breaker.state is State.CLOSED
+    breaker.end_cooldown()
+    assert breaker.state is State.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("exc", "away"), [(RedisConnectionError("away"), True), (ResponseError("WRONGTYPE"), False)]
+)
+def test_j21_it_knows_whether_the_absence_of_redis_has_opened_it(exc, away):
+    breaker = acquisition_breaker(DEFAULT, Hands())
+    assert not breaker.is_away
+    fail(breaker, DEFAULT.failure_threshold, exc)
+    assert breaker.is_away is away

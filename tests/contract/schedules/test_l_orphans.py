@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from holdfast.leases.lease import Standing
@@ -208,6 +210,20 @@ async def test_l20_a_sweep_over_its_budget_stops_between_pages_and_says_so(redis
     swept = await orphans.sweep(budget_seconds=4)
     assert not swept.whole
     assert 0 < swept.looked_at < 100
+
+
+@pytest.mark.parametrize("budget", [2, 1e-9])
+async def test_l22_the_next_sweep_goes_on_where_the_budget_ended_the_last(redis, board, budget):
+    """Fails if every pass begins at the head: the tail of a long set would never be reached."""
+    await board.add(*(f"s{n}" for n in range(100)), due=60)
+    await redis.zadd(board.keys.waiting, {"12345": await redis_now(redis) + 600})
+    clock = itertools.count()
+    orphans = Orphans(redis, board.keys, page=10, monotonic=lambda: float(next(clock)))
+    passes = [await orphans.sweep(budget_seconds=budget) for _ in range(20)]
+    last = next(n for n, swept in enumerate(passes) if swept.whole)
+    assert sum(swept.looked_at for swept in passes[: last + 1]) == 101
+    assert passes[last].found == {Found.NUMERIC: 1}
+    assert not passes[last + 1].whole
 
 
 async def test_r11_a_completion_that_failed_does_not_wait_for_the_orphan_threshold(board):

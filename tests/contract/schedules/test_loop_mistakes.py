@@ -13,6 +13,7 @@ OVERLAP, BACKFILL, UPKEEP = (f"{HERE}/test_{name}.py" for name in ("q_overlap", 
 BESIDE, ZOMBIES = (f"{HERE}/test_{name}.py" for name in ("q_beside", "k_zombies"))
 REPORT = f"{HERE}/test_o_report.py"
 SHARDS = "tests/integration/schedules/test_shards.py"
+OUTAGE, RECONCILE = (f"tests/integration/schedules/test_{name}.py" for name in ("outage", "reconcile"))
 LEASES = "tests/contract/leases/test_lease_contract.py"
 EXPLAIN = "tests/unit/schedules/test_explain.py"
 
@@ -151,6 +152,24 @@ MISTAKES = [
             "breaker-look-no-probe", "silent = self._last_opened() != self._opened_at\nself._probing += 1"
         ),
         f"{J}::test_r14_checks_without_a_call_consume_no_probe",
+    ),
+    Mistake(
+        "after an outage a scheduler waits for the end of the cooldown",
+        removed("cooldown-ends-with-outage"),
+        f"{OUTAGE}::test_a_redis_that_is_back_is_asked_at_once_however_long_the_cooldown_is[5]",
+    ),
+    Mistake(
+        "a breaker that errors have opened is half open as soon as Redis answers",
+        replaced("probe-absence-only", " and one.is_away", ""),
+        f"{OUTAGE}::test_a_breaker_that_errors_have_opened_keeps_its_cooldown_though_redis_answers",
+    ),
+    Mistake(
+        "a pass whose budget is used up sends nothing",
+        instead(
+            "reconcile-one-batch",
+            "if time.monotonic() >= ends:\n    return False, changed\nchanged += await self._send(self._at, self._at + BATCH)",
+        ),
+        f"{RECONCILE}::test_a_pass_sends_one_batch_though_its_budget_is_used_up_before",
     ),
     Mistake(
         "R15 leases are renewed on the event loop of the agents",

@@ -218,8 +218,16 @@ MISTAKES = [
     ),
     Mistake(
         "a sweep begins every page at the head",
-        instead("sweep-page-position", "rank += 0 * kept\nseen = 0 if not rest else seen"),
+        instead("sweep-page-position", "seen = 0 if not rest else seen"),
         f"{L}::test_l19_a_sweep_reaches_the_last_page_past_foreign_ones",
+    ),
+    Mistake(
+        "a sweep with a budget begins at the head every time",
+        instead(
+            "sweep-goes-on",
+            "self._set = self._rank = 0\nreturn Swept(looked_at, dict(found), whole=False)",
+        ),
+        f"{L}::test_l22_the_next_sweep_goes_on_where_the_budget_ended_the_last[2]",
     ),
     Mistake(
         "a zombie gives back what another runs",

@@ -13,7 +13,7 @@ from holdfast.config import BreakerSettings, SenderSettings
 from holdfast.redis.breaker import State
 from holdfast.redis.scripts import load
 from tests.support.schedules.schedulers import stage_of
-from tests.support.waiting import until
+from tests.support.waiting import stays, until
 
 
 @pytest.fixture
@@ -47,6 +47,40 @@ async def test_the_cadence_goes_on_after_an_outage(stage, fault_proxy):
     await until(lambda: len(times) >= before + 5)
     assert len(times) - before <= (times[-1] - back) / 0.2 + 2, "missed turns are one run, not a herd"
     await until(lambda: running.scheduler.permits.taken <= 1)  # a look takes some for a moment
+
+
+@pytest.mark.parametrize("threshold", [3, 5])
+async def test_a_redis_that_is_back_is_asked_at_once_however_long_the_cooldown_is(
+    stage, fault_proxy, threshold
+):
+    """Fails if the first turn after an outage waits for the cooldown, here an hour."""
+    app, ran = App("test"), []
+
+    @app.schedule(every=0.2)
+    async def tick() -> None:
+        ran.append(1)
+
+    running = await stage.start(
+        app, interval_ms=50, breaker={"failure_threshold": threshold, "cooldown_ms": 3_600_000}
+    )
+    await until(lambda: ran)
+    fault_proxy.refuse()
+    await until(lambda: running.scheduler.breaker.state is State.OPEN)
+    fault_proxy.heal()
+    ran.clear()
+    await until(lambda: len(ran) >= 3)
+
+
+async def test_a_breaker_that_errors_have_opened_keeps_its_cooldown_though_redis_answers(stage):
+    running = await stage.start(
+        App("test"), interval_ms=20, breaker={"failure_threshold": 3, "cooldown_ms": 3_600_000}
+    )
+    keys = stage.board.keys
+    await stage.board.redis.set(keys.waiting, "overwritten")
+    breaker = running.scheduler.breakers["acquisition"]
+    await until(lambda: breaker.state is State.OPEN)
+    await stays(lambda: breaker.state is State.OPEN and breaker.trips == 1, seconds=2.5)
+    await stage.board.redis.delete(keys.waiting)
 
 
 async def test_a_target_that_does_not_answer_is_not_asked_by_every_turn(stage, fault_proxy):

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from holdfast.config import SchedulerSettings
+from holdfast.config.scheduling import ReconcileSettings
 from holdfast.schedules.entries import State
 from holdfast.schedules.reconcile import WHOLE_EVERY, Reconcile
 from holdfast.schedules.schedule import Schedule, decoded, encoded
 from holdfast.schedules.trigger import Every
+from holdfast.schedules.words import BATCH
 from tests.support.schedules.manual_scheduler import Board
 
 
@@ -99,3 +101,12 @@ async def test_what_somebody_wrote_by_hand_is_put_right_by_the_next_whole_pass(b
     for _ in range(WHOLE_EVERY):
         await reconcile.run_once()
     assert (await board.entry("s0")).spec == encoded(some(1)[0])
+
+
+async def test_a_pass_sends_one_batch_though_its_budget_is_used_up_before(board):
+    """Fails if slow passes end before they have sent anything: they would never come to an end."""
+    settings = SchedulerSettings(reconcile=ReconcileSettings(run_budget_ms=1))
+    reconcile = Reconcile(board.registry, some(2 * BATCH), settings)
+    reconcile._budget = 1e-9
+    assert [await reconcile.run_once() for _ in range(2)] == [False, True]
+    assert reconcile.sent == 2 * BATCH
