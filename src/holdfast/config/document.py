@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from holdfast.config.connection import CONNECTION, as_ours
 from holdfast.config.draft import Document
 from holdfast.config.leaves import leaves, queue_leaves
 from holdfast.config.problems import unknown_key
@@ -96,7 +97,7 @@ class _Reader:
         self._document = document
 
     def read(self, root: MappingNode) -> None:
-        tree = _tree(leaf.path for leaf in leaves())
+        tree = _tree((*(leaf.path for leaf in leaves()), *CONNECTION))
         tree[_QUEUES] = _Tree()
         shelf = _Shelf("", self._document.given)
         for entry in self._items(root, ""):
@@ -123,7 +124,17 @@ class _Reader:
         elif below := tree[entry.key]:
             self._read_section(entry, path, below, shelf)
         else:
-            shelf.put(path, Given(raw=_raw(entry.node), source=entry.source))
+            self._put(path, Given(raw=_raw(entry.node), source=entry.source), shelf)
+
+    def _put(self, path: str, given: Given, shelf: _Shelf) -> None:
+        ours, told = path, f"{path} ({given.source})"
+        if path in CONNECTION:
+            ours, given = CONNECTION[path], as_ours(path, given)
+            told = f"{told} is {ours}, which"
+        if before := shelf.given.get(ours):  # under its other name
+            self._problem(f"{told} is already set at {before.source}: remove one of the two")
+        elif ours:
+            shelf.put(ours, given)
 
     def _below(self, section: _Entry, path: str) -> Iterator[_Entry]:
         if isinstance(section.node, MappingNode):

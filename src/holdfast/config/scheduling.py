@@ -33,6 +33,14 @@ class ScheduledAgentSettings(Section, frozen=True, kw_only=True, rename="kebab")
             allowed=f"a whole number up to {_MOST}; 0 or less is no limit",
         ),
     ] = 100
+    max_threads: Annotated[
+        int,
+        about(
+            "Sync agents that one scheduler runs at once, each in a thread; others wait for one.",
+            ge=1,
+            le=100_000,
+        ),
+    ] = 1000
     enabled_pattern: Annotated[
         str,
         about("Schedules whose whole name matches are run; empty is all of them.", regex=True),
@@ -58,10 +66,10 @@ class BatchSettings(Section, frozen=True, kw_only=True, rename="kebab"):
     batch_size: Annotated[
         int,
         about(
-            "Schedules acquired in one turn; 0 is as many as there are free permits.",
-            ge=0,
+            "Schedules acquired in one turn; 0 or less is as many as there are free permits.",
+            ge=-_MOST,
             le=_MOST,
-            allowed=f"a whole number up to {_MOST}; 0 is as many as there are free permits",
+            allowed=f"a whole number up to {_MOST}; 0 or less is as many as there are free permits",
         ),
     ] = 0
     chunk_attempt_multiplier: Annotated[
@@ -76,7 +84,8 @@ class BatchSettings(Section, frozen=True, kw_only=True, rename="kebab"):
     @property
     def per_script(self) -> int:
         """How many schedules one script moves: longer ones would keep Redis from everybody else."""
-        return min(self.batch_size or _SWEET_SPOT, _LARGEST_SCRIPT) if self.enabled else 1
+        wanted = self.batch_size if self.batch_size > 0 else _SWEET_SPOT
+        return min(wanted, _LARGEST_SCRIPT) if self.enabled else 1
 
     @property
     def scan_pages(self) -> int:

@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
 _KIND = "scheduler"
 _THREADS = "holdfast-scheduled"
-_MOST_THREADS = 1000
 _GOODBYE_SECONDS = 3.0
 _RETRY_SECONDS = 1.0
 
@@ -96,7 +95,8 @@ class SchedulerProcess:
         """Schedule until stopped."""
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
-            most = min(settings.redis.agent.permits or _MOST_THREADS, _MOST_THREADS)
+            agent = settings.redis.agent
+            most = min(agent.permits or agent.max_threads, agent.max_threads)
             attempts = await stack.enter_async_context(isolation(settings, self._app, self.metrics, most))
             connections = await stack.enter_async_context(Connections(settings, self.metrics))
             stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))

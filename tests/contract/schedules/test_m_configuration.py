@@ -82,7 +82,7 @@ redis:
       cleanup-leader-key: cleanup-leader # Leadership key for orphan cleanup (default)
       hash-tag: ""                       # Hash tag for Redis Cluster (e.g., "ps")
 """
-OURS = {"redis.scheduler.sharding"}
+OURS = {"redis.agent.max-threads", "redis.scheduler.sharding"}
 
 
 def flat(tree: dict, prefix: str = "") -> dict[str, object]:
@@ -175,10 +175,10 @@ def test_m4_the_environment_beats_the_file_and_is_named_as_the_source(read, name
             "redis.scheduler.zombie-cleanup.exceptional-agents.pattern = ( (holdfast.yaml:1)",
         ),
         (
-            "redis:\n  scheduler:\n    batch-operations:\n      batch-size: -1",
+            "redis:\n  scheduler:\n    batch-operations:\n      batch-size: many",
             (
-                "redis.scheduler.batch-operations.batch-size = -1 (holdfast.yaml:4) is not allowed: it must be a whole "
-                "number up to 1000000; 0 is as many as there are free permits"
+                "redis.scheduler.batch-operations.batch-size = many (holdfast.yaml:4) is not allowed: it must be a whole "
+                "number up to 1000000; 0 or less is as many as there are free permits"
             ),
         ),
         (
@@ -232,7 +232,7 @@ def test_m6_an_unknown_variable_is_named_with_what_was_meant(refusal):
 
 def test_m7_everything_that_is_wrong_is_told_at_once(refusal):
     told = refusal(
-        "redis: {agent: {enabled-pattern: '('}, scheduler: {nope: 1, batch-operations: {batch-size: -5}}}"
+        "redis: {agent: {enabled-pattern: '('}, scheduler: {nope: 1, batch-operations: {batch-size: many}}}"
     )
     assert told.startswith("3 problems with the settings:")
 
@@ -243,7 +243,8 @@ def test_m8_no_permits_or_less_is_no_limit(most, permits):
 
 
 @pytest.mark.parametrize(
-    ("enabled", "size", "per_script"), [(True, 0, 100), (True, 7, 7), (True, 5000, 500), (False, 50, 1)]
+    ("enabled", "size", "per_script"),
+    [(True, 0, 100), (True, -1, 100), (True, 7, 7), (True, 5000, 500), (False, 50, 1)],
 )
 def test_m9_no_script_moves_more_than_500(enabled, size, per_script):
     assert BatchSettings(enabled=enabled, batch_size=size).per_script == per_script
@@ -253,3 +254,43 @@ def test_m10_the_settings_are_one_frozen_value():
     assert SchedulerSettings() == SchedulerSettings()
     with pytest.raises(AttributeError):
         SchedulerSettings().interval_ms = 5
+
+
+CONNECTION = """
+redis:
+  connection:
+    pool:
+      max-wait-millis: 5000     # Max time to wait for a connection from the pool
+      max-total: 40             # Maximum pool size
+      max-idle: 10              # Maximum idle connections
+      min-idle: 2               # Minimum idle connections
+    timeout: 3000               # Socket timeout for read/write operations (ms)
+    connect-timeout: 2s         # Connection establishment timeout (ms)
+"""
+
+
+def test_m18_the_documents_connection_is_read_as_our_settings(read):
+    loaded = read(CONNECTION)
+    redis = loaded.settings.redis
+    assert (redis.max_connections, redis.socket_timeout_seconds, redis.connect_timeout_seconds) == (40, 3, 2)
+    assert loaded.sources["redis.max_connections"] == "holdfast.yaml:6"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("redis: {connection: {timeout: soon}}", "redis.socket_timeout_seconds = soon (holdfast.yaml:1)"),
+        ("redis: {connection: {pool: {max-totl: 5}}}", "Did you mean redis.connection.pool.max-total?"),
+        ("redis: {connection: 5}", "redis.connection (holdfast.yaml:1) must be a mapping"),
+        (
+            "redis:\n  max_connections: 5\n  connection: {pool: {max-total: 6}}",
+            "redis.connection.pool.max-total (holdfast.yaml:3) is redis.max_connections, which is already set at holdfast.yaml:2",
+        ),
+        (
+            "redis:\n  connection: {pool: {max-total: 6}}\n  max_connections: 5",
+            "redis.max_connections (holdfast.yaml:3) is already set at holdfast.yaml:2",
+        ),
+    ],
+)
+def test_m19_what_is_wrong_with_it_is_told(refusal, text, says):
+    assert says in refusal(text)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 
 import pytest
 
@@ -14,9 +16,11 @@ from holdfast.schedules.clock import RedisClock
 from holdfast.schedules.place import checked_keys
 from holdfast.schedules.reconcile import Reconcile
 from holdfast.schedules.rounds import Round
+from holdfast.schedules.schedule import Schedule
+from holdfast.schedules.trigger import Every
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.schedules.schedulers import replace
-from tests.support.waiting import until
+from tests.support.waiting import stays, until
 
 # -- chunk-attempt-multiplier
 
@@ -209,3 +213,27 @@ async def test_m23_a_scheduler_does_not_start_on_such_a_cluster(stage):
     finally:
         stage.system.settings = before
         stage.schedulers.clear()
+
+
+# -- max-threads
+
+
+async def test_m20_no_more_threads_than_the_setting_says_run_sync_agents(stage):
+    """Without a limit of schedules, too: each would have a thread of its own."""
+    app, free, began = App("test"), threading.Event(), []
+
+    def work(n: int) -> None:
+        began.append(n)
+        free.wait(60)
+
+    for n in range(3):
+        app.register(f"work-{n}", functools.partial(work, n))
+    schedules = [Schedule(name=f"s{n}", agent=f"work-{n}", trigger=Every(seconds=3600)) for n in range(3)]
+    await stage.board.registry.register(schedules)
+    try:
+        running = await stage.start(app, permits=0, agent={"max_threads": 2})
+        await until(lambda: len(running.scheduler.running) == 3 and len(began) == 2)
+        await stays(lambda: len(began) == 2, seconds=0.5)
+    finally:
+        free.set()
+    await until(lambda: len(began) == 3)

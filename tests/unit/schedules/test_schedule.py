@@ -75,6 +75,14 @@ def test_what_is_damaged_is_an_input_error(raw):
             {"trigger": Cron(expression="* * * * *", zone="Mars/Base")},
             "tz: 'Mars/Base' is no time zone",
         ),
+        (
+            {"trigger": Cron(expression="* * * * *", zone="localtime")},
+            "tz: 'localtime' is another time on each machine",
+        ),
+        (
+            {"trigger": Cron(expression="* * * * *", zone="posixrules")},
+            "tz: 'posixrules' is another time on each machine",
+        ),
         ({"trigger": Once(at=-1)}, ": at: "),
         ({"trigger": "* * * * *"}, "trigger: "),
         ({"timeout_seconds": 0}, ": timeout: "),
