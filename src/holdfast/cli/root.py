@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "scheduler": "Run schedules until it is told to stop.",
     "api": "Run the HTTP API until it is told to stop, or make a key.",
     "janitor": "Run the janitor until it is told to stop.",
-    "relay": "Deliver events to the outside until it is told to stop; redeliver what was given up.",
+    "relay": "Deliver events to the outside until it is told to stop.",
     "host": "Hold long-lived agents until it is told to stop.",
     "scaler": "Tell KEDA how many workers to have, until it is told to stop.",
     "agents": "Look at long-lived agents, start, stop and tell them something.",
