@@ -110,7 +110,9 @@ async def run_blocks(page: Path, shared: dict[str, Any], places: dict[str, str])
         here = body
         for written, real in places.items():
             here = here.replace(written, real)
-        code = compile(here, f"{name(page)}:{number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        code = compile(
+            here, f"{name(page)}:{number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+        )
         async with asyncio.timeout(60):
             await asyncio.to_thread(execute, code, shared)
 
@@ -137,6 +139,7 @@ async def test_the_guides_agents_do_what_the_guide_says(system, tmp_path):
     }
     asked["solve"] = ({"id": 7}, {"done": {"restart": 7}})
     asked["chat"] = ("hello", 1)
+    asked["answer"] = ({"id": 7}, {"id": 7, "text": "restart it"})
     asked["convert"] = ({"name": "a letter"}, {"pages": 3})
     assert set(app.agents) == {*asked, "charge", "refund"}
     ids = {agent: await system.submit(agent, given) for agent, (given, _) in asked.items()}

@@ -11,7 +11,7 @@ from holdfast.agents.place import declaring
 from holdfast.agents.reference import resolve
 from holdfast.agents.resident import describe_resident
 from holdfast.agents.spec import describe, require_name
-from holdfast.errors import AppError, UnknownAgent
+from holdfast.errors import AppError, InputError, UnknownAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -221,6 +221,24 @@ class App:
             return found
 
         return register if make is None else register(make)
+
+    def complete(self) -> None:
+        """Look up what was not known while the module was loaded; AppError says what is wrong with it."""
+        types = [spec.input_type for spec in (*self._agents.values(), *self._residents.values())]
+        for each in types:
+            if each is not None:
+                each.complete()
+        for schedule in self._schedules.values():
+            self._check_input(schedule)
+
+    def _check_input(self, schedule: Schedule) -> None:
+        takes = self._agents[schedule.agent].input_type
+        if takes is None:
+            return
+        try:
+            takes.read(schedule.input)
+        except InputError as exc:
+            raise AppError(f"schedule {schedule.name!r}: {exc}") from None
 
     def get(self, name: str) -> AgentSpec:
         """Return the agent of that name, or raise UnknownAgent with the names there are."""

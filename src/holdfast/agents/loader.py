@@ -22,6 +22,7 @@ def load_app(reference: str) -> App:
     if not isinstance(found, App):
         raise AppError(f"{reference!r} is {_described(found)}, not an App{_choices(module, source)}")
     found.reference = f"{_from_anywhere(source)}:{name}"
+    found.complete()
     return found
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 from typing import Any, Final
 
+from holdfast.agents.models import InputType, input_type
 from holdfast.agents.spec import describe
 from holdfast.errors import AppError
 
@@ -24,6 +25,8 @@ class ResidentSpec:
     name: str
     make: type[Any]
     options: dict[str, Any]
+    input_type: InputType | None = None
+    """What a message is made into, if the annotation of ``receive`` is a model."""
 
 
 def describe_resident(name: str, make: object, **options: Any) -> ResidentSpec:
@@ -38,7 +41,8 @@ def describe_resident(name: str, make: object, **options: Any) -> ResidentSpec:
         if own is not None and (not callable(own) or len(inspect.signature(own).parameters) != 1):
             raise AppError(f"resident {name!r}: {method} takes only self")
     describe(name, _receive, **options)  # what is wrong with the options is said here
-    return ResidentSpec(name, make, options)
+    message = [*inspect.signature(receive).parameters.values()][-1]
+    return ResidentSpec(name, make, options, input_type(f"resident {name!r}", receive, message))
 
 
 async def _receive(ctx: object, message: object) -> None:

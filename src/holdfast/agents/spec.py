@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.agents.context import Context, SyncContext
 from holdfast.agents.frameworks import adapt
+from holdfast.agents.models import InputType, input_type
 from holdfast.config import duration_seconds
 from holdfast.errors import AppError, ConfigError
 
@@ -45,9 +46,13 @@ class AgentSpec:
     memory_mb: int | None = None
     nice: int | None = None
     """What the process of an attempt may use, and how far it steps back behind others."""
+    input_type: InputType | None = None
+    """What its input is made into, if its annotation is a model."""
 
     def arguments(self, ctx: Context | SyncContext, payload: Any) -> tuple[Any, ...]:
-        """Return what to call the agent with."""
+        """Return what to call the agent with; InputError if the input is not what it takes."""
+        if self.input_type is not None:
+            payload = self.input_type.read(payload)
         if self.wants_context:
             return (ctx, payload) if self.wants_input else (ctx,)
         return (payload,) if self.wants_input else ()
@@ -69,13 +74,13 @@ def describe(
     require_name(name, "an agent's name")
     function = _callable(name, adapt(call) or call)
     is_async = _is_async(function)
-    wants_context, wants_input = _parameters(name, function, is_async=is_async)
+    wants_context, takes = _parameters(name, function, is_async=is_async)
     return AgentSpec(
         name=name,
         call=function,
         is_async=is_async,
         wants_context=wants_context,
-        wants_input=wants_input,
+        wants_input=takes is not None,
         timeout_seconds=_timeout(name, timeout),
         max_attempts=_at_least_one(name, "max_attempts", max_attempts),
         concurrency=_at_least_one(name, "concurrency", concurrency),
@@ -83,6 +88,7 @@ def describe(
         description=_first_line(function) if description is None else description,
         memory_mb=_of_a_process(name, isolation, "memory_mb", _at_least_one(name, "memory_mb", memory_mb)),
         nice=_of_a_process(name, isolation, "nice", _niceness(name, nice)),
+        input_type=input_type(_named(name, function), function, takes) if takes is not None else None,
     )
 
 
@@ -110,8 +116,10 @@ def _is_async(call: Callable[..., Any]) -> bool:
     return any(test(call) or test(type(call).__call__) for test in tests)
 
 
-def _parameters(name: str, call: Callable[..., Any], *, is_async: bool) -> tuple[bool, bool]:
-    """Return whether the agent takes the context and whether it takes the input."""
+def _parameters(
+    name: str, call: Callable[..., Any], *, is_async: bool
+) -> tuple[bool, inspect.Parameter | None]:
+    """Return whether the agent takes the context, and the parameter that takes the input."""
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (ValueError, TypeError):
@@ -122,8 +130,8 @@ def _parameters(name: str, call: Callable[..., Any], *, is_async: bool) -> tuple
     wants_context = bool(positional) and _is_context(name, positional[0], is_async=is_async)
     rest = positional[1:] if wants_context else positional
     _refuse_more_than_one(name, rest, parameters)
-    has_varargs = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return wants_context, bool(rest) or has_varargs
+    varargs = (p for p in parameters if p.kind is p.VAR_POSITIONAL)
+    return wants_context, rest[0] if rest else next(varargs, None)
 
 
 def _is_context(name: str, parameter: inspect.Parameter, *, is_async: bool) -> bool:
@@ -149,6 +157,12 @@ def _refuse_more_than_one(
     if len(required) > 1 or keywords:
         wanted = ", ".join((required if len(required) > 1 else []) + keywords)
         raise AppError(f"agent {name!r} can't be called, it requires {wanted}: {_SHAPES}; send one dict")
+
+
+def _named(name: str, call: Callable[..., Any]) -> str:
+    """How an error names the agent; all residents are called 'receive', so its class is named too."""
+    of = f" of {type(call.__self__).__name__}" if inspect.ismethod(call) else ""
+    return f"agent {name!r}{of}"
 
 
 def _timeout(name: str, timeout: float | str | timedelta | None) -> float | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.agents.finite import require_finite
+from holdfast.agents.models import dumped
 from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, StepMismatch
 from holdfast.leases.trust import Trusted
@@ -114,8 +115,8 @@ def require_function(name: str, call: object) -> None:
 def as_json(value: Any, what: str) -> bytes:
     """Write a value as JSON, pydantic models too, or say what can't be."""
     try:
-        data = msgspec.json.encode(value, enc_hook=_dumped)
-        require_finite(value, data, what, _dumped)
+        data = msgspec.json.encode(value, enc_hook=dumped)
+        require_finite(value, data, what, dumped)
     except (TypeError, ValueError, RecursionError, OverflowError) as exc:
         if coroutine := forgotten(value):
             raise InputError(f"{what} {coroutine}") from exc
@@ -135,12 +136,6 @@ def read_back(key: str, data: bytes, call: Callable[..., Any]) -> Any:
             f"step {key!r} was done with a value that is no {_name(wanted)} ({exc}): "
             "the code has changed since; give the step a new name to do it again"
         ) from exc
-
-
-def _dumped(value: Any) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    raise TypeError(f"a {type(value).__name__} is no JSON")
 
 
 def _promised(call: Callable[..., Any]) -> Any:

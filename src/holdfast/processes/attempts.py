@@ -77,7 +77,9 @@ def isolated(spec: AgentSpec, attempts: Attempts | None, errand: Errand) -> Agen
         raise AppError(f"agent {spec.name!r} has isolation='process', and there are no processes here")
     limits = Limits(memory_bytes=spec.memory_mb and spec.memory_mb << 20, nice=spec.nice)
     call = partial(attempts.run, dataclasses.replace(errand, agent=spec.name, limits=limits))
-    return dataclasses.replace(spec, call=call, is_async=True, wants_context=True, wants_input=True)
+    # What it is sent stays JSON here: the child makes the agent's input of it.
+    as_sent = {"wants_context": True, "wants_input": True, "input_type": None}
+    return dataclasses.replace(spec, call=call, is_async=True, **as_sent)
 
 
 class _Child:

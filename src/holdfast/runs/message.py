@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from holdfast.agents.finite import require_finite
+from holdfast.agents.models import dumped, unwritable
 from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, MalformedMessage, PayloadTooLarge
 from holdfast.runs.nesting import DEEPEST, too_deep
 from holdfast.runs.run import Envelope, Submission
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=dumped).encode
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode = msgspec.json.Decoder().decode
 
@@ -62,10 +63,10 @@ def encode_value(value: Any, what: str) -> bytes:
     except (TypeError, ValueError, UnicodeEncodeError, RecursionError, OverflowError) as exc:
         if coroutine := forgotten(value):
             raise InputError(f"{what} {coroutine}") from exc
-        raise InputError(f"{what} can't be written as JSON: {exc}") from exc
+        raise InputError(f"{what} can't be written as JSON: {exc} ({unwritable(value)})") from exc
     if too_deep(data):
         raise InputError(f"{what} is nested more than {DEEPEST} levels deep")
-    require_finite(value, data, what)
+    require_finite(value, data, what, dumped)
     return data
 
 

@@ -7,6 +7,8 @@ import contextlib
 import os
 from pathlib import Path
 
+import msgspec
+
 from holdfast import App, Context
 
 app = App("residents")
@@ -39,6 +41,18 @@ class Clerk:
             "pid": os.getpid(),
             "started": self.started,
         }
+
+
+class Letter(msgspec.Struct):
+    number: int
+
+
+@app.resident
+class Reader:
+    """Takes what its annotation promises."""
+
+    async def receive(self, ctx: Context, letter: Letter) -> Letter:
+        return Letter(letter.number + 1)
 
 
 @app.resident(name="sick")

@@ -47,6 +47,15 @@ async def test_a_resident_answers_and_remembers(residents):
     assert [each.agent.agent_id for each in await residents.list()] == ["clerk/1"]
 
 
+async def test_a_resident_gets_the_model_that_its_receive_takes(residents):
+    await residents.start("Reader", "reader")
+    assert await residents.ask("reader", {"number": 1}) == {"number": 2}
+    with pytest.raises(
+        RunFailed, match=r"agent 'receive' of Reader: the input does not fit Letter.*`number`"
+    ):
+        await residents.ask("reader", {})
+
+
 async def test_what_it_remembers_outlives_its_process_and_its_host(cluster, residents):
     placed = await residents.start("Clerk", "clerk")
     assert (await residents.ask("clerk", {"name": "Ada"}))["seen"] == 1

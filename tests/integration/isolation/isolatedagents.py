@@ -11,8 +11,12 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import pydantic
 
 from holdfast import App, Context, GiveUp, HandBack, RetryLater, SyncContext
 from holdfast.errors import LeaseLost
@@ -48,6 +52,28 @@ def alone(**options: Any):
 @both()
 async def echo(ctx: Context, given: Any) -> Any:
     return given
+
+
+@dataclass
+class Order:
+    id: int
+    due: datetime
+
+
+class Bill(pydantic.BaseModel):
+    order: int
+    due: datetime
+    type: str
+
+
+@both()
+async def bills(ctx: Context, order: Order) -> Bill:
+    return Bill(order=order.id, due=order.due, type=type(order).__name__)
+
+
+@both()
+def bills_in_a_thread(order: Order):
+    yield Bill(order=order.id, due=order.due, type=type(order).__name__)
 
 
 @both()

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
+
 from holdfast import App, Context
 
 app = App("scheduled")
 LEDGER = Path(os.environ.get("ISOLATED_LEDGER", "/dev/null"))
 
 
+class Given(msgspec.Struct):
+    x: int
+
+
 @app.schedule(every=3600, input={"x": 1})
 @app.agent(isolation="process")
-async def notes(ctx: Context, given: dict) -> object:
+async def notes(ctx: Context, given: Given) -> object:
     await ctx.emit("not kept", given)
     turns = await ctx.step("turn", lambda: 5)
-    LEDGER.write_text(f"{os.getpid()} {ctx.attempt} {given['x']} {turns}")
+    LEDGER.write_text(f"{os.getpid()} {ctx.attempt} {given.x} {turns}")
     return object()  # nobody reads what a turn returns
 
 

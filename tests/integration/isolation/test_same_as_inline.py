@@ -144,3 +144,22 @@ async def test_an_agent_hears_that_its_worker_wants_to_leave(system, app):
     await worker.stop()
     run = await system.ended(run_id)
     assert (run.status, run.result, run.attempt) == (Status.SUCCEEDED, "left early", 1)
+
+
+async def test_models_come_in_and_go_out(system, app):
+    await system.worker(app)
+    order = {"id": 7, "due": "2030-01-02T03:04:05Z"}
+    bill = {"order": 7, "due": "2030-01-02T03:04:05Z", "type": "Order"}
+    first = await system.submit("bills", order)
+    second = await system.submit("bills_in_a_thread", order)
+    assert (await system.ended(first)).result == bill
+    assert (await system.ended(second)).result == [bill]
+    assert await system.events(second) == ["submitted", "started", "chunk", "succeeded"]
+
+
+async def test_an_input_that_does_not_fit_is_tried_once(system, app):
+    await system.worker(app)
+    run = await system.ended(await system.submit("bills", {"id": 7}))
+    assert (run.status, run.attempt, run.error.kind) == (Status.FAILED, 1, "invalid")
+    assert "agent 'bills': the input does not fit Order" in run.error.message
+    assert "required field `due`" in run.error.message
