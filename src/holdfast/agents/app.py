@@ -69,6 +69,7 @@ class App:
         name: str | None = None,
         timeout: float | str | timedelta | None = None,
         max_attempts: int | None = None,
+        retry_programming_errors: bool | None = None,
         isolation: Isolation | None = None,
         description: str | None = None,
         concurrency: int | None = None,
@@ -106,6 +107,7 @@ class App:
         *,
         timeout: float | str | timedelta | None = None,
         max_attempts: int | None = None,
+        retry_programming_errors: bool | None = None,
         isolation: Isolation | None = None,
         description: str | None = None,
         concurrency: int | None = None,
@@ -116,6 +118,7 @@ class App:
         options: dict[str, Any] = {"timeout": timeout, "max_attempts": max_attempts, "isolation": isolation}
         options |= {"description": description, "concurrency": concurrency}
         options |= {"memory_mb": memory_mb, "nice": nice}
+        options |= {"retry_programming_errors": retry_programming_errors}
         with declaring():
             return self._register(name, target, options)
 
@@ -202,6 +205,7 @@ class App:
         name: str | None = None,
         timeout: float | str | timedelta | None = None,
         max_attempts: int | None = None,
+        retry_programming_errors: bool | None = None,
     ) -> Any:
         """Register a class as a long-lived agent, as ``@app.resident`` or ``@app.resident(name="clerk")``.
 
@@ -217,6 +221,7 @@ class App:
                         f"app {self.name!r} has a resident {wanted!r} already: choose another name"
                     )
                 options = {"timeout": timeout, "max_attempts": max_attempts}
+                options |= {"retry_programming_errors": retry_programming_errors}
                 self._residents[wanted] = describe_resident(wanted, found, **options)
             return found
 

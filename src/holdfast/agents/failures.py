@@ -45,6 +45,7 @@ class FailureClass(StrEnum):
     CRASHED = "crashed"
     POISON = "poison"
     MALFORMED = "malformed"
+    PROGRAMMING_ERROR = "programming_error"
     UNKNOWN = "unknown"
 
 
@@ -143,11 +144,30 @@ _BUILTINS: tuple[tuple[type[BaseException], FailureClass], ...] = (
     (OSError, FailureClass.TRANSIENT),
 )
 
+# Only these classes themselves: what a library or an agent derives from them says something about data.
+_PROGRAMMING_ERRORS = frozenset(
+    {
+        AssertionError,
+        AttributeError,
+        ImportError,
+        KeyError,
+        ModuleNotFoundError,
+        NameError,
+        TypeError,
+        UnboundLocalError,
+    }
+)
 
-def classify(exc: BaseException, *, now: Callable[[], float] = time.time) -> Failure:
-    """Turn what an agent raised into a Failure of bounded size; whatever it raised, this does not raise."""
+
+def classify(exc: BaseException, *, now: Callable[[], float] = time.time, by_agent: bool = False) -> Failure:
+    """Turn an exception into a Failure of bounded size; whatever it is, this does not raise.
+
+    ``by_agent``: it comes out of an agent's code, where a KeyError is most likely a mistake in that code.
+    """
     try:
         verdict = _judge(exc, now())
+        if by_agent and verdict.kind is FailureClass.UNKNOWN and _is_programming_error(exc):
+            verdict = _Verdict(FailureClass.PROGRAMMING_ERROR)
     except Exception:  # an attribute of the exception that raises when it is looked at
         verdict = _Verdict(FailureClass.UNKNOWN, None)
     message, traceback = evidence.message_of(exc), evidence.traceback_of(exc)
@@ -159,10 +179,14 @@ def retry_delay(
     attempt: int,
     backoff: BackoffSettings,
     *,
+    retry_programming_errors: bool = True,
     random: Callable[[], float] = _random.random,
 ) -> float | None:
     """Return the seconds to wait after the ``attempt``-th try failed (the first is 1), None for no retry."""
     if failure.kind in FINAL:
+        return None
+    # Only of the first attempt: a later one may meet what came from outside, or a worker of another version.
+    if failure.kind is FailureClass.PROGRAMMING_ERROR and attempt == 1 and not retry_programming_errors:
         return None
     asked = failure.retry_after or 0.0
     delay = asked if failure.exact else max(asked, _backoff(failure.kind, attempt, backoff))
@@ -201,6 +225,13 @@ def _judge(exc: BaseException, now: float, *, named: bool = True, open_groups: b
         if verdict.kind is not FailureClass.UNKNOWN and (explicit or verdict.kind not in FINAL):
             return _Verdict(verdict.kind, wait, verdict.exact)
     return _Verdict(FailureClass.UNKNOWN, wait)
+
+
+def _is_programming_error(exc: BaseException) -> bool:
+    """Whether it is one, or a group of nothing else; one that was given another meaning is none."""
+    group = _group(exc)
+    leaves = [exc] if group is None else evidence.leaves(group)
+    return all(type(leaf) in _PROGRAMMING_ERRORS for leaf in leaves)
 
 
 def _verdict(exc: BaseException, now: float) -> _Verdict:
@@ -244,5 +275,5 @@ def _match(exc: BaseException) -> FailureClass:
     for builtin, kind in _BUILTINS:
         if isinstance(exc, builtin):
             return kind
-    # Bugs, bad JSON, failed validation: what a model wrote may be right the next time, so none is final.
+    # Bad JSON, failed validation: what a model wrote may be right the next time, so none is final.
     return FailureClass.UNKNOWN

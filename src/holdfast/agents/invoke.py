@@ -155,7 +155,9 @@ class Invocation:
         except asyncio.CancelledError as exc:
             if owner.cancelling() > before:
                 raise
-            outcome = Failed(classify(exc))  # the agent's own, or that of something it waited for
+            outcome = Failed(
+                classify(exc, by_agent=True)
+            )  # the agent's own, or that of something it waited for
         finally:
             self._ctx.signals.closed = True
         if owner.cancelling() > before:
@@ -221,7 +223,7 @@ class Invocation:
             raise
         except BaseException as exc:
             # Also SystemExit and KeyboardInterrupt: what agent code raises must not end the worker.
-            return _signalled(exc, self._ctx) or Failed(classify(exc))
+            return _signalled(exc, self._ctx) or Failed(classify(exc, by_agent=True))
 
     async def _perform(self) -> Any:
         spec = self._spec

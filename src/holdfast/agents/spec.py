@@ -39,6 +39,8 @@ class AgentSpec:
     wants_input: bool
     timeout_seconds: float | None = None
     max_attempts: int | None = None
+    retry_programming_errors: bool | None = None
+    """Whether a first attempt that ends with a TypeError, KeyError … is followed by another."""
     isolation: Isolation = "loop"
     description: str = ""
     concurrency: int | None = None
@@ -64,6 +66,7 @@ def describe(
     *,
     timeout: float | str | timedelta | None = None,
     max_attempts: int | None = None,
+    retry_programming_errors: bool | None = None,
     isolation: Isolation | None = None,
     description: str | None = None,
     concurrency: int | None = None,
@@ -83,6 +86,7 @@ def describe(
         wants_input=takes is not None,
         timeout_seconds=_timeout(name, timeout),
         max_attempts=_at_least_one(name, "max_attempts", max_attempts),
+        retry_programming_errors=_yes_or_no(name, "retry_programming_errors", retry_programming_errors),
         concurrency=_at_least_one(name, "concurrency", concurrency),
         isolation=_isolation(name, isolation, is_async=is_async),
         description=_first_line(function) if description is None else description,
@@ -181,6 +185,12 @@ def _at_least_one(name: str, what: str, number: int | None) -> int | None:
     if number is not None and (not isinstance(number, int) or number < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise AppError(f"agent {name!r}: {what} is {number!r}: a whole number, at least 1")
     return number
+
+
+def _yes_or_no(name: str, what: str, value: bool | None) -> bool | None:
+    if value is not None and not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise AppError(f"agent {name!r}: {what} is {value!r}: True or False")
+    return value
 
 
 def _isolation(name: str, isolation: str | None, *, is_async: bool) -> Isolation:

@@ -111,6 +111,13 @@ class QueueSettings(Section, frozen=True, kw_only=True):
     max_attempts: Annotated[
         int, about("Attempts before a run goes to the dead letters.", "MAX_ATTEMPTS", ge=1, le=100_000)
     ] = 5
+    retry_programming_errors: Annotated[
+        bool,
+        about(
+            "Whether a first attempt that ends with a TypeError, AttributeError, KeyError, AssertionError, "
+            "NameError or ImportError is followed by another."
+        ),
+    ] = False
     max_pending: Annotated[
         int,
         about(

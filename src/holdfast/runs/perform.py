@@ -208,9 +208,12 @@ def decide(place: Workplace, run: Claimed, outcome: Outcome) -> Outcome:
     spec = place.app.agents.get(run.agent)
     if run.attempt >= attempts_of(spec, place.settings):
         return outcome
-    return msgspec.structs.replace(
-        outcome, retry_in=retry_delay(outcome.failure, run.attempt, place.settings.backoff)
-    )
+    again = place.settings.retry_programming_errors
+    if spec is not None and spec.retry_programming_errors is not None:
+        again = spec.retry_programming_errors
+    backoff = place.settings.backoff
+    delay = retry_delay(outcome.failure, run.attempt, backoff, retry_programming_errors=again)
+    return msgspec.structs.replace(outcome, retry_in=delay)
 
 
 def settlement(

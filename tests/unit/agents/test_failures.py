@@ -159,6 +159,49 @@ def test_an_exception_has_its_class(exc, kind):
     assert classify(exc).kind is kind
 
 
+PROGRAMMING = [
+    (KeyError("x"), K.PROGRAMMING_ERROR),
+    (TypeError("x"), K.PROGRAMMING_ERROR),
+    (AttributeError("x"), K.PROGRAMMING_ERROR),
+    (AssertionError("x"), K.PROGRAMMING_ERROR),
+    (NameError("x"), K.PROGRAMMING_ERROR),
+    (UnboundLocalError("x"), K.PROGRAMMING_ERROR),
+    (ImportError("x"), K.PROGRAMMING_ERROR),
+    (ModuleNotFoundError("x"), K.PROGRAMMING_ERROR),
+    (caused(KeyError("x"), ValueError("y")), K.PROGRAMMING_ERROR),
+    (met_on_the_way(KeyError("x"), ValueError("y")), K.PROGRAMMING_ERROR),
+    (ExceptionGroup("one", [KeyError("x")]), K.PROGRAMMING_ERROR),
+    (ExceptionGroup("two", [KeyError("x"), TypeError("y")]), K.PROGRAMMING_ERROR),
+    # Something from outside is behind it, or somebody has given it another meaning.
+    (met_on_the_way(KeyError("x"), ConnectionResetError("y")), K.TRANSIENT),
+    (caused(TypeError("x"), HttpError(503)), K.SERVER),
+    (caused(ValueError("x"), KeyError("y")), K.UNKNOWN),
+    (met_on_the_way(RuntimeError("x"), KeyError("y")), K.UNKNOWN),
+    (type("NoSuchUser", (KeyError,), {})("x"), K.UNKNOWN),
+    (ExceptionGroup("two", [KeyError("x"), ValueError("y")]), K.UNKNOWN),
+    (ExceptionGroup("two", [KeyError("x"), HttpError(500)]), K.UNKNOWN),
+    (ExceptionGroup("two", [KeyError("x"), HttpError(429)]), K.THROTTLED),
+    (caused(RuntimeError("x"), ExceptionGroup("one", [KeyError("y")])), K.UNKNOWN),
+    (ValueError("x"), K.UNKNOWN),
+    (RecursionError("x"), K.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("exc", "kind"), PROGRAMMING, ids=lambda value: repr(value)[:60])
+def test_a_programming_error_of_an_agent_has_a_class_of_its_own(exc, kind):
+    assert classify(exc, by_agent=True).kind is kind
+    assert classify(exc).kind is (K.UNKNOWN if kind is K.PROGRAMMING_ERROR else kind)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "retried", "waits"), [(1, False, False), (1, True, True), (2, False, True)]
+)
+def test_a_programming_error_is_not_tried_again_after_a_first_attempt(attempt, retried, waits):
+    failure = Failure(K.PROGRAMMING_ERROR, "KeyError: 'x'")
+    delay = retry_delay(failure, attempt, BackoffSettings(), retry_programming_errors=retried)
+    assert (delay is not None) is waits
+
+
 def test_from_none_hides_what_was_met_on_the_way():
     exc = met_on_the_way(RuntimeError("x"), ConnectionResetError("x"))
     exc.__suppress_context__ = True
