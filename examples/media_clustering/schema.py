@@ -14,6 +14,8 @@ import msgspec
 
 from holdfast.errors import MalformedMessage
 
+from .tracing import current_trace_id
+
 _BASE32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _NESTED = ("image_ids", "metadata")
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}\Z")
@@ -68,7 +70,7 @@ def _unfolded(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def new_job(reason: str = "image ingested", *, images: int = 3, trace_id: str = "") -> dict[str, Any]:
-    """Make a job as the auth-service does when images arrive."""
+    """Make a job as the auth-service does when images arrive; it names the trace of the current span."""
     return {
         "job_id": ulid(),
         "pet_id": str(uuid4()),
@@ -79,7 +81,7 @@ def new_job(reason: str = "image ingested", *, images: int = 3, trace_id: str = 
         "metadata": {
             "emitted_at": datetime.now(UTC).isoformat(),
             "source": "auth-service",
-            "trace_id": trace_id or secrets.token_hex(16),
+            "trace_id": trace_id or current_trace_id(),
         },
     }
 

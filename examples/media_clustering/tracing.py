@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from .schema import Job
 
 
+def current_trace_id() -> str:
+    """The trace of the current span; empty if there is none."""
+    context = get_current_span().get_span_context()
+    return f"{context.trace_id:032x}" if context.is_valid else ""
+
+
 @contextmanager
 def job_span(job: Job, attempt: int, provider: TracerProvider | None = None) -> Generator[None]:
     """Open the span ``cluster media`` with ``job_id`` and ``pet_id`` as its attributes."""

@@ -287,6 +287,25 @@ def test_group_and_deadletter_of_the_defaults_belong_to_the_default_queue_only(f
     assert settings.queue_named("never-described").group == "never-described-group"
 
 
+MEDIA = {"CLUSTER_STREAM_KEY": "streams:media.cluster"}
+
+
+def test_a_media_stream_has_its_dead_letters_beside_it_and_needs_no_agent_ids(file):
+    queue = load(environ=MEDIA).settings.queue_named("streams:media.cluster")
+    assert (queue.deadletter, queue.default_agent) == ("streams:media.cluster.deadletter", "*")
+    assert load(environ=MEDIA).settings.queue_named("other").deadletter == ""
+    named = load(environ={"MESSAGING_QUEUE_NAME": "streams:media.cluster"}).settings.queue
+    assert (named.deadletter, named.default_agent) == ("", "")
+    own = {"HOLDFAST_QUEUE_DEADLETTER": "mine", "HOLDFAST_QUEUE_DEFAULT_AGENT": "cluster"}
+    told = load(environ=MEDIA | own).settings.queue
+    assert (told.deadletter, told.default_agent) == ("mine", "cluster")
+
+
+def test_on_a_cluster_a_media_streams_dead_letters_are_in_its_slot(file):
+    queue = load(environ=MEDIA | {"REDIS_URL": "redis+cluster://localhost:7000"}).settings.queue
+    assert (queue.deadletter, queue.default_agent) == ("", "*")
+
+
 def test_a_variable_beats_the_file_for_the_default_queue_but_not_for_a_described_one(file):
     file("queues:\n  agent-queue: {slots: 5}\n  media: {slots: 6}\n")
     loaded = load(environ={"WORKER_POD_MESSAGES_BATCH_SIZE": "10"})

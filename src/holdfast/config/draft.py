@@ -14,7 +14,7 @@ from holdfast.config.leaves import Leaf, leaf_at, leaves, queue_leaves
 from holdfast.config.patterns import NAME_ALLOWED
 from holdfast.config.problems import invalid_value
 from holdfast.config.processes import QueueName
-from holdfast.config.queues import QueueSettings
+from holdfast.config.queues import ONLY_AGENT, QueueSettings
 from holdfast.config.scaling import lowering
 from holdfast.config.section import Section
 from holdfast.config.shown import shown
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _DEFAULT: Final = "default"
+_MEDIA_STREAM: Final = "environment CLUSTER_STREAM_KEY"
 _IDLE_THRESHOLD: Final = "janitor.idle_threshold_seconds"
 _LOWERING: Final = "janitor.deletion_cost_lower_seconds"
 _LOOK: Final = "janitor.deletion_cost_seconds"
@@ -60,6 +61,7 @@ class Draft(msgspec.Struct):
         """Settle every leaf and every queue, and build the tree."""
         for leaf in leaves():
             self._settle(leaf)
+        self._derive_media_stream()
         default_queue = str(self.values["messaging.queue"])
         described = dict.fromkeys((default_queue, *self.document.queues))
         queues = {name: self._queue(name, default=name == default_queue) for name in described}
@@ -127,6 +129,16 @@ class Draft(msgspec.Struct):
         except msgspec.ValidationError:
             said = f"queues.{shown(name)} ({source}) is not allowed: a queue must have {NAME_ALLOWED}"
             self._reject(f"queues.{name}", said)
+
+    def _derive_media_stream(self) -> None:
+        """A media stream's messages name no agent, and its dead letters have a name of their own."""
+        if self.sources["messaging.queue"] != _MEDIA_STREAM:
+            return
+        if self.sources["queue.default_agent"] == _DEFAULT:
+            self.values["queue.default_agent"] = ONLY_AGENT
+        # On a cluster that name would be in another slot than the stream, and one script needs both.
+        if self.sources["queue.deadletter"] == _DEFAULT and "+cluster:" not in str(self.values["redis.url"]):
+            self.values["queue.deadletter"] = f"{self.values['messaging.queue']}.deadletter"
 
     def _derive_idle_threshold(self, queues: Iterable[QueueSettings]) -> None:
         if self.sources[_IDLE_THRESHOLD] == _DEFAULT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
@@ -11,6 +11,9 @@ from holdfast.config.durations import DAY, YEAR
 from holdfast.config.patterns import NAME_ALLOWED, OPTIONAL_NAME
 from holdfast.config.scaling import ScalingSettings
 from holdfast.config.section import Section, about
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class LeaseSettings(Section, frozen=True, kw_only=True):
@@ -58,6 +61,8 @@ class BackoffSettings(Section, frozen=True, kw_only=True):
 MAILBOX: Final = "mailbox:"
 """How the names of residents' mailboxes begin."""
 MOST_PARTITIONS: Final = 64
+ONLY_AGENT: Final = "*"
+"""As ``default_agent``: the agent of an app that has one."""
 _TAG = re.compile(r"\{[^}]+(?=\})")
 
 
@@ -160,7 +165,8 @@ class QueueSettings(Section, frozen=True, kw_only=True):
             "Stream of the runs that were given up; under `queue` it is the default queue's only.",
             pattern=OPTIONAL_NAME,
             allowed=f"empty, or {NAME_ALLOWED}",
-            default="{the queue's name}:deadletter",
+            default="{the queue's name}:deadletter; with `CLUSTER_STREAM_KEY`, on one server, "
+            "the queue's name + .deadletter",
         ),
     ] = ""
     tenant_concurrency: Annotated[
@@ -170,7 +176,11 @@ class QueueSettings(Section, frozen=True, kw_only=True):
         int, about("Runs of one concurrency key that go on at once; 0 is no limit.", ge=0, le=1_000_000)
     ] = 1
     default_agent: Annotated[
-        str, about("Agent for entries of other producers that name none; empty refuses them.")
+        str,
+        about(
+            "Agent for entries of other producers that name none; `*` is the only agent of an app, empty "
+            "refuses them. The default is `*` if `CLUSTER_STREAM_KEY` names the queue."
+        ),
     ] = ""
     backoff: BackoffSettings = BackoffSettings()
     scaling: ScalingSettings = ScalingSettings()
@@ -188,6 +198,12 @@ class QueueSettings(Section, frozen=True, kw_only=True):
     def stream(self) -> str:
         """The key of the normal lane, without the prefix."""
         return partition_name(self.name, self.partition)
+
+    def default_among(self, agents: Collection[str]) -> str:
+        """Return the agent of entries that name none; of several, nobody can say which one is meant."""
+        if self.default_agent != ONLY_AGENT:
+            return self.default_agent
+        return next(iter(agents)) if len(agents) == 1 else ""
 
     def of_partition(self, partition: int) -> QueueSettings:
         """Return the same for one partition; only the first keeps the dead letters' own name."""

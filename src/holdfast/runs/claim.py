@@ -82,7 +82,13 @@ class Claimer:
     """Claims runs of one queue for one owner; ``reader`` is a connection for blocking reads only."""
 
     def __init__(
-        self, queue: Partition, owner: str, reader: Redis, agent_limits: Mapping[str, int] | None = None
+        self,
+        queue: Partition,
+        owner: str,
+        reader: Redis,
+        agent_limits: Mapping[str, int] | None = None,
+        *,
+        default_agent: str | None = None,
     ) -> None:
         keys, settings = queue.keys, queue.settings
         self._queue = queue
@@ -101,7 +107,7 @@ class Claimer:
         ]
         self._tail = [
             int(settings.retention_seconds * 1000),
-            settings.default_agent,
+            settings.default_agent if default_agent is None else default_agent,
             int(queue.outside),
             _limits(settings, agent_limits or {}),
         ]

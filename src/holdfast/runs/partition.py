@@ -230,7 +230,9 @@ class Partition:
             keys.outbox,
             keys.letters,
         ]
-        word = (await _REPLAY(self.redis, places, [run_id, letter, int(self.outside)])).decode()
+        default_agent = self.settings.default_among(())  # which one an app has, its workers say
+        args = [run_id, letter, int(self.outside), default_agent]
+        word = (await _REPLAY(self.redis, places, args)).decode()
         if word == "missing":
             raise NotFound(f"no run or dead letter {run_id!r} in queue {self.name!r}")
         if word != "replayed":

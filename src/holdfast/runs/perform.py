@@ -343,7 +343,7 @@ def timeout_of(spec: AgentSpec, envelope: Envelope, settings: QueueSettings) -> 
 def _read(run: Claimed, settings: QueueSettings) -> Envelope:
     """Read the message; what other producers wrote was not checked by anybody before."""
     if not run.agent:
-        raise MalformedMessage("the entry names no agent (agent_id), and the queue has no default_agent")
+        raise MalformedMessage("the entry names no agent (agent_id), and the queue has no default_agent here")
     size, most = len(run.message), settings.max_payload_bytes
     if size > most:
         raise MalformedMessage(f"message_data has {size} bytes, more than max_payload_bytes = {most}")

@@ -88,7 +88,8 @@ class Desk:
         )
         limits = {name: spec.concurrency for name, spec in app.agents.items() if spec.concurrency}
         reader = connections.blocking(queue_settings.block_ms / 1000)
-        self.claimer = Claimer(queue, owner, reader, limits)
+        default_agent = queue_settings.default_among(app.agents)
+        self.claimer = Claimer(queue, owner, reader, limits, default_agent=default_agent)
         self.worker = Worker(
             Workplace(
                 *(app, queue_settings, place.executor, asyncio.Event(), owner),

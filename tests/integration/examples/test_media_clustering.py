@@ -283,6 +283,26 @@ async def test_logs_carry_job_pet_attempt_and_trace(system, app, log_lines):
     }
 
 
+async def test_the_variables_alone_make_the_pipeline(redis, redis_settings, app):
+    """Without holdfast.yaml: the dead letters have their name, and plain entries go to the only agent."""
+    variables = {"CLUSTER_STREAM_KEY": STREAM, "CLUSTER_CONSUMER_GROUP": GROUP}
+    described = load(Path("/dev/null"), environ=variables).settings.queue
+    given = {name: getattr(described, name) for name in ("name", "group", "deadletter", "default_agent")}
+    async with System(redis_settings, ttl=30.0, **given) as system:
+        await system.worker(app)
+        run = await system.adopted(await xadd(system, new_job()))
+        assert (run.status, run.agent) == (Status.SUCCEEDED, "cluster")
+        await system.adopted(await xadd(system, {"job_id": "no ulid"}))
+        assert [letter["agent_id"] for letter in await letters(system)] == ["cluster"]
+
+
+def test_a_new_job_names_the_trace_that_it_is_made_in():
+    with TracerProvider().get_tracer("x").start_as_current_span("POST /images") as handler:
+        job = read_job(new_job())
+    assert job.trace_id == f"{handler.get_span_context().trace_id:032x}"
+    assert read_job(new_job()).trace_id == ""
+
+
 def traced(work: Callable[[TracerProvider], None]) -> Any:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

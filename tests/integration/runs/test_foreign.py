@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import App
 from holdfast.errors import QueueFull
+from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.run import Status
 from tests.support.runs.system import System
 from tests.support.waiting import until
@@ -131,6 +132,55 @@ async def test_an_entry_without_an_agent_goes_to_the_queues_default_agent(redis,
         await system.worker(app)
         run = await system.adopted(f"entry-{entry_id}")
         assert run.result == {"job_id": "j1", "reason": "new"}
+
+
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("replayed_by", ["one who knows the default agent", "one who does not"])
+async def test_dead_letters_without_an_agent_are_replayed_once_there_is_a_default_agent(
+    redis, redis_settings, system, app, replayed_by, expired
+):
+    entry_id = (await redis.xadd(system.queue.keys.stream, {"message_data": '{"input": 7}'})).decode()
+    run_id = f"entry-{entry_id}"
+    worker = await system.worker(app)
+    assert (await system.adopted(run_id)).status is Status.FAILED
+    await worker.stop()
+    if expired:
+        await redis.delete(system.queue.keys.run(run_id))
+    async with System(redis_settings, default_agent="echo", ttl=30.0) as mended:
+        by = mended if replayed_by == "one who knows the default agent" else system
+        assert [letter.agent for letter in (await DeadLetters(by.queue).replay_all()).done] == [""]
+        await mended.worker(app)
+        run = await mended.ended(run_id)
+        assert (run.status, run.result, run.agent) == (Status.SUCCEEDED, 7, "echo")
+
+
+async def test_an_entry_whose_agent_is_empty_goes_to_the_default_agent(redis, redis_settings, app):
+    async with System(redis_settings, default_agent="echo", ttl=30.0) as system:
+        await redis.xadd(system.queue.keys.stream, entry('{"input": 7}', agent=""))
+        await redis.xadd(system.queue.keys.stream, {"agent_id": "", "job": "j", "task_id": "f2"})
+        await system.worker(app)
+        run = await system.adopted("f1")
+        assert (run.result, run.agent) == (7, "echo")
+        run = await system.adopted("f2")
+        assert (run.status, run.agent) == (Status.SUCCEEDED, "echo")
+
+
+async def test_the_only_agent_of_an_app_can_be_the_default_agent(redis, redis_settings, app):
+    async with System(redis_settings, default_agent="*", ttl=30.0) as system:
+        await redis.xadd(system.queue.keys.stream, {"message_data": "7", "task_id": "f1"})
+        await system.worker(app)
+        run = await system.adopted("f1")
+        assert (run.result, run.agent) == (7, "echo")
+
+
+async def test_of_several_agents_none_is_the_default_by_itself(redis, redis_settings, app):
+    app.register("other", lambda: None)
+    async with System(redis_settings, default_agent="*", ttl=30.0) as system:
+        await redis.xadd(system.queue.keys.stream, {"message_data": "7", "task_id": "f1"})
+        await system.worker(app)
+        run = await system.adopted("f1")
+        assert (run.status, run.agent) == (Status.FAILED, "")
+        assert "default_agent" in run.error.message
 
 
 async def test_two_entries_with_one_correlation_id_are_one_execution(system, app):

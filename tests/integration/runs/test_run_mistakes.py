@@ -171,6 +171,11 @@ MISTAKES = [
         f"{FOREIGN}::test_two_entries_with_one_correlation_id_are_one_execution",
     ),
     Mistake(
+        "a run that names no agent never gets the default agent",
+        removed("empty-agent-default"),
+        f"{FOREIGN}::test_an_entry_whose_agent_is_empty_goes_to_the_default_agent",
+    ),
+    Mistake(
         "a run that has not begun is claimed by any entry that names it",
         replaced("first-start", "have[3] == entry and ", ""),
         f"{FENCES}::test_another_entry_of_a_run_that_has_not_begun_is_not_the_run[its own]",

@@ -185,11 +185,17 @@ local function is_ours(fields)
   return fields[9] == 'correlation_id' and fields[1] == 'message_data' and fields[3] == 'agent_id' and #fields == 10
 end
 
--- Returns id, agent, message (nil if it has none) and, of anybody else's entry, all its fields by name.
+-- Returns id, agent (empty if it names none), message (nil if it has none) and, of anybody else's entry, all its fields by name.
 local function parts_of(fields, entry)
   if is_ours(fields) then return own_id(fields[10], entry), fields[4], fields[2] end
   local named = entry_fields(fields)
-  return given_id(named, entry), named['agent_id'] or default_agent, named['message_data'], named
+  return given_id(named, entry), named['agent_id'] or '', named['message_data'], named
+end
+
+-- A run that names no agent: the record has to learn which one it is begun with, also one that has waited since before there was any.
+local function default_for(record)
+  if default_agent ~= '' then redis.call('HSET', record, 'agent', default_agent) end
+  return default_agent
 end
 
 -- What is the same for those in a row is said once. Every value of a reply costs more than putting three into one.
@@ -240,6 +246,7 @@ local function claim(number, lane, entry, fields, seen)
     end_cancelled(record, id, bonds.cancel, have[4])
     return drop(lane, entry, id, true)
   end
+  if agent == '' then agent = default_for(record) end -- guard: empty-agent-default
   local bound = have[6] or limited[agent]
   if bound and not admitted(record, id, lane, entry, bonds, agent) then return end
   -- Only one that was begun before has an attempt to be counted on from.
@@ -259,6 +266,7 @@ end
 local function is_plain(have, lane, entry, agent)
   -- guard: first-start
   return have[3] == entry and have[2] == lane and have[1] == 'queued' and not have[4] and not have[6] and not limited[agent]
+    and agent ~= ''
 end
 
 -- Of plain runs one thing is done after the other, each for all of them: it takes a tenth less than run by run (`make bench

@@ -1,6 +1,7 @@
 -- Queue a run that ended again, from its first attempt; its dead letter, if it has one, leaves with it.
 -- KEYS  1 lane (stream), 2 dead letters (stream), 3 run (hash), 4 runs (zset), 5 ended (zset), 6 outbox (zset), 7 letters (hash)
--- ARGV  1 run id, 2 dead letter id or '', 3 '1' if events of a run that has no record any more go outside
+-- ARGV  1 run id, 2 dead letter id or '', 3 '1' if events of a run that has no record any more go outside,
+--       4 default agent
 -- returns replayed | missing | the status that can't be replayed
 -- @include clock
 -- @include feed
@@ -53,6 +54,10 @@ if not status then
   if not revive_from_letter() then return 'missing' end
 elseif status ~= 'failed' and status ~= 'timed_out' and status ~= 'cancelled' then
   return status
+end
+if (agent or '') == '' and ARGV[4] ~= '' then
+  agent = ARGV[4]
+  redis.call('HSET', record, 'agent', agent)
 end
 -- A cancelled run's old entry may still be in its lane: the record points to the new entry, so the old one is dropped.
 local entry = queue_entry(lane, id, agent, message, stamp_of(now))
