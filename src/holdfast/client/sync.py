@@ -41,7 +41,7 @@ class LoopThread:
         self._calls: set[Future[Any]] = set()
         self._closed = False
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-client", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="holdfast-client", daemon=True)
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -74,7 +74,13 @@ class LoopThread:
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+
+    def _run(self) -> None:
+        """Run the loop until it is stopped, and close it here: on the caller's thread another one may run."""
+        try:
+            self._loop.run_forever()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
             self._loop.close()
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:

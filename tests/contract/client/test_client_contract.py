@@ -638,6 +638,18 @@ async def test_a_script_may_stop_following_early(face, worker):
     assert await asyncio.to_thread(script) == "a"
 
 
+async def test_a_cell_of_a_notebook_runs_inside_an_event_loop(face, worker):
+    """The mistake: closing it ran its loop on the caller's thread, where another one runs already."""
+
+    async def cell():
+        with SyncClient(**face.here) as client:
+            handle = client.submit("talk", ["a", "b"])
+            first = next(handle.events())  # the rest is never read
+            return first.type, handle.result(timeout=30)
+
+    assert await asyncio.to_thread(asyncio.run, cell()) == ("submitted", 2)
+
+
 async def test_the_thread_of_a_sync_client_ends_with_it(face):
     def script():
         with SyncClient(**face.here) as client:
