@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import App, Client, ConfigError, HoldfastError, NotFound, RedisUnavailable
-from holdfast.config import SenderSettings
+from holdfast import App, Client, ConfigError, HoldfastError, InputError, NotFound, RedisUnavailable
+from holdfast.config import RelaySettings, SenderSettings
 from holdfast.runs.run import Status
 from tests.support.runs.system import System
 from tests.support.waiting import until
@@ -45,6 +45,14 @@ async def test_many_results_are_waited_for_on_few_connections(system, redis_sett
         handles = await client.submit_many([{"agent": "echo", "input": n} for n in range(300)])
         results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in handles)), 30)
     assert results == list(range(300))
+
+
+async def test_a_webhook_into_our_own_network_is_refused(system, client):
+    strict = msgspec.structs.replace(system.settings, relay=RelaySettings())
+    async with Client(settings=strict) as refused:
+        with pytest.raises(InputError, match=r"webhook leads to a private address.*relay.private_webhooks"):
+            await refused.submit("echo", webhook="http://127.0.0.1:18999/h")
+    assert (await client.submit("echo", webhook="http://127.0.0.1:18999/h")).fresh
 
 
 async def test_a_run_is_in_the_lane_and_queue_that_were_named(client):

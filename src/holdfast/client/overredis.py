@@ -137,6 +137,7 @@ class RedisWay:
     """Connections to the configured Redis, or to the embedded server of this directory if one runs."""
 
     def __init__(self, settings: Settings) -> None:
+        self._private_receivers = settings.private_receivers
         redis = nearby(settings.redis)
         self._settings = msgspec.structs.replace(settings, redis=redis)
         self._reading, self._sending = connect(redis), connect(redis)
@@ -195,6 +196,7 @@ class RedisWay:
             sender=settings.sender,
             breaker=self.breaker,
             outside=bool(settings.event_api.url),
+            private_receivers=self._private_receivers,
         )
         self._stack.push_async_callback(sender.aclose)
         reader = RunQueue(queue, self._reading, prefix=redis.key_prefix)

@@ -94,6 +94,7 @@ class Partition:
         breaker: Breaker | None = None,
         metrics: Metrics | None = None,
         outside: bool = False,
+        private_receivers: bool = True,
     ) -> None:
         self.settings = settings
         # What happens in a mailbox is between a resident and those who write to it.
@@ -102,7 +103,11 @@ class Partition:
         self.redis = redis
         self.sending = Sending(settings.name, sender, breaker)
         self._submitter = Submitter(
-            settings, self.keys, redis, sending=self.sending, metrics=metrics, outside=self.outside
+            *(settings, self.keys, redis),
+            sending=self.sending,
+            metrics=metrics,
+            outside=self.outside,
+            private_receivers=private_receivers,
         )
 
     @property

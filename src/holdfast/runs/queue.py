@@ -56,6 +56,7 @@ class RunQueue:
         breaker: Breaker | None = None,
         metrics: Metrics | None = None,
         outside: bool = False,
+        private_receivers: bool = True,
     ) -> None:
         self.settings = settings
         self.redis = redis
@@ -72,6 +73,7 @@ class RunQueue:
                 breaker=own,
                 metrics=metrics,
                 outside=outside,
+                private_receivers=private_receivers,
             )
 
         self._make = make

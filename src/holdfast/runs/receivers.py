@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.config.shown import shown
 from holdfast.errors import InputError
+from holdfast.events.sinks.addresses import leads_inside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,17 @@ _PUSH: Final = ("url", "token")
 
 _is_url = re.compile(URL_PATTERN).fullmatch
 _is_token = re.compile(UNBROKEN_PATTERN).fullmatch
+
+
+def require_public(webhook: str, push: Mapping[str, Any]) -> None:
+    """Raise InputError if a receiver is in our own network: the relay would not call it."""
+    for what, url in (("webhook", webhook), ("push.url", push.get("url", ""))):
+        if url and leads_inside(url):
+            got = shown(url, url=True)
+            raise InputError(
+                f"{what} leads to a private address, which the relay does not call: {got!r:.130}; to allow "
+                "it, set relay.private_webhooks (HOLDFAST_RELAY_PRIVATE_WEBHOOKS=true) here and for the relay"
+            )
 
 
 def check_receivers(webhook: str, push: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from holdfast.redis.batcher import Batcher, fitting
 from holdfast.redis.keys import LANES
 from holdfast.redis.scripts import load
 from holdfast.runs.message import encode_message
-from holdfast.runs.receivers import check_receivers
+from holdfast.runs.receivers import check_receivers, require_public
 from holdfast.runs.routing import stamped
 from holdfast.runs.run import Status, Submission, Ticket, checked_id
 from holdfast.runs.scope import scoped
@@ -81,6 +81,7 @@ class Submitter:
         sending: Sending,
         metrics: Metrics | None,
         outside: bool,
+        private_receivers: bool = True,
     ) -> None:
         self._settings = settings
         self._redis = redis
@@ -107,6 +108,7 @@ class Submitter:
             keys.control,
         ]
         self._outside = outside
+        self._private_receivers = private_receivers
         self._new_id = partial(_stamped_id, settings.partition) if settings.partitions > 1 else uuid7
         self._batches: Batcher[_Item, Ticket] = Batcher(self._send_batch, limit=_BATCH)
 
@@ -183,6 +185,8 @@ class Submitter:
 
     def _row(self, submission: Submission, trace: dict[str, str], parent: str) -> _Row:
         check_words(submission)
+        if not self._private_receivers:
+            require_public(submission.webhook, submission.push)
         tenant = submission.tenant
         return (
             submission.run_id or self._new_id(),

@@ -85,6 +85,7 @@ class Connections:
             breaker=breaker,  # guard: sender-breaker
             metrics=self._metrics,
             outside=self._outside,
+            private_receivers=self.settings.private_receivers,
         )
         self._stack.push_async_callback(queue.aclose)
         return queue

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 from holdfast import App, Context
+from holdfast.config import RelaySettings
 from holdfast.runs.run import Status
 
 
@@ -93,6 +95,27 @@ async def test_an_unknown_agent_is_refused_where_the_app_is_known(api):
     assert "did you mean 'echo'?" in problem["detail"]
     assert problem["request_id"] == refused.headers["x-request-id"]
     assert (await client.post("/execute", json={"agent_id": "echo"})).status_code == 202
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:18999/h", "http://localhost/", "http://[::1]/", "http://10.1.2.3/"]
+)
+async def test_a_webhook_into_our_own_network_is_refused_and_not_dropped_later(system, api, url):
+    system.settings = msgspec.structs.replace(system.settings, relay=RelaySettings())
+    client = (await api()).client()
+    for told in ({"webhook": url}, {"push": {"url": url}}):
+        refused = await client.post("/execute", json={"agent_id": "echo", **told})
+        assert refused.status_code == 422, refused.text
+        assert "relay.private_webhooks" in refused.json()["detail"]
+    assert (await system.queue.depth()).depth == 0
+    accepted = await client.post("/execute", json={"agent_id": "echo", "webhook": "https://example.com/hook"})
+    assert accepted.status_code == 202
+
+
+async def test_private_webhooks_can_be_allowed(system, api):
+    client = (await api()).client()
+    accepted = await client.post("/execute", json={"agent_id": "echo", "webhook": "http://127.0.0.1:18999/h"})
+    assert accepted.status_code == 202
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from holdfast.config import (
     LeaseSettings,
     QueueSettings,
     RedisSettings,
+    RelaySettings,
     Settings,
     WorkerSettings,
 )
@@ -75,6 +76,7 @@ class System:
             path=f"{self._folder.name}/holdfast.sqlite"
         )
         event_api = queue.pop("event_api", EventApiSettings())
+        queue_relay = RelaySettings(private_webhooks=queue.pop("private_webhooks", True))
         queue.setdefault("backoff", QUICK_BACKOFF)
         queue.setdefault("block_ms", 1000)
         self.settings = Settings(
@@ -84,6 +86,7 @@ class System:
             queue=QueueSettings(**queue),
             database=database,
             event_api=event_api,
+            relay=queue_relay,
         )
         self.settings = msgspec.structs.replace(
             self.settings,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -19,6 +20,17 @@ def is_public(host: str) -> bool:
     except ValueError:
         return False
     return all(each.is_global and not each.is_multicast for each in (address, *_within(address)))
+
+
+def leads_inside(url: str) -> bool:
+    """Tell whether a URL itself says that it leads to a private address; a name is not looked up."""
+    try:
+        host = (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    return is_literal(host) and not is_public(host)
 
 
 def _within(address: Ip) -> list[Ip]:

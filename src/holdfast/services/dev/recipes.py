@@ -84,6 +84,7 @@ class Recipes:
     def _environment(self, place: int) -> Callable[[], dict[str, str]]:
         settings = self._settings
         environment = {"REDIS_URL": self._redis_url, "PYTHONUNBUFFERED": "1"}
+        environment["HOLDFAST_RELAY_PRIVATE_WEBHOOKS"] = "true"  # receivers are on this machine too
         if not settings.database.url:
             # One file for all, whatever folder a process or its agents change to.
             environment["HOLDFAST_DATABASE_PATH"] = str(Path(settings.database.path).absolute())
