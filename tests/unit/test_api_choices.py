@@ -10,6 +10,7 @@ import pytest
 from msgspec import Meta
 
 from holdfast.api.choices import told
+from holdfast.api.scheduleshapes import ScheduleRequest
 from holdfast.api.shapes import BatchRequest, ExecuteRequest, ResumeRequest
 
 
@@ -62,6 +63,7 @@ def test_a_long_word_is_cut():
         (BatchRequest, b'{"runs": [{"delay": 5}]}', "in runs[0]: did you mean `delay_seconds`?"),
         (ResumeRequest, b'{"answer": 5}', "`answer`: did you mean `value`?"),
         (ResumeRequest, b'{"zzz": 5}', "`zzz`: the fields are value"),
+        (ScheduleRequest, b'{"timezone": "UTC"}', "`timezone`: did you mean `tz`?"),
         (ExecuteRequest, b'{"zzz": 5}', "`zzz`: the fields are agent_id, input, action, "),
     ],
 )

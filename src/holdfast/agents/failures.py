@@ -189,7 +189,9 @@ def retry_delay(
     if failure.kind is FailureClass.PROGRAMMING_ERROR and attempt == 1 and not retry_programming_errors:
         return None
     asked = failure.retry_after or 0.0
-    delay = asked if failure.exact else max(asked, _backoff(failure.kind, attempt, backoff))
+    if failure.exact:
+        return asked
+    delay = max(asked, _backoff(failure.kind, attempt, backoff))
     # Jitter only lengthens, and comes after the cap: a Retry-After stays a floor, a herd at the cap spreads.
     return delay * (1.0 + backoff.jitter * random())
 

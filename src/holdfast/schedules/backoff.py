@@ -42,7 +42,7 @@ def wait_after(
 ) -> Wait:
     """Return the wait after the ``streak``-th failure in a row (the first is 1)."""
     wait = _wait(failure, streak, schedule, settings)
-    if not wait.seconds:
+    if not wait.seconds or (failure.exact and failure.retry_after is not None):
         return wait
     ratio = settings.jitter.failure_backoff_ratio
     # After the cap, so that a herd at the cap spreads; never below what the other side asked for.

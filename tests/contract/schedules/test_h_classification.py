@@ -201,6 +201,7 @@ def test_h7_what_the_agent_itself_asks_for_always_counts():
     for settings in (ON, OFF):
         assert wait(RetryLater("x", after="10s"), 9, settings=settings) == 10
     assert wait(RetryLater("x"), 9, settings=OFF) == 45
+    assert wait(RetryLater("x", after="10s"), settings=SchedulerSettings(), dice=0.99) == 10
 
 
 def test_h8_the_streak_counts_failures_of_any_class_and_ends_with_a_success():

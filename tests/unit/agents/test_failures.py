@@ -362,7 +362,8 @@ def test_every_class_has_a_delay_or_is_final():
 
 def test_an_agent_that_names_its_delay_gets_exactly_that():
     failure = classify(RetryLater(after=5))
-    assert retry_delay(failure, 9, DEFAULT, random=lambda: 0.0) == 5.0
+    for roll in (0.0, 0.5, 0.99):
+        assert retry_delay(failure, 9, DEFAULT, random=lambda: roll) == 5.0  # noqa: B023 - called at once
 
 
 def test_an_agent_that_names_no_delay_gets_the_backoff():
