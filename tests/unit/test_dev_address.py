@@ -28,6 +28,7 @@ def test_the_url_is_one_that_can_be_called(host: str, url: str):
 def test_an_api_with_keys_is_called_with_one():
     line = curl_line(Address("127.0.0.1", 80), "greet", keyed=True)
     assert "-H 'Authorization: Bearer KEY'" in line
+    assert '"input": {"id": 7}' in line  # an agent of the guides does not fail with that
     assert "Bearer" not in curl_line(Address("127.0.0.1", 80), "greet", keyed=False)
 
 

@@ -191,9 +191,11 @@ def ask(
     agent_id: AgentId,
     value: Message = "null",
     wait: Annotated[float, typer.Option("--wait", min=0.001, help="How many seconds at most.")] = 30.0,
+    json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Send a resident a message and print its reply, which is JSON."""
+    """Send a resident a message and print its reply, which is JSON in any case."""
+    del json  # what is wrong is said as JSON too
     message = options.json_value(value)
     settings = options.read_settings(config)
     output.document(with_agents(settings, lambda known: _answer(known, agent_id, message, wait)))

@@ -42,6 +42,7 @@ def _root(wanted: str) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     root.callback()(_common)
     for name, sentence in COMMANDS.items():

@@ -230,7 +230,7 @@ class WorkerProcess:
             "agents": ",".join(sorted(self._app.agents)),
             "capacity": str(floor.slots),
             "load": str(load),
-            "state": "draining" if self._stop.is_set() else "working",
+            "state": "draining" if self._stop.is_set() else "working" if load else "idle",
             "held_seconds": f"{self._holding.seconds(running):.0f}",
             **pod_name(self._settings).fields(),
         }

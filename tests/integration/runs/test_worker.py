@@ -795,3 +795,23 @@ async def test_a_bad_submission_does_not_spoil_its_batch(system):
     assert isinstance(bad, InputError)
     assert good.fresh
     assert also_good.fresh
+
+
+async def test_a_worker_without_runs_is_idle(redis, redis_settings):
+    app, going = App("test"), asyncio.Event()
+
+    @app.agent
+    async def waits():
+        await going.wait()
+
+    async def states() -> list[str]:
+        return [member.fields["state"] for member in await Members.of(system.settings).all(redis)]
+
+    async with System(redis_settings) as system:
+        await system.worker(app)
+        await until(states, lambda found: found == ["idle"])
+        run_id = await system.submit("waits")
+        await until(states, lambda found: found == ["working"])
+        going.set()
+        await system.ended(run_id)
+        await until(states, lambda found: found == ["idle"])

@@ -89,8 +89,17 @@ def _bound(host: str, port: int) -> socket.socket:
     return place
 
 
+_INPUT: Final = {"id": 7}
+"""What the shown commands submit: README's agents don't fail with it."""
+
+
+def submit_line(agent: str) -> str:
+    """The command that asks for a run, and follows it."""
+    return f"holdfast submit {agent} '{json.dumps(_INPUT)}' --follow"
+
+
 def curl_line(address: Address, agent: str, *, keyed: bool) -> str:
     """The command that asks for a run over HTTP."""
-    body = json.dumps({"agent_id": agent, "input": {}})
+    body = json.dumps({"agent_id": agent, "input": _INPUT})
     key = " -H 'Authorization: Bearer KEY'" if keyed else ""
     return f"curl {address.url}/execute{key} -d '{body}'"

@@ -27,7 +27,7 @@ from holdfast.packages import missing_extra
 from holdfast.redis.nearby import embedded_server
 from holdfast.services.autoscaler import STOP_MARGIN_SECONDS, Autoscaler
 from holdfast.services.connections import Connections
-from holdfast.services.dev.address import curl_line, missing_packages, reserved
+from holdfast.services.dev.address import curl_line, missing_packages, reserved, submit_line
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.child import Child
 from holdfast.services.dev.console import Console
@@ -291,7 +291,7 @@ class Dev:
             start = console.bold(f"holdfast agents start {residents[0]} ID")
             lines.append(f"resident {', '.join(residents)}: {start}{'' if runs else here}")
         if runs:
-            lines.append(f"submit   {console.bold(f'holdfast submit {first} JSON --follow')}{here}")
+            lines.append(f"submit   {console.bold(submit_line(first))}{here}")
         if address is not None:
             lines.append(f"api      {address.url}")
             if runs:
