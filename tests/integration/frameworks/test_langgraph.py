@@ -282,3 +282,20 @@ def test_an_agent_of_ones_own_is_taken_for_nobody_elses():
     agent = type("Agent", (), {"__module__": "agents", "__call__": lambda self, ctx: None})()
     assert adapt(agent) is None
     assert App("a").register("own", agent).call is agent
+
+
+async def test_a_model_that_can_not_stream_is_asked_without_and_that_is_logged_once(attempts, log_lines):
+    """The mistake: a graph that works by itself failed because its model was made to stream."""
+    tool = {"name": "look", "args": {}, "id": "c1"}
+    model = GenericFakeChatModel(messages=iter([AIMessage("", tool_calls=[tool])] * 5))
+
+    async def ask(state):
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask")
+    agent = LangGraphAgent(graph)
+    for run_id in ("first", "second"):
+        given = await attempts.run(agent, "go", run_id=run_id)
+        assert [message["type"] for message in given["messages"]] == ["human", "ai"]
+    assert len([line for line in log_lines() if "can't stream" in line["event"]]) == 1
+    assert {chunk["mode"] for chunk in attempts.chunks} == {"updates"}

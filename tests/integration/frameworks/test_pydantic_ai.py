@@ -10,7 +10,7 @@ from pydantic_ai.messages import BinaryContent, ModelResponse, TextPart, ToolCal
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from holdfast.agents.frameworks.pydantic_ai import PydanticAIAgent
+from holdfast.agents.frameworks.pydantic_ai import PydanticAIAgent, _warn_of
 from holdfast.errors import InputError
 
 
@@ -234,3 +234,20 @@ async def test_a_second_attempt_sees_the_conversation_as_the_first_one_did(attem
         await attempts.run(agent, "one", thread_id="t")
     await attempts.run(agent, "two", thread_id="t", run_id="next")
     assert lengths == [1, 3]
+
+
+async def test_a_model_that_can_not_stream_is_asked_without_and_that_is_logged_once(attempts, log_lines):
+    """The mistake: a model that works by itself failed because it was asked to stream."""
+    _warn_of.cache_clear()
+    asked = []
+
+    def answer(messages, _):
+        asked.append(len(messages))
+        return ModelResponse([TextPart("all at once")])
+
+    agent = Agent(FunctionModel(answer))
+    assert await attempts.run(agent, "go") == "all at once"
+    assert await attempts.run(agent, "go") == "all at once"
+    assert len(asked) == 1, "the second attempt has the answer from the journal"
+    warned = [line for line in log_lines() if "can't stream" in line["event"]]
+    assert [line["model"] for line in warned] == ["FunctionModel"]

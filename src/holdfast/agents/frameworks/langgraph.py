@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langgraph.checkpoint.memory import InMemorySaver
@@ -21,6 +21,7 @@ from holdfast.agents.frameworks.current import entered
 from holdfast.agents.frameworks.langgraph_saver import FencedSaver
 from holdfast.agents.frameworks.replay import Questions, Replay
 from holdfast.errors import HandBack
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from langgraph.types import Interrupt, StateSnapshot
 
     from holdfast.agents.context import Context
+
+
+_NO_STREAM: Final = "No generations found in stream"
+"""What langchain says of a model whose stream is empty; no type of its own tells it."""
+_log = get_logger(__name__)
 
 
 class LangGraphAgent:
@@ -76,6 +82,17 @@ class LangGraphAgent:
         """Tell whether chunks of a stream mode go to the feed."""
         return mode in self._modes
 
+    def stop_messages(self) -> bool:
+        """Ask for no messages from now on: that is what has models stream; False if it was so already."""
+        if "messages" not in self._modes:
+            return False
+        self._modes -= {"messages"}
+        _log.warning(
+            "a model of the graph can't stream, so its messages come without chunks; "
+            "stream=('updates', 'custom') says so from the start"
+        )
+        return True
+
     @property
     def modes(self) -> list[Any]:
         """The stream modes to ask for: the graph's output comes as the last of its values."""
@@ -103,7 +120,7 @@ class _Attempt:
         """Go on until the graph has ended, however many answers that takes."""
         source = await self._start()
         while True:
-            await self._stream(source)
+            await self._streamed(source)
             snapshot = await self._graph.aget_state(self._config)
             if not snapshot.next and not snapshot.interrupts:
                 break
@@ -127,6 +144,15 @@ class _Attempt:
         """A breakpoint is passed by going on, so it must not look like a crash."""
         stops = self._graph.interrupt_before_nodes
         return bool(snapshot.next) and (stops == "*" or bool(set(stops) & set(snapshot.next)))
+
+    async def _streamed(self, source: Any) -> None:
+        """Go on to the next stop; if a model can't stream, from the last checkpoint without streaming."""
+        try:
+            await self._stream(source)
+        except ValueError as exc:
+            if _NO_STREAM not in str(exc) or not self._agent.stop_messages():
+                raise
+            await self._stream(None)
 
     async def _stream(self, source: Any) -> None:
         async with _draining(self._ctx) as control:

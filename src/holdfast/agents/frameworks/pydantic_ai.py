@@ -7,6 +7,7 @@ need approval (or are done elsewhere) interrupt the run; chunks are the model's 
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,8 @@ from pydantic_ai.messages import (
     TextPartDelta,
     ToolReturnContent,
 )
-from pydantic_ai.models import CompletedStreamedResponse
+from pydantic_ai.models import CompletedStreamedResponse, Model
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.toolsets import WrapperToolset
 from pydantic_core import to_jsonable_python
@@ -32,6 +34,7 @@ from pydantic_core import to_jsonable_python
 from holdfast.agents.frameworks.current import entered
 from holdfast.agents.frameworks.replay import Questions, Replay
 from holdfast.errors import InputError
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable
@@ -39,13 +42,14 @@ if TYPE_CHECKING:
     from pydantic_ai import AbstractToolset, DeferredToolRequests, RunContext
     from pydantic_ai.agent import AbstractAgent
     from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ToolCallPart
-    from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+    from pydantic_ai.models import ModelRequestParameters, StreamedResponse
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.toolsets import ToolsetTool
 
     from holdfast.agents.context import Context
 
 _HISTORY = "pydantic-ai:messages"
+_log = get_logger(__name__)
 
 
 class PydanticAIAgent:
@@ -202,11 +206,33 @@ class _JournalledModel(WrapperModel):
             yield CompletedStreamedResponse(_decode(known), model_request_parameters=model_request_parameters)
             return
         self._replay.before_model_call()
+        if not _can_stream(self.wrapped):
+            request = self.wrapped.request(messages, model_settings, model_request_parameters)
+            answer = await self._replay.leased(request)
+            await self._replay.put(name, _encode(answer))
+            yield CompletedStreamedResponse(answer, model_request_parameters=model_request_parameters)
+            return
         async with self.wrapped.request_stream(
             messages, model_settings, model_request_parameters, run_context
         ) as response:
             yield response
             await self._replay.put(name, _encode(response.get()))
+
+
+def _can_stream(model: Model) -> bool:
+    """Whether a model knows how to stream; one that does not is named in the log, once."""
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    lacks = isinstance(model, FunctionModel) and model.stream_function is None
+    if lacks or type(model).request_stream is Model.request_stream:
+        _warn_of(type(model).__name__)
+        return False
+    return True
+
+
+@functools.cache
+def _warn_of(model: str) -> None:
+    _log.warning("the model can't stream, so its answers come without chunks (stream=False)", model=model)
 
 
 def _encode(response: ModelResponse) -> bytes:
