@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -142,8 +143,16 @@ class ErrorView(msgspec.Struct, frozen=True):
     traceback: str = ""
 
 
+def iso(seconds: float) -> str:
+    """Write seconds since the epoch as text, in UTC; empty for 0, which is never, and for what is no time."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else ""
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a list; times are seconds since the epoch, 0 = not yet."""
+    """A run in a list; times are seconds since the epoch, 0 = not yet, and text (ISO 8601, UTC)."""
 
     id: str
     queue: str
@@ -158,10 +167,18 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float = 0.0
     finished_at: float = 0.0
     due_at: float = 0.0
+    submitted_at_iso: str = ""
+    started_at_iso: str = ""
+    finished_at_iso: str = ""
+    due_at_iso: str = ""
     cancel: str = ""
     parked: str = ""
     error: ErrorView | None = None
     archived: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("submitted_at", "started_at", "finished_at", "due_at"):
+            msgspec.structs.force_setattr(self, f"{name}_iso", iso(getattr(self, name)))
 
 
 class RunView(RunRow, frozen=True, kw_only=True):
@@ -254,6 +271,10 @@ class LetterView(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorView
     input: Any
     at: float
+    at_iso: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "at_iso", iso(self.at))
 
 
 class LetterList(msgspec.Struct, frozen=True):

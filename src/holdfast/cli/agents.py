@@ -194,8 +194,8 @@ def ask(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Send a resident a message and print its reply, which is JSON in any case."""
-    del json  # what is wrong is said as JSON too
+    """Send a resident a message and print its reply, which is JSON."""
+    del json  # the reply is JSON in any case; with it, what is wrong is too
     message = options.json_value(value)
     settings = options.read_settings(config)
     output.document(with_agents(settings, lambda known: _answer(known, agent_id, message, wait)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime
 
 import msgspec
 import pytest
@@ -36,6 +37,9 @@ async def test_a_run_is_queued_performed_and_read(system, client):
     assert done.json() == {"run_id": receipt["run_id"], "status": "succeeded", "result": {"n": [1, 2]}}
     run = (await client.get(f"/runs/{receipt['run_id']}")).json()
     assert (run["status"], run["input"], run["result"]) == ("succeeded", {"n": [1, 2]}, {"n": [1, 2]})
+    for name in ("submitted_at", "finished_at"):
+        assert datetime.fromisoformat(run[f"{name}_iso"]).timestamp() == pytest.approx(run[name], abs=0.001)
+    assert run["due_at_iso"] == ""
 
 
 async def test_everything_a_caller_says_reaches_the_run(system, client):
