@@ -287,7 +287,7 @@ async def visit_schedules(cluster: Redis) -> None:
     assert put == [Registered.CREATED] * 20
     assert (await registry.standing()).registered == 20
     assert await registry.differing([(names[0], "other")]) == [0]
-    runs = (await acquirer.acquire(5)).schedules + (await acquirer.acquire(40, lambda _: True)).schedules
+    runs = (await acquirer.acquire(5)).schedules + (await acquirer.acquire(40, lambda *_: True)).schedules
     leases = [run.lease("pod") for run in runs]
     table = schedule_leases(keys, owner="pod", ttl_ms=9000)
     assert set(await table.renew(cluster, leases)) == {Standing.KEPT}

@@ -53,7 +53,7 @@ async def test_a_whole_life_in_a_cluster(cluster):
     assert await registry.put(
         [registration(name, first=1.0, priority=n % 9) for n, name in enumerate(names)]
     ) == ([Registered.CREATED] * 40)
-    runs = (await acquirer.acquire(10)).schedules + (await acquirer.acquire(40, lambda _: True)).schedules
+    runs = (await acquirer.acquire(10)).schedules + (await acquirer.acquire(40, lambda *_: True)).schedules
     assert sorted(run.name for run in runs) == sorted(names)
     leases = [run.lease("pod") for run in runs]
     assert set(await schedule_leases(TAGGED, owner="pod", ttl_ms=9000).renew(cluster, leases)) == {
