@@ -39,11 +39,15 @@ def _quick(monkeypatch):
     monkeypatch.setattr(podkeeping, "_MARGIN_SECONDS", 0.01)
 
 
-def settings_of(redis, **janitor: Any) -> Settings:
+def settings_of(redis, lease_seconds: float = 20.0, **janitor: Any) -> Settings:
+    """Leases that a busy machine can't outlast, unless the end of one is waited for. The shorter of both counts.
+
+    A pod that went is proven gone only after a lease, so tests of that have a short one.
+    """
     janitor = {
         "consumer_interval_seconds": 3600,
         "idle_threshold_seconds": 3600,
-        "lock_ttl_seconds": 1.0,
+        "lock_ttl_seconds": 20.0,
         "stream_interval_minutes": 60,
         "kubernetes": True,
         "deletion_cost_seconds": 0.02,
@@ -54,7 +58,7 @@ def settings_of(redis, **janitor: Any) -> Settings:
     }
     return Settings(
         redis=redis,
-        lease=LeaseSettings(ttl_seconds=1.0),
+        lease=LeaseSettings(ttl_seconds=lease_seconds),
         worker=WorkerSettings(heartbeat_seconds=0.1),
         janitor=JanitorSettings(**janitor),
     )
@@ -97,7 +101,7 @@ async def test_the_consumer_of_a_pod_that_goes_is_removed_soon(redis, redis_sett
     for name in ("w-1", "w-2"):
         await kube.put(name)
         await announce(redis, name)
-    async with a_janitor(settings_of(redis_settings), metrics):
+    async with a_janitor(settings_of(redis_settings, lease_seconds=1.0), metrics):
         await until(lambda: watched(metrics) == 2)
         await redis.delete("member:worker:w-1")
         await kube.delete("w-1")
@@ -114,7 +118,8 @@ async def test_a_pod_that_went_before_the_watch_began_is_not_forgotten(redis, re
     queue, members = await open_queue(redis), Members(prefix="", heartbeat_seconds=1.0)
     await Hand(queue, "w-1").join()
     settings = msgspec.structs.replace(
-        settings_of(redis_settings), worker=WorkerSettings(heartbeat_seconds=members.heartbeat_seconds)
+        settings_of(redis_settings, lease_seconds=1.0),
+        worker=WorkerSettings(heartbeat_seconds=members.heartbeat_seconds),
     )
     await members.announce(redis, Member("worker", "w-1", PodName(NAMESPACE, "w-1", "u").fields()))
     async with a_janitor(settings):
@@ -254,9 +259,7 @@ async def test_another_janitor_goes_on_with_the_costs_that_it_finds(redis, redis
 async def test_one_janitor_at_a_time_watches_and_another_takes_over(redis, redis_settings, kube):
     await open_queue(redis)
     await kube.put("w-1")
-    # It is handed over, not waited for: a lease that a busy machine can't outlast.
-    settings = msgspec.structs.replace(settings_of(redis_settings), lease=LeaseSettings(ttl_seconds=20.0))
-    first, second = Metrics(), Metrics()
+    settings, first, second = settings_of(redis_settings), Metrics(), Metrics()
     async with a_janitor(settings, second, "second") as later:
         await until(lambda: watched(second) == 1)
         async with a_janitor(settings, first, "first"):
@@ -275,7 +278,8 @@ async def test_a_killed_janitors_watch_is_taken_over_when_its_lease_ends_not_its
     """A turn lasts five minutes: for so long nobody would mark the pods of busy workers."""
     await open_queue(redis)
     await kube.put("w-1")
-    settings, metrics = settings_of(redis_settings, lock_ttl_seconds=300.0), Metrics()
+    settings = settings_of(redis_settings, lease_seconds=1.0, lock_ttl_seconds=300.0)
+    metrics = Metrics()
     killed = WorkerChild(settings, "", "first", code=JANITOR, HOLDFAST_JANITOR_KUBERNETES="true")
     try:
 
