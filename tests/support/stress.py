@@ -60,7 +60,8 @@ def run_once(folder: Path, seed: int, arguments: list[str]) -> list[tuple[str, P
         return []
     if ended != 1 or not report.exists():  # not one test, but pytest itself
         return [(f"pytest exited with code {ended}", folder / "output.log")]
-    return list(failed_tests(report, folder))
+    none = (f"pytest exited with code {ended}, no test failed", folder / "output.log")
+    return list(failed_tests(report, folder)) or [none]
 
 
 def failed_tests(report: Path, folder: Path) -> Iterator[tuple[str, Path]]:
