@@ -175,4 +175,4 @@ async def test_r11_a_failed_completion_does_not_wait_for_the_orphan_threshold(st
     running.scheduler.turns.completer.complete = Flaky(failures=1 + ATTEMPTS).complete
     await stage.board.make_due("work")
     running.scheduler.nudge()
-    await until(lambda: len(ran) == 3)  # the threshold is 600 s
+    await until(lambda: len(ran) >= 3)  # the threshold is 600 s

@@ -18,13 +18,18 @@ from tests.support.waiting import until
 
 KEYS = ScheduleKeys.of()
 
-SLOW_SECONDS = 20.0
-"""What may pass on a busy machine between something and the look at the clock; tests tell longer times apart."""
-
 
 async def redis_now(redis: Redis) -> float:
     seconds, microseconds = await redis.time()
     return seconds + microseconds / 1_000_000
+
+
+async def check_time(redis: Redis, found: float, *, since: float, after: float = 0.0) -> None:
+    """Check that ``found`` is so many seconds after a moment between ``since`` and now, by the clock of Redis.
+
+    However long the test took, it is exact but for the rounding: stored times are whole milliseconds.
+    """
+    assert since + after - 0.002 <= found <= await redis_now(redis) + after + 0.002
 
 
 class Board:
