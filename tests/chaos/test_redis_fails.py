@@ -85,13 +85,14 @@ async def test_redis_is_killed_and_comes_back(restartable_valkey, away_seconds):
 async def test_redis_hangs_longer_than_the_lease(restartable_valkey):
     """Every body ends before the lease can be another's, and every run is done in the end."""
     seen = Seen()
-    async with System(at(restartable_valkey), slots=5, ttl=2.0, max_attempts=20) as system:
-        tickets = await system.queue.submit_many([Submission(agent="work", input=1.0) for _ in range(8)])
+    async with System(at(restartable_valkey), slots=5, ttl=8.0, max_attempts=20) as system:
+        tickets = await system.queue.submit_many([Submission(agent="hold") for _ in range(8)])
         await system.worker(seen.app)
         await until(lambda: seen.going == 5)
         restartable_valkey.freeze()
-        await asyncio.sleep(2.0)
-        assert seen.going == 0, "a body outlived the trust window of its lease"
+        # Nothing but the trust window of their leases ends them before Redis answers.
+        await until(lambda: seen.going == 0)
+        seen.release.set()
         restartable_valkey.thaw()
         await all_succeed(system, tickets)
         seen.check()
@@ -119,15 +120,19 @@ async def test_a_settlement_whose_reply_is_lost_is_settled_once(
 ):
     """Sent again, it finds its own fence settled; without that answer the result would be called stale."""
     seen = Seen()
-    async with System(redis_settings) as direct, System(proxied_settings, slots=1, ttl=4.0) as system:
+    async with System(redis_settings) as direct, System(proxied_settings, slots=1, ttl=20.0) as system:
         await system.worker(seen.app)
-        run_id = await direct.submit("work", 0.3)
+        await direct.ended(await direct.submit("work", 0))  # so that the script is loaded
+        run_id = await direct.submit("hold")
         await until(lambda: seen.going)
-        fault_proxy.drop_replies(command="EVALSHA", times=1)
+        fault_proxy.drop_replies(f"EVALSHA {load('holdfast.runs', 'settle').sha}")
+        seen.release.set()
         run = await direct.ended(run_id)
+        await until(lambda: fault_proxy.dropped)
         assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
         assert (await direct.ended(await direct.submit("work", 0))).attempt == 1
         assert (await direct.events(run_id)).count("succeeded") == 1
+        assert fault_proxy.dropped == 1
         seen.check()
 
 

@@ -19,12 +19,10 @@ from holdfast.config.scaling import ScalingSettings
 from holdfast.runs.run import Status, Submission
 from holdfast.services.autoscaler import Autoscaler
 from holdfast.services.connections import Connections
-from tests.support.paths import TESTS
 from tests.support.runs.system import System
-from tests.support.runs.worker_processes import Ledger
+from tests.support.runs.worker_processes import AGENTS, Ledger
 from tests.support.waiting import stays, until
 
-AGENTS = str(TESTS / "support" / "scaling" / "agents.py") + ":app"
 NEVER_SECONDS = 3600.0
 
 
@@ -94,7 +92,7 @@ class Scaled:
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     ledger = Ledger(tmp_path / "ledger")
-    monkeypatch.setenv("SCALING_LEDGER", str(ledger.path))
+    monkeypatch.setenv("CHAOS_LEDGER", str(ledger.path))
     return ledger
 
 
@@ -198,7 +196,7 @@ async def test_a_worker_whose_code_blocks_it_is_left_alone(short_leases, ledger)
     """Its leases are kept by a thread: only its beat is silent."""
     system = short_leases
     async with scaled(system, ScalingSettings(max_workers=1)):
-        run = await system.ended(await system.submit("blocks", 8.0), 40)
+        run = await system.ended(await system.submit("blocking", 8.0), 40)
         assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
 
 

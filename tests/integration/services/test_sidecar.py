@@ -142,7 +142,7 @@ async def test_a_silent_sidecar_does_not_keep_agents_that_ignore_their_stop(redi
         fleet_of(system, ledger, HOLDFAST_ENVOY_QUIT_URL=beside.url) as fleet,
     ):
         worker = await fleet.start("leaver")
-        run_id = await system.submit("stubborn", 25.0)
+        run_id = await system.submit("stubborn", 120.0)
         await until(lambda: ledger.lines("begin", run_id))
         worker.terminate()
         await system.reaches(run_id, Status.QUEUED)

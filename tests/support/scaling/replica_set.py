@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from holdfast.redis.client import TROUBLE
 from holdfast.runs.cleanup import list_consumers
@@ -23,9 +22,8 @@ from holdfast.runs.run import Status
 from holdfast.scaling.depth import needs
 from holdfast.scaling.simulation.rules import Scaler
 from tests.support.runs.system import System, WorkerChild
-from tests.support.runs.worker_processes import Ledger
+from tests.support.runs.worker_processes import AGENTS, Ledger
 
-AGENTS = str(Path(__file__).with_name("agents.py")) + ":app"
 _TICK_SECONDS = 0.02
 
 
@@ -72,7 +70,7 @@ class ReplicaSet:
         self._system = system
         self._grace_seconds = grace_seconds
         self._costs = costs
-        self._environ = {"SCALING_LEDGER": str(ledger.path), **environ}
+        self._environ = {"CHAOS_LEDGER": str(ledger.path), **environ}
         self._numbers = itertools.count(1)
         self.pods: list[Pod] = []
         self.leaving: list[Pod] = []
