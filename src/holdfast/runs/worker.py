@@ -40,6 +40,8 @@ _LEAVING = "the worker is shutting down"
 _PAUSE_POLL_SECONDS = 1.0
 _OUTAGE_FIRST_SECONDS = 0.05
 _OUTAGE_MOST_SECONDS = 1.0
+_CLAIM_MOST_SECONDS = 5.0
+"""The longest that a claim without an answer keeps its slots: the last may have been slow for lack of CPU."""
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -86,7 +88,7 @@ class Worker:
         self._claiming = 0
         self._claiming_since = 0.0
         self._claim_seconds = 0.0
-        """How long the last claim took that Redis has answered."""
+        """How long the last claim took; 0 after an error."""
         self._unsure = False
         self._is_quiet = False
         self._is_handing_back = False
@@ -139,6 +141,7 @@ class Worker:
         now, released = time.monotonic(), 0
         # A server that is slow, but answers, is given its time: else no answer would find a slot.
         patience = max(silent_seconds, 2 * self._claim_seconds)  # guard: slow-claim-keeps-slot
+        patience = min(patience, _CLAIM_MOST_SECONDS)  # guard: slow-claim-capped
         if now - self._claiming_since > patience:
             released, self._claiming = self._claiming, 0  # guard: claim-releases-slots
         if now - self._settler.silent_since > silent_seconds:  # guard: settlement-releases-slots
@@ -250,6 +253,7 @@ class Worker:
         self._metrics.redis_errors.labels(type(exc).__name__).inc()
         self._outage = min(max(self._outage * 2, _OUTAGE_FIRST_SECONDS), _OUTAGE_MOST_SECONDS)
         self._more = True
+        self._claim_seconds = 0.0  # guard: failed-claim-not-slow
         await self._unless_quiet(asyncio.sleep(self._outage))
 
     async def _unless_quiet(self, awaitable: Awaitable[T]) -> T | None:

@@ -102,6 +102,11 @@ MISTAKES = [
         f"{HANGS}::TestOneServerHangs::test_who_waits_for_it_takes_no_connection_from_who_asks_another",
     ),
     Mistake(
+        "a cluster whose servers refuse our rights is taken for one that is away, because one of them hangs",
+        instead("lasting-refusal-kept", "failed = exc"),
+        f"{HANGS}::TestOneServerHangs::test_a_right_that_is_missing_is_no_outage[1]",
+    ),
+    Mistake(
         "the leases of one server are kept only if all servers answer",
         replaced("connections-by-server", "target_node.name", '""'),
         f"{CLUSTER}::test_a_server_that_hangs_costs_only_its_own_leases",
@@ -120,7 +125,17 @@ MISTAKES = [
     Mistake(
         "a server that answers slowly is taken for one that hangs, claim by claim",
         replaced("slow-claim-keeps-slot", "max(silent_seconds, 2 * self._claim_seconds)", "silent_seconds"),
-        "tests/integration/runs/test_partitions.py::test_a_slow_server_is_not_taken_for_a_hanging_one",
+        f"{ONE}::test_a_slow_server_is_not_taken_for_a_hanging_one",
+    ),
+    Mistake(
+        "a claim that took long because we had no CPU lets a hung server keep a slot for as long again",
+        removed("slow-claim-capped"),
+        f"{CLUSTER}::test_a_claim_without_an_answer_keeps_no_slot_from_the_other_partitions[60.0]",
+    ),
+    Mistake(
+        "a server that has not answered is given the time of a slow one",
+        removed("failed-claim-not-slow"),
+        f"{ONE}::test_a_server_that_did_not_answer_a_claim_is_no_slow_one",
     ),
     Mistake(
         "a run that has ended keeps its slot for as long as its server is silent",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 
 import msgspec
@@ -19,6 +20,7 @@ from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.queue import COUNT_SECONDS, RunQueue
 from holdfast.runs.run import Priority, Status, Submission
+from holdfast.runs.worker import _CLAIM_MOST_SECONDS, Worker
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry.metrics import Metrics
@@ -443,9 +445,20 @@ async def test_many_producers_at_once_say_how_many_partitions_there_are_for_each
 
 
 async def test_a_slow_server_is_not_taken_for_a_hanging_one(
-    redis_settings, proxied_settings, fault_proxy, log_lines
+    redis_settings, proxied_settings, fault_proxy, monkeypatch
 ):
     """Three partitions share one slot, and every answer takes longer than a hanging server would keep it."""
+    released: list[tuple[float, float]] = []
+    release_unanswered = Worker.release_unanswered
+
+    def release(worker: Worker, silent_seconds: float) -> int:
+        claiming, last_claim_seconds = worker._claiming, worker._claim_seconds
+        slots = release_unanswered(worker, silent_seconds)
+        if claiming and not worker._claiming:
+            released.append((time.monotonic() - worker._claiming_since, last_claim_seconds))
+        return slots
+
+    monkeypatch.setattr(Worker, "release_unanswered", release)
     slow = msgspec.structs.replace(proxied_settings, **PATIENT)
     async with (
         System(redis_settings, partitions=3, slots=1, ttl=60.0) as system,
@@ -457,7 +470,15 @@ async def test_a_slow_server_is_not_taken_for_a_hanging_one(
         for run_id in ids:
             assert (await system.ended(run_id, 60)).status is Status.SUCCEEDED
         fault_proxy.heal()
-    returned = [line for line in log_lines() if line["event"].startswith("returned runs")]
-    # Each partition knows after its first late answer how slow its server is, or it would return three times as much.
-    # An answer that came later still, because we had no CPU, is one more.
-    assert len(returned) <= 5, returned
+    assert all(waited > min(2 * last, _CLAIM_MOST_SECONDS) for waited, last in released), released
+
+
+async def test_a_server_that_did_not_answer_a_claim_is_no_slow_one(proxied_settings, fault_proxy):
+    async with System(proxied_settings, slots=1, ttl=30.0) as system:
+        running = await system.worker(echo_app())
+        (desk,) = running.process._desks
+        await system.ended(await system.submit("echo", 1))
+        await until(lambda: desk.worker._claim_seconds)
+        fault_proxy.refuse()
+        await until(lambda: desk.worker._claim_seconds == 0)
+        fault_proxy.heal()

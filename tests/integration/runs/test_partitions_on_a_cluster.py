@@ -89,11 +89,19 @@ def slow_settings_of(nodes) -> RedisSettings:
 
 
 @contextlib.asynccontextmanager
-async def worker_whose_server_hangs_once_it_has_joined(system: System, app: App, node):
+async def worker_whose_server_hangs_once_it_has_joined(
+    system: System, app: App, node, *, last_claim_seconds: float = 0.0
+):
     """Each partition begins with a claim: of those that wait for the one slot, one is the server's that hangs."""
     named = msgspec.structs.replace(system.settings.worker, name="w")
     settings = msgspec.structs.replace(system.settings, worker=named)
-    process = WorkerProcess(settings, app, on_joined=node.freeze)
+
+    def joined() -> None:
+        node.freeze()
+        for desk in process._desks:
+            desk.worker._claim_seconds = last_claim_seconds
+
+    process = WorkerProcess(settings, app, on_joined=joined)
     task = asyncio.create_task(process.run())
     try:
         await until(lambda: process.ready or task.done())
@@ -156,10 +164,14 @@ async def test_a_server_that_hangs_holds_up_its_own_partitions_only(nodes):
         await until(lambda: echoes(system, homes.index(hung)), lambda _: True, tolerate=DISCONNECTS)
 
 
-async def test_a_claim_without_an_answer_keeps_no_slot_from_the_other_partitions(nodes):
+@pytest.mark.parametrize("last_claim_seconds", [0.0, 60.0])
+async def test_a_claim_without_an_answer_keeps_no_slot_from_the_other_partitions(nodes, last_claim_seconds):
+    """Also if the last claim took long, as it does when an agent blocks the event loop meanwhile."""
     async with System(slow_settings_of(nodes), partitions=4, slots=1, ttl=60.0) as system:
         homes = homes_of(nodes, system)
-        async with worker_whose_server_hangs_once_it_has_joined(system, echo_app(), nodes[0]):
+        async with worker_whose_server_hangs_once_it_has_joined(
+            system, echo_app(), nodes[0], last_claim_seconds=last_claim_seconds
+        ):
             for partition in range(4):
                 if homes[partition] != 0:
                     await echoes(system, partition)
