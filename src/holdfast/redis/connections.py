@@ -405,7 +405,8 @@ async def _ask(
 ) -> dict[ClusterNode, Any]:
     """Ask one server after the other until an answer is enough; one that hangs is not waited for.
 
-    Returns that answer alone, or all there are if none is enough. Raises if no server has answered.
+    Returns that answer alone, or all there are if none is enough. If every server has failed, raises what one
+    said against our settings or our rights, which no other try would help; else a ``RedisConnectionError``.
     """
     left = list(nodes)
     asked: dict[asyncio.Task[Any], ClusterNode] = {}
@@ -421,7 +422,7 @@ async def _ask(
             for task in done:
                 node = asked.pop(task)
                 if (exc := task.exception()) is not None:
-                    failed = exc
+                    failed = failed if isinstance(failed, _LASTING) else exc  # guard: lasting-refusal-kept
                 elif enough(task.result()):
                     return {node: task.result()}
                 else:
@@ -432,7 +433,7 @@ async def _ask(
         await asyncio.gather(*asked, return_exceptions=True)
     if answers:
         return answers
-    if isinstance(failed, ConfigError | NoPermissionError):
+    if isinstance(failed, _LASTING):
         raise failed
     raise RedisConnectionError(
         f"Redis Cluster cannot be connected, no server has given a usable answer: {failed}"
@@ -461,4 +462,5 @@ _executes = contextvars.ContextVar("_executes", default=False)
 """Whether we are inside a cluster's command."""
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # its stub knows only one argument
 _SPARE = 8  # connections per node for pipelines and for learning the layout, which take no turn
+_LASTING = (ConfigError, NoPermissionError)  # what stays as it is until somebody changes the settings
 _NEXT_SECONDS = 0.1  # how long one server is waited for before another is asked too

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+from redis.exceptions import NoPermissionError
 
 from holdfast.config import RedisSettings
 from holdfast.config.checks import key_slot
@@ -150,6 +151,22 @@ class TestOneServerHangs:
             await until(
                 lambda: client.execute_command("EXISTS", "k"), lambda known: known == 0, tolerate=DISCONNECTS
             )
+        finally:
+            await client.aclose()
+
+    @pytest.mark.parametrize("hung", [None, *SERVERS])
+    async def test_a_right_that_is_missing_is_no_outage(self, nodes, hung):
+        """The mistake: the server that hangs fails last, and its timeout is what is told, and tried again for ever."""
+        for node in nodes:
+            assert node.ask("ACL SETUSER guest on >pw ~* &* +@all -cluster|slots").startswith("+OK")
+        url = cluster_url(nodes).replace("://", "://guest:pw@")
+        client = connect(RedisSettings(url=url, socket_timeout_seconds=3.0))
+        try:
+            with contextlib.ExitStack() as stack:
+                if hung is not None:
+                    stack.enter_context(hanging(nodes[hung]))
+                stack.enter_context(pytest.raises(NoPermissionError, match="cluster"))
+                await client.execute_command("EXISTS", "k")
         finally:
             await client.aclose()
 
