@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.cli import main
 from tests.support.processes import forked
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 APP = """
 from holdfast import App
@@ -74,6 +74,12 @@ async def test_an_api_serves_its_app_and_leaves_with_exit_code_0(place):
         assert await gone(child) == 0
 
 
+async def test_an_api_that_has_lingered_leaves_by_itself(place):
+    with process(HOLDFAST_API_LINGER_SECONDS="0.3") as (child, _):
+        child.terminate()
+        assert await gone(child) == 0
+
+
 async def test_a_leaving_api_ends_streams_with_a_hint_and_finishes_what_is_open(place):
     with process(HOLDFAST_API_LINGER_SECONDS="600") as (child, url):
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client:
@@ -116,14 +122,14 @@ async def test_a_request_that_is_being_sent_may_finish(place):
         assert child.stderr is not None
         await asyncio.to_thread(next, (line for line in child.stderr if "api drains" in line))
         with pytest.raises(httpx.ConnectError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while True:
                     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
                         # One that came just before the door was closed is let in by the kernel, and by nobody else.
                         with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
                             await client.get("/healthz")
         writer.write(body[5:])
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
         assert answer.startswith(b"HTTP/1.1 202"), answer
         writer.close()
         assert await gone(child) == 0

@@ -385,7 +385,7 @@ async def test_after_trouble_with_redis_nobody_is_declared_dead_too_early(
 
 async def test_what_nobody_has_needs_no_calm(host, registry):
     """Fails if a host waits half a ttl for agents that its predecessor gave up in good order."""
-    engine = Nobody()
+    engine = Nobody(host)
     await registry.want(agent("free"))
     await registry.unplaced("free", 0)
     await homeless(registry)
@@ -393,6 +393,7 @@ async def test_what_nobody_has_needs_no_calm(host, registry):
     async with going(Rescue(host.registry, engine, host).run()):  # half of its ttl is 15 seconds
         await until(lambda: engine.asked)
         assert engine.asked == ["free"]
+    assert engine.calm_seconds < host.registry.ttl_seconds / 2
 
 
 async def test_a_host_that_stood_still_lets_the_others_speak_first(host, registry, monkeypatch):

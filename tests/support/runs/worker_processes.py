@@ -49,9 +49,9 @@ class Ledger:
 class Fleet:
     """Worker processes of one queue."""
 
-    def __init__(self, system: System, ledger: Ledger, agents: str = AGENTS, **environ: str) -> None:
+    def __init__(self, system: System, ledger: Ledger, app: str = AGENTS, **environ: str) -> None:
+        self.app = app
         self.environ = environ
-        self.agents = agents
         self.system = system
         self.ledger = ledger
         self.children: dict[str, WorkerChild] = {}
@@ -64,11 +64,7 @@ class Fleet:
     def launch(self, name: str, **environ: str) -> WorkerChild:
         """Start a worker and return at once."""
         child = WorkerChild(
-            self.system.settings,
-            self.agents,
-            name,
-            CHAOS_LEDGER=str(self.ledger.path),
-            **self.environ | environ,
+            self.system.settings, self.app, name, CHAOS_LEDGER=str(self.ledger.path), **self.environ | environ
         )
         if name in self.children:
             self.children[name].close()
@@ -90,11 +86,9 @@ class Fleet:
 
 
 @contextlib.asynccontextmanager
-async def fleet_of(
-    system: System, ledger: Ledger, agents: str = AGENTS, **environ: str
-) -> AsyncIterator[Fleet]:
+async def fleet_of(system: System, ledger: Ledger, app: str = AGENTS, **environ: str) -> AsyncIterator[Fleet]:
     """A fleet for a test that has a system of its own."""
-    fleet = Fleet(system, ledger, agents, **environ)
+    fleet = Fleet(system, ledger, app, **environ)
     try:
         yield fleet
     finally:
