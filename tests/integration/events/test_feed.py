@@ -225,6 +225,28 @@ async def test_a_follower_survives_a_connection_that_breaks(system, redis, patie
         assert await follower.ended() == ["submitted", "thinking", "cancelled"]
 
 
+async def test_a_follower_survives_a_connection_that_hangs(
+    system, patient_settings, proxied_settings, fault_proxy, monkeypatch, log_lines
+):
+    """Only the connection that it waits on has short timeouts: that one is given up, and another one is opened."""
+    monkeypatch.setattr(feed_module, "_BLOCK_SECONDS", 1.0)
+    client = connect(patient_settings)
+    run_id = await system.submit("echo")
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(client.aclose)
+        follower = Follower(Feed(system.queue.keys, client, proxied_settings).follow(run_id))
+        await follower.saw("submitted")
+        await blocked(system, 1)
+        fault_proxy.stall("replies")
+        await say(system, run_id, "thinking")
+        await until(lambda: [line for line in log_lines() if line["event"] == "feed waits for Redis"])
+        assert follower.types == ["submitted"]
+        fault_proxy.heal()
+        await follower.saw("thinking")
+        await system.queue.cancel(run_id)
+        assert await follower.ended() == ["submitted", "thinking", "cancelled"]
+
+
 async def test_a_redis_that_is_away_at_the_start_is_said_at_once(system, redis_settings):
     nowhere = msgspec.structs.replace(redis_settings, url="unix:///tmp/holdfast-nobody.sock")
     client = connect(nowhere)

@@ -374,6 +374,28 @@ async def test_followers_survive_connections_that_break_at_random(redis, patient
     await client.aclose()
 
 
+async def test_followers_survive_a_connection_that_hangs(
+    redis, patient_settings, proxied_settings, fault_proxy, log_lines
+):
+    """Only the connection that they share has short timeouts: that one is given up, and another one is opened."""
+    client = connect(patient_settings)
+    async with Hub(client, proxied_settings) as hub:
+        followers = [Follower(hub.follow(KEYS, await begin(redis, f"r{number}"))) for number in range(3)]
+        for number, follower in enumerate(followers):
+            await follower.saw(1)
+            await following(hub, f"r{number}", 1)
+        fault_proxy.stall("replies")
+        for number in range(3):
+            await say(redis, f"r{number}", "thinking")
+        await until(lambda: [line for line in log_lines() if line["event"] == "hub waits for Redis"])
+        assert {len(follower.seen) for follower in followers} == {1}
+        fault_proxy.heal()
+        for number, follower in enumerate(followers):
+            await end(redis, f"r{number}")
+            assert await follower.ended() == ["started", "thinking", "succeeded"]
+    await client.aclose()
+
+
 async def test_a_server_that_forbids_the_waking_is_read_all_the_same(redis, redis_settings):
     await redis.execute_command(
         "ACL", "SETUSER", "plain", "on", ">pw", "~*", "&*", "+@all", "-client|unblock"

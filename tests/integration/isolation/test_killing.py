@@ -55,6 +55,14 @@ async def test_past_its_deadline_it_is_gone_when_its_run_is_timed_out(system, is
     assert killed(worker, "timed_out") == 1
 
 
+async def test_it_has_as_long_as_its_run(system, isolated):
+    """By the clock; also if its process has not begun by then, as on a busy machine."""
+    await system.worker(isolated)
+    run = await system.ended(await system.submit("spins", timeout_seconds=6.0))
+    assert (run.status, run.error.kind) == (Status.TIMED_OUT, "timed_out")
+    assert run.finished_at - run.submitted_at >= 6
+
+
 @pytest.mark.parametrize("agent", UNWILLING)
 async def test_when_its_worker_leaves_it_is_gone_and_its_run_handed_back(
     system, isolated, end_at_last, agent
