@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.cli.demo import outage
+from holdfast.cli.demo import outage, story
 from holdfast.cli.demo.account import Account, Event, settled_twice
 from holdfast.cli.demo.books import Audit, Record, ScheduledRun
 from holdfast.cli.demo.evidence import (
@@ -29,7 +29,7 @@ from holdfast.cli.demo.proof import prove
 from holdfast.cli.demo.receiver import Delivery
 from holdfast.cli.demo.stage import Stage
 from holdfast.cli.demo.streaming import stream
-from holdfast.cli.demo.system import System
+from holdfast.cli.demo.system import DemoFailed, System
 from holdfast.cli.demo.view import PlainLines, picture
 
 
@@ -448,6 +448,19 @@ async def test_a_follower_that_was_late_still_leaves_events_to_the_other_replica
     found = await stream(stage, Http())
     assert killed == [REPLICAS[0]]
     assert (len(found.before), len(found.after)) == (20, 31)
+
+
+def test_a_run_that_ended_before_its_worker_was_gone_is_not_waited_for():
+    account = Account()
+    run = account.expect("r", "survivor")
+    account.apply(started(1))
+    account.apply(event("progress"))
+    assert (story._steps(run), story._started_after(run, 1)) == (1, None)
+    account.apply(event("succeeded"))
+    for look in (lambda: story._steps(run), lambda: story._started_after(run, 1)):
+        with pytest.raises(DemoFailed, match="survivor r ended before its worker was stopped"):
+            look()
+    assert story._started_after(run, 0) is not None, "it ran elsewhere, and has ended there"
 
 
 async def test_an_outage_lasts_until_a_run_has_ended_meanwhile(monkeypatch):

@@ -7,7 +7,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.demo.account import CANCELLED, RUNNING, Event, Told
+from holdfast.cli.demo.account import CANCELLED, ENDED, RUNNING, Event, Told
 from holdfast.cli.demo.asking import ask
 from holdfast.cli.demo.figures import Figures
 from holdfast.cli.demo.outage import missing, suffer_an_outage
@@ -27,6 +27,7 @@ from holdfast.cli.demo.program import (
 )
 from holdfast.cli.demo.residents import keep_residents
 from holdfast.cli.demo.streaming import stream
+from holdfast.cli.demo.system import DemoFailed
 from holdfast.cli.demo.turns import keep_schedules
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Story:
 
     async def _kill(self) -> None:
         stage = self._stage
-        _, run = await self._submit("survivor", {"seconds": 4.0}, "high")
+        _, run = await self._submit("survivor", {"seconds": 6.0}, "high")
         act = stage.begin(KILL, f"survivor {short(run.run_id)} starts")
         await stage.until("the survivor to be mid-run", lambda: _steps(run) >= 3)
         victim, fence = run.owner, run.fence
@@ -177,12 +178,25 @@ def _orders() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _steps(run: Told) -> int:
+    _check_not_ended(run)
     return sum(event.type == "progress" for event in run.events) if run.state == RUNNING else 0
 
 
 def _started_after(run: Told, fence: int) -> Event | None:
     started = run.last("started")
-    return started if started is not None and int(started.data["fence"]) > fence else None
+    if started is not None and int(started.data["fence"]) > fence:
+        return started
+    _check_not_ended(run)
+    return None
+
+
+def _check_not_ended(run: Told) -> None:
+    """A run that ended before its worker was gone never starts on another one: do not wait for that."""
+    if run.state in ENDED:
+        raise DemoFailed(
+            f"{run.agent} {short(run.run_id)} ended before its worker was stopped: "
+            "the machine is too busy for the demo, try again"
+        )
 
 
 def _after(run: Told, event: Event, kind: str) -> Event | None:

@@ -31,7 +31,7 @@ async def stream(stage: Stage, http: Http) -> Streamed:
             before.append(event_id)
             if len(before) == _ENOUGH:
                 first.kill()
-                break  # what else it has sent is lost: after a pause of ours that may be all there is
+                break  # events that the replica sent after these are dropped: the second one sends them again
     act.told = f"{first.name} is dead after {len(before)} events; the run goes on, nobody follows it"
     await stage.until("the draft to go on", lambda: _gone_on(run, len(before) + _MORE))
     after = [event_id async for event_id in http.follow(second.url, run_id, before[-1] if before else "")]
