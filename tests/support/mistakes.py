@@ -305,7 +305,16 @@ def run_tests(source: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     options = "--import-mode=importlib --disable-plugin-autoload -ppytest_asyncio.plugin -ppytest_timeout -pno:cacheprovider"
     # Of several changed modules one may have imported another before pytest does.
     options += " -Wignore::pytest.PytestAssertRewriteWarning"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", f"-oaddopts={options}", "--timeout=60", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        f"-oaddopts={options}",
+        "--timeout=120",
+        *arguments,
+    ]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environ |= {"PYTHONPATH": str(source)}
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
+import warnings
+from typing import Any
 
 import pytest
 
@@ -49,6 +52,31 @@ def test_a_second_interrupt_does_not_wait():
     with pytest.raises(KeyboardInterrupt):
         run_until_interrupted(work())
     assert not seen
+
+
+def test_an_interrupt_before_the_first_step_leaves_no_warning(monkeypatch):
+    begun = list[str]()
+
+    class Interrupted(asyncio.SelectorEventLoop):
+        """Its process gets a SIGINT when the task exists and has not had its first step."""
+
+        def run_until_complete(self, future: Any) -> Any:
+            if not begun:
+                begun.append("task")
+                signal.raise_signal(signal.SIGINT)
+            return super().run_until_complete(future)
+
+    async def work() -> None:
+        begun.append("work")
+
+    monkeypatch.setattr(asyncio.events, "new_event_loop", Interrupted)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyboardInterrupt):
+            run_until_interrupted(work())
+        gc.collect()
+    assert begun == ["task"]
+    assert not caught
 
 
 def test_an_interrupt_is_ignored_where_the_process_was_started_to_ignore_it():

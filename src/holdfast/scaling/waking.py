@@ -197,8 +197,9 @@ class Watch:
         # guard: wake-idle-queues-only
         idle = _queues(listener for listener in self._listeners if not listener.active)
         lanes = [each for queue in idle for each in ends.get(queue, ())]
-        # Where their ends could not be told, nothing wakes us: we look again soon, however rare polls are.
-        unwatched = bool(idle) and not lanes
+        # The ends of these lanes could not be read, so no blocking read can wake the watch: poll again
+        # within a second.
+        unwatched = bool(idle) and not lanes  # guard: unwatched-lanes-soon
         rest = min(self._poll_seconds, _MARGIN_SECONDS) if unwatched else self._poll_seconds
         waiting = self._waiting = asyncio.timeout(pause + self._poll_seconds + _MARGIN_SECONDS)
         try:

@@ -222,13 +222,16 @@ class SqliteEngine:
         return connection
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
-        """Of those that make a file at once SQLite refuses one without any patience: it asks again."""
+        """Retry while another process creates the file.
+
+        SQLite returns BUSY for this pragma without waiting for its timeout.
+        """
         deadline = time.monotonic() + self._timeout
         while True:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as exc:
-                if not _is_busy(exc) or time.monotonic() > deadline:
+                if not _is_busy(exc) or time.monotonic() > deadline:  # guard: wal-retried
                     raise
             else:
                 return

@@ -37,6 +37,11 @@ MISTAKES = [
         "tests/unit/test_signals.py::test_a_second_interrupt_does_not_wait",
     ),
     Mistake(
+        "an interrupt before the first step leaves a coroutine that nobody awaits",
+        instead("interrupted-work-closed", "pass"),
+        "tests/unit/test_signals.py::test_an_interrupt_before_the_first_step_leaves_no_warning",
+    ),
+    Mistake(
         "a child does not die with its zygote",
         removed("child-dies-with-zygote"),
         f"{ZYGOTE}::test_agents_die_with_a_killed_zygote_even_if_nobody_else_is_there_to_end_them",

@@ -592,6 +592,12 @@ MISTAKES = [
         "tests/integration/schedules/test_outage.py"
         "::test_a_target_that_does_not_answer_is_not_asked_by_every_turn",
     ),
+    Mistake(
+        "whoever makes a SQLite file beside another process is refused at once",
+        replaced("wal-retried", "not _is_busy(exc) or time.monotonic() > deadline", "True"),
+        "tests/integration/store/test_sqlite_faults.py"
+        "::test_a_file_that_another_process_is_making_is_waited_for",
+    ),
 ]
 
 
