@@ -95,11 +95,11 @@ class Agent:
             self.told.clear()
 
     def describe(self) -> AgentProcessInfo:
-        """Return what is known now; other threads may ask between two changes of it."""
+        """Return what is known of the agent now; other threads may call this between two changes of it."""
         status, handle = self.status, self.handle
         pid = handle.pid if handle else 0
         if status is Status.RUNNING and not pid:  # guard: ended-process-not-running
-            status = Status.BACKING_OFF  # it has just ended, and what follows is not decided yet
+            status = Status.BACKING_OFF  # the process has just ended; whether it restarts is not decided yet
         return AgentProcessInfo(
             agent_id=self.wanted.id,
             guild_id=self.wanted.labels.get("guild_id", ""),

@@ -208,7 +208,8 @@ class Supervisor:
             # It was stopped before it had a number.
             self._signal(agent, signal.SIGTERM if agent.timer else signal.SIGKILL)
         elif handle.given_up:  # guard: late-process-killed
-            # So was one that was not ready in time: nobody else would end it, or tell whoever waits for it.
+            # The agent was not ready in time, before the zygote had reported its pid. Without this kill
+            # its process stays, and the caller of spawn waits for ever.
             self._signal(agent, signal.SIGKILL)
 
     def _signal(self, agent: Agent, signum: int) -> None:

@@ -116,11 +116,11 @@ class EmbeddedServer:
         self._users = _open_lock(self.directory / "users.lock")
         _wait_for_lock(self._users, fcntl.LOCK_SH, deadline, "the previous server is still ending")
         self._reach(deadline)
-        self.pid = int(_field(self._asked("INFO server", deadline), "process_id"))
+        self.pid = int(_field(self._request("INFO server", deadline), "process_id"))
         self._open_port(deadline)
 
-    def _asked(self, command: str, deadline: float) -> str:
-        """Ask the server, which has answered before: on a busy machine it may take long this time."""
+    def _request(self, command: str, deadline: float) -> str:
+        """Ask the server, which has answered before; wait for its reply until the deadline."""
         return _ask(self.socket_path, command, max(deadline - time.monotonic(), ASK_SECONDS))
 
     def _reach(self, deadline: float) -> None:
@@ -184,7 +184,7 @@ class EmbeddedServer:
 
     def _open_port(self, deadline: float) -> None:
         """Open the loopback port, or find the one that another user of this server has opened."""
-        current = int(self._asked("CONFIG GET port", deadline).split()[-1])
+        current = int(self._request("CONFIG GET port", deadline).split()[-1])
         wanted = self._wanted_port
         if wanted is None:
             return
@@ -197,14 +197,14 @@ class EmbeddedServer:
 
     def _listen(self, wanted: int, deadline: float) -> int:
         """Listen on the wanted port, or on any: one that was free may be taken before we have it."""
-        told = ""
+        refusal = ""
         for _ in range(1 if wanted else _PORT_TRIES):
             port = wanted or _free_port()
-            reply = self._asked(f"CONFIG SET port {port}", deadline)
+            reply = self._request(f"CONFIG SET port {port}", deadline)
             if reply.startswith("+OK"):
                 return port
-            told = f"{port}: {reply.strip()}"
-        raise EmbeddedServerError(f"The embedded server can't listen on port {told}")
+            refusal = f"{port}: {reply.strip()}"
+        raise EmbeddedServerError(f"The embedded server can't listen on port {refusal}")
 
     def stop_sync(self) -> None:
         """``stop`` for code without an event loop."""

@@ -230,7 +230,7 @@ class Worker:
         return await self._unless_quiet(self._slots.take(_CLAIM_BATCH)) or 0
 
     async def _return_unknown(self) -> None:
-        """Give back what a claim without an answer, or without a slot for it, has made ours."""
+        """Give back the runs of a claim that was not answered, or that no slot was left for."""
         returned = await self._claimer.tidy({run_id for run_id, _ in self._attended})
         self._unsure = False
         if returned:

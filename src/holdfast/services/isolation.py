@@ -107,7 +107,7 @@ async def _tried(settings: Settings, reference: str, slots: int, *, ahead: bool)
     )
     try:
         await processes.create(_PROBE, _PROBE)
-        # It ends by itself, perhaps before anybody listens who would forget it.
+        # The probe exits before Attempts subscribes, so nothing else would remove it.
         await processes.end(_PROBE)
         await asyncio.wrap_future(processes.forget(_PROBE))  # guard: ended-probe-forgotten
     except BaseException:

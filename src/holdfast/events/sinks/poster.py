@@ -95,8 +95,9 @@ class _AnswerTimeout:
     def _count(self) -> None:
         late = asyncio.get_running_loop().time() > self._due + self._slice
         self._left -= 1 if late else _UNITS_PER_SLICE
+        # After a slice that ended late, one more lets the loop read an answer that has arrived meanwhile.
         # guard: late-last-slice
-        if self._left > 0 or (late and not self._extended):  # what came meanwhile is read in one more slice
+        if self._left > 0 or (late and not self._extended):
             self._extended = self._left <= 0
             self._wait()
         else:
