@@ -30,7 +30,7 @@ from holdfast import (
 from holdfast.events import feed, hub
 from holdfast.runs.run import Run, Status
 from holdfast.store.archive import ArchivedRun
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 app = App("tests")
 
@@ -78,7 +78,7 @@ async def worker(system):
 async def test_a_result_is_waited_for(client, worker):
     handle = await client.submit("echo", {"a": [1, 2]})
     assert handle.fresh
-    assert await handle.result(timeout=10) == {"a": [1, 2]}
+    assert await handle.result(timeout=PATIENCE_SECONDS) == {"a": [1, 2]}
     assert await handle.status() is Status.SUCCEEDED
     assert await handle.result() == {"a": [1, 2]}
 
@@ -93,14 +93,14 @@ async def test_a_result_that_comes_later_is_waited_for(client, system):
 async def test_a_run_that_gave_up_raises_with_its_reason(client, worker):
     handle = await client.submit("give_up", "you")
     with pytest.raises(RunFailed, match="not with you") as caught:
-        await handle.result(timeout=10)
+        await handle.result(timeout=PATIENCE_SECONDS)
     assert caught.value.run_id == handle.run_id
 
 
 async def test_a_run_past_its_deadline_raises(client, worker):
     handle = await client.submit("sleep", timeout="50ms")
     with pytest.raises(RunTimedOut, match=handle.run_id):
-        await handle.result(timeout=10)
+        await handle.result(timeout=PATIENCE_SECONDS)
 
 
 async def test_a_cancelled_run_raises_with_its_reason(client, worker, system):
@@ -109,9 +109,9 @@ async def test_a_cancelled_run_raises_with_its_reason(client, worker, system):
     assert await waiting.cancel("no longer wanted") == "cancelled"
     assert await client.cancel(running.run_id, reason="too late") == "requested"
     with pytest.raises(RunCancelled, match="no longer wanted"):
-        await waiting.result(timeout=10)
+        await waiting.result(timeout=PATIENCE_SECONDS)
     with pytest.raises(RunCancelled, match="too late"):
-        await running.result(timeout=30)
+        await running.result(timeout=PATIENCE_SECONDS)
 
 
 async def test_waiting_may_end_before_the_run_does(client):
@@ -125,9 +125,9 @@ async def test_waiting_may_end_before_the_run_does(client):
 async def test_without_any_patience_a_run_that_has_ended_has_its_result(client, worker, face):
     """Fails if no time is left for the look that finds out."""
     handle, failed = await client.submit("echo", 1), await client.submit("give_up", "you")
-    assert await handle.result(timeout=10) == 1
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 1
     with pytest.raises(RunFailed):
-        await failed.result(timeout=10)
+        await failed.result(timeout=PATIENCE_SECONDS)
     for patience in (0, "0s", timedelta()):
         assert await handle.result(timeout=patience) == 1
     with pytest.raises(RunFailed, match="not with you"):
@@ -182,7 +182,11 @@ async def test_events_are_followed_to_the_end(client, worker):
 
 async def test_what_is_said_about_a_run_reaches_its_agent(client, worker):
     handle = await client.submit("show", run_id="order-7", thread_id="t1", metadata={"user": "ada"})
-    assert await handle.result(timeout=10) == {"thread": "t1", "metadata": {"user": "ada"}, "run": "order-7"}
+    assert await handle.result(timeout=PATIENCE_SECONDS) == {
+        "thread": "t1",
+        "metadata": {"user": "ada"},
+        "run": "order-7",
+    }
 
 
 async def test_an_interrupted_run_goes_on_with_its_answers(client, worker, system):
@@ -203,7 +207,7 @@ async def test_an_interrupted_run_goes_on_with_its_answers(client, worker, syste
 async def test_everything_known_of_a_run_is_the_same_by_both_ways(client, worker, system):
     handle = await client.submit("give_up", {"n": 1}, thread_id="t", metadata={"a": [1]}, tenant="acme")
     with pytest.raises(RunFailed):
-        await handle.result(timeout=10)
+        await handle.result(timeout=PATIENCE_SECONDS)
     known, stored = await handle.run(), await system.queue.get(handle.run_id)
     # Where it lies in Redis is nobody's business over HTTP.
     for name in sorted(set(Run.__struct_fields__) - {"lane", "entry", "thread_id"}):
@@ -261,7 +265,7 @@ async def test_a_run_that_leaves_redis_while_it_is_waited_for_is_found_in_the_ar
     monkeypatch.setattr(feed, "_BLOCK_SECONDS", 0.1)
     monkeypatch.setattr(hub, "_LOOK_SECONDS", 0.1)
     handle = await client.submit("echo", 1)
-    waiting = asyncio.create_task(handle.result(timeout=30))
+    waiting = asyncio.create_task(handle.result(timeout=PATIENCE_SECONDS))
     await until(lambda: redis.info("clients"), lambda found: found["blocked_clients"])
     kept = ArchivedRun(
         id=handle.run_id, queue="agent-queue", agent="echo", status="succeeded", finished_at=9.0, result=b"7"
@@ -273,7 +277,7 @@ async def test_a_run_that_leaves_redis_while_it_is_waited_for_is_found_in_the_ar
 
 async def test_events_are_the_same_by_both_ways(client, worker, system):
     handle = await client.submit("talk", ["é", {"a": [1, None]}, "two\nlines", "x" * 300_000])
-    assert await handle.result(timeout=10) == 4
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 4
     async with Client(settings=system.settings) as direct:
         stored = [event async for event in direct.handle(handle.run_id).events()]
     assert [event async for event in handle.events()] == stored
@@ -327,7 +331,7 @@ async def test_leaving_the_events_early_leaves_nothing_behind(client, worker, sy
 async def test_an_id_may_hold_any_printable_character(client, worker, run_id):
     handle = await client.submit("echo", 1, run_id=run_id)
     assert handle.run_id == run_id
-    assert await handle.result(timeout=10) == 1
+    assert await handle.result(timeout=PATIENCE_SECONDS) == 1
     assert (await client.handle(run_id).run()).id == run_id
     assert (await anext(handle.events())).type == "submitted"
     with pytest.raises(Conflict):
@@ -349,7 +353,7 @@ async def test_the_same_key_or_id_gives_the_same_run(client):
 
 async def test_a_handle_can_be_made_from_an_id(client, worker):
     handle = await client.submit("echo", 1)
-    assert await client.handle(handle.run_id).result(timeout=10) == 1
+    assert await client.handle(handle.run_id).result(timeout=PATIENCE_SECONDS) == 1
     with pytest.raises(NotFound, match="nobody"):
         await client.handle("nobody").result()
     with pytest.raises(NotFound, match="nobody"):
@@ -456,7 +460,7 @@ async def test_a_script_has_an_answer_for_each_of_many(face, worker):
             handle, refused = client.submit_many(requests, return_errors=True)
             with pytest.raises(InputError, match="urgent"):
                 client.submit_many(requests)
-            return handle.result(timeout=10), refused
+            return handle.result(timeout=PATIENCE_SECONDS), refused
 
     result, refused = await asyncio.to_thread(script)
     assert result == 1
@@ -595,12 +599,12 @@ async def test_a_script_submits_waits_and_follows(face, worker):
     def script():
         with SyncClient(**face.here) as client:
             handle = client.submit("talk", ["a"], priority="high")
-            assert handle.result(timeout="10s") == 1
+            assert handle.result(timeout="30s") == 1
             assert handle.status() is Status.SUCCEEDED
             assert handle.run().agent == "talk"
             events = list(handle.events())
             many = client.submit_many([{"agent": "echo", "input": n} for n in range(3)])
-            return [event.type for event in events], [each.result(timeout=10) for each in many]
+            return [event.type for event in events], [each.result(timeout=PATIENCE_SECONDS) for each in many]
 
     events, results = await asyncio.to_thread(script)
     assert events == ["submitted", "started", "word", "succeeded"]
@@ -611,7 +615,7 @@ async def test_a_script_sees_the_same_errors(face, worker):
     def script():
         with SyncClient(**face.here) as client:
             with pytest.raises(RunFailed, match="not with you"):
-                client.submit("give_up", "you").result(timeout=10)
+                client.submit("give_up", "you").result(timeout=PATIENCE_SECONDS)
             with pytest.raises(InputError, match="urgent"):
                 client.submit("echo", priority="urgent")
             with pytest.raises(NotFound):

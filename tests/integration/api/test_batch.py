@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -11,6 +9,7 @@ from holdfast import App
 from holdfast.api.shapes import BATCH_MOST
 from holdfast.config import QueueSettings, SenderSettings
 from tests.support.api.server import key_line
+from tests.support.waiting import until
 
 
 async def sent(client, *runs) -> list[dict]:
@@ -209,10 +208,10 @@ async def test_only_operators_are_told_where_redis_is(api, fault_proxy, proxied_
             answer = await running.client(key).request(method, path, json=body)
             assert (answer.status_code, answer.headers["retry-after"].isdigit()) == (503, True)
             named = answer.json()["request_id"]
-            async with asyncio.timeout(10):  # it logs when it has answered
-                while not (told := [str(line) for line in log_lines() if line.get("request_id") == named]):
-                    await asyncio.sleep(0.01)
-            logged += told
+            # It logs when it has answered.
+            logged += await until(
+                lambda named=named: [str(line) for line in log_lines() if line.get("request_id") == named]
+            )
             if key == "boss":
                 candid.append(port in answer.text)
             else:

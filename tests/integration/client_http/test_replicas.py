@@ -11,7 +11,7 @@ from holdfast import ApiUnavailable, App, Client, Conflict, Context
 from holdfast.runs.run import Status
 from tests.support.api.load_balancer import Balancer
 from tests.support.redis.valkey_process import free_port
-from tests.support.waiting import stays, until
+from tests.support.waiting import PATIENCE_SECONDS, stays, until
 
 COUNT = 200
 
@@ -221,7 +221,10 @@ async def test_an_api_that_never_answers_is_left(system, settings, api):
     async with Balancer((await api()).url) as balancer:
         balancer.hold_answers = True
         hasty_settings = msgspec.structs.replace(settings, client=hasty)
-        async with Client(api_url=balancer.url, settings=hasty_settings) as client, asyncio.timeout(10):
+        async with (
+            Client(api_url=balancer.url, settings=hasty_settings) as client,
+            asyncio.timeout(PATIENCE_SECONDS),
+        ):
             for work in (
                 client.submit("count"),
                 client.handle("a").status(),

@@ -21,7 +21,7 @@ from tests.support.processes import forked
 from tests.support.redis.valkey_process import free_port
 from tests.support.runs.manual_worker import expiry_without_retention
 from tests.support.runs.system import System
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 RELAY = RelaySettings(**QUICK)
 
@@ -162,7 +162,7 @@ async def test_relay_and_hub_work_on_a_cluster(start_valkey, receiver):
         assert (await anext(events)).type == "submitted"
         await system.worker(talkative())
         whole = ["started", "said", "said", "said", "succeeded"]
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert [event.type async for event in events] == whole
         await until(lambda: types(receiver, run_id) == ["submitted", *whole])
         await running.stop()

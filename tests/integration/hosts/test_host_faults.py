@@ -199,8 +199,8 @@ async def test_a_host_that_is_not_there_any_more_is_passed_over_quickly(redis_se
         environ = {"HOLDFAST_HOSTS_PRELOAD": "tests.support.hosts.host_processes"}
         async with hosts_of(redis_settings, "b", environ=environ, grpc_timeout_seconds=60.0) as cluster:
             await announce(cluster, "a", f"127.0.0.1:{listener.getsockname()[1]}")
-            async with asyncio.timeout(18):  # gRPC's own patience is 20 seconds
-                for n in range(2):
+            for n in range(2):
+                async with asyncio.timeout(18):  # gRPC's own patience is 20 seconds
                     assert (await cluster.engine.run(agent(f"r{n}"))).host == "b"
 
 

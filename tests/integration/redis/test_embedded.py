@@ -22,7 +22,7 @@ from holdfast.errors import EmbeddedServerError
 from holdfast.redis import embedded
 from holdfast.redis.client import connect
 from holdfast.redis.embedded import EmbeddedServer, find_server
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 USER = """
 import sys
@@ -261,6 +261,7 @@ def answering_late(path: Path, seconds: float) -> threading.Thread:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
     listening.listen()
+    listening.settimeout(PATIENCE_SECONDS)
 
     def answer() -> None:
         with listening:
@@ -275,7 +276,7 @@ def answering_late(path: Path, seconds: float) -> threading.Thread:
                     time.sleep(late)
                     connection.sendall(reply)
 
-    thread = threading.Thread(target=answer)
+    thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     return thread
 
@@ -286,7 +287,8 @@ def test_a_server_that_has_answered_may_take_longer_the_next_time(short_dir: Pat
     thread = answering_late(server.socket_path, 2.5)
     server.start_sync()
     assert server.pid == 7
-    thread.join()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
     server.stop_sync()
 
 
