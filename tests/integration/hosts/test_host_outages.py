@@ -160,7 +160,7 @@ async def redis_goes_back_to(redis):
 
 
 async def test_an_agent_that_redis_forgot_to_have_been_placed_runs_on(redis, redis_settings):
-    async with hosts_of(redis_settings, "a", ttl_seconds=1.5) as cluster:
+    async with hosts_of(redis_settings, "a", ttl_seconds=4.0) as cluster:
         await cluster.engine.run(agent())
         assert await cluster.engine.stop("x")
         async with redis_goes_back_to(redis):
@@ -201,7 +201,7 @@ async def test_a_record_that_can_not_be_read_ends_no_host(redis, redis_settings)
 
 async def test_a_host_that_slept_alone_has_its_agents_as_before(redis_settings):
     """Fails if it looks for agents without a host before it has renewed its own."""
-    async with hosts_of(redis_settings, "a", ttl_seconds=1.5) as cluster:
+    async with hosts_of(redis_settings, "a", ttl_seconds=4.0) as cluster:
         for each in ("x", "y"):
             await cluster.engine.run(agent(each))
         before = await running(cluster, ["x", "y"])

@@ -218,13 +218,14 @@ async def test_what_a_killed_program_left_behind_is_forgotten_by_another_local_e
 
 async def test_a_dead_hosts_agent_is_not_taken_by_a_local_engine(redis, redis_settings):
     """Fails if it looks for more than its own kind: it would place the agent here."""
-    async with cluster_of(redis_settings, "a", ttl_seconds=1.0) as cluster:
+    ttl = 4.0
+    async with cluster_of(redis_settings, "a", ttl_seconds=ttl) as cluster:
         await cluster.engine.run(agent("theirs"))
         cluster.children["a"].kill()
-        async with local(redis, redis_settings, ttl_seconds=1.0) as engine:
-            await killed_program(redis_settings, ttl_seconds=1)
+        async with local(redis, redis_settings, ttl_seconds=ttl) as engine:
+            await killed_program(redis_settings, ttl_seconds=ttl)
             await engine.run(agent("mine"))
-            # it has looked, after that host's lease was over
+            # It has looked after that host's lease was over, which ended before the lease of the program's agent.
             await until(lambda: engine.registry.get("x"), lambda found: not found.wanted)
             theirs = await engine.registry.get("theirs")
             assert (theirs.wanted, theirs.host) == (True, "a")

@@ -332,7 +332,7 @@ async def test_a_janitor_that_loses_redis_stops_before_another_can_begin(
     patient = msgspec.structs.replace(
         proxied_settings, socket_timeout_seconds=30.0, connect_timeout_seconds=30.0
     )
-    async with offices(patient, "cut off", ttl=2.0) as (keeper, (first,)):
+    async with offices(patient, "cut off", ttl=8.0) as (keeper, (first,)):
         first._longest_seconds = 60
         lonely = asyncio.create_task(first.perform(keeper, lambda: floor.duty(30)))
         await until(lambda: floor.here)
