@@ -53,7 +53,7 @@ async def freed(redis, key: str = "thing") -> None:
     await until(is_free, what=f"the end of the lease on {key}")
 
 
-async def test_a_body_may_take_many_times_the_ttl(redis, redis_settings, settings):
+async def test_a_body_may_take_longer_than_the_ttl(redis, redis_settings, settings):
     async with keeper_on(settings, redis_settings) as keeper:
         lease, asked = await granted(redis)
         hold = keeper.hold(leases("me"), lease, granted_at=asked)
