@@ -53,6 +53,16 @@ MISTAKES = [
         f"{FROZEN}[isolated-uvloop]",
     ),
     Mistake(
+        "a settlement whose reply is lost is called stale when it is sent again",
+        replaced("settle-again", "have[1] == '' and 'already' or ", ""),
+        f"{REDIS}::test_a_settlement_whose_reply_is_lost_is_settled_once",
+    ),
+    Mistake(
+        "a body goes on while Redis hangs for longer than its lease",
+        removed("lease-end-timer"),
+        f"{REDIS}::test_redis_hangs_longer_than_the_lease",
+    ),
+    Mistake(
         "a submission sent again is a second run",
         removed("submit-once"),
         f"{REDIS}::test_a_submission_whose_reply_is_lost_is_one_run",

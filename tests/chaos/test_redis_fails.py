@@ -121,7 +121,7 @@ async def test_a_settlement_whose_reply_is_lost_is_settled_once(
     """Sent again, it finds its own fence settled; without that answer the result would be called stale."""
     seen = Seen()
     async with System(redis_settings) as direct, System(proxied_settings, slots=1, ttl=20.0) as system:
-        await system.worker(seen.app)
+        running = await system.worker(seen.app)
         await direct.ended(await direct.submit("work", 0))  # so that the script is loaded
         run_id = await direct.submit("hold")
         await until(lambda: seen.going)
@@ -133,6 +133,8 @@ async def test_a_settlement_whose_reply_is_lost_is_settled_once(
         assert (await direct.ended(await direct.submit("work", 0))).attempt == 1
         assert (await direct.events(run_id)).count("succeeded") == 1
         assert fault_proxy.dropped == 1
+        stale = "holdfast_stale_settles_refused_total", {"queue": system.settings.queue.name}
+        assert running.process.metrics.registry.get_sample_value(*stale) == 0
         seen.check()
 
 
