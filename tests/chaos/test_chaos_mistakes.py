@@ -44,7 +44,7 @@ MISTAKES = [
     ),
     Mistake(
         "a turn's context does not know its lease",
-        replaced("schedule-context-trust", ", Trust(lambda: turn.hold.until)", ""),
+        replaced("schedule-context-trust", ", Trust(lambda: hold.until)", ""),
         f"{FREEZES}::test_a_frozen_scheduler_repeats_no_effect[uvloop]",
     ),
     Mistake(

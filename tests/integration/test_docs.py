@@ -23,6 +23,7 @@ from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.api.shapes import ExecuteRequest
 from holdfast.cli import main
+from holdfast.config.connection import CONNECTION
 from holdfast.runs.emit import RESERVED
 from holdfast.runs.run import Status
 from holdfast.services.api import ApiProcess
@@ -141,7 +142,7 @@ async def test_the_guides_agents_do_what_the_guide_says(system, tmp_path):
     asked["chat"] = ("hello", 1)
     asked["answer"] = ({"id": 7}, {"id": 7, "text": "restart it"})
     asked["convert"] = ({"name": "a letter"}, {"pages": 3})
-    assert set(app.agents) == {*asked, "charge", "refund"}
+    assert set(app.agents) == {*asked, "charge", "refund", "parent"}
     ids = {agent: await system.submit(agent, given) for agent, (given, _) in asked.items()}
     for agent, (_, expected) in asked.items():
         assert (await system.ended(ids[agent])).result == expected
@@ -253,7 +254,7 @@ def reference(page: str) -> frozenset[str]:
 
 
 def is_setting(text: str) -> bool:
-    settings = reference("settings.md")
+    settings = reference("settings.md") | set(CONNECTION)
     if match := VARIABLE.fullmatch(text):
         variable = match[1]
         if variable in GRPC_CODES or hasattr(resource, variable):

@@ -64,8 +64,8 @@ def prepare(place: Place, turn: Turn, clock: RedisClock, overrun: Overrun) -> In
         log_fields={"schedule": family(run.name)},
     )
     memory = partial(_memory_of, place, info)
-    # guard: schedule-context-trust
-    signals = Signals(place.draining, Trust(lambda: turn.hold.until))
+    hold = turn.hold  # not its turn, which has this context: such a circle would be left to the collector
+    signals = Signals(place.draining, Trust(lambda: hold.until))  # guard: schedule-context-trust
     ctx = Context(info, _emit, signals, memory=memory, store=place.store)
     if spec.isolation == "process":
         spec = _isolated(place, spec, turn, info.run_id)

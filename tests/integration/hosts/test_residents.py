@@ -236,7 +236,7 @@ async def test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_
 
 
 async def test_what_is_wrong_with_a_resident_is_said(residents):
-    with pytest.raises(InputError, match="has no resident 'Clark'; its residents: Clerk, Mute, sick"):
+    with pytest.raises(InputError, match="has no resident 'Clark'; its residents: Clerk, Mute, Reader, sick"):
         await residents.start("Clark", "x")
     with pytest.raises(InputError, match="must be JSON"):
         await residents.start("Clerk", "x", object())

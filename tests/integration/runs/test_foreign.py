@@ -146,7 +146,8 @@ async def test_dead_letters_without_an_agent_are_replayed_once_there_is_a_defaul
     await worker.stop()
     if expired:
         await redis.delete(system.queue.keys.run(run_id))
-    async with System(redis_settings, default_agent="echo", ttl=30.0) as mended:
+    same_store = system.settings.database
+    async with System(redis_settings, default_agent="echo", ttl=30.0, database=same_store) as mended:
         by = mended if replayed_by == "one who knows the default agent" else system
         assert [letter.agent for letter in (await DeadLetters(by.queue).replay_all()).done] == [""]
         await mended.worker(app)

@@ -340,13 +340,14 @@ async def test_another_definition_of_a_name_is_refused(desk):
         await desk.with_sql.create(schedule(input=2))
 
 
-async def test_a_budget_ends_a_pass_and_the_next_one_goes_on(desk):
+async def test_a_budget_ends_a_pass_after_a_page_and_the_next_one_goes_on(desk, monkeypatch):
+    monkeypatch.setattr("holdfast.schedules.healing.BATCH", 2)
     for number in range(3):
         await desk.with_sql.create(schedule(f"s{number}"))
     await desk.flush()
     healing = desk.healing()
-    assert await healing.run_once(ends=0.0) == (False, 0)
-    assert await healing.run_once() == (True, 3)
+    assert await healing.run_once(ends=0.0) == (False, 2)
+    assert await healing.run_once() == (True, 1)
 
 
 async def test_nothing_is_compared_while_nothing_has_changed(desk):

@@ -27,6 +27,7 @@ from holdfast.config import (
     WorkerSettings,
 )
 from holdfast.redis.client import DISCONNECTS
+from holdfast.redis.keys import registered_store_key
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Run, Status, Submission
 from holdfast.services.connections import Connections
@@ -113,6 +114,8 @@ class System:
             with contextlib.suppress(*DISCONNECTS):  # a test may have ended its server
                 if not isinstance(self.queue.redis, RedisCluster):
                     await check_keys(self.queue.redis)
+                    # Its store is gone with its folder: the next system on this Redis has one of its own.
+                    await self.queue.redis.delete(registered_store_key())
         finally:
             self._folder.cleanup()
             await self._connections.__aexit__(None, None, None)
