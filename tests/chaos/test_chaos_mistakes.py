@@ -23,6 +23,16 @@ MISTAKES = [
         f"{FROZEN}[app-uvloop]",
     ),
     Mistake(
+        "a body handles what has failed while it was frozen, and goes on",
+        replaced("trust-before-each-exception", "self._trust.holds()", "True"),
+        f"{TRUST}::test_a_body_does_not_handle_what_has_woken_it_after_the_end_of_its_lease[a_call_that_failed]",
+    ),
+    Mistake(
+        "a body that lost its lease is cancelled without a turn for its owner",
+        replaced("owner-cancels-first", "self._turns > 0", "False"),
+        f"{TRUST}::test_the_owners_cancellation_does_not_interrupt_the_clean_up_of_a_body",
+    ),
+    Mistake(
         "a call of the context looks at a flag, and not at the clock",
         replaced("context-calls-need-lease", "self.over", "self.closed"),
         f"{TRUST}::test_a_call_of_the_context_needs_the_lease[step]",

@@ -155,9 +155,8 @@ class Invocation:
         except asyncio.CancelledError as exc:
             if owner.cancelling() > before:
                 raise
-            outcome = Failed(
-                classify(exc, by_agent=True)
-            )  # the agent's own, or that of something it waited for
+            # The agent's own, or that of something it waited for.
+            outcome = Lost() if self._ctx.signals.trust.lost else Failed(classify(exc, by_agent=True))
         finally:
             self._ctx.signals.closed = True
         if owner.cancelling() > before:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 
 import pytest
 
@@ -146,6 +148,91 @@ async def test_a_cancellation_from_outside_is_passed_on(lease):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def its_own_timeout(lease) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.001):
+            lease.end()
+            await asyncio.Event().wait()
+
+
+async def a_call_that_failed(lease) -> None:
+    failed = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(failed.set_exception, ConnectionError("reset"))
+    lease.end()
+    with contextlib.suppress(ConnectionError):
+        await failed
+
+
+async def a_task_that_failed(lease) -> None:
+    async def fails() -> None:
+        lease.end()
+        raise ConnectionError("reset")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+    except* ConnectionError:
+        pass
+
+
+@pytest.mark.parametrize("wakes", [its_own_timeout, a_call_that_failed, a_task_that_failed])
+async def test_a_body_does_not_handle_what_has_woken_it_after_the_end_of_its_lease(invocation, lease, wakes):
+    """As after a freeze: what it waited for has failed or timed out, and another process has the work."""
+    went_on = []
+
+    async def agent() -> None:
+        await wakes(lease)
+        went_on.append(1)
+
+    assert await invocation(agent).run() == Lost()
+    assert went_on == []
+
+
+@pytest.mark.parametrize("wakes", [its_own_timeout, a_call_that_failed])
+async def test_a_body_whose_owner_cancels_it_does_not_handle_what_has_woken_it_either(
+    invocation, signals, lease, wakes
+):
+    """In a worker the timer of the lease is overdue too: the owner is cancelled a turn of the loop later."""
+    went_on = []
+
+    async def agent() -> None:
+        try:
+            await wakes(lease)
+            went_on.append(1)
+        except Exception:
+            went_on.append(2)
+
+    running = asyncio.create_task(invocation(agent).run())
+    while not signals.trust.lost:
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert went_on == []
+
+
+async def test_the_owners_cancellation_does_not_interrupt_the_clean_up_of_a_body(invocation, lease):
+    """The owner's timer is due in the same turn of the loop, and comes behind the body's own."""
+    cleaned = []
+
+    async def agent() -> None:
+        try:
+            await asyncio.sleep(0.001)
+        finally:
+            await asyncio.sleep(0.001)
+            cleaned.append(1)
+
+    running = asyncio.create_task(invocation(agent).run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    lease.end()
+    asyncio.get_running_loop().call_later(0.001, running.cancel)
+    time.sleep(0.01)  # both timers are due now
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert cleaned == [1]
 
 
 @pytest.mark.parametrize("call", ["step", "emit", "stream", "interrupt", "state"])
