@@ -76,12 +76,13 @@ def _isolated(place: Place, spec: AgentSpec, turn: Turn, turn_id: str) -> AgentS
     """The same agent, called in a process of this turn's own; a turn has no queue, and so no feed."""
     from holdfast.processes.attempts import Errand, isolated  # noqa: PLC0415 - most schedulers start no process
 
+    hold = turn.hold  # not the turn, as above
     errand = Errand(
         id=f"{turn.run.name}:{turn.run.fence}"[-_LONGEST_ID:],
         queue=_COUNTED_UNDER,
         task={"queue": "", "kept_as": turn_id, "owner": place.owner},
         grace_seconds=_GRACE_SECONDS,
-        trusted=lambda: turn.hold.until,
+        trusted=lambda: hold.until,
     )
     return isolated(spec, place.attempts, errand)
 

@@ -16,7 +16,7 @@ from holdfast.redis.client import connect
 from holdfast.services.dev.address import Address
 from holdfast.services.dev.recipes import Recipes
 from tests.support.cli.dev_command import Dev, StartDev, gone, greeting, version
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 
 async def test_one_command_runs_agents_and_says_where_redis_is(start_dev: StartDev):
@@ -135,8 +135,9 @@ async def test_a_server_that_dies_is_started_again_with_its_data(start_dev: Star
         assert await run.result(timeout=20) == "Hello Ada"
     redis = connect(dev.settings().redis)
     server = psutil.Process((await redis.info("server"))["process_id"])
+    # The kernel has what was written, and a kill loses none of it. But while a slow disk syncs, writing waits.
+    await until(lambda: redis.info("persistence"), lambda info: info["aof_buffer_length"] == 0)
     await redis.aclose()
-    # The append-only file is written to disk every second, but is with the kernel at once: a kill loses nothing.
     server.kill()
     dev.says("the embedded server died; starting it again")
     dev.says("the embedded server is back")

@@ -35,7 +35,8 @@ class Ledger:
 
     def lines(self, what: str = "", run_id: str = "") -> list[Line]:
         found = []
-        for text in self.path.read_text().splitlines():
+        # Without a line that is being written: one that crosses a page of memory appears in two parts.
+        for text in self.path.read_text().rpartition("\n")[0].splitlines():
             at, word, run, fence, attempt, pid = text.split()
             if what in ("", word) and run_id in ("", run):
                 found.append(Line(float(at), word, run, int(fence), int(attempt), int(pid)))
