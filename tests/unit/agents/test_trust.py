@@ -214,8 +214,8 @@ async def test_a_body_whose_owner_cancels_it_does_not_handle_what_has_woken_it_e
 
 
 async def test_the_owners_cancellation_does_not_interrupt_the_clean_up_of_a_body(invocation, lease):
-    """The owner's timer is due in the same turn of the loop, and comes behind the body's own."""
-    cleaned = []
+    """The owner's timer is due in the same turn of the loop, and cancels a turn later than the body's own wakes it."""
+    cleaned, loop = [], asyncio.get_running_loop()
 
     async def agent() -> None:
         try:
@@ -228,7 +228,7 @@ async def test_the_owners_cancellation_does_not_interrupt_the_clean_up_of_a_body
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     lease.end()
-    asyncio.get_running_loop().call_later(0.001, running.cancel)
+    loop.call_later(0.001, loop.call_soon, running.cancel)
     time.sleep(0.01)  # both timers are due now
     with pytest.raises(asyncio.CancelledError):
         await running
