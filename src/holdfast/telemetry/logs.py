@@ -149,6 +149,9 @@ def _bridge_standard_logging(bridge: Bridge, level: int) -> None:
         root.removeHandler(handler)
     root.addHandler(bridge)
     root.setLevel(level)
+    # They log each request as information: a janitor makes several a second to Kubernetes.
+    for library in ("httpx", "httpx2"):
+        logging.getLogger(library).setLevel(logging.WARNING if level == logging.INFO else logging.NOTSET)
     logging.captureWarnings(capture=True)
 
 

@@ -9,6 +9,11 @@ KEEPER = "tests/integration/leases/test_keeper.py"
 
 MISTAKES = [
     Mistake(
+        "each failed renewal of an outage is a line in the log",
+        replaced("outage-logged-once", "not self._failed", "True"),
+        "tests/integration/leases/test_keeper.py::test_an_outage_is_logged_once_with_a_summary_at_its_end",
+    ),
+    Mistake(
         "a stream lease is renewed without looking at its fence",
         replaced("run-renew-fence", "or have[2] ~= fence ", ""),
         f"{CONTRACT}::test_the_same_owner_under_an_old_fence_is_stale_too[streams]",

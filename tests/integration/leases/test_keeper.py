@@ -31,9 +31,11 @@ def leases(owner: str, ttl: float = TTL) -> SortedSetLeases:
     return SortedSetLeases("{t}:leases", "{t}:record:", kind="thing", owner=owner, ttl_ms=int(ttl * 1000))
 
 
-def keeper_on(settings: LeaseSettings, redis_settings: RedisSettings) -> Keeper:
+def keeper_on(
+    settings: LeaseSettings, redis_settings: RedisSettings, metrics: Metrics | None = None
+) -> Keeper:
     short = msgspec.structs.replace(redis_settings, socket_timeout_seconds=settings.renew_every_seconds)
-    return Keeper(settings, lambda: connect(short), Metrics())
+    return Keeper(settings, lambda: connect(short), metrics or Metrics())
 
 
 async def granted(redis, owner: str = "me", key: str = "thing", ttl: float = TTL) -> tuple[Lease, float]:
@@ -119,6 +121,25 @@ async def test_a_renewal_is_trusted_from_when_it_was_asked(redis, redis_settings
         async with hold:
             await until(lambda: hold.until > granted_until)
             assert hold.until <= renewed[-1] - 0.2 + settings.trust_seconds
+
+
+async def test_an_outage_is_logged_once_with_a_summary_at_its_end(
+    redis, patient_settings, fault_proxy, settings, log_lines
+):
+    """Fails if each failed renewal is a line: an outage filled the log with hundreds of them."""
+    metrics = Metrics()
+    async with keeper_on(settings, patient_settings, metrics) as keeper:
+        for owner in ("a", "b", "c"):  # a store each
+            lease, asked = await granted(redis, owner, key=owner)
+            keeper.hold(leases(owner), lease, granted_at=asked)
+        fault_proxy.refuse()
+        failures = metrics.lease_renewal_failures.labels("thing")
+        await until(lambda: next(iter(failures.collect())).samples[0].value >= 9, what="several failed beats")
+        fault_proxy.heal()
+        lines = await until(lambda: [each for each in log_lines() if "renewals" in each["event"]][1:])
+        assert [(each["event"], each["failed"] >= 9) for each in lines] == [
+            ("lease renewals succeed again", True)
+        ]
 
 
 async def test_a_blocked_event_loop_does_not_lose_its_lease(redis, redis_settings, settings):

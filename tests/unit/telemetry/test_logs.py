@@ -104,6 +104,13 @@ def test_what_is_below_the_level_is_not_written(stream, name):
     assert not stream.getvalue()
 
 
+@pytest.mark.parametrize(("level", "lines_written"), [("INFO", 0), ("DEBUG", 1)])
+def test_requests_of_the_http_library_are_not_information(stream, level, lines_written):
+    to_json(stream, level)
+    logging.getLogger("httpx2").info("HTTP Request: GET /api/v1/pods")
+    assert len(lines(stream)) == lines_written
+
+
 def test_a_logger_made_before_configure_follows_every_configure(stream):
     log = get_logger("early")
     to_json(stream)
