@@ -54,6 +54,14 @@ def test_every_process_loads_its_settings(name, profile, tmp_path):
         assert settings.metrics.host == "0.0.0.0"
 
 
+def test_without_a_database_each_pod_may_have_a_store_of_its_own(tmp_path):
+    more = "database.trial.enabled=false,database.ephemeral=true,settings.database.pool_size=3"
+    for manifests, ephemeral in (rendered("trial", more=more), True), (rendered("trial"), False):
+        for container in processes(manifests):
+            database = settings_of(manifests, container, tmp_path).settings.database
+            assert (not database.url, database.per_worker) == (ephemeral, ephemeral)
+
+
 @pytest.mark.parametrize(("name", "profile"), ALL)
 def test_every_command_is_one_of_ours(name, profile):
     for container in processes(rendered(name, profile)):

@@ -22,6 +22,9 @@
 {{- if eq $v.keda.profile "external-push" -}}
 {{- $_ := set $ours "scaler" (dict "host" $v.listen "port" (int64 $v.scaler.port)) -}}
 {{- end -}}
+{{- if not (include "holdfast.hasDatabase" .) -}}
+{{- $_ := set $ours "database" (dict "per_worker" true) -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite (deepCopy $v.settings) $ours) -}}
 {{- end -}}
 
@@ -32,6 +35,7 @@ redis.url: {instead: redis.url, env: [REDIS_URL, HOLDFAST_REDIS_URL]}
 redis.password: {instead: redis.password, env: [REDIS_PASSWORD, HOLDFAST_REDIS_PASSWORD]}
 database.url: {instead: database.url, env: [DATABASE_URL, HOLDFAST_DATABASE_URL]}
 database.path: {instead: database.ephemeral, env: [HOLDFAST_DATABASE_PATH]}
+database.per_worker: {instead: database.ephemeral, env: [HOLDFAST_DATABASE_PER_WORKER]}
 log.level: {instead: log.level, env: []}    # one type may log more than others
 log.format: {instead: log.format, env: []}
 metrics.host: {instead: listen, env: [HOLDFAST_METRICS_HOST]}
