@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
     from holdfast.config import Settings
     from holdfast.redis.members import Members
@@ -90,13 +90,35 @@ class Station:
         return Members.of(self.settings)
 
 
-def at_station(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:
-    """Do ``work`` with the Redis that is configured, or else with this directory's embedded server."""
+def at_station(
+    settings: Settings, work: Callable[[Station], Awaitable[T]], *, start_server: bool = False
+) -> T:
+    """Do ``work`` with the Redis that is configured, or else with this directory's embedded server.
+
+    ``start_server`` starts an embedded server that was used here before and does not run now.
+    """
     from holdfast.redis.nearby import nearby
     from holdfast.services.signals import run_until_interrupted
 
-    found = msgspec.structs.replace(settings, redis=nearby(settings.redis))
-    return run_until_interrupted(_connected(found, work))
+    with _embedded(settings) if start_server else contextlib.nullcontext():
+        found = msgspec.structs.replace(settings, redis=nearby(settings.redis))
+        return run_until_interrupted(_connected(found, work))
+
+
+@contextlib.contextmanager
+def _embedded(settings: Settings) -> Generator[None]:
+    """Keep this directory's embedded server running, if there is one and no other Redis is configured."""
+    from holdfast.redis.nearby import embedded_server
+
+    server = embedded_server(settings.redis)
+    if settings.redis.url or not server.directory.is_dir():
+        yield
+        return
+    server.start_sync()
+    try:
+        yield
+    finally:
+        server.stop_sync()
 
 
 async def _connected(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:

@@ -15,7 +15,7 @@ from holdfast.config import Settings, load
 from holdfast.redis.client import connect
 from holdfast.services.dev.address import Address
 from holdfast.services.dev.recipes import Recipes
-from tests.support.cli.dev_command import Dev, StartDev, gone, greeting, version
+from tests.support.cli.dev_command import Command, Dev, StartDev, gone, greeting, version
 from tests.support.waiting import until, wait_until
 
 
@@ -28,6 +28,39 @@ async def test_one_command_runs_agents_and_says_where_redis_is(start_dev: StartD
     assert "holdfast submit greet" in dev.text
     dev.says("run settled")
     assert any(line.startswith("worker-1  │ ") and "run settled" in line for line in dev.lines)
+
+
+def test_a_deleted_database_is_registered_anew_while_nothing_runs(start_dev: StartDev, short_dir: Path):
+    def call(*words: str) -> str:
+        command = Command(short_dir, *words)
+        try:
+            command.exited()
+            return command.text
+        finally:
+            command.close()
+
+    dev = start_dev().ready()
+    os.kill(dev.process.pid, signal.SIGTERM)
+    assert dev.exited() == 0
+    for file in (short_dir / ".holdfast").glob("holdfast.sqlite*"):
+        file.unlink()
+    refused = start_dev()
+    assert refused.exited() == 1
+    assert "`holdfast store register`" in refused.text
+    assert ", by dev " in call("store", "show")
+    assert "registered" in call("store", "register")
+    assert "(the same)" in call("store", "show")
+    start_dev().ready()
+
+
+def test_a_store_can_t_be_registered_where_no_system_was(short_dir: Path):
+    command = Command(short_dir, "store", "register")
+    try:
+        assert command.exited() != 0
+        assert "no embedded server runs" in command.text
+        assert not (short_dir / ".holdfast").exists()
+    finally:
+        command.close()
 
 
 async def test_a_changed_file_is_picked_up(start_dev: StartDev, short_dir: Path):
