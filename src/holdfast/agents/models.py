@@ -91,10 +91,32 @@ def input_type(whose: str, call: Callable[..., Any], parameter: inspect.Paramete
 
 
 def dumped(value: Any) -> Any:
-    """Write what msgspec can't: models of pydantic, under the names they are read by."""
+    """Write what msgspec can't: models of pydantic, by alias, as others expect them."""
+    return _dumped(value, by_alias=True)
+
+
+def dumped_to_keep(value: Any) -> Any:
+    """Write what msgspec can't, so that ``read_kept`` finds it: an alias may be for writing only."""
+    return _dumped(value, by_alias=not _reads_names(type(value)))
+
+
+def read_kept(model: Any, data: bytes) -> Any:
+    """Read a model of pydantic that ``dumped_to_keep`` has written, or one that was written by alias."""
+    if _reads_names(model):
+        return model.model_validate_json(data, by_alias=True, by_name=True)
+    return model.model_validate_json(data)
+
+
+def _dumped(value: Any, *, by_alias: bool) -> Any:
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json", by_alias=True)
+        return value.model_dump(mode="json", by_alias=by_alias)
     raise TypeError(f"a {type(value).__name__} is no JSON")
+
+
+def _reads_names(model: Any) -> bool:
+    """Whether a model can be read by the names of its fields: pydantic 2.11 and later."""
+    read = getattr(model, "model_validate_json", None)
+    return read is not None and "by_name" in inspect.signature(read).parameters
 
 
 def unwritable(value: Any) -> str:
@@ -203,9 +225,9 @@ def _worded(exc: Exception) -> str:
     if not callable(errors):
         return str(exc)
     found = cast("list[dict[str, Any]]", errors())
-    said = [f"{each['msg']} - at `{_path(each['loc'])}`" for each in found[:_MOST_SHOWN]]
+    texts = [f"{each['msg']} - at `{_path(each['loc'])}`" for each in found[:_MOST_SHOWN]]
     more = f"; and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
-    return "; ".join(said) + more
+    return "; ".join(texts) + more
 
 
 def _path(places: tuple[Any, ...]) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.agents.models import dumped_to_keep
 from holdfast.agents.steps import as_json
 from holdfast.errors import InputError
 
@@ -36,7 +37,7 @@ class State:
 
     async def set(self, key: str, value: Any) -> None:
         """Remember a value that can be written as JSON."""
-        await self._put(key, as_json(value, f"state {key!r}"))
+        await self._put(key, as_json(value, f"state {key!r}", dumped_to_keep))
 
     async def delete(self, key: str) -> None:
         """Forget a key."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.agents.finite import require_finite
-from holdfast.agents.models import dumped
+from holdfast.agents.models import dumped, dumped_to_keep, read_kept
 from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, StepMismatch
 from holdfast.leases.trust import Trusted
@@ -85,7 +85,7 @@ class Steps:
 
     async def keep(self, key: str, value: Any, seconds: float) -> bytes:
         """Write down what a step gave, and return that."""
-        data = as_json(value, f"what step {key!r} gave")
+        data = as_json(value, f"what step {key!r} gave", dumped_to_keep)
         if len(data) > _LARGEST_VALUE:
             raise InputError(
                 f"what step {key!r} gave has {len(data)} bytes, more than {_LARGEST_VALUE}: "
@@ -112,11 +112,11 @@ def require_function(name: str, call: object) -> None:
     )
 
 
-def as_json(value: Any, what: str) -> bytes:
+def as_json(value: Any, what: str, enc_hook: Callable[[Any], Any] = dumped) -> bytes:
     """Write a value as JSON, pydantic models too, or say what can't be."""
     try:
-        data = msgspec.json.encode(value, enc_hook=dumped)
-        require_finite(value, data, what, dumped)
+        data = msgspec.json.encode(value, enc_hook=enc_hook)
+        require_finite(value, data, what, enc_hook)
     except (TypeError, ValueError, RecursionError, OverflowError) as exc:
         if coroutine := forgotten(value):
             raise InputError(f"{what} {coroutine}") from exc
@@ -129,7 +129,7 @@ def read_back(key: str, data: bytes, call: Callable[..., Any]) -> Any:
     wanted = _promised(call)
     try:
         if hasattr(wanted, "model_validate_json"):
-            return wanted.model_validate_json(data)
+            return read_kept(wanted, data)
         return msgspec.json.decode(data, type=wanted)
     except (msgspec.ValidationError, ValueError) as exc:
         raise StepMismatch(

@@ -206,6 +206,46 @@ def test_models_are_written_as_json_as_they_are_read():
     assert Aliased.model_validate_json(encode_value(Aliased(NAME="x"), "it")) == Aliased(NAME="x")
 
 
+class Inner(pydantic.BaseModel):
+    count: int = pydantic.Field(alias="innerCount")
+
+
+class Written(pydantic.BaseModel):
+    """Aliases of all kinds: for both ways, for writing only, for reading only, and in a model inside."""
+
+    both: int = pydantic.Field(alias="bothWays")
+    written: int = pydantic.Field(serialization_alias="onlyWritten")
+    read: int = pydantic.Field(validation_alias="onlyRead")
+    inner: Inner
+
+
+WRITTEN = Written(bothWays=1, written=2, onlyRead=3, inner=Inner(innerCount=4))
+
+
+async def test_a_step_gives_its_model_back_whatever_aliases_it_has(ctx):
+    def make() -> Written:
+        return WRITTEN
+
+    assert await ctx.step("make", make) == WRITTEN
+    kept = await ctx.journal.get("make")
+    assert msgspec.json.decode(kept) == {"both": 1, "written": 2, "read": 3, "inner": {"count": 4}}
+
+
+async def test_a_step_that_was_written_by_alias_is_read(ctx):
+    def make() -> Inner:
+        raise AssertionError("it was done before")
+
+    await ctx.journal.put("make", b'{"innerCount": 4}')
+    assert await ctx.step("make", make) == Inner(innerCount=4)
+
+
+async def test_state_has_the_names_of_fields_and_results_have_aliases(ctx):
+    await ctx.state.set("it", WRITTEN)
+    assert (await ctx.state.get("it"))["written"] == 2
+    aliased = {"bothWays": 1, "onlyWritten": 2, "read": 3, "inner": {"innerCount": 4}}
+    assert msgspec.json.decode(encode_value(WRITTEN, "it")) == aliased
+
+
 def test_a_result_that_can_not_be_written_is_named_with_its_place():
     failure = written_result("model", {"a": [1, {"b": object()}]}, 1000)
     assert failure.kind is FailureClass.INVALID
