@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from typing import Annotated, TypedDict
 
@@ -284,18 +285,50 @@ def test_an_agent_of_ones_own_is_taken_for_nobody_elses():
     assert App("a").register("own", agent).call is agent
 
 
-async def test_a_model_that_can_not_stream_is_asked_without_and_that_is_logged_once(attempts, log_lines):
-    """The mistake: a graph that works by itself failed because its model was made to stream."""
-    tool = {"name": "look", "args": {}, "id": "c1"}
-    model = GenericFakeChatModel(messages=iter([AIMessage("", tool_calls=[tool])] * 5))
+SILENT = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c1"}])
+"""A message that GenericFakeChatModel can't stream: it sends no chunk of it."""
+
+
+def asking(model, before=None):
+    """A graph that asks a model once."""
 
     async def ask(state):
+        if before is not None:
+            await before()
         return {"messages": [await model.ainvoke(state["messages"])]}
 
-    graph = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask")
-    agent = LangGraphAgent(graph)
+    return StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask")
+
+
+async def test_a_model_that_can_not_stream_is_asked_without_and_that_is_logged_once(attempts, log_lines):
+    """The mistake: a graph that works by itself failed because its model was made to stream."""
+    agent = LangGraphAgent(asking(GenericFakeChatModel(messages=iter([SILENT] * 5))))
     for run_id in ("first", "second"):
         given = await attempts.run(agent, "go", run_id=run_id)
         assert [message["type"] for message in given["messages"]] == ["human", "ai"]
     assert len([line for line in log_lines() if "can't stream" in line["event"]]) == 1
     assert {chunk["mode"] for chunk in attempts.chunks} == {"updates"}
+
+
+async def test_two_runs_at_once_whose_model_can_not_stream_both_succeed(attempts, log_lines):
+    """The mistake: the first fallback ended streaming for all, and the other run took its error for another."""
+    both, first_tries = asyncio.Barrier(2), iter(range(2))
+
+    async def together():
+        if next(first_tries, None) is not None:
+            await both.wait()
+
+    agent = LangGraphAgent(asking(GenericFakeChatModel(messages=iter([SILENT] * 4)), together))
+    given = await asyncio.gather(*(attempts.run(agent, "go", run_id=run_id) for run_id in ("a", "b")))
+    assert [[message["type"] for message in each["messages"]] for each in given] == [["human", "ai"]] * 2
+    assert len([line for line in log_lines() if "can't stream" in line["event"]]) == 1
+
+
+async def test_one_empty_stream_does_not_end_streaming_for_later_runs(attempts, log_lines):
+    answers = [AIMessage("hello you", id="m"), SILENT, SILENT, AIMessage("good day", id="n")]
+    agent = LangGraphAgent(asking(GenericFakeChatModel(messages=iter(answers))))
+    for run_id in ("streams", "is-silent", "streams-again"):
+        await attempts.run(agent, "go", run_id=run_id)
+    words = [chunk["data"]["content"] for chunk in attempts.chunks if chunk["mode"] == "messages"]
+    assert "".join(words) == "hello yougood day"
+    assert not [line for line in log_lines() if "can't stream" in line["event"]]

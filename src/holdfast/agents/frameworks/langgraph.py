@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.messages import BaseMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _NO_STREAM: Final = "No generations found in stream"
-"""What langchain says of a model whose stream is empty; no type of its own tells it."""
+"""langchain's message for an empty stream; it has no exception type of its own."""
 _log = get_logger(__name__)
 
 
@@ -55,7 +56,9 @@ class LangGraphAgent:
         context: Callable[[Context, Any], Any] | None = None,
     ) -> None:
         self.graph = graph.compile() if hasattr(graph, "compile") else graph
-        self._modes = frozenset([stream] if isinstance(stream, str) else stream)
+        self.modes = frozenset([stream] if isinstance(stream, str) else stream)
+        """The stream modes that new attempts ask for."""
+        self._has_streamed = False
         self._config: RunnableConfig = config or {}
         self._context = context
 
@@ -78,25 +81,19 @@ class LangGraphAgent:
         """Return the graph's runtime context of a run."""
         return None if self._context is None else self._context(ctx, payload)
 
-    def shows(self, mode: str) -> bool:
-        """Tell whether chunks of a stream mode go to the feed."""
-        return mode in self._modes
+    def streamed(self) -> None:
+        """Note that a model of the graph can stream."""
+        self._has_streamed = True
 
-    def stop_messages(self) -> bool:
-        """Ask for no messages from now on: that is what has models stream; False if it was so already."""
-        if "messages" not in self._modes:
-            return False
-        self._modes -= {"messages"}
+    def stream_was_empty(self) -> None:
+        """Ask for no messages, which is what has models stream, unless one has streamed before."""
+        if self._has_streamed or "messages" not in self.modes:
+            return
+        self.modes -= {"messages"}
         _log.warning(
-            "a model of the graph can't stream, so its messages come without chunks; "
-            "stream=('updates', 'custom') says so from the start"
+            "a model of the graph can't stream, so its messages come without chunks: "
+            "set stream=('updates', 'custom') to avoid this"
         )
-        return True
-
-    @property
-    def modes(self) -> list[Any]:
-        """The stream modes to ask for: the graph's output comes as the last of its values."""
-        return sorted(self._modes | {"values"})
 
 
 class _Attempt:
@@ -114,6 +111,7 @@ class _Attempt:
         self._config = agent.configured(self._thread, ctx)
         self._replay = Replay(ctx, "langgraph")
         self._questions = Questions(self._replay)
+        self._modes = agent.modes
         self._output: Any = None
 
     async def run(self) -> Any:
@@ -150,8 +148,13 @@ class _Attempt:
         try:
             await self._stream(source)
         except ValueError as exc:
-            if _NO_STREAM not in str(exc) or not self._agent.stop_messages():
+            if _NO_STREAM not in str(exc) or "messages" not in self._modes:
                 raise
+            self._modes -= {"messages"}
+            _log.info(
+                "a model's stream was empty: going on without chunks of messages", run_id=self._ctx.run_id
+            )
+            self._agent.stream_was_empty()
             await self._stream(None)
 
     async def _stream(self, source: Any) -> None:
@@ -160,7 +163,8 @@ class _Attempt:
                 source,
                 self._config,
                 context=self._agent.runtime(self._ctx, self._payload),
-                stream_mode=self._agent.modes,
+                # The graph's output is the last of its values.
+                stream_mode=sorted(self._modes | {"values"}),
                 durability="sync",
                 control=control,
             )
@@ -175,7 +179,9 @@ class _Attempt:
         async for mode, chunk in chunks:
             if mode == "values":
                 self._output = chunk
-            if self._agent.shows(mode) and not _told_before(mode, chunk):
+            if mode == "messages" and isinstance(chunk[0], BaseMessageChunk):
+                self._agent.streamed()
+            if mode in self._modes and not _told_before(mode, chunk):
                 await self._ctx.stream({"mode": mode, "data": _shown(mode, chunk)})
 
     async def _ask(self, snapshot: StateSnapshot) -> Any:
