@@ -51,6 +51,8 @@ class Ways:
     """How often it archives by itself what has ended; 0 leaves it to a janitor."""
     inherits: Callable[[str], bool] | None = None
     """Which consumers' runs go on at once in this one, without a wait for their leases' end."""
+    registers_store: bool = True
+    """Whether it opens and registers its store at the start; otherwise only if an agent uses it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import dataclasses
 import os
 import platform
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, NoHost, ProcessError
@@ -218,6 +219,8 @@ def run_host(settings: Settings, app: str = "") -> int:
     """Run a host until SIGTERM or SIGINT; return its exit code. ``app`` has the residents that it may run."""
     # What children read of their environment: they are forked from a process that is not this one.
     os.environ["REDIS_URL"] = settings.redis.url
+    if not settings.database.url:  # an app may change the directory on import
+        os.environ["HOLDFAST_DATABASE_PATH"] = str(Path(settings.database.path).absolute())
     # The zygote is started first: before any thread, connection or event loop of this process exists.
     cgroups = Cgroups() if settings.hosts.cgroups else None
     options = dataclasses.replace(process_options(settings, app), cgroups=cgroups)
@@ -246,7 +249,7 @@ async def _until_signal(settings: Settings, processes: Processes, app: str) -> N
     async with Connections(settings) as connections:
         service = HostService(settings, connections.redis, processes, metrics, app=app)
         on_signals(service.request_stop)
-        # Residents keep their state in the store; agents of others don't know it.
+        # Residents keep their state in the store; other agents do not use it.
         registration = StoreRegistration(connections, KIND, service.host.name) if app else None
         await (registration.check() if registration else check_schema(settings.database))
         with Exporter(metrics, settings.metrics, ready=lambda: service.ready):

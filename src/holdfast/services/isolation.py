@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -84,12 +85,19 @@ async def _started(settings: Settings, reference: str, slots: int) -> Processes:
         return await _tried(settings, reference, slots, ahead=False)
 
 
+def _with_file(settings: Settings) -> Settings:
+    """The settings with the full path of the SQLite file: an app may change the directory on import."""
+    database = settings.database
+    path = str(Path(database.path).absolute())
+    return msgspec.structs.replace(settings, database=msgspec.structs.replace(database, path=path))
+
+
 async def _tried(settings: Settings, reference: str, slots: int, *, ahead: bool) -> Processes:
     from holdfast.processes.attempts import ENTRY  # noqa: PLC0415 - as above
     from holdfast.processes.options import ProcessOptions  # noqa: PLC0415 - as above
     from holdfast.processes.processes import Processes  # noqa: PLC0415 - as above
 
-    surroundings = {"app": reference, "settings": settings, "ahead": ahead}
+    surroundings = {"app": reference, "settings": _with_file(settings), "ahead": ahead}
     processes = Processes(
         ProcessOptions(
             entries={ENTRY: f"{_CHILD}:run", _PROBE: f"{_CHILD}:probe"},

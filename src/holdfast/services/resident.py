@@ -160,6 +160,7 @@ def _ways(agent_id: str, fence: int) -> Ways:
         expiry_seconds=30.0,
         archive_seconds=30.0,
         inherits=earlier,  # guard: resident-inherits-messages
+        registers_store=False,  # its host does
     )
 
 

@@ -58,6 +58,7 @@ class StoreRegistration:
 
     async def keep(self) -> None:
         """Check a store that could not be checked yet, and register it again in a Redis that was emptied."""
+        self._connections.store.refusal_ends_process = True
         while True:
             if self._ours is None:
                 await self.check()  # guard: store-compared-later

@@ -142,8 +142,10 @@ class WorkerProcess:
     ) -> None:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(keeper.watch(), name="keeper")
-            store = group.create_task(registration.keep(), name="store registration")
             beat = group.create_task(self._heartbeat(connections, floor), name="heartbeat")
+            lasting = [watch, beat]
+            if self._ways.registers_store:
+                lasting.append(group.create_task(registration.keep(), name="store registration"))
             rounds: list[asyncio.Task[None]] = []
             workers: list[asyncio.Task[None]] = []
 
@@ -166,14 +168,15 @@ class WorkerProcess:
                 # have got far with them.
                 await self._phase_3(connections, floor, hurried=True)
                 self._abandon()
-            for task in (watch, beat, store):
+            for task in lasting:
                 task.cancel()
 
     async def _join(self, connections: Connections, floor: Floor, registration: StoreRegistration) -> bool:
         """Enter the groups; a Redis that is not there yet is waited for. False if stopped before."""
         while not self._stop.is_set():
             try:
-                await registration.check()
+                if self._ways.registers_store:
+                    await registration.check()
                 if not await self._name_is_taken(connections):  # guard: worker-name-unique
                     await floor.join()
                     await self._announce(connections, floor, again=False)

@@ -36,6 +36,8 @@ class StoreDoor:
         self._admitted: Store | None = None
         self.admit: Callable[[Store], Awaitable[None]] | None = None
         """Raises if the store must not be used; awaited once, before anybody gets the store."""
+        self.refusal_ends_process = False
+        """Whether a process ends soon if its store must not be used; if not, the agent gets the error."""
 
     async def get(self) -> Store:
         """Return the store, opened."""
@@ -66,12 +68,20 @@ class StoreDoor:
         """Return the memory of one attempt; nothing is opened before it is used."""
 
         async def opened() -> StoredMemory:
-            store = await self.get()
+            store = await self._waited_for()
             return store.memory(
                 run_id=run_id, thread_id=thread_id, fence=fence, owner=owner, queue=queue, tenant=tenant
             )
 
         return LazyMemory(opened)
+
+    async def _waited_for(self) -> Store:
+        try:
+            return await self.get()
+        except ConfigError as exc:
+            if not self.refusal_ends_process:  # guard: refused-store-told
+                raise
+            raise Away(str(exc)) from exc  # another worker takes the run
 
     async def aclose(self) -> None:
         """Close the store, if it was ever opened."""
@@ -114,8 +124,7 @@ class LazyMemory:
         while self._memory is None:
             try:
                 self._memory = await self._open()
-            # As patient as the memory itself: the run's lease and deadline end the waiting. A store that must
-            # not be used ends the process soon, and another worker takes the run.
-            except (Away, ConfigError):
+            # As patient as the memory itself: the run's lease and deadline end the waiting.
+            except Away:
                 await asyncio.sleep(_PAUSE_SECONDS)
         return self._memory

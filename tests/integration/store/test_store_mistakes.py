@@ -24,6 +24,11 @@ MISTAKES = [
         f"{R}::test_a_database_that_is_away_at_the_start_is_compared_when_it_is_back",
     ),
     Mistake(
+        "an agent waits until its deadline for a store that must not be used, in a process that nothing ends",
+        replaced("refused-store-told", "not self.refusal_ends_process", "False"),
+        "tests/integration/store/test_door.py::test_an_agent_is_told_that_its_store_must_not_be_used",
+    ),
+    Mistake(
         "a flushed Redis stays without the registration",
         instead("store-registered-again", "pass"),
         f"{R}::test_a_flushed_redis_learns_the_store_again_from_those_that_run",
