@@ -12,8 +12,9 @@ import platform
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ConfigError, StoreMismatch, StoreUnavailable
-from holdfast.redis.client import TROUBLE, takes_no_writes, unavailable
+from holdfast.redis.client import TROUBLE
 from holdfast.redis.keys import registered_store_key
+from holdfast.redis.library import NoPermissionError
 from holdfast.redis.stores import RegisteredStore, register_store
 from holdfast.store.door import location
 from holdfast.store.engine import Away
@@ -30,6 +31,10 @@ _REGISTER: Final = "`holdfast store register`"
 _log = get_logger(__name__)
 
 
+class _NotCompared(Away):
+    """Redis does not answer, or not now: nobody knows whether the store is the system's."""
+
+
 class StoreRegistration:
     """The store of one process, compared with the one that its system has registered."""
 
@@ -41,7 +46,7 @@ class StoreRegistration:
         self._beat_seconds = settings.worker.heartbeat_seconds
         self._process = f"{kind} {name}"
         self._ours: RegisteredStore | None = None
-        self._warned = False
+        self._warned_unavailable = self._warned_replaced = False
         connections.store.admit = self._admit
 
     async def check(self) -> None:
@@ -52,9 +57,12 @@ class StoreRegistration:
         try:
             await self._connections.store.get()
         except StoreUnavailable as exc:
-            if not self._warned:
-                self._warned = True
-                _log.warning("database unavailable: runs that need it wait or are retried", error=str(exc))
+            if not self._warned_unavailable:
+                self._warned_unavailable = True
+                what = "Redis" if isinstance(exc, _NotCompared) else "database"
+                _log.warning(
+                    f"{what} unavailable: runs that need the store wait or are retried", error=str(exc)
+                )
 
     async def keep(self) -> None:
         """Check a store that could not be checked yet, and register it again in a Redis that was emptied."""
@@ -80,8 +88,8 @@ class StoreRegistration:
         try:
             return await register_store(self._connections.redis, ours, prefix=self._prefix)
         except TROUBLE as exc:
-            if unavailable(exc) or takes_no_writes(exc):
-                raise Away(f"the store can't be compared with the registered one: {exc}") from exc
+            if not _refused(exc):  # guard: busy-redis-waited-for
+                raise _NotCompared(f"the store can't be compared with the registered one: {exc}") from exc
             key = registered_store_key(prefix=self._prefix)
             raise ConfigError(
                 f"Redis refuses to register the store under {key} ({exc}): its user needs this key (`~{key}` "
@@ -92,13 +100,18 @@ class StoreRegistration:
         if self._database.per_worker:
             return
         registered = await register_store(self._connections.redis, ours, prefix=self._prefix)
-        if registered.id != ours.id and not self._warned:
-            self._warned = True
+        if registered.id != ours.id and not self._warned_replaced:
+            self._warned_replaced = True
             _log.warning(
                 "another store was registered: restart this process with it",
                 store=ours.location,
                 registered=registered.location,
             )
+
+
+def _refused(exc: BaseException) -> bool:
+    """Whether Redis lets us have no such key: a right is missing, or a key of that name is something else."""
+    return isinstance(exc, NoPermissionError) or str(exc).startswith(("NOPERM", "WRONGTYPE"))
 
 
 async def store_here(store: Store, database: DatabaseSettings, process: str) -> RegisteredStore:

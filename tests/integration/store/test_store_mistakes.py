@@ -29,6 +29,11 @@ MISTAKES = [
         "tests/integration/store/test_door.py::test_an_agent_is_told_that_its_store_must_not_be_used",
     ),
     Mistake(
+        "a Redis that is busy is taken for one that refuses the key",
+        replaced("busy-redis-waited-for", "not _refused(exc)", "isinstance(exc, OSError)"),
+        "tests/integration/store/test_comparing.py::test_a_redis_that_is_busy_is_waited_for",
+    ),
+    Mistake(
         "a flushed Redis stays without the registration",
         instead("store-registered-again", "pass"),
         f"{R}::test_a_flushed_redis_learns_the_store_again_from_those_that_run",
