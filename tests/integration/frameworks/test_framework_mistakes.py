@@ -35,8 +35,8 @@ MISTAKES = [
             f"{framework}: a tool goes on after the end of the lease",
             replaced(
                 "framework-call-needs-lease",
-                "await Trusted(awaited(work), self.ctx.signals.trust)",
-                "await work",
+                "await Trusted(awaited(work()), self.ctx.signals.trust)",
+                "await work()",
             ),
             f"{LEASE}[{framework}]",
         )

@@ -93,7 +93,7 @@ def _tool(tool: FunctionTool, replay: Replay) -> FunctionTool:
         name = replay.name(f"tool:{tool.name}:{context.tool_call_id}")
         known = await replay.get(name)
         if known is None:
-            value = await replay.leased(invoke(context, arguments))
+            value = await replay.leased(functools.partial(invoke, context, arguments))
             if value is None and tool._is_agent_tool:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 return value  # it waits for an approval inside
             known = replay.written(_plain(value), tool.name)  # guard: openai-tool-value-json

@@ -207,7 +207,9 @@ class _JournalledModel(WrapperModel):
             return
         self._replay.before_model_call()
         if not _can_stream(self.wrapped):
-            request = self.wrapped.request(messages, model_settings, model_request_parameters)
+            request = functools.partial(
+                self.wrapped.request, messages, model_settings, model_request_parameters
+            )
             answer = await self._replay.leased(request)
             await self._replay.put(name, _encode(answer))
             yield CompletedStreamedResponse(answer, model_request_parameters=model_request_parameters)

@@ -77,14 +77,15 @@ class Replay:
         name = self.name(call)
         value = await self.get(name)
         if value is None:
-            value = await self.leased(work())
+            value = await self.leased(work)
             await self.put(name, value)
         return value
 
-    async def leased(self, work: Awaitable[T]) -> T:
-        """Await a call of a model or a tool for as long as the lease is trusted; then LeaseLost."""
+    async def leased(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Call a model or a tool, and await it for as long as the lease is trusted; then LeaseLost."""
         with self.unwinding_if_lost():
-            return await Trusted(awaited(work), self.ctx.signals.trust)  # guard: framework-call-needs-lease
+            self.ctx.require_open()  # else a coroutine would be made that nobody awaits
+            return await Trusted(awaited(work()), self.ctx.signals.trust)  # guard: framework-call-needs-lease
 
     @contextlib.contextmanager
     def unwinding_if_lost(self) -> Generator[None]:
