@@ -127,12 +127,12 @@ class _Reader:
             self._put(path, Given(raw=_raw(entry.node), source=entry.source), shelf)
 
     def _put(self, path: str, given: Given, shelf: _Shelf) -> None:
-        ours, told = path, f"{path} ({given.source})"
+        ours, text = path, f"{path} ({given.source})"
         if path in CONNECTION:
             ours, given = CONNECTION[path], as_ours(path, given)
-            told = f"{told} is {ours}, which"
+            text = f"{text} is {ours}, which"
         if before := shelf.given.get(ours):  # under its other name
-            self._problem(f"{told} is already set at {before.source}: remove one of the two")
+            self._problem(f"{text} is already set at {before.source}: remove one of the two")
         elif ours:
             shelf.put(ours, given)
 

@@ -81,7 +81,7 @@ class SchedulerProcess:
         self.scheduler: Scheduler | None = None
         self._stop = asyncio.Event()
         self._beat = asyncio.Event()
-        self._told = ""
+        self._published = ""
         self._since = time.time()
         self._senders: dict[str, RunQueue] = {}
         self._members = Members.of(settings)
@@ -253,13 +253,13 @@ class SchedulerProcess:
         }
         await self._members.announce(connections.redis, Member(_KIND, self.name, fields))
         # guard: members-told-of-change
-        await self._tell_others(connections, DRAINING if fields["state"] == "draining" else JOINED)
+        await self._notify_schedulers(connections, DRAINING if fields["state"] == "draining" else JOINED)
 
-    async def _tell_others(self, connections: Connections, word: str) -> None:
+    async def _notify_schedulers(self, connections: Connections, word: str) -> None:
         """Let the others share anew at once: our record has just changed."""
-        if self._shares_names and word != self._told:
+        if self._shares_names and word != self._published:
             await command(connections.redis, "PUBLISH", schedule_keys(self._settings.redis).nudge, word)
-            self._told = word
+            self._published = word
 
     @property
     def _shares_names(self) -> bool:
