@@ -100,8 +100,10 @@ class RunQueue:
 
     async def ensure(self, consumer: str = "") -> None:
         """Create the lanes and their groups, and a consumer in each, where they are missing."""
-        for partition in self.partitions:
-            await partition.ensure(consumer)
+        made = (partition.ensure(consumer) for partition in self.partitions)
+        for result in await asyncio.gather(*made, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     async def aclose(self) -> None:
         """Wait until what was submitted has been sent."""

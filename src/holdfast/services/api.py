@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from holdfast.agents.app import App
     from holdfast.config import QueueSettings, Settings
+    from holdfast.runs.queue import RunQueue
 
 _GOODBYE_SECONDS = 2.0
 _BACKLOG = 2048
@@ -203,8 +204,9 @@ class ApiProcess:
             serving = group.create_task(server.serve([listener]), name="http")
             working = [group.create_task(part.run(), name=type(part).__name__) for part in parts]
             rounds = [
-                group.create_task(self._heartbeat(connections, backend), name="heartbeat"),
+                group.create_task(self._heartbeat(connections), name="heartbeat"),
                 group.create_task(registration.keep(), name="store registration"),
+                group.create_task(self._ensure_groups(backend), name="groups"),
                 group.create_task(self._report_unserved(backend), name="unserved"),
             ]
             self.ready = True
@@ -247,11 +249,16 @@ class ApiProcess:
 
     async def _ensure_groups(self, backend: Backend) -> None:
         """Create the groups that are missing: with workers scaled to zero nobody else does."""
-        for line in backend.lines.values():
-            with contextlib.suppress(*TROUBLE):  # a damaged queue must not keep the others from theirs
-                await line.queue.ensure()
 
-    async def _heartbeat(self, connections: Connections, backend: Backend) -> None:
+        async def ensure(queue: RunQueue) -> None:
+            with contextlib.suppress(*TROUBLE):  # a damaged queue must not keep the others from theirs
+                await queue.ensure()
+
+        while True:
+            await asyncio.gather(*(ensure(line.queue) for line in backend.lines.values()))
+            await asyncio.sleep(self._members.heartbeat_seconds)
+
+    async def _heartbeat(self, connections: Connections) -> None:
         fields = {
             "version": version(),
             "host": platform.node(),
@@ -262,7 +269,6 @@ class ApiProcess:
         while True:
             with contextlib.suppress(*TROUBLE):
                 await self._members.announce(connections.redis, Member("api", self.name, fields))
-            await self._ensure_groups(backend)
             await asyncio.sleep(self._members.heartbeat_seconds)
 
     async def _report_unserved(self, backend: Backend) -> None:

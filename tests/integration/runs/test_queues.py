@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
+from redis.exceptions import ResponseError
 
 from holdfast import App
 from holdfast.config import QueueSettings, RedisSettings, Settings, WorkerSettings
@@ -189,3 +191,15 @@ async def test_a_prefix_goes_before_every_key(redis, redis_settings):
         keys = [key.decode() for key in await redis.keys("*")]
     assert keys
     assert all(key.startswith(("team:", "{team:")) for key in keys), keys
+
+
+async def test_a_partition_that_is_damaged_does_not_keep_others_from_their_groups(redis, redis_settings):
+    settings = Settings(redis=redis_settings, queue=QueueSettings(name="jobs", partitions=3))
+    async with Connections(settings) as connections:
+        queue = connections.queue(settings.queue)
+        first, *others = [partition.keys.lanes for partition in queue.partitions]
+        await redis.set(first[0], "no stream")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await queue.ensure()
+        for lanes in others:
+            assert [len(await redis.xinfo_groups(lane)) for lane in lanes] == [1] * len(lanes)
