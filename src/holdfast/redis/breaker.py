@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.client import unavailable
+from holdfast.redis.library import OutOfMemoryError, ReadOnlyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -114,7 +115,7 @@ class Breaker:
             yield
         except BaseException as exc:
             if self._is_failure(exc):
-                self._found_away = unavailable(exc) or isinstance(exc, RedisUnavailable)
+                self._found_away = _no_answer(exc)
             self._settle(term, probe, answered=self._verdict(exc))
             raise
         self._settle(term, probe, answered=True)
@@ -183,3 +184,10 @@ class Breaker:
         if self._probed_at is None or not patience or self._clock() < self._probed_at + patience:
             return self._opened_at
         return self._probed_at + patience
+
+
+def _no_answer(exc: BaseException) -> bool:
+    """Whether Redis was away. One that is read-only or full answers: only the next write can tell."""
+    if isinstance(exc, ReadOnlyError | OutOfMemoryError):
+        return False
+    return unavailable(exc) or isinstance(exc, RedisUnavailable)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from holdfast.config import BreakerSettings, CircuitBreakerSettings
 from holdfast.errors import RedisUnavailable
@@ -251,7 +251,13 @@ def test_j20_a_redis_that_answers_ends_the_cooldown_and_probes_decide():
 
 
 @pytest.mark.parametrize(
-    ("exc", "away"), [(RedisConnectionError("away"), True), (ResponseError("WRONGTYPE"), False)]
+    ("exc", "away"),
+    [
+        (RedisConnectionError("away"), True),
+        (ResponseError("WRONGTYPE"), False),
+        (ReadOnlyError("a replica"), False),
+        (OutOfMemoryError("full"), False),
+    ],
 )
 def test_j21_it_knows_whether_the_absence_of_redis_has_opened_it(exc, away):
     breaker = acquisition_breaker(DEFAULT, Hands())
