@@ -43,6 +43,7 @@ _WRITTEN: Final = {
     "timeout_seconds": "timeout",
     "error_seconds": "error_interval",
 }
+_ZONES_OF_THE_MACHINE: Final = {"localtime", "posixrules"}
 _CHOICES: Final = {"misfire": Misfire, "overlap": Overlap, "since": Since}
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000)]
@@ -184,6 +185,12 @@ def _check_target(schedule: Schedule) -> None:
 
 
 def _check_cron(schedule: Schedule, cron: Cron) -> None:
+    # Refused here only: one that was stored before this check keeps its turns.
+    if cron.zone in _ZONES_OF_THE_MACHINE:
+        raise _wrong(
+            schedule,
+            f"tz: {cron.zone!r} is another time on each machine: write a name like Europe/Paris or UTC",
+        )
     try:
         first = next_fire(cron.expression, cron.zone, schedule.starts_at)
     except InputError as exc:

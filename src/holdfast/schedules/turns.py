@@ -98,20 +98,16 @@ class Turns:
         lease = run.lease(self._place.owner)
         hold = self._keeper.hold(self._leases, lease, granted_at=asked_at)
         try:
-            schedule = decoded(run.spec)
+            turn = Turn(run, decoded(run.spec), hold, beside=run.beside)
+            passed_over = self._passed_over(turn)
         except InputError as exc:
-            _log.error("a schedule's definition can't be read", schedule=run.name, error=str(exc))
-            done = Done(
-                run.name, run.fence, run.acquired_at + _DAMAGED_SECONDS, run.streak, "failed", str(exc)
-            )
-            self.endings.add(Ending(lease, done, lambda _: hold.drop()))
+            self.endings.add(Ending(lease, _damaged(run, exc), lambda _: hold.drop()))
             self.permits.give()
             return
-        turn = Turn(run, schedule, hold, beside=run.beside)
+        if passed_over:
+            self.permits.give()
+            return
         hold.on_stop = turn.cancel
-        if self._passed_over(turn):
-            self.permits.give()
-            return
         self.running.add(turn)
         turn.task = asyncio.create_task(self._attend(turn), name=run.name)
 
@@ -171,9 +167,13 @@ class Turns:
         if isinstance(outcome, TimedOut):
             self.zombies.found += found_by == "deadman"  # the scan counts its own
             self._metrics.schedule_zombies.labels(found_by).inc()
-        done, following = verdict(
-            turn, outcome, ended=self.clock.now(), settings=self._settings, random=random.random
-        )
+        try:
+            done, following = verdict(
+                turn, outcome, ended=self.clock.now(), settings=self._settings, random=random.random
+            )
+        except InputError as exc:
+            self._tell(turn, _damaged(run, exc))  # guard: damaged-zone-at-end
+            return
         if following.missed:
             self._metrics.schedule_missed.inc(following.missed)
         self._report(turn, done, outcome, following)
@@ -298,3 +298,9 @@ class Turns:
     def _jitter(self) -> float:
         most = self._settings.jitter.shutdown_seconds
         return random.uniform(0, most) if most > 0 else 0.0  # noqa: S311 - no secret
+
+
+def _damaged(run: Acquired, exc: InputError) -> Done:
+    """Return the end of a turn whose definition can't be read, or names a zone that is not known here."""
+    _log.error("a schedule's definition can't be read", schedule=run.name, error=str(exc))
+    return Done(run.name, run.fence, run.acquired_at + _DAMAGED_SECONDS, run.streak, "failed", str(exc))

@@ -20,7 +20,6 @@ from cronsim import CronSim, CronSimError
 
 from holdfast.errors import InputError
 
-_OF_THE_MACHINE: Final = {"localtime", "posixrules"}
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - what clocks on a wall show has no zone
 _DAY: Final = 86400
 
@@ -88,10 +87,6 @@ def read(expression: str, zone: str) -> _Clock:
 
 
 def _zone(name: str) -> ZoneInfo:
-    if name in _OF_THE_MACHINE:
-        raise InputError(
-            f"tz: {name!r} is another time on each machine: write a name like Europe/Paris or UTC"
-        )
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # unknown, outside of the database, a folder of it

@@ -154,6 +154,11 @@ MISTAKES = [
         f"{J}::test_r14_checks_without_a_call_consume_no_probe",
     ),
     Mistake(
+        "a stored time zone that is not known here keeps its lease for ever",
+        instead("damaged-zone-at-end", "raise"),
+        f"{R}::test_r18_a_stored_zone_that_is_not_known_here_fails_its_turn_and_nothing_else[coalesce]",
+    ),
+    Mistake(
         "after an outage a scheduler waits for the end of the cooldown",
         removed("cooldown-ends-with-outage"),
         f"{OUTAGE}::test_a_redis_that_is_back_is_asked_at_once_however_long_the_cooldown_is[5]",

@@ -18,8 +18,8 @@ from holdfast.schedules.clock import RedisClock
 from holdfast.schedules.entries import State
 from holdfast.schedules.orphans import Orphans
 from holdfast.schedules.recovery import Ending, Endings
-from holdfast.schedules.schedule import Schedule
-from holdfast.schedules.trigger import Every
+from holdfast.schedules.schedule import Schedule, encoded
+from holdfast.schedules.trigger import Cron, Every
 from holdfast.schedules.words import Ended
 from holdfast.telemetry.metrics import Metrics
 from tests.support.schedules.manual_scheduler import Board
@@ -178,3 +178,43 @@ async def test_r16_an_agent_that_never_ends_does_not_end_its_schedule(stage_of_s
     await first.vanish()
     await stage.start(app, "second")
     assert (await stage.entry("work", State.WAITING, runs=1)).last_outcome == "succeeded"
+
+
+@pytest.mark.parametrize("misfire", ["skip", "coalesce"])
+async def test_r17_a_stored_zone_of_the_machine_is_run_as_before(stage, misfire):
+    """It was registered before such zones were refused."""
+    app = App("test")
+
+    @app.agent
+    async def work() -> None: ...
+
+    old = Schedule(
+        name="old",
+        agent="work",
+        trigger=Cron(expression="0 0 1 1 *", zone="localtime"),
+        misfire=misfire,
+    )
+    await stage.board.registry.register([old])
+    await stage.board.make_due("old")
+    running = await stage.start(app)
+    assert (await stage.entry("old", State.WAITING, runs=1)).last_outcome == "succeeded"
+    assert not running.task.done()
+
+
+@pytest.mark.parametrize("misfire", ["skip", "coalesce"])
+async def test_r18_a_stored_zone_that_is_not_known_here_fails_its_turn_and_nothing_else(stage, misfire):
+    """Fails if such a definition ends the scheduler, or keeps its lease for ever."""
+    app = App("test")
+
+    @app.schedule(every=3600)
+    async def work() -> None: ...
+
+    cron = Cron(expression="0 * * * *", zone="Mars/Base")
+    lost = Schedule(name="lost", agent="work", trigger=cron, misfire=misfire)
+    await stage.board.add("lost", spec=encoded(lost), due=-7200)
+    running = await stage.start(app)
+    entry = await stage.entry("lost", State.WAITING, runs=1)
+    assert (entry.last_outcome, "Mars/Base" in entry.last_error) == ("failed", True)
+    await stage.entry("work", runs=1)
+    assert not running.task.done()
+    assert await until(lambda: running.scheduler.permits.free == running.scheduler.permits.limit)
