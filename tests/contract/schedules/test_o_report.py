@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from redis.exceptions import ResponseError
 
 from holdfast import App
 from holdfast.config import LogSettings
@@ -98,7 +99,8 @@ async def test_o11_what_is_not_run_here_is_no_backlog_and_makes_nobody_degraded(
         hourly(), health_summary_period_seconds=0.05, interval_ms=20, agent={"disabled_pattern": "off.*"}
     )
     await until(lambda: running.count("schedule_due_elsewhere") == 2)
-    lines = len(said(log_lines()))
+    await stage.entry("work", runs=1)  # its own first turn is a backlog until it is run
+    lines = len(said(log_lines())) + 1  # the next one may have been measured before that
     await until(lambda: len(said(log_lines())) > lines + 5)
     assert {found[1] for found, _ in said(log_lines())[lines:]} == {"HEALTHY"}
     assert {(found[3], found[4]) for found, _ in said(log_lines())[lines:]} == {("0", "0")}
@@ -134,9 +136,11 @@ async def test_o13_while_redis_is_away_it_is_degraded_and_says_so(
         fault_proxy.refuse()
         await until(lambda: running.count("schedule_degraded") == 1)
         await until(lambda: running.count("schedule_oldest_overdue_seconds") > 1)
-        found, line = next(one for one in said(log_lines()) if one[0][1] == "DEGRADED")
-        assert (found[2], line["level"]) == ("1", "warning")
-        assert "Redis has not answered for" in line["problems"][0]
+        # It may have been late before, on a busy machine: that is another line.
+        found, line = await until(
+            lambda: next((one for one in said(log_lines()) if "Redis has not answered" in str(one[1])), None)
+        )
+        assert (found[1], found[2], line["level"]) == ("DEGRADED", "1", "warning")
         fault_proxy.heal()
         await until(lambda: running.count("schedule_degraded") == 0)
 
@@ -162,8 +166,9 @@ async def test_o15_looks_that_an_open_breaker_prevents_are_counted(stage):
     )
     breaker = running.scheduler.breakers["acquisition"]
     while breaker.state is State.CLOSED:
-        with contextlib.suppress(ConnectionError), breaker.guard():
-            raise ConnectionError("away")
+        # An error of Redis, not its absence: the breaker stays open though Redis answers.
+        with contextlib.suppress(ResponseError), breaker.guard():
+            raise ResponseError("a broken script")
     await until(
         lambda: running.count("schedule_breaker_events_total", kind="acquisition", reason="blocked") > 2
     )

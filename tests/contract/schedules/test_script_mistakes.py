@@ -113,9 +113,7 @@ MISTAKES = [
     ),
     Mistake(
         "a scheduler that leaves something due sleeps for its whole interval",
-        replaced(
-            "pause-until-next-turn", "found.earliest is None", "found.earliest is None or found.backlog"
-        ),
+        replaced("pause-until-next-turn", "found.earliest is None", "found.earliest is None or found.due"),
         f"{C}::test_c26_a_due_schedule_that_is_not_run_here_makes_no_other_late[disabled]",
     ),
     Mistake(
