@@ -291,7 +291,8 @@ class Janitor:
         depth, metrics = await queue.depth(), self._metrics
         need = need_of(queue.settings, depth)
         metrics.scaling_demand.labels(queue.name).set(need.depth)
-        metrics.scaling_wanted.labels(queue.name).set(need.wanted)
+        if queue.settings.scaling.enabled:  # else whoever sets the replicas decides, and no number is wrong
+            metrics.scaling_wanted.labels(queue.name).set(need.wanted)
         metrics.queue_depth.labels(queue.name).set(depth.depth)
         metrics.queue_undelivered.labels(queue.name).set(depth.undelivered)
         metrics.queue_pending.labels(queue.name).set(depth.pending)

@@ -108,5 +108,7 @@ class QueueMetrics:
     scaling_demand: Gauge = gauge(
         "Runs that want a slot: undelivered ones, weighted by their age, and those pending and due.", "queue"
     )
-    scaling_wanted: Gauge = gauge("Workers that the queue is worth.", "queue")
+    scaling_wanted: Gauge = gauge(
+        "Workers that the queue is worth; missing where `scaling.enabled` is false.", "queue"
+    )
     scaling_workers: Gauge = gauge("Worker processes that an autoscaler keeps for the queue.", "queue")

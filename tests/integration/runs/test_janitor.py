@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from holdfast.config import JanitorSettings, LeaseSettings, QueueSettings, Settings, WorkerSettings
+from holdfast.config.scaling import ScalingSettings
 from holdfast.errors import LeaseLost
 from holdfast.leases.keeper import Keeper
 from holdfast.redis.client import connect
@@ -121,6 +122,26 @@ async def test_it_refreshes_the_gauges_of_every_queue(redis, redis_settings):
         1,
         256,
     ]
+
+
+async def test_it_wants_no_number_of_workers_for_a_queue_that_nobody_scales(redis, redis_settings):
+    """Fails if `scaling.enabled: false` lets HoldfastScaleDownStuck fire for ever."""
+    fixed = QueueSettings(name="fixed", scaling=ScalingSettings(enabled=False))
+    settings = msgspec.structs.replace(
+        settings_of(redis_settings, enabled=False),
+        queues={"fixed": fixed, "scaled": QueueSettings(name="scaled")},
+    )
+    metrics = Metrics()
+
+    def wanted(queue: str) -> float | None:
+        return metrics.registry.get_sample_value("holdfast_scaling_wanted", {"queue": queue})
+
+    async with a_janitor(settings, metrics):
+        await until(lambda: wanted("scaled") == 0)
+        await until(
+            lambda: metrics.registry.get_sample_value("holdfast_queue_depth", {"queue": "fixed"}) == 0
+        )
+    assert wanted("fixed") is None
 
 
 async def test_it_counts_the_workers_that_live(redis, redis_settings):
