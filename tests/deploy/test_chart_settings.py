@@ -197,3 +197,15 @@ def test_the_chart_has_the_version_of_the_package():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = (CHART.parents[2] / "pyproject.toml").read_text()
     assert f'\nversion = "{chart["appVersion"]}"\n' in project
+
+
+@pytest.mark.parametrize(
+    "more", ["keda.profile=none", "workers.default.scaling.enabled=false"], ids=["no KEDA", "a fixed type"]
+)
+def test_types_that_are_not_scaled_do_not_keep_the_janitor_from_starting(more, tmp_path):
+    """Fails if a scale-in that nobody makes is found too short by the settings, and not by the chart."""
+    more += ",workers.default.scaling.down=5,settings.janitor.deletion_cost_lower_seconds=20"
+    manifests = rendered("trial", more=more)
+    for container in processes(manifests):
+        queues = settings_of(manifests, container, tmp_path).settings.queues
+        assert not queues["agent-queue"].scaling.enabled

@@ -340,6 +340,16 @@ def test_the_cost_of_an_idle_pod_is_lowered_well_before_the_shortest_scale_in(fi
     assert lower({"HEARTBEAT_INTERVAL": "22"}) == 1, "it is heard of late"
     file("queues: {quick: {scaling: {down_seconds: 1}}}\n")
     assert lower({"HOLDFAST_JANITOR_KUBERNETES": "true"}) == 0
+    file("queues: {agent-queue: {}, fixed: {scaling: {enabled: false, down_seconds: 1}}}\n")
+    assert lower({}) == 15, "nobody scales that one in"
+
+
+def test_a_queue_that_nobody_scales_in_limits_no_cost(file):
+    file(
+        "janitor: {kubernetes: true, deletion_cost_lower_seconds: 15}\n"
+        "queues: {fixed: {scaling: {enabled: false, down_seconds: 1}}}\n"
+    )
+    assert load(environ={}).settings.janitor.deletion_cost_lower_seconds == 15
 
 
 def test_two_names_of_one_setting_may_agree():

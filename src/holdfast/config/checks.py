@@ -230,6 +230,8 @@ def _idle_leave_first(settings: Settings, at: Locate, in_queue: LocateInQueue) -
         return
     late = settings.worker.heartbeat_seconds + janitor.deletion_cost_seconds
     for queue in settings.queues.values():
+        if not queue.scaling.enabled:  # nobody scales it in
+            continue
         down = in_queue(queue.name, "scaling.down_seconds")
         latest = latest_lowering(queue.scaling.down_seconds, late)
         if janitor.deletion_cost_lower_seconds > latest:

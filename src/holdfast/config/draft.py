@@ -148,8 +148,9 @@ class Draft(msgspec.Struct):
     def _derive_lowering(self, queues: Iterable[QueueSettings]) -> None:
         if self.sources[_LOWERING] == _DEFAULT:
             late = sum(cast("float", self.values[path]) for path in (_HEARTBEAT, _LOOK))
-            shortest = min(queue.scaling.down_seconds for queue in queues)
-            self.values[_LOWERING] = lowering(shortest, late)
+            scaled = [queue.scaling.down_seconds for queue in queues if queue.scaling.enabled]
+            if scaled:
+                self.values[_LOWERING] = lowering(min(scaled), late)
 
     def _place(self, path: str) -> Place:
         said = f"{path} = {leaf_at(path).show(self.values[path])} ({self.sources[path]})"

@@ -3,7 +3,7 @@
 {{- $v := .Values -}}
 {{- $queues := dict -}}
 {{- range $type := include "holdfast.workers" . | fromYaml -}}
-{{- $scaling := dict "enabled" $type.scaling.enabled "min_workers" (int64 $type.scaling.min) "max_workers" (int64 $type.scaling.max) "target_wait_seconds" $type.scaling.targetWait "age_weight" $type.scaling.ageWeight "down_seconds" $type.scaling.down -}}
+{{- $scaling := dict "enabled" (eq (include "holdfast.autoscaled" (list $ $type)) "true") "min_workers" (int64 $type.scaling.min) "max_workers" (int64 $type.scaling.max) "target_wait_seconds" $type.scaling.targetWait "age_weight" $type.scaling.ageWeight "down_seconds" $type.scaling.down -}}
 {{- range $queue := $type.queues -}}
 {{- $_ := set $queues $queue (dict "slots" (int64 $type.slots) "scaling" $scaling) -}}
 {{- end -}}
