@@ -31,6 +31,7 @@ def explain(
 
     ``queues`` are those that somebody serves; None is not to know them.
     """
+    schedulers = {name: said for name, said in schedulers.items() if said.get("state") != "disabled"}
     if sharded and schedulers:
         first, *others = schedulers
         owner = Shards(first, others).owner(entry.name)
@@ -77,7 +78,7 @@ def _hindrance(
     if refusal:
         return f"{refusal} keeps it from being run"
     if not anybody:
-        return "no scheduler lives: start one with `holdfast scheduler --app …`"
+        return "no scheduler lives that runs schedules: start one with `holdfast scheduler --app …`"
     if able:
         return ""
     force = "" if schedule.source == "api" else " --force"

@@ -162,8 +162,10 @@ class SchedulerProcess:
             Nudges(
                 keys.nudge, connections.blocking(0), wake=scheduler.nudge, members_changed=self._beat.set
             ).run(),
-            Report(scheduler, registry, upkeep, self._app.agents, settings, self.metrics).run(),
         ]
+        if self._is_enabled:  # else nothing that is due is its backlog
+            report = Report(scheduler, registry, upkeep, self._app.agents, settings, self.metrics)
+            rounds.append(report.run())
         await self._until_stopped(scheduler, rounds, passes, len(schedules))
 
     async def _until_stopped(
@@ -187,7 +189,7 @@ class SchedulerProcess:
                 task.cancel()
 
     async def _schedule(self, scheduler: Scheduler) -> None:
-        if self._settings.redis.scheduler.enabled:
+        if self._is_enabled:
             await scheduler.run()
         else:
             _log.warning("no schedules are run: redis.scheduler.enabled is false")
@@ -248,12 +250,22 @@ class SchedulerProcess:
             "agents": ",".join(sorted(self._app.agents)),
             "capacity": str(max(scheduler.permits.limit, 0)),
             "load": str(len(scheduler.running)),
-            "state": "draining" if self._stop.is_set() else "working",
+            "state": self._state,
             "breakers": _not_closed(scheduler.breakers),
         }
         await self._members.announce(connections.redis, Member(_KIND, self.name, fields))
         # guard: members-told-of-change
         await self._notify_schedulers(connections, DRAINING if fields["state"] == "draining" else JOINED)
+
+    @property
+    def _state(self) -> str:
+        if self._stop.is_set():
+            return "draining"
+        return "working" if self._is_enabled else "disabled"  # guard: disabled-scheduler-announced
+
+    @property
+    def _is_enabled(self) -> bool:
+        return self._settings.redis.scheduler.enabled
 
     async def _notify_schedulers(self, connections: Connections, word: str) -> None:
         """Let the others share anew at once: our record has just changed."""
@@ -266,7 +278,7 @@ class SchedulerProcess:
         return self._settings.redis.scheduler.sharding != "none"
 
     async def _look_around(self, connections: Connections, scheduler: Scheduler) -> None:
-        if not self._shares_names:
+        if not (self._shares_names and self._is_enabled):
             return
         others = [one.name for one in await self._members.all(connections.redis, _KIND) if _shares(one)]
         if scheduler.shards is None or set(scheduler.shards.pods) != {self.name, *others}:
@@ -285,7 +297,7 @@ class SchedulerProcess:
 
 
 def _shares(member: Member) -> bool:
-    return member.fields.get("state") != "draining"
+    return member.fields.get("state") not in {"draining", "disabled"}
 
 
 def _turn_of(task: str) -> dict[str, str]:

@@ -159,6 +159,11 @@ MISTAKES = [
         f"{R}::test_r18_a_stored_zone_that_is_not_known_here_fails_its_turn_and_nothing_else[coalesce]",
     ),
     Mistake(
+        "a scheduler that runs no schedules has a share",
+        replaced("disabled-scheduler-announced", ' else "disabled"', ' else "working"'),
+        f"{SHARDS}::test_a_scheduler_that_runs_no_schedules_has_no_share",
+    ),
+    Mistake(
         "after an outage a scheduler waits for the end of the cooldown",
         removed("cooldown-ends-with-outage"),
         f"{OUTAGE}::test_a_redis_that_is_back_is_asked_at_once_however_long_the_cooldown_is[5]",

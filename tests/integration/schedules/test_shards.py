@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from holdfast import App, Context
+from holdfast.redis.members import Members
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 from tests.support.schedules.schedulers import SHORT_TTL_SECONDS, RunningScheduler, Stage, stage_of
@@ -53,6 +54,20 @@ async def test_a_scheduler_that_drains_has_no_share_from_then_on(stage):
         assert len(busy.scheduler.running) == 1
     finally:
         free.set()
+
+
+async def test_a_scheduler_that_runs_no_schedules_has_no_share(stage, log_lines):
+    """Fails if names belong to one with `redis.scheduler.enabled: false`, or if it reports a backlog."""
+    off = await stage.start(
+        App("test"), "off", sharding="rendezvous", enabled=False, health_summary_period_seconds=0.01
+    )
+    members = Members(prefix="", heartbeat_seconds=600.0)
+    found = await until(lambda: members.find(stage.board.redis, "scheduler", "off"))
+    assert found.fields["state"] == "disabled"
+    on = await stage.start(App("test"), "on", sharding="rendezvous")
+    assert await until(lambda: shares_of(on)) == ("on",)
+    assert shares_of(off) == ()
+    assert not [line for line in log_lines() if line["event"].startswith("Scheduler health")]
 
 
 async def test_a_dead_schedulers_share_is_run_by_others_once_it_is_overdue_by_a_ttl(stage):
