@@ -38,11 +38,22 @@ def escaped(url: str) -> str:
         ),
         ("redis://:a@b:1@redis.example:6390", "postgresql://one:5433,two:5434/db", {6390, 5433, 5434}),
         ("redis+cluster://a:7000,b:7001", "postgres://[fd00::1]:5435/db", {7000, 7001, 5435}),
+        (
+            "redis://:p#1@redis.example:6391/0",
+            "postgresql://u:p?x@db.example:5436/d?sslmode=require",
+            {6391, 5436},
+        ),
+        ("redis://:a?b@redis.example", "postgresql://u:a#b@db.example/d", {6379, 5432}),
         ("redis://[fd00::1]", "postgres://[fd00::1]/db", {6379, 5432}),
     ],
 )
 def test_the_ports_of_the_urls_are_open(redis, database, expected):
     assert ports(redis, database) == expected
+
+
+def test_a_port_after_the_question_mark_is_named_beside_it():
+    url = "postgresql://db.example/holdfast?port=6432"
+    assert ports(SEEN[0], url, "database.port=6432") == {6379, 6432}
 
 
 def test_sentinels_servers_are_listed_beside_it():
@@ -95,6 +106,16 @@ REFUSED = {
         "external",
         "database.port=6432",
         "database.port: database.url has the port 5432",
+    ),
+    "a host of the database after the question mark": (
+        "external",
+        "database.url=postgresql:///holdfast?host=db.example",
+        "database.port: database.url names its host or port after the ?",
+    ),
+    "a port of the database after the question mark": (
+        "external",
+        "database.url=postgresql://db.example/holdfast?sslmode=require&port=6432",
+        "database.port: database.url names its host or port after the ?",
     ),
     "a collector in a Secret": (
         "external",

@@ -4,7 +4,7 @@
 {{- define "holdfast.urlPorts" -}}
 {{- $ports := list -}}
 {{- if not (hasPrefix "unix:" (index . 0)) -}}
-{{- $authority := regexReplaceAll "^[a-z+]+://([^/?#]*).*$" (index . 0) "${1}" | regexFind "[^@]*$" -}}
+{{- $authority := regexReplaceAll "^[a-z+]+://(?:[^/]*@)?([^/?#]*).*$" (index . 0) "${1}" -}}
 {{- range splitList "," $authority -}}
 {{- $ports = append $ports (default ($ | last | toString) (regexFind "[0-9]+$" (regexFind ":[0-9]+$" .)) | int64) -}}
 {{- end -}}
@@ -67,7 +67,10 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and $v.database.url $v.database.port -}}
+{{- if and (regexMatch "[?&](host|port)=" $v.database.url) (not $v.database.port) -}}
+{{- fail "database.port: database.url names its host or port after the ?, where the chart does not look, and NetworkPolicies must open its port: name it, like 5432" -}}
+{{- end -}}
+{{- if and $v.database.url $v.database.port (not (regexMatch "[?&](host|port)=" $v.database.url)) -}}
 {{- range include "holdfast.urlPorts" (list $v.database.url 5432) | fromJsonArray -}}
 {{- if ne (int64 .) (int64 $v.database.port) -}}
 {{- fail (printf "database.port: database.url has the port %d, so nobody could connect: leave database.port out" (int64 .)) -}}
