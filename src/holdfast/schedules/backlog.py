@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.errors import InputError
 from holdfast.schedules.cadence import period
-from holdfast.schedules.schedule import decoded
+from holdfast.schedules.schedule import decoded, family
 from holdfast.schedules.words import BATCH
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Known(msgspec.Struct, frozen=True):
     """Its period; None if it has none."""
 
 
-class Definitions:
+class KnownSchedules:
     """All definitions as far as health needs them; read again only when some have changed."""
 
     def __init__(self, registry: Registry, agents: Collection[str]) -> None:
@@ -42,6 +42,7 @@ class Definitions:
         self._agents = agents
         self._standing: Standing | None = None
         self.known: dict[str, Known] = {}
+        self._shortest: tuple[object, object, float | None] | None = None
 
     async def refresh(self) -> None:
         """Read what there is, if that has changed: also what was made at run time."""
@@ -74,12 +75,21 @@ class Definitions:
         return any(one.agent for one in self.known.values())
 
     def agent_lacking(self, name: str) -> str:
-        """The agent that this app lacks for a schedule; empty if it has it, or knows nothing of it."""
-        one = self.known.get(name)
+        """The agent that this app lacks for a schedule or a turn; empty if it has it, or can't tell."""
+        one = self.known.get(name) or self.known.get(family(name))  # guard: agent-of-turns
         return one.agent if one is not None else ""
 
-    def shortest(self, accepts: Callable[[str], bool]) -> float | None:
-        """The shortest period of what is run here; None if nothing with a period is."""
+    def shortest(self, accepts: Callable[[str], bool], shards: object = None) -> float | None:
+        """The shortest period of what is run here; None if nothing with a period is.
+
+        It is computed anew when definitions or shards are others: there may be very many of them.
+        """
+        last = self._shortest
+        if last is None or last[0] is not self.known or last[1] is not shards:
+            last = self._shortest = (self.known, shards, self._find_shortest(accepts))
+        return last[2]
+
+    def _find_shortest(self, accepts: Callable[[str], bool]) -> float | None:
         here = (one.seconds for name, one in self.known.items() if not one.agent and accepts(name))
         return min((seconds for seconds in here if seconds is not None), default=None)
 
@@ -102,7 +112,7 @@ def everything(counts: Counts) -> Backlog:
 
 
 async def backlog_of(
-    registry: Registry, counts: Counts, accepts: Accept, definitions: Definitions
+    registry: Registry, counts: Counts, accepts: Accept, definitions: KnownSchedules
 ) -> Backlog:
     """Look for those that are run here, page by page, as far as what is due goes."""
     due = elsewhere = 0

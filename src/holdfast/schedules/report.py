@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.scripts import loaded_from
-from holdfast.schedules.backlog import Definitions, backlog_of, everything
+from holdfast.schedules.backlog import KnownSchedules, backlog_of, everything
 from holdfast.schedules.health import Health, Sample, health, problems, summary
 from holdfast.schedules.schedule import family
 from holdfast.schedules.troubles import script_failed
@@ -49,11 +49,12 @@ class Report:
         self._upkeep = upkeep
         self._settings = settings
         self._metrics = metrics
-        self._definitions = Definitions(registry, agents)
+        self._definitions = KnownSchedules(registry, agents)
         self._stranded = Stranded()
         self._counted: dict[tuple[str, str], int] = {}
         self._last = Sample()
         self._earliest: float | None = None
+        self._measured_at = 0.0
         self._answered_at = time.monotonic()
 
     async def run(self) -> None:
@@ -81,7 +82,8 @@ class Report:
         await self._definitions.refresh()  # guard: definitions-read-again
         backlog = await self._backlog(counts)
         self._stranded.look(backlog.without_agent)
-        self._earliest, self._answered_at = backlog.earliest, time.monotonic()
+        self._earliest, self._measured_at = backlog.earliest, counts.now
+        self._answered_at = time.monotonic()
         metrics.schedule_registered.set(counts.registered)
         metrics.schedule_waiting.set(counts.waiting)
         metrics.schedule_working.set(counts.working)
@@ -94,7 +96,7 @@ class Report:
                 ready=backlog.due,
                 elsewhere=backlog.elsewhere,
                 oldest_overdue_seconds=_since(backlog.earliest, counts.now),
-                shortest_interval_seconds=self._definitions.shortest(self._scheduler.is_for_here),
+                shortest_interval_seconds=self._shortest(),
                 queue_depth=backlog.due,
                 overlapping=counts.overlapping,
             )
@@ -106,9 +108,16 @@ class Report:
             return everything(counts)
         return await backlog_of(self._registry, counts, self._scheduler.is_for_here, self._definitions)
 
+    def _shortest(self) -> float | None:
+        return self._definitions.shortest(self._scheduler.is_for_here, self._scheduler.shards)
+
     def _without_redis(self) -> Sample:
         """How it is while Redis is away: what was known, but later than it was."""
-        overdue = _since(self._earliest, self._scheduler.clock.now())
+        earliest, shortest = self._earliest, self._last.shortest_interval_seconds
+        if earliest is None and shortest is not None:
+            # All of them were running: one is due again a period later at most.
+            earliest = self._measured_at + shortest  # guard: overdue-while-all-run
+        overdue = _since(earliest, self._scheduler.clock.now())
         silent = time.monotonic() - self._answered_at
         return self._sampled(replace(self._last, oldest_overdue_seconds=overdue, silent_seconds=silent))
 

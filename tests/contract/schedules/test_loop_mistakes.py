@@ -159,6 +159,16 @@ MISTAKES = [
         f"{R}::test_r18_a_stored_zone_that_is_not_known_here_fails_its_turn_and_nothing_else[coalesce]",
     ),
     Mistake(
+        "turns of another app's schedule are a backlog of this one",
+        replaced("agent-of-turns", " or self.known.get(family(name))", ""),
+        f"{REPORT}::test_o17_turns_of_what_is_not_run_here_are_no_backlog_either",
+    ),
+    Mistake(
+        "nothing is overdue while Redis is away if nothing waited before",
+        removed("overdue-while-all-run"),
+        f"{REPORT}::test_o18_what_ran_when_redis_went_away_is_overdue_a_period_later",
+    ),
+    Mistake(
         "a scheduler that runs no schedules has a share",
         replaced("disabled-scheduler-announced", ' else "disabled"', ' else "working"'),
         f"{SHARDS}::test_a_scheduler_that_runs_no_schedules_has_no_share",

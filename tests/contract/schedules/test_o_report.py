@@ -18,6 +18,7 @@ from holdfast.config import LogSettings
 from holdfast.redis.breaker import State
 from holdfast.redis.members import Members
 from holdfast.schedules.acquisition import Acquisition
+from holdfast.schedules.backlog import KnownSchedules, backlog_of
 from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import Schedule, decoded
@@ -109,6 +110,22 @@ async def test_o11_what_is_not_run_here_is_no_backlog_and_makes_nobody_degraded(
         assert running.count("schedule_signals", kind=signal) == 0
 
 
+async def test_o17_turns_of_what_is_not_run_here_are_no_backlog_either(board):
+    """Such a turn has a name of its own, and may be there before its definition is read."""
+    gone = Schedule(name="gone", agent="nobody", trigger=Every(seconds=3600))
+    here = Schedule(name="here", agent="work", trigger=Every(seconds=3600))
+    await board.registry.register([gone, here])
+    known = KnownSchedules(board.registry, {"work"})
+    await known.refresh()
+    now = (await board.registry.count()).now
+    for name in ("gone#1", f"gone@{now:.3f}", "here#1"):
+        await board.redis.zadd(board.keys.waiting, {name: now - 10})
+    await board.redis.zadd(board.keys.waiting, {"here": now + 60, "gone": now + 60})
+    found = await backlog_of(board.registry, await board.registry.count(), lambda *_: True, known)
+    assert (found.due, found.elsewhere, set(found.without_agent.values())) == (1, 2, {"nobody"})
+    await board.redis.delete(board.keys.waiting)
+
+
 async def test_o12_schedules_made_at_run_time_count(stage):
     """Fails if only the schedules of the code tell how late is too late."""
     app = App("test")
@@ -143,6 +160,43 @@ async def test_o13_while_redis_is_away_it_is_degraded_and_says_so(
         assert (found[1], found[2], line["level"]) == ("DEGRADED", "1", "warning")
         fault_proxy.heal()
         await until(lambda: running.count("schedule_degraded") == 0)
+
+
+async def test_o18_what_ran_when_redis_went_away_is_overdue_a_period_later(
+    redis, patient_settings, fault_proxy
+):
+    """Fails if nothing is overdue for ever because nothing waited when Redis was last asked."""
+    app, free = App("test"), asyncio.Event()
+
+    @app.schedule(every=1)
+    async def work() -> None:
+        await free.wait()
+
+    async with stage_of(redis, patient_settings) as stage:
+        running = await stage.start(app, health_summary_period_seconds=0.05)
+        await until(lambda: running.count("schedule_working") == 1)
+        fault_proxy.refuse()
+        await until(lambda: running.count("schedule_oldest_overdue_seconds") > 1)
+        free.set()
+        fault_proxy.heal()
+
+
+async def test_o19_the_shortest_period_is_computed_once_for_the_same_definitions_and_shards(board):
+    await board.registry.register([Schedule(name="one", agent="work", trigger=Every(seconds=60))])
+    known, asked = KnownSchedules(board.registry, {"work"}), []
+
+    def accepts(name: str) -> bool:
+        asked.append(name)
+        return True
+
+    await known.refresh()
+    shards = object()
+    assert [known.shortest(accepts, shards) for _ in range(3)] == [60, 60, 60]
+    assert asked == ["one"]
+    assert known.shortest(lambda _: False, object()) is None
+    await board.registry.register([Schedule(name="two", agent="work", trigger=Every(seconds=5))])
+    await known.refresh()
+    assert known.shortest(accepts, shards) == 5
 
 
 @pytest.mark.parametrize("sharding", ["none", "rendezvous"])
