@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Accept: TypeAlias = Callable[[str, float], bool]
     """Whether a name that has been due for so many seconds is taken."""
+    Owns: TypeAlias = Callable[[str], bool]
+    """Whether a name is in this scheduler's share."""
 
 _ACQUIRE = load(__package__, "acquire")
 _DUE = load(__package__, "due")
@@ -104,6 +106,16 @@ class _Page(msgspec.Struct, frozen=True):
         return self.names[self.size - 1].at if self.size else -math.inf
 
 
+def _own_first(names: list[str], owns: Owns, limit: int) -> list[str]:
+    """Name those of others only where our own leave permits free.
+
+    After an outage all are overdue, so anybody's: schedulers must not all ask for the same head.
+    """
+    own = [name for name in names if owns(name)]
+    room = max(limit - len(own), 0) * _SPARE  # guard: own-share-first
+    return own + [name for name in names if not owns(name)][:room]
+
+
 class Acquirer:
     """Acquires schedules for one owner."""
 
@@ -128,14 +140,16 @@ class Acquirer:
         self._scan_pages = scan_pages
         self._position = 0
 
-    async def acquire(self, limit: int, accept: Accept | None = None) -> Acquisition:
-        """Make up to ``limit`` due schedules ours, of those whose name ``accept`` takes."""
+    async def acquire(
+        self, limit: int, accept: Accept | None = None, owns: Owns | None = None
+    ) -> Acquisition:
+        """Make up to ``limit`` due schedules ours, of those whose name ``accept`` takes; owned ones first."""
         limit = min(limit, BATCH)
         if accept is None:
             return await self._call(limit, ())
-        return await self.take(limit, await self.look(limit, accept))  # guard: acquire-after-failure
+        return await self.take(limit, await self.look(limit, accept, owns))  # guard: acquire-after-failure
 
-    async def look(self, limit: int, accept: Accept) -> list[str]:
+    async def look(self, limit: int, accept: Accept, owns: Owns | None = None) -> list[str]:
         """Find due names that ``accept`` takes, more than ``limit`` if there are; nothing is taken yet.
 
         Pages on from where the last look ended, so that foreign ones at the head never hide ours.
@@ -155,7 +169,8 @@ class Acquirer:
             reached = max(reached, page.reached)
             position = position + BATCH if position + BATCH < head.due else head.size
         self._position = position  # guard: acquire-scan-position
-        return sorted(found, key=lambda name: (found[name], name))[:wanted]
+        ordered = sorted(found, key=lambda name: (found[name], name))
+        return _own_first(ordered, owns, limit)[:wanted] if owns is not None else ordered[:wanted]
 
     async def take(self, limit: int, names: Sequence[str]) -> Acquisition:
         """Make up to ``limit`` of ``names`` ours, as far as they are due and still wait."""

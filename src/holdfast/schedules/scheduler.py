@@ -249,7 +249,8 @@ class Scheduler:
         whole = not self.chooses and not self.turns.foreign
         acquisition, redis = self._breakers
         with acquisition.guard(), redis.guard():  # guard: breaker-counts-acquisition
-            return await self._acquirer.acquire(limit, None if whole else self.accepts)
+            owns = self.shards.owns if self.shards is not None else None
+            return await self._acquirer.acquire(limit, None if whole else self.accepts, owns)
 
     async def _ask_time(self) -> None:
         """Ask Redis for its time while no acquisition does, but only once what we know is too old."""

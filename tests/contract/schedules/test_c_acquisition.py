@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -359,6 +360,22 @@ async def test_r6_a_pod_that_was_slower_gets_the_next_ones_instead_of_none(board
     seen = await slow.acquirer.look(20, lambda *_: True)
     assert len(await quick.acquire(20, accept=lambda *_: True)) == 20
     assert len((await slow.acquirer.take(20, seen)).schedules) == 20
+
+
+async def test_c27_a_scheduler_names_others_only_where_its_own_leave_permits_free(board):
+    """Fails if after an outage, when all are anybody's, all schedulers ask for the same head."""
+    await board.add(*(f"s{n:03}" for n in range(100)))
+    even, odd = board.pod("even"), board.pod("odd")
+
+    def owned_by(rest: int) -> Callable[[str], bool]:
+        return lambda name: int(name[1:]) % 2 == rest
+
+    seen = [
+        await pod.acquirer.look(20, lambda *_: True, owned_by(rest)) for pod, rest in ((even, 0), (odd, 1))
+    ]
+    assert not set(seen[0]) & set(seen[1])
+    few = await even.acquirer.look(20, lambda *_: True, lambda name: name in {"s090", "s091"})
+    assert (few[:2], few[2:4], len(few)) == (["s090", "s091"], ["s000", "s001"], 2 + 18 * 4)
 
 
 async def test_r6b_no_attempt_is_wasted_while_there_is_work(board):

@@ -117,6 +117,11 @@ MISTAKES = [
         f"{C}::test_c26_a_due_schedule_that_is_not_run_here_makes_no_other_late[disabled]",
     ),
     Mistake(
+        "all schedulers ask for the same head once everything is overdue",
+        replaced("own-share-first", "max(limit - len(own), 0)", "limit"),
+        f"{C}::test_c27_a_scheduler_names_others_only_where_its_own_leave_permits_free",
+    ),
+    Mistake(
         "R6 a pod wants exactly what every other pod has seen",
         replaced("acquire-spare-candidates", "= 4", "= 1"),
         f"{C}::test_r6_a_pod_that_was_slower_gets_the_next_ones_instead_of_none",
