@@ -90,6 +90,21 @@ def test_the_compose_file_is_what_compose_accepts_and_its_settings_load(monkeypa
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
+def test_both_ways_of_the_compose_file_write_to_one_volume():
+    """Else a job that went both ways would be done twice, and results would end with their container."""
+    document = yaml.safe_load(COMPOSE.read_text())
+    for name in ("worker", "http-service"):
+        service = document["services"][name]
+        [(volume, path)] = [each.split(":") for each in service["volumes"]]
+        assert volume in document["volumes"]
+        assert service["environment"]["MEDIA_RESULTS"].startswith(f"{path}/")
+        assert service["depends_on"]["results-owner"] == {"condition": "service_completed_successfully"}
+    owner = document["services"]["results-owner"]
+    user = re.search(r"^USER (\S+)", (ROOT / "deploy" / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    assert user
+    assert owner["entrypoint"] == ["chown", user[1], path]
+
+
 def test_terraform_declares_what_it_uses_and_sets_values_that_there_are():
     folder = EXAMPLE / "terraform"
     main, variables = (folder / "main.tf").read_text(), (folder / "variables.tf").read_text()
