@@ -144,7 +144,7 @@ class Endings:
         self._again += batch
 
     def _told(self, batch: list[Ending], words: list[Ended]) -> None:
-        _log.debug("ends of turns told", turns=len(batch), words=[word.value for word in words])
+        _log.debug("turn ends reported", turns=len(batch), words=[word.value for word in words])
         for ending, word in zip(batch, words, strict=True):
             if ending.recovering:
                 self._metrics.schedule_recovery.labels("told").inc()

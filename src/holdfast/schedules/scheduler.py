@@ -236,7 +236,7 @@ class Scheduler:
             self.turns.begin(run, found.asked_at)
         pause = self._pause(found, full=kept >= taken)
         _log.debug(
-            "looked for due schedules",
+            "due schedules acquired",
             acquired=kept,
             left_here=found.backlog,
             left_in_all=found.due,

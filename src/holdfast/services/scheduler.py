@@ -283,7 +283,7 @@ class SchedulerProcess:
         others = [one.name for one in await self._members.all(connections.redis, _KIND) if _shares(one)]
         if scheduler.shards is None or set(scheduler.shards.pods) != {self.name, *others}:
             scheduler.shards = Shards(self.name, others)
-            _log.info("schedules are shared anew", schedulers=list(scheduler.shards.pods))
+            _log.info("shards recomputed", schedulers=list(scheduler.shards.pods))
             scheduler.nudge()
 
     async def _leave(self, connections: Connections) -> None:

@@ -266,9 +266,9 @@ async def test_o16_with_the_level_debug_the_log_has_every_look_and_every_end(sta
     lines = await until(
         lambda: [json.loads(line) for line in stream.getvalue().splitlines()],
         lambda lines: (
-            {"looked for due schedules", "ends of turns told", "schedules registered"}
+            {"due schedules acquired", "turn ends reported", "schedules registered"}
             <= {line["event"] for line in lines}
         ),
     )
-    looks = [line for line in lines if line["event"] == "looked for due schedules"]
+    looks = [line for line in lines if line["event"] == "due schedules acquired"]
     assert (looks[0]["level"], max(line["acquired"] for line in looks)) == ("debug", 1)
