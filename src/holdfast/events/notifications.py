@@ -1,4 +1,4 @@
-"""Notifications: the outbox's channel says that a run has new events, or that some are delivered again."""
+"""Notifications: an outbox's channel says that a run has new events, or that some are delivered again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.redis.client import TROUBLE
+from holdfast.redis.library import NoPermissionError, RedisTimeoutError
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -15,45 +16,93 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
 
 _RETRY_SECONDS = 1.0
+_PING_SECONDS = 5.0
+"""How long nothing is heard before a PING; as long again without any reply, and it subscribes anew."""
 
 _log = get_logger(__name__)
 
 
-class Notifications:
-    """Listens on one outbox's channel; while it can't, the loops of that outbox poll."""
+class _Listener:
+    """The loops of one outbox, which poll while nobody listens for them."""
 
-    def __init__(
-        self, channel: str, redis: Redis, *, notify: Callable[[], None], loops: Sequence[Wakeup]
-    ) -> None:
-        self._channel = channel
-        self._redis: Any = redis
-        self._notify = notify
+    def __init__(self, notify: Callable[[], None], loops: Sequence[Wakeup]) -> None:
+        self.notify = notify
         self._loops = loops
+
+    def set_listening(self, *, listening: bool) -> None:
+        for loop in self._loops:
+            loop.listening = listening
+            loop.set()
+
+
+class Notifications:
+    """Listens on the channels of all outboxes of a relay; while it can't, their loops poll.
+
+    One connection of its own serves all: a subscription keeps its connection, and on a cluster every server
+    passes on what is published on any of them.
+    """
+
+    def __init__(self, connect: Callable[[], Redis]) -> None:
+        self._connect: Callable[[], Any] = connect
+        self._listeners: dict[str, _Listener] = {}
+        self._failing = False
+
+    def add(self, channel: str, notify: Callable[[], None], loops: Sequence[Wakeup]) -> None:
+        """Call ``notify`` when something is published on a channel: at the latest after the next PING."""
+        self._listeners[channel] = _Listener(notify, loops)
 
     async def run(self) -> None:
         """Listen until cancelled."""
         while True:
+            redis = self._connect()  # anew: a cluster's client would try the servers that it knows for ever
             try:
-                await self._listen()
+                await self._listen(redis)
             except TROUBLE as exc:
-                _log.info("notifications wait for Redis", error=str(exc) or type(exc).__name__)
+                self._report(exc)
             finally:
-                self._set_listening(listening=False)
+                for each in self._listeners.values():
+                    each.set_listening(listening=False)
+                await redis.aclose()
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _listen(self) -> None:
-        await self._redis.initialize()  # a cluster's client must know the nodes before it can choose one
-        async with self._redis.pubsub() as channel:
-            await channel.subscribe(self._channel)
+    async def _listen(self, redis: Any) -> None:
+        await redis.initialize()  # a cluster's client must know the nodes before it can choose one
+        subscribed: set[str] = set()
+        pinged = False
+        async with redis.pubsub() as pubsub:
             while True:
-                message = await channel.get_message(timeout=None)
-                if message is None:
+                for channel in self._listeners.keys() - subscribed:
+                    await pubsub.subscribe(channel)  # each by itself: a user may use one and not another
+                    subscribed.add(channel)
+                if not subscribed:
+                    await asyncio.sleep(_RETRY_SECONDS)
                     continue
-                if message["type"] == "subscribe":
-                    self._set_listening(listening=True)
-                self._notify()  # also once it listens: what came before was not heard
+                try:
+                    message = await pubsub.get_message(timeout=_PING_SECONDS)
+                except NoPermissionError as exc:
+                    self._report(exc)
+                    continue
+                if message is not None:
+                    pinged = False
+                    self._pass_on(message)
+                elif pinged:
+                    raise RedisTimeoutError(f"no reply to a PING for {_PING_SECONDS:g} s")
+                else:
+                    pinged = True
+                    await pubsub.ping()
 
-    def _set_listening(self, *, listening: bool) -> None:
-        for loop in self._loops:
-            loop.listening = listening
-            loop.set()
+    def _report(self, exc: Exception) -> None:
+        if not self._failing:
+            _log.warning("relay polls: it can't listen", error=str(exc) or type(exc).__name__)
+        self._failing = True
+
+    def _pass_on(self, message: dict[str, Any]) -> None:
+        if message["type"] not in {"subscribe", "message"}:
+            return
+        listener = self._listeners[message["channel"].decode()]
+        if message["type"] == "subscribe":
+            listener.set_listening(listening=True)
+            if self._failing:
+                self._failing = False
+                _log.info("relay listens again")
+        listener.notify()  # also once it listens: what came before was not heard

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.events.event import Event
-from holdfast.events.notifications import Notifications
 from holdfast.events.origin import Origin
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import DISCONNECTS
@@ -21,9 +20,8 @@ from holdfast.redis.command import command
 from holdfast.redis.scripts import Script, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from holdfast.events.pace import Wakeup
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import QueueKeys
 
@@ -137,6 +135,8 @@ class Outbox:
         self._ttl_ms = int(ttl_seconds * 1000)
         self._event_api = int(event_api)
         self._outbox = keys.outbox
+        self.channel = keys.outbox_notify
+        """Where the scripts that append events publish notifications."""
         self._undelivered = keys.undelivered
         self._run_prefix = keys.run_prefix
         self._moves: Batcher[tuple[Any, ...], Any] = Batcher(self._send_moves)
@@ -250,10 +250,6 @@ class Outbox:
             args += line
         words = await _RENEW(redis, [self._outbox, self._run_prefix], args)
         return [word != b"lost" for word in words]
-
-    def notifications(self, notify: Callable[[], None], loops: Sequence[Wakeup]) -> Notifications:
-        """What calls ``notify`` when a run has new events."""
-        return Notifications(self._keys.outbox_notify, self._redis, notify=notify, loops=loops)
 
     async def waiting(self, sink: str) -> Waiting:
         """How many runs have events for a sink, and how many events that are."""

@@ -48,6 +48,10 @@ class Connections:
         self._stack.push_async_callback(client.aclose)
         return client
 
+    def open_subscriber(self) -> Redis:
+        """A connection for subscriptions, which keep it: who asks for it closes it."""
+        return connect_blocking(self.settings.redis, 0.0)
+
     def for_keeper(self) -> Redis:
         """The keeper's own client, used and closed on its thread; it gives up in time for another try."""
         patience = min(self.settings.redis.socket_timeout_seconds, self.settings.lease.renew_every_seconds)

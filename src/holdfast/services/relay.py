@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from holdfast.events.courier import Courier
+from holdfast.events.notifications import Notifications
 from holdfast.events.outbox import Outbox
 from holdfast.events.pace import Pace, Slots, Wakeup
 from holdfast.events.sinks.destinations import Destinations
@@ -102,6 +103,7 @@ class Relay:
         self._sinks = _sinks(settings)
         self._destinations = Destinations(settings.relay)
         self._pace = Pace(settings.relay.poll_seconds, metrics)
+        self._notifications = Notifications(connections.open_subscriber)
         self._slots = {sink: Slots(settings.relay.concurrency) for sink in self._sinks}
         self._queues = [connections.queue(settings.queue_named(name)) for name in settings.queue_names()]
         self._outboxes: dict[str, list[Outbox]] = {
@@ -120,15 +122,18 @@ class Relay:
                 async with asyncio.TaskGroup() as group:
                     upkeep = [
                         group.create_task(each)
-                        for each in (keeper.watch(), self._presence.beat(), self._gauges())
+                        for each in (
+                            keeper.watch(),
+                            self._presence.beat(),
+                            self._gauges(),
+                            self._notifications.run(),
+                        )
                     ]
                     _log.info("relay ready", name=self.name, queues=list(self._outboxes))
                     async with asyncio.TaskGroup() as delivering:
 
                         def serve(name: str, outbox: Outbox) -> None:
-                            notifications, *loops = self._loops(poster, keeper, name, outbox)
-                            upkeep.append(group.create_task(notifications))
-                            for each in loops:
+                            for each in self._loops(poster, keeper, name, outbox):
                                 delivering.create_task(each)
 
                         for name, outboxes in self._outboxes.items():
@@ -165,12 +170,12 @@ class Relay:
     def _loops(
         self, poster: Poster, keeper: Keeper, name: str, outbox: Outbox
     ) -> Generator[Coroutine[None, None, None]]:
-        """What wakes the others first; then a partition's spreader, and its courier for each sink."""
+        """A partition's spreader, and its courier for each sink; notifications wake both."""
         origins, leases = Origins(name, outbox), LineLeases(outbox, self.name)
         wakeups = {sink: Wakeup() for sink in self._sinks}
         couriers = tuple(wakeups.values())
         spreader = Spreader(outbox, origins, self._pace, self._metrics, couriers)
-        yield outbox.notifications(spreader.notify, (spreader.wakeup, *couriers)).run()
+        self._notifications.add(outbox.channel, spreader.notify, (spreader.wakeup, *couriers))
         yield spreader.run()
         for sink in self._sinks.values():
             yield Courier(
