@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+import structlog
 
 from holdfast.config import RelaySettings, load
 from holdfast.errors import ConfigError
@@ -11,12 +14,13 @@ from holdfast.events.event import FINAL, Event, order
 from holdfast.events.origin import Origin, read_origin
 from holdfast.events.patience import given_up, pause_seconds
 from holdfast.events.sinks.addresses import is_literal, is_public
-from holdfast.events.sinks.destinations import Destinations
+from holdfast.events.sinks.destinations import Destinations, Unwell
 from holdfast.events.sinks.eventapi import EventApi
 from holdfast.events.sinks.poster import Poster
 from holdfast.events.sinks.push import LIFECYCLE, Push
 from holdfast.events.sinks.request import Answer, Request, Verdict, read_retry_after
 from holdfast.events.sinks.webhook import Webhook
+from holdfast.redis.breaker import State
 from holdfast.runs.emit import RESERVED
 
 EVENT = Event("1700000000000-0", "said", {"x": 1}, 1700000000.0)
@@ -267,3 +271,48 @@ def test_receivers_are_told_apart_by_host_and_port():
     assert receivers.of("http://host:1/a", ours=False) is not receivers.of("http://host:2/a", ours=False)
     assert receivers.of("http://host:1/a", ours=False).most == 2
     receivers.of("http://[nonsense", ours=False)
+
+
+def ask(receiver, answer, times=1):
+    """Have a receiver give an answer, as the courier sees it."""
+    for _ in range(times):
+        with contextlib.suppress(Unwell), receiver.breaker.guard():
+            if receiver.is_unwell(answer):
+                raise Unwell
+        receiver.report(answer)
+
+
+def test_one_run_whose_events_are_rejected_does_not_open_the_breaker_for_those_that_are_taken():
+    receiver = Destinations(RelaySettings(breaker_failures=5)).of("http://host:1/a", ours=True)
+    for _ in range(20):
+        ask(receiver, Answer(status=404), 4)
+        ask(receiver, Answer(status=204))
+    assert receiver.breaker.state is State.CLOSED
+    ask(receiver, Answer(status=404), 4)
+    assert receiver.breaker.state is State.CLOSED
+    ask(receiver, Answer(status=404))
+    assert receiver.breaker.state is State.OPEN
+    receiver.breaker.end_cooldown()
+    ask(receiver, Answer(status=403))
+    assert receiver.breaker.state is State.OPEN, "a rejection is no recovery"
+    receiver.breaker.end_cooldown()
+    ask(receiver, Answer(status=204))
+    assert receiver.breaker.state is State.CLOSED
+
+
+def test_a_webhook_on_the_event_apis_host_is_another_receiver():
+    receivers = Destinations(RelaySettings(concurrency=8, breaker_failures=5))
+    webhook, ours = (receivers.of("http://host:1/a", ours=ours) for ours in (False, True))
+    assert (webhook.most, ours.most) == (2, 8)
+    ask(webhook, Answer(status=503), 5)
+    assert (webhook.breaker.state, ours.breaker.state) == (State.OPEN, State.CLOSED)
+
+
+def test_webhooks_that_reject_events_do_not_make_their_host_unavailable():
+    with structlog.testing.capture_logs() as logged:
+        webhook = Destinations(RelaySettings(breaker_failures=5)).of("http://host:1/a", ours=False)
+        ask(webhook, Answer(status=404), 20)
+        ask(webhook, Answer(status=500), 20)
+        assert (webhook.breaker.state, logged) == (State.CLOSED, [])
+        ask(webhook, Answer(kind="timeout"), 5)
+    assert [each["event"] for each in logged] == ["receiver unavailable"]

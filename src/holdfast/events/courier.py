@@ -256,7 +256,7 @@ class Courier:
         answer = Answer(kind="connection")
         with destination.slot(), contextlib.suppress(Unwell), destination.breaker.guard():
             answer = await self._poster.post(request)
-            if answer.unwell or (self._sink.ours and answer.verdict is Verdict.REJECTED):
+            if destination.is_unwell(answer):
                 raise Unwell
         destination.report(answer)
         return answer

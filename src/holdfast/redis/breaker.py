@@ -90,6 +90,11 @@ class Breaker:
         """Whether it is not closed because Redis was away, rather than because of what Redis answered."""
         return self._opened_at is not None and self._found_away
 
+    def trip(self) -> None:
+        """Open it if it is closed: somebody knows that no call would succeed."""
+        if self._opened_at is None:
+            self._change(self._clock())
+
     def end_cooldown(self) -> None:
         """Let probes through at once, if it is open: somebody has heard Redis answer."""
         self._give_up_silent_probes()

@@ -1,4 +1,4 @@
-"""Receivers, by scheme, host and port: one that is down or slow does not take everybody's slots."""
+"""Receivers, by scheme, host, port and who named them: one that is down or slow does not take all slots."""
 
 from __future__ import annotations
 
@@ -29,16 +29,22 @@ class Unwell(Exception):
 
 
 class Destination:
-    """One receiver: its breaker, whether it takes events, and how many of the relay's slots it has."""
+    """One receiver: its breaker, whether it takes events, and how many of the relay's slots it has.
 
-    def __init__(self, name: str, settings: BreakerSettings, most: int) -> None:
+    ``ours`` if the operator named it. Any other has as many addresses as runs name: what one of them answers
+    says nothing about the rest.
+    """
+
+    def __init__(self, name: str, settings: BreakerSettings, most: int, *, ours: bool) -> None:
         self.breaker = Breaker(settings, is_failure=lambda exc: isinstance(exc, Unwell))
         self.most = most
         self.active = 0
         self._name = name
+        self._ours = ours
         self._failures_most = settings.failure_threshold
         self._turned_away = 0
         self._failures = 0
+        self._rejections = 0
         self._failing_since = 0.0
 
     @property
@@ -56,8 +62,16 @@ class Destination:
             self.active -= 1
             self._turned_away = max(self._turned_away - 1, 0)
 
+    def is_unwell(self, answer: Answer) -> bool:
+        """Whether the answer is about the receiver as a whole.
+
+        One run's events may be rejected while others are taken: only many rejections in a row are about all.
+        """
+        rejects = self._ours and answer.verdict is Verdict.REJECTED
+        return answer.unwell or (rejects and self._rejections + 1 >= self._failures_most)
+
     def report(self, answer: Answer) -> None:
-        """Log once when the receiver becomes unavailable, and once when it takes an event again."""
+        """Count the answer; log once when the receiver becomes unavailable, and once when it recovers."""
         match answer.verdict:
             case Verdict.DELIVERED:
                 if self._failures >= self._failures_most:
@@ -65,13 +79,16 @@ class Destination:
                     _log.warning(
                         "receiver recovered", receiver=self._name, failures=self._failures, seconds=seconds
                     )
-                self._failures = 0
-            case Verdict.RETRY | Verdict.REJECTED:
+                self._failures = self._rejections = 0
+            case Verdict.RETRY | Verdict.REJECTED if self._ours or answer.unwell:
                 self._failures += 1
+                self._rejections += answer.verdict is Verdict.REJECTED
                 if self._failures == 1:
                     self._failing_since = time.monotonic()
                 if self._failures == self._failures_most:
                     _log.warning("receiver unavailable", receiver=self._name, error=answer.reason)
+                if self._rejections >= self._failures_most:
+                    self.breaker.trip()
             case _:  # about this event or this address, not about the receiver
                 pass
 
@@ -95,15 +112,17 @@ class Destinations:
         )
         self._share = max(settings.concurrency // 4, 1)
         self._all = settings.concurrency
-        self._known: dict[str, Destination] = {}
+        self._known: dict[tuple[str, bool], Destination] = {}
 
     def of(self, url: str, *, ours: bool) -> Destination:
         """The receiver behind a URL; ``ours`` if the operator named it."""
         origin = _origin(url)
-        found = self._known.pop(origin, None)
+        # Webhooks on the Event API's host neither take its slots nor open its breaker.
+        key = (origin, ours)
+        found = self._known.pop(key, None)
         if found is None:
-            found = Destination(origin, self._breaker, self._all if ours else self._share)
-        self._known[origin] = found
+            found = Destination(origin, self._breaker, self._all if ours else self._share, ours=ours)
+        self._known[key] = found
         if len(self._known) > _REMEMBERED:
             self._forget()
         return found
@@ -113,8 +132,9 @@ class Destinations:
         return sum(1 for each in self._known.values() if each.breaker.state is not State.CLOSED)
 
     def _forget(self) -> None:
-        oldest = next((origin for origin, each in self._known.items() if not each.active), "")
-        self._known.pop(oldest, None)
+        oldest = next((key for key, each in self._known.items() if not each.active), None)
+        if oldest is not None:
+            del self._known[oldest]
 
 
 def _origin(url: str) -> str:
