@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["relay"])
 
 
-class Sink(StrEnum):
+class SinkName(StrEnum):
     """Where events go."""
 
     EVENTAPI = "eventapi"
@@ -32,7 +32,7 @@ class Sink(StrEnum):
 
 
 OfRun = Annotated[str, Query(description="Only events of this run.")]
-OfSink = Annotated[Sink | None, Query(description="Only events for this sink.")]
+OfSink = Annotated[SinkName | None, Query(description="Only events for this sink.")]
 InQueue = Annotated[str, Query(description="Only events of this queue.")]
 
 _EVENT: Final[dict[str, Any]] = {
@@ -105,12 +105,12 @@ async def redeliver(
     """Have events delivered again, in order per run; each is listed until its receiver has taken it."""
     here = access(request, OPERATE)
     if not (run_id or sink or everything):
-        raise InputError("name a run_id or a sink, or say all=true for all undelivered events")
+        raise InputError("name a run_id or a sink, or pass all=true for all undelivered events")
     queued, refused = 0, dict[str, str]()
     async for _, _, undelivered in _places(here, queue):
-        asked = await undelivered.redeliver(run_id=run_id, sink=sink or "", tenant=here.caller.tenant)
-        queued += asked.queued
-        refused |= asked.refused
+        result = await undelivered.redeliver(run_id=run_id, sink=sink or "", tenant=here.caller.tenant)
+        queued += result.queued
+        refused |= result.refused
     return reply(Redelivering(queued, refused), 202)
 
 

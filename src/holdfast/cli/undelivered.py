@@ -54,9 +54,9 @@ def list_undelivered(
         found: list[tuple[str, GivenUp]] = []
         more = False
         async for name, each in _places(station, queue):
-            page = await each.list(limit=limit, run_id=run, sink=sink)
-            found += [(name, event) for event in page.events]
-            more = more or bool(page.cursor)
+            events, rest = await _newest(each, limit, run, sink)
+            found += [(name, event) for event in events]
+            more = more or rest
         found.sort(key=lambda one: -one[1].at)
         return found[:limit], more or len(found) > limit
 
@@ -68,6 +68,17 @@ def list_undelivered(
     output.table(_COLUMNS, [_row(name, event) for name, event in found], empty="no undelivered events")
     if more:
         output.note("more: --limit, or --run, --sink and --queue for some of them")
+
+
+async def _newest(undelivered: Undelivered, limit: int, run: str, sink: str) -> tuple[list[GivenUp], bool]:
+    """The newest events that are asked for, and whether there may be more."""
+    page = await undelivered.list(limit=limit, run_id=run, sink=sink)
+    events = page.events
+    # A page may be short, or empty, and yet not the last.
+    while page.cursor and len(events) < limit:
+        page = await undelivered.list(limit=limit - len(events), cursor=page.cursor, run_id=run, sink=sink)
+        events = events + page.events
+    return events, bool(page.cursor)
 
 
 def _row(queue: str, event: GivenUp) -> tuple[str, ...]:
@@ -88,21 +99,22 @@ def redeliver(
     """Have relays deliver undelivered events again, in order per run. Each is listed until it is taken."""
     _check(sink)
     if not (everything or run or sink):
-        raise InputError("say which: --run RUN, --sink SINK, or --all for all undelivered events")
+        raise InputError("name --run RUN, --sink SINK, or --all for all undelivered events")
 
     async def work(station: Station) -> tuple[int, dict[str, str]]:
         queued, refused = 0, dict[str, str]()
         async for _, each in _places(station, queue):
-            asked = await each.redeliver(run_id=run, sink=sink)
-            queued += asked.queued
-            refused |= asked.refused
+            result = await each.redeliver(run_id=run, sink=sink)
+            queued += result.queued
+            refused |= result.refused
         return queued, refused
 
     queued, refused = at_station(options.read_settings(config), work)
     if json:
         output.document({"queued": queued, "refused": refused})
     else:
-        output.line(f"{queued} events are delivered again" if queued else "no undelivered events")
+        if queued or not refused:
+            output.line(f"{queued} events are delivered again" if queued else "no undelivered events")
         for problem in refused.values():
             output.note(problem)
     if refused:

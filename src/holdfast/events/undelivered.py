@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.redis.keys import QueueKeys
 
 _REDELIVER = load(__package__, "outbox_redeliver")
+_Entry = tuple[bytes, dict[bytes, bytes]]
 _PAGE = 200
 _LOOKS = 25
 """Pages that one list reads at most: with a filter it may come back short, and yet not be at its end."""
@@ -55,7 +56,7 @@ class GivenUpPage(msgspec.Struct, frozen=True):
     cursor: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RedeliveryResult(msgspec.Struct, frozen=True):
     """What became of a redelivery: how many events relays will deliver again, and why others can't be."""
 
     queued: int
@@ -78,9 +79,7 @@ class Undelivered:
         top = _read_cursor(cursor)
         for _ in range(_LOOKS):
             page = await self._redis.xrevrange(self._stream, top, "-", count=_PAGE)
-            for event in await self._read(page):
-                if not _matches(event, run_id, sink, tenant):
-                    continue
+            for event in await self._read(page, run_id, sink, tenant):
                 if len(found) == limit:
                     return GivenUpPage(found, found[-1].id)
                 found.append(event)
@@ -89,11 +88,11 @@ class Undelivered:
             top = f"({page[-1][0].decode()}"
         return GivenUpPage(found, top[1:])
 
-    async def redeliver(self, *, run_id: str = "", sink: str = "", tenant: str = "") -> Asked:
+    async def redeliver(self, *, run_id: str = "", sink: str = "", tenant: str = "") -> RedeliveryResult:
         """Have every event that there is now delivered again, or those of a run, sink or tenant."""
         queued, refused = 0, dict[str, str]()
         async for page in self._there_now():
-            wanted = [event for event in page if _matches(event, run_id, sink, tenant)]
+            wanted = await self._read(page, run_id, sink, tenant)
             words = await self._ask([event.id for event in wanted])
             queued += sum(word in _QUEUED for word in words)
             for event, word in zip(wanted, words, strict=True):
@@ -102,35 +101,41 @@ class Undelivered:
                         f"event {event.sequence} of run {event.run_id} can't be delivered again: "
                         "the run has left, and where its events go was not kept"
                     )
-        return Asked(queued, refused)
+        return RedeliveryResult(queued, refused)
 
     async def _ask(self, ids: Sequence[str]) -> Sequence[bytes]:
         keys = [self._keys.outbox, self._keys.run_prefix, self._stream]
         return await _REDELIVER(self._redis, keys, ids) if ids else []
 
-    async def _there_now(self) -> AsyncIterator[Sequence[GivenUp]]:
+    async def _there_now(self) -> AsyncIterator[Sequence[_Entry]]:
         """Oldest first, up to the newest of this moment: what is given up again meanwhile is not met."""
         newest = await self._redis.xrevrange(self._stream, count=1)
         start, page = "-", newest
         while page:
             page = await self._redis.xrange(self._stream, start, newest[0][0], count=_PAGE)
-            yield await self._read(page)
+            yield page
             start = f"({page[-1][0].decode()}" if page else start
 
-    async def _read(self, page: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Sequence[GivenUp]:
-        """Read entries, and look up what they don't tell: if they wait for a relay, and whose run it was."""
-        if not page:
+    async def _read(self, page: Sequence[_Entry], run_id: str, sink: str, tenant: str) -> Sequence[GivenUp]:
+        """Read those entries that are asked for.
+
+        What they don't tell is looked up: if they wait for a relay, and whose run it was.
+        """
+        entries = [each for each in page if _is_of(each[1], run_id, sink)]
+        if not entries:
             return []
         async with self._redis.pipeline(transaction=False) as pipe:
-            for entry, fields in page:
-                run_id, sink = _text(fields, b"run_id"), _text(fields, b"sink")
-                pipe.zscore(self._keys.redeliveries(sink, run_id), entry)
-                pipe.hget(self._keys.run(run_id), "tenant")
+            for entry, fields in entries:
+                run, to = _text(fields, b"run_id"), _text(fields, b"sink")
+                pipe.zscore(self._keys.redeliveries(to, run), entry)
+                pipe.hget(self._keys.run(run), "tenant")
             replies = await pipe.execute(raise_on_error=False)
-        return [
+        events = [
             _given_up(entry, fields, score=replies[2 * at], tenant=replies[2 * at + 1])
-            for at, (entry, fields) in enumerate(page)
+            for at, (entry, fields) in enumerate(entries)
         ]
+        # guard: undelivered-of-tenant
+        return [event for event in events if not tenant or event.tenant == tenant]
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -157,12 +162,8 @@ def _given_up(entry: bytes, fields: dict[bytes, bytes], *, score: object, tenant
     )
 
 
-def _matches(event: GivenUp, run_id: str, sink: str, tenant: str) -> bool:
-    return (
-        (not run_id or event.run_id == run_id)
-        and (not sink or event.sink == sink)
-        and (not tenant or event.tenant == tenant)  # guard: undelivered-of-tenant
-    )
+def _is_of(fields: dict[bytes, bytes], run_id: str, sink: str) -> bool:
+    return (not run_id or _text(fields, b"run_id") == run_id) and (not sink or _text(fields, b"sink") == sink)
 
 
 def _read_cursor(cursor: str) -> str:

@@ -258,8 +258,29 @@ def test_an_undelivered_event_that_cannot_be_delivered_again_is_named(cli, store
     fields = {"run_id": "left", "event_id": "1-1", "sequence": "3", "type": "said", "sink": "webhook"}
     store.xadd(QueueKeys.of("agent-queue").undelivered, {**fields, "error": "no", "data": "1"})
     said = cli("relay", "undelivered", "redeliver", "--all")
-    assert said.code == 1
+    assert (said.code, said.out) == (1, "")
     assert "event 3 of run left can't be delivered again" in said.err
+
+
+def test_an_undelivered_event_behind_thousands_of_newer_ones_is_found(cli, store):
+    """Fails if the list ends with the first page: that reads 5,000 entries, whatever it finds."""
+    stream = QueueKeys.of("agent-queue").undelivered
+    fields = {
+        "event_id": "1-1",
+        "sequence": "1",
+        "type": "said",
+        "sink": "webhook",
+        "error": "no",
+        "data": "1",
+    }
+    store.xadd(stream, {"run_id": "old", **fields})
+    with store.pipeline(transaction=False) as pipe:
+        for _ in range(5100):
+            pipe.xadd(stream, {"run_id": "new", **fields})
+        pipe.execute()
+    listed = cli("relay", "undelivered", "list", "--run", "old", "--json").json
+    assert [each["run_id"] for each in listed["events"]] == ["old"]
+    assert listed["more"] is False
 
 
 def test_all_dead_letters_are_dealt_with_only_if_asked(cli, store):
