@@ -14,7 +14,7 @@ from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
 from holdfast.api.shapes import Redelivering, UndeliveredList, UndeliveredView
 from holdfast.errors import InputError
-from holdfast.events.undelivered import Undelivered
+from holdfast.events.undelivered import Undelivered, served_sinks
 from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
 
 if TYPE_CHECKING:
@@ -107,8 +107,11 @@ async def redeliver(
     if not (run_id or sink or everything):
         raise InputError("name a run_id or a sink, or pass all=true for all undelivered events")
     queued, refused = 0, dict[str, str]()
-    async for _, _, undelivered in _places(here, queue):
-        result = await undelivered.redeliver(run_id=run_id, sink=sink or "", tenant=here.caller.tenant)
+    async for name, _, undelivered in _places(here, queue):
+        served = await served_sinks(here.backend.members, here.backend.redis, name)
+        result = await undelivered.redeliver(
+            run_id=run_id, sink=sink or "", tenant=here.caller.tenant, served=served
+        )
         queued += result.queued
         refused |= result.refused
     return reply(Redelivering(queued, refused), 202)

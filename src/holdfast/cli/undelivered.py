@@ -102,9 +102,12 @@ def redeliver(
         raise InputError("name --run RUN, --sink SINK, or --all for all undelivered events")
 
     async def work(station: Station) -> tuple[int, dict[str, str]]:
+        from holdfast.events.undelivered import served_sinks
+
         queued, refused = 0, dict[str, str]()
-        async for _, each in _places(station, queue):
-            result = await each.redeliver(run_id=run, sink=sink)
+        async for name, each in _places(station, queue):
+            served = await served_sinks(station.members(), station.redis, name)
+            result = await each.redeliver(run_id=run, sink=sink, served=served)
             queued += result.queued
             refused |= result.refused
         return queued, refused
@@ -115,7 +118,7 @@ def redeliver(
     else:
         if queued or not refused:
             output.line(f"{queued} events are delivered again" if queued else "no undelivered events")
-        for problem in refused.values():
+        for problem in dict.fromkeys(refused.values()):
             output.note(problem)
     if refused:
         raise typer.Exit(FAILED)

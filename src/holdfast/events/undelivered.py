@@ -7,7 +7,7 @@ relays, under the fence of the run's line, so it may be asked for any number of 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -16,10 +16,13 @@ from holdfast.events.event import Event
 from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Sequence
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import QueueKeys
+    from holdfast.redis.members import Members
+
+SINKS: Final = ("eventapi", "webhook", "push")
 
 _REDELIVER = load(__package__, "outbox_redeliver")
 _Entry = tuple[bytes, dict[bytes, bytes]]
@@ -63,6 +66,15 @@ class RedeliveryResult(msgspec.Struct, frozen=True):
     refused: dict[str, str]
 
 
+async def served_sinks(members: Members, redis: Redis, queue: str) -> frozenset[str]:
+    """The sinks that live relays deliver a queue's events to; an older version does not name its own."""
+    relays = [each.fields for each in await members.all(redis, "relay")]
+    sinks = [
+        each.get("sinks", ",".join(SINKS)) for each in relays if queue in each.get("queues", "").split(",")
+    ]
+    return frozenset(name for names in sinks for name in names.split(","))
+
+
 class Undelivered:
     """Lists the undelivered events of one partition, and has them delivered again."""
 
@@ -88,14 +100,21 @@ class Undelivered:
             top = f"({page[-1][0].decode()}"
         return GivenUpPage(found, top[1:])
 
-    async def redeliver(self, *, run_id: str = "", sink: str = "", tenant: str = "") -> RedeliveryResult:
-        """Have every event that there is now delivered again, or those of a run, sink or tenant."""
+    async def redeliver(
+        self, *, run_id: str = "", sink: str = "", tenant: str = "", served: Collection[str] = SINKS
+    ) -> RedeliveryResult:
+        """Have every event that there is now delivered again, or those of a run, sink or tenant.
+
+        Events for a sink that is not ``served`` are refused: they would wait for ever, and keep their runs.
+        """
         queued, refused = 0, dict[str, str]()
         async for page in self._there_now():
-            wanted = await self._read(page, run_id, sink, tenant)
-            words = await self._ask([event.id for event in wanted])
+            wanted = [event for event in await self._read(page, run_id, sink, tenant) if event.event_id]
+            refused |= {each.id: _unserved(each) for each in wanted if each.sink not in served}
+            possible = [event for event in wanted if event.sink in served]
+            words = await self._ask([event.id for event in possible])
             queued += sum(word in _QUEUED for word in words)
-            for event, word in zip(wanted, words, strict=True):
+            for event, word in zip(possible, words, strict=True):
                 if word == _UNADDRESSED:
                     refused[event.id] = (
                         f"event {event.sequence} of run {event.run_id} can't be delivered again: "
@@ -164,6 +183,11 @@ def _given_up(entry: bytes, fields: dict[bytes, bytes], *, score: object, tenant
 
 def _is_of(fields: dict[bytes, bytes], run_id: str, sink: str) -> bool:
     return (not run_id or _text(fields, b"run_id") == run_id) and (not sink or _text(fields, b"sink") == sink)
+
+
+def _unserved(event: GivenUp) -> str:
+    setting = " with event_api.url (EVENT_API_URL)" if event.sink == "eventapi" else ""
+    return f"no relay serves sink {event.sink}: start one{setting}, then deliver its events again"
 
 
 def _read_cursor(cursor: str) -> str:

@@ -27,19 +27,27 @@ class Presence:
     """One member's record, kept while ``beat`` runs."""
 
     def __init__(
-        self, members: Members, redis: Redis, metrics: Metrics, *, kind: str, name: str, queues: Iterable[str]
+        self,
+        members: Members,
+        redis: Redis,
+        metrics: Metrics,
+        *,
+        kind: str,
+        name: str,
+        queues: Iterable[str],
+        **fields: str,
     ) -> None:
         self._members = members
         self._redis = redis
         self._metrics = metrics
-        fields = {
+        common = {
             "version": version(),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{time.time():.3f}",
             "queues": ",".join(queues),
         }
-        self._member = Member(kind, name, fields)
+        self._member = Member(kind, name, {**common, **fields})
 
     async def beat(self) -> None:
         """Say again and again that it lives, until cancelled."""

@@ -92,6 +92,7 @@ class Relay:
         self._settings = settings
         self._metrics = metrics
         members = Members.of(settings)
+        self._sinks = _sinks(settings)
         self._presence = Presence(
             members,
             connections.redis,
@@ -99,8 +100,8 @@ class Relay:
             kind="relay",
             name=self.name,
             queues=settings.queue_names(),
+            sinks=",".join(self._sinks),
         )
-        self._sinks = _sinks(settings)
         self._destinations = Destinations(settings.relay)
         self._pace = Pace(settings.relay.poll_seconds, metrics)
         self._notifications = Notifications(connections.open_subscriber)

@@ -16,6 +16,7 @@ from holdfast.runs.run import Submission
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
 from tests.support.api.server import key_line
+from tests.support.events.relays import announce_relay
 
 KEYS = (
     key_line("boss"),
@@ -217,6 +218,7 @@ async def test_undelivered_events_belong_to_their_tenant(system, api):
     await system.queue.redis.xadd(
         system.queue.keys.undelivered, {**fields, "error": "no", "data": "1", "origin": origin}
     )
+    await announce_relay(system.queue.redis, "eventapi")
     assert (await other.get("/relay/undelivered")).json()["events"] == []
     again = "/relay/undelivered/redeliver?all=true"
     assert (await other.post(again)).json() == {"queued": 0, "refused": {}}

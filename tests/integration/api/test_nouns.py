@@ -13,6 +13,7 @@ from holdfast.redis.scripts import load
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
 from tests.support.api.server import key_line
+from tests.support.events.relays import announce_relay
 from tests.support.runs.manual_worker import next_ms
 from tests.support.waiting import until
 
@@ -359,6 +360,9 @@ async def test_undelivered_events_are_listed_and_delivered_again(system, client)
     assert (await client.get("/relay/undelivered", params={"sink": "nowhere"})).status_code == 422
     unsaid = await client.post("/relay/undelivered/redeliver")
     assert (unsaid.status_code, "all=true" in unsaid.json()["detail"]) == (422, True)
+    unserved = (await client.post("/relay/undelivered/redeliver", params={"run_id": "a"})).json()
+    assert (unserved["queued"], len(unserved["refused"])) == (0, 2)
+    await announce_relay(system.queue.redis, "eventapi")
     for _ in range(2):
         asked = await client.post("/relay/undelivered/redeliver", params={"run_id": "a"})
         assert (asked.status_code, asked.json()) == (202, {"queued": 2, "refused": {}})

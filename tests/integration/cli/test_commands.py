@@ -8,7 +8,7 @@ import pytest
 import redis as redis_py
 
 from holdfast.config import DatabaseSettings
-from holdfast.redis.keys import QueueKeys
+from holdfast.redis.keys import QueueKeys, member_key, members_key
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
 
@@ -17,6 +17,13 @@ from holdfast.store.open import open_store
 def store(redis_url):
     with redis_py.Redis.from_url(redis_url) as client:
         yield client
+
+
+def announce_relay(store, sinks):
+    """Have a relay that delivers to these sinks live, for whoever asks."""
+    store.hset(member_key("relay", "one"), mapping={"queues": "agent-queue", "sinks": sinks})
+    store.expire(member_key("relay", "one"), 600)
+    store.zadd(members_key(), {"relay:one": time.time() + 600})
 
 
 def test_a_run_is_submitted_and_listed(cli):
@@ -249,6 +256,9 @@ def test_undelivered_events_are_listed_and_delivered_again(cli, store):
     unsaid = cli("relay", "undelivered", "redeliver")
     assert (unsaid.code, "--all" in unsaid.err) == (2, True)
     assert cli("relay", "undelivered", "list", "--sink", "nowhere").code == 2
+    unserved = cli("relay", "undelivered", "redeliver", "--all")
+    assert (unserved.code, unserved.out, unserved.err.count("no relay serves sink eventapi")) == (1, "", 1)
+    announce_relay(store, "eventapi")
     assert cli("relay", "undelivered", "redeliver", "--run", "a").out == "1 events are delivered again\n"
     assert cli("relay", "undelivered", "redeliver", "--all", "--json").json == {"queued": 2, "refused": {}}
     assert "delivered again soon" in cli("relay", "undelivered", "list").out
@@ -257,6 +267,7 @@ def test_undelivered_events_are_listed_and_delivered_again(cli, store):
 def test_an_undelivered_event_that_cannot_be_delivered_again_is_named(cli, store):
     fields = {"run_id": "left", "event_id": "1-1", "sequence": "3", "type": "said", "sink": "webhook"}
     store.xadd(QueueKeys.of("agent-queue").undelivered, {**fields, "error": "no", "data": "1"})
+    announce_relay(store, "webhook")
     said = cli("relay", "undelivered", "redeliver", "--all")
     assert (said.code, said.out) == (1, "")
     assert "event 3 of run left can't be delivered again" in said.err

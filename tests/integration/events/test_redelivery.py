@@ -7,7 +7,8 @@ import json
 import pytest
 
 from holdfast.events.outbox import Outbox
-from holdfast.events.undelivered import Undelivered
+from holdfast.events.undelivered import Undelivered, served_sinks
+from holdfast.redis.members import Members
 from tests.support.events.event_receiver import Receiver
 from tests.support.events.relays import Outside
 from tests.support.waiting import until
@@ -205,3 +206,26 @@ async def test_an_event_of_which_nothing_was_kept_is_refused_once_its_run_has_le
     asked = await undelivered_of(outside).redeliver()
     assert asked.queued == 0
     assert "event 1 of run a" in next(iter(asked.refused.values()))
+
+
+async def test_an_event_for_a_sink_that_no_relay_serves_is_refused(redis, redis_settings, receiver):
+    """Fails if it is queued: it would wait for ever, and its run with it."""
+    members = Members(prefix="", heartbeat_seconds=30.0)
+    async with Outside(redis_settings) as outside:
+        undelivered = undelivered_of(outside)
+        await outside.run("a", webhook=receiver.url)
+        for sink in ("eventapi", "webhook"):
+            fields = {"run_id": "a", "event_id": "1-1", "sequence": "1", "type": "said", "sink": sink}
+            await redis.xadd(
+                outside.keys.undelivered, {**fields, "error": "no", "data": "1", "address": receiver.url}
+            )
+        assert await served_sinks(members, redis, "agent-queue") == frozenset()
+        outside.relay()
+        served = await until(lambda: served_sinks(members, redis, "agent-queue"))
+        assert served == {"webhook", "push"}
+        result = await undelivered.redeliver(served=served)
+        assert result.queued == 1
+        (problem,) = result.refused.values()
+        assert "no relay serves sink eventapi" in problem
+        await until(outside.undelivered, lambda left: [each["sink"] for each in left] == ["eventapi"])
+        assert await redis.zcard(outside.keys.outbox_lines("eventapi")) == 0

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.config import EventApiSettings, LeaseSettings, RedisSettings, RelaySettings, Settings
 from holdfast.redis.client import DISCONNECTS, connect
 from holdfast.redis.keys import QueueKeys
+from holdfast.redis.members import Member, Members
 from holdfast.services.connections import Connections
 from holdfast.services.relay import Relay
 from holdfast.telemetry.metrics import Metrics
@@ -135,6 +136,12 @@ class Outside:
     async def undelivered(self) -> list[dict[str, str]]:
         entries = await self.redis.xrange(self.keys.undelivered)
         return [{name.decode(): value.decode() for name, value in fields.items()} for _, fields in entries]
+
+
+async def announce_relay(redis: Any, *sinks: str, queue: str = "agent-queue") -> None:
+    """Have a relay that delivers to these sinks live, for whoever asks."""
+    members = Members(prefix="", heartbeat_seconds=PATIENCE_SECONDS)
+    await members.announce(redis, Member("relay", "relay-1", {"queues": queue, "sinks": ",".join(sinks)}))
 
 
 class RelayChild:
