@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.errors import NotFound
+from holdfast.redis.command import commands
 from holdfast.runs.run import Status
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 _LONGEST_QUESTION = 200
 _CHILDREN = 1000
 """How many waiting runs are searched for their parents."""
+_PAGE = 200
 _UNTAKEN_SECONDS = 1.0
 
 
@@ -33,14 +33,18 @@ async def parents_of_waiting_runs(queue: RunQueue, depth: Depth) -> int:
     if not depth.pending or depth.oldest_seconds < _UNTAKEN_SECONDS:  # a free slot takes a run at once
         return 0
     waiting = (await queue.list(status=Status.QUEUED, limit=_CHILDREN)).runs
-    parents = {run.parent for run in waiting if run.parent}
+    parents = sorted({run.parent for run in waiting if run.parent})
     if len(parents) < depth.pending:
         return 0
+    partitions = await queue.all_partitions()
     running = 0
-    for parent in parents:
-        with contextlib.suppress(NotFound):  # it has left, or is one of another queue
-            running += (await queue.get(parent)).status is Status.RUNNING
-    return running if running >= depth.pending else 0
+    for at in range(0, len(parents), _PAGE):
+        records = [each.keys.run(parent) for parent in parents[at : at + _PAGE] for each in partitions]
+        statuses = await commands(queue.redis, [("HGET", record, "status") for record in records])
+        running += sum(status == Status.RUNNING.encode() for status in statuses)
+        if running >= depth.pending:
+            return running
+    return 0
 
 
 def explain(
