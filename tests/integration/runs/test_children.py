@@ -56,7 +56,7 @@ async def waiting(system: System, many: int) -> list[str]:
 @pytest.mark.parametrize("partitions", [1, 3])
 async def test_a_child_whose_parents_hold_every_slot_is_told_so(redis, redis_settings, partitions):
     release = asyncio.Event()
-    async with System(redis_settings, slots=SLOTS, partitions=partitions) as system:
+    async with System(redis_settings, slots=SLOTS, partitions=partitions, ttl=30.0) as system:
         await system.worker(app_of(system, release))
         parents = [await system.submit("parent", "") for _ in range(SLOTS)]
         child, *_ = await waiting(system, SLOTS)
@@ -70,7 +70,7 @@ async def test_a_child_whose_parents_hold_every_slot_is_told_so(redis, redis_set
 
 async def test_a_run_that_waits_for_others_than_parents_is_not_told_so(redis, redis_settings):
     release = asyncio.Event()
-    async with System(redis_settings, slots=SLOTS) as system:
+    async with System(redis_settings, slots=SLOTS, ttl=30.0) as system:
         app = app_of(system, release)
 
         @app.agent
@@ -88,7 +88,7 @@ async def test_a_run_that_waits_for_others_than_parents_is_not_told_so(redis, re
 
 
 async def test_a_child_of_a_thread_knows_its_parent_too(redis, redis_settings):
-    async with System(redis_settings, slots=SLOTS) as system:
+    async with System(redis_settings, slots=SLOTS, ttl=30.0) as system:
         await system.worker(app_of(system, asyncio.Event()))
         parent = await system.submit("sync_parent", "the-child")
         await system.ended(parent)
