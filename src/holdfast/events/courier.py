@@ -152,7 +152,7 @@ class Courier:
                     line.sequence + 1,
                     last=number == len(events),
                     reason=reason,
-                    refusals=self._refusals_after(line, answer),
+                    rejections=self._rejections_after(line, answer),
                     origin=origin,
                 )
                 if not going_on:
@@ -172,7 +172,7 @@ class Courier:
                 again,
                 last=number == len(line.again),
                 reason=reason,
-                refusals=self._refusals_after(line, answer),
+                rejections=self._rejections_after(line, answer),
             ):
                 return
 
@@ -193,12 +193,12 @@ class Courier:
         _log.error("event given up", sink=line.sink, event_id=event.id, type=event.type, error=reason)
         return reason
 
-    def _refusals_after(self, line: Line, answer: Answer) -> int:
-        """How many refusals the line's next event begins with.
+    def _rejections_after(self, line: Line, answer: Answer) -> int:
+        """How many rejections the line's next event begins with.
 
         A receiver that rejects whatever it gets is not waited for again with each of the run's next events.
         """
-        return line.refusals if answer.verdict is Verdict.REJECTED and not self._sink.ours else 0
+        return line.rejections if answer.verdict is Verdict.REJECTED and not self._sink.ours else 0
 
     def _judge(self, line: Line, event: Event, answer: Answer, now: float) -> str:
         """Why the event is given up, if it is."""
@@ -209,7 +209,7 @@ class Courier:
         return given_up(
             answer,
             ours=self._sink.ours,
-            refusals=line.refusals,
+            refusals=line.rejections if answer.verdict is Verdict.REJECTED else line.refusals,
             event_at=event.at,
             failing_since=line.now - line.failing_seconds if line.failing_seconds else 0.0,
             now=now,
@@ -219,7 +219,7 @@ class Courier:
     async def _later(self, line: Line, event: Event, answer: Answer) -> None:
         pause = pause_seconds(self._settings, answer, tries=line.tries, refusals=line.refusals)
         refused = counts_as_refusal(answer, ours=self._sink.ours)
-        why = "refused" if refused else "failed"
+        why = answer.verdict.value if refused else "failed"
         if answer.kind == "busy":
             pause, why = answer.retry_after, "released"
         else:

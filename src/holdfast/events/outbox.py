@@ -38,10 +38,12 @@ UNDELIVERED_MOST: Final = 100_000
 """Undelivered events that are kept: the oldest leave first, so that a dead receiver can't fill Redis."""
 
 _CLAIM_MOST = 100
-_COUNT_MOST = 1000
+_COUNT_MOST = 100
 _RETRY_SECONDS = 0.2
 _LONGEST_REASON = 1000
 _LINE_FIELDS = 8
+_REJECTED = 1000
+"""Added to a line's count of refusals while it counts rejections, as in outbox_return.lua."""
 _AGAIN_FIELDS = 7
 
 _read_origin = msgspec.json.Decoder(Origin).decode
@@ -68,6 +70,9 @@ class Line(msgspec.Struct, kw_only=True):
     """Position in the feed of the last event that was dealt with."""
     tries: int
     refusals: int
+    """Times that its next event was refused; 0 if it was rejected last."""
+    rejections: int
+    """Times that its receiver rejected events; 0 if its next event was refused last."""
     failing_seconds: float
     """How long nothing has been delivered, by Redis TIME when it was claimed."""
     now: float
@@ -199,21 +204,22 @@ class Outbox:
         *,
         last: bool,
         reason: str = "",
-        refusals: int = 0,
+        rejections: int = 0,
         origin: Origin | None = None,
     ) -> bool:
         """Move past an event; False if the line is ours no more: all is delivered, or another has it.
 
         After the ``last`` event that we know, the line's events are those that follow, if there are any. The
-        next event begins with so many ``refusals``. An event that is given up is kept with its ``origin``.
+        next event begins with so many ``rejections``. An event that is given up is kept with its ``origin``.
         """
         given_up = reason[:_LONGEST_REASON]
         kept = msgspec.json.encode(origin) if reason and origin else b""
+        refusals = _packed(rejections)
         row = (line.run_id, line.sink, line.fence, event.id, sequence, given_up, int(last), refusals, kept)
         answer = await self._moves.add(row)
         if answer in (b"stale", b"done"):
             return False
-        line.sequence, line.refusals = sequence, refusals
+        line.sequence, line.refusals, line.rejections = sequence, 0, rejections
         if not reason:
             line.tries, line.failing_seconds = 0, 0.0
         if last:
@@ -221,22 +227,22 @@ class Outbox:
         return True
 
     async def redelivered(
-        self, line: Line, again: Redelivery, *, last: bool, reason: str = "", refusals: int = 0
+        self, line: Line, again: Redelivery, *, last: bool, reason: str = "", rejections: int = 0
     ) -> bool:
         """Move past an event that was delivered again or, with a ``reason``, given up again.
 
         False if the line is ours no more, as after the ``last`` one: who claims it next finds what is left.
         """
         given_up = reason[:_LONGEST_REASON]
-        row = (line.run_id, line.sink, line.fence, again.entry, given_up, int(last), refusals)
+        row = (line.run_id, line.sink, line.fence, again.entry, given_up, int(last), _packed(rejections))
         ours = await self._redelivered.add(row)
-        line.refusals = refusals
+        line.refusals, line.rejections = 0, rejections
         if not reason:
             line.tries, line.failing_seconds = 0, 0.0
         return ours
 
     async def put_back(self, line: Line, pause_seconds: float, *, why: str = "released") -> bool:
-        """Let a line go until it is due again: it ``failed``, was ``refused``, or is just released."""
+        """Let a line go until it is due again: it failed, was refused or rejected, or is just released."""
         row = (line.run_id, line.sink, line.fence, int(pause_seconds * 1000), why)
         return await self._returns.add(row)
 
@@ -307,7 +313,8 @@ def _line(
         fence=fence,
         sequence=sequence,
         tries=tries,
-        refusals=refusals,
+        refusals=refusals if refusals < _REJECTED else 0,
+        rejections=max(refusals - _REJECTED, 0),
         failing_seconds=failing_ms / 1000,
         now=now_ms / 1000,
         address=_text(address),
@@ -315,6 +322,10 @@ def _line(
         events=events or [],
         again=again or [],
     )
+
+
+def _packed(rejections: int) -> int:
+    return _REJECTED + rejections if rejections else 0
 
 
 def _events(flat: Sequence[bytes]) -> list[Event]:

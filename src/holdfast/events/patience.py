@@ -47,7 +47,8 @@ def given_up(
 ) -> str:
     """Why the event is given up after this answer, or nothing: it is tried again.
 
-    An event has ``patience`` seconds from when it happened, or its receiver began to fail if that was later.
+    ``refusals`` are the answers of the same kind before. An event has ``patience`` seconds from when it
+    happened, or its receiver began to fail if that was later.
     """
     match answer.verdict:
         case Verdict.IMPOSSIBLE:

@@ -11,6 +11,7 @@ import structlog
 from holdfast.config import QueueSettings
 from holdfast.events import notifications
 from holdfast.events.notifications import Notifications
+from holdfast.events.outbox import Outbox
 from holdfast.events.pace import Wakeup
 from holdfast.redis.client import connect_blocking
 from holdfast.runs.partition import Partition
@@ -109,3 +110,25 @@ async def test_a_channel_that_may_not_be_used_leaves_the_others_heard(redis, red
             assert len(tries) == 1
     finally:
         await redis.execute_command("ACL DELUSER", "partly")
+
+
+async def test_relays_are_told_of_lines_that_are_due_again(redis, redis_settings):
+    """Fails if a relay that stops, or has just learned where a run's events go, tells nobody."""
+    async with Outside(redis_settings, "http://127.0.0.1:9/") as outside, redis.pubsub() as pubsub:
+        outbox = Outbox(outside.keys, redis, owner="one", ttl_seconds=60, event_api=True)
+        await outside.run("a")
+        await outside.say("a", "submitted", announced=False)
+        await outbox.spread()
+        await pubsub.subscribe(outside.keys.outbox_notify)
+
+        async def heard():
+            message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=1.0)
+            return message and message["data"]
+
+        await outbox.route([("a", "", "")])
+        await until(heard, lambda word: word == b"routed")
+        await outbox.spread()
+        (line,) = (await outbox.claim("eventapi", 1)).lines
+        await outbox.put_back(line, 0)
+        await until(heard, lambda word: word == b"returned")
+        await outbox.aclose()

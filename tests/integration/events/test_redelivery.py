@@ -229,3 +229,24 @@ async def test_an_event_for_a_sink_that_no_relay_serves_is_refused(redis, redis_
         assert "no relay serves sink eventapi" in problem
         await until(outside.undelivered, lambda left: [each["sink"] for each in left] == ["eventapi"])
         assert await redis.zcard(outside.keys.outbox_lines("eventapi")) == 0
+
+
+async def test_a_claim_passes_over_a_bounded_number_of_events_that_are_not_kept_any_more(outside, receiver):
+    """Fails if one claim passes over all of them: no other command is executed meanwhile."""
+    await outside.run("a")
+    await outside.say("a", "submitted")
+    outbox = Outbox(outside.keys, outside.redis, owner="one", ttl_seconds=60, event_api=True)
+    await outbox.spread()
+    await outbox.route([("a", "", "")])
+    await outbox.spread()
+    waiting = outside.keys.redeliveries("eventapi", "a")
+    await outside.redis.zadd(waiting, {f"{number}-1": number for number in range(1, 5001)})
+    claimed = await outbox.claim("eventapi", 10)
+    assert (claimed.looked, claimed.lines) == (1, []), "the line waits for the next claim"
+    assert 0 < await outside.redis.zcard(waiting) < 5000
+    lines = []
+    while not lines:
+        lines = (await outbox.claim("eventapi", 10)).lines
+    assert [event.type for event in lines[0].events] == ["submitted"]
+    await outbox.put_back(lines[0], 0)
+    await outbox.aclose()

@@ -348,6 +348,19 @@ async def test_a_webhook_that_is_gone_is_given_up_at_once(redis, redis_settings,
         assert len(await outside.undelivered()) == 2
 
 
+async def test_rejections_do_not_count_as_refusals_of_the_event(redis, redis_settings, receiver):
+    """Fails if both have one count: the first 400 after a deployment's 404s would end the event."""
+    answers = [404] * 5 + [400] * 2 + [404] * 3
+    receiver.behave = lambda path, body: answers.pop(0) if answers else 204
+    async with Outside(redis_settings) as outside:
+        outside.relay()
+        await outside.run("a", webhook=receiver.url)
+        await outside.say("a", "submitted")
+        await outside.emptied()
+        assert await outside.undelivered() == []
+        assert (receiver.ids("a"), answers) == (["a/1"], [])
+
+
 @pytest.mark.parametrize("trouble", [401, 500, "reset"])
 async def test_a_receiver_that_becomes_unavailable_and_recovers_is_logged_once_each(
     outside, receiver, trouble, logged

@@ -1,8 +1,8 @@
 -- A line is the events of one run on their way to one sink. It stands in the sink's own set beside the outbox, by when to look;
 -- a line that is held has its lease's end there. Its state is in the run's record as `relay:<sink>`: fence, owner ('-' is
--- nobody), id and position of the last event dealt with, failed tries, refusals of the next event, and since when it fails
--- (ms, 0 = it does not). A run that has left has no record: a line of it has only events to deliver again, and its state is in
--- `<outbox>:departed` as `<sink> <run>`.
+-- nobody), id and position of the last event dealt with, failed tries, refusals of the next event (or 1000 and how often
+-- the receiver rejected it), and since when it fails (ms, 0 = it does not). A run that has left has no record: a line of it has
+-- only events to deliver again, and its state is in `<outbox>:departed` as `<sink> <run>`.
 local function lines_of(outbox, sink)
   return outbox .. ':' .. sink
 end

@@ -12,16 +12,19 @@
 local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, room, sink, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local REPLY_BYTES = 2097152
+local looks = 2000 -- undelivered events that one claim reads at most
 
 local lines = lines_of(outbox, sink)
 local now = now_ms()
 local rows, bytes = { now, 0, -1 }, 0
 
--- Add what a line delivers again: a page of it. What is not kept any more is passed over.
+-- Add what a line delivers again: a page of it. What is not kept any more is passed over. Returns the bytes, and whether there was
+-- nothing yet and may be more.
 local function add_redeliveries(run, row)
   local waiting, size, head = redeliveries_of(outbox, sink, run), 0, #row
   local ids = redis.call('ZRANGE', waiting, 0, PAGE - 1)
-  while ids[1] and #row == head do
+  while ids[1] and #row == head and looks > 0 do
+    looks = looks - #ids
     for _, id in ipairs(ids) do
       local kept = read_undelivered(undelivered, id)
       if not kept then
@@ -35,7 +38,7 @@ local function add_redeliveries(run, row)
     end
     ids = redis.call('ZRANGE', waiting, 0, PAGE - 1)
   end
-  return size
+  return size, ids[1] and #row == head
 end
 
 local function take(run)
@@ -48,7 +51,10 @@ local function take(run)
   local row = { 'again', run, line.fence, line.sequence, line.tries, line.refusals, string.format('%d', line.since),
     there and have[3] or '', there and have[2] or '' }
   local head = #row
-  bytes = bytes + add_redeliveries(run, row) -- guard: redeliveries-first
+  local size, unfinished = 0, false
+  size, unfinished = add_redeliveries(run, row) -- guard: redeliveries-first
+  if unfinished then return nil end -- the line stays due: the next claim goes on
+  bytes = bytes + size
   if #row == head and not there then
     redis.call('ZREM', lines, run)
     redis.call('HDEL', state, field)

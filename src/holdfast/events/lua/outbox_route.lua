@@ -14,4 +14,5 @@ for i = 1, #ARGV, 3 do
   end
   redis.call('ZADD', outbox, 0, ARGV[i])
 end
+redis.pcall('PUBLISH', outbox .. ':notify', 'routed') -- for the other relays, should the caller die before it looks again
 return there
