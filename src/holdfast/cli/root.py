@@ -51,6 +51,8 @@ COMMANDS: Final = {
 }
 _SERVICES: Final = frozenset({"api", "worker", "scheduler", "janitor", "relay", "host", "scaler"})
 _LONG: Final = _SERVICES | {"dev"}
+_SHORT: Final = frozenset({("api", "new-key"), ("relay", "undelivered")})
+"""Commands of a service that do one thing: a signal ends them half-way, which is no success."""
 
 
 class Service(Protocol):
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if cast("object", sys.stdout) is None:  # closed by whoever called us: the answer is not wanted
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for as long as we live
     try:
-        with _leaving_on_sigterm() if given[:1] and given[0] in _LONG else contextlib.nullcontext():
+        with _leaving_on_sigterm() if _runs_for_long(given) else contextlib.nullcontext():
             code = _call(given)
         sys.stdout.flush()
     except Terminated:
@@ -96,6 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(str(exc), given)
         return USAGE if isinstance(exc, InputError) else FAILED
     return code
+
+
+def _runs_for_long(given: Sequence[str]) -> bool:
+    return bool(given) and given[0] in _LONG and tuple(given[:2]) not in _SHORT
 
 
 @contextlib.contextmanager
