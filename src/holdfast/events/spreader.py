@@ -90,12 +90,13 @@ class Spreader:
     async def _round(self) -> float:
         now = asyncio.get_running_loop().time()
         announced, self._notified = self._notified or now >= self._expected_at, False
+        listening = self.wakeup.listening  # before the look: what was appended until then was not heard
         spread = await self._outbox.spread()
         # Of those that notify each other another one may have spread the run: its lines are for all of us.
         if spread.looked or announced:
             for courier in self._couriers:
                 courier.set()
-        if spread.looked and not announced and self.wakeup.listening:
+        if spread.looked and not announced and listening:
             self._pace.found_unannounced()
         self._expected_at = now if spread.looked else now + spread.due_seconds
         addresses = [(run.run_id, self._origins.learn(run)[1]) for run in spread.unrouted]

@@ -44,8 +44,8 @@ async def give_up(outside: Outside, receiver: Receiver, run: str, *ids: str, **m
 async def test_what_was_given_up_is_delivered_again_in_order_and_leaves_the_list(outside, receiver):
     running = outside.relay()
     await give_up(outside, receiver, "a", "a/2", "a/3", "a/5", client_id="acme")
-    asked = await undelivered_of(outside).redeliver(run_id="a")
-    assert (asked.queued, asked.refused) == (3, {})
+    result = await undelivered_of(outside).redeliver(run_id="a")
+    assert (result.queued, result.refused) == (3, {})
     await outside.emptied()
     assert receiver.ids("a") == ["a/2", "a/3", "a/5"]
     assert await outside.undelivered() == []
@@ -196,16 +196,16 @@ async def test_a_note_that_a_run_left_is_no_event_to_deliver(outside, receiver):
     await outside.redis.delete(outside.keys.run("a"), outside.keys.feed("a"))
     outside.relay()
     await outside.emptied()
-    asked = await undelivered_of(outside).redeliver()
-    assert (asked.queued, asked.refused) == (0, {})
+    result = await undelivered_of(outside).redeliver()
+    assert (result.queued, result.refused) == (0, {})
 
 
 async def test_an_event_of_which_nothing_was_kept_is_refused_once_its_run_has_left(outside):
     entry = {"run_id": "a", "event_id": "1-1", "sequence": "1", "type": "x", "sink": "eventapi", "error": "e"}
     await outside.redis.xadd(outside.keys.undelivered, {**entry, "data": "1"})
-    asked = await undelivered_of(outside).redeliver()
-    assert asked.queued == 0
-    assert "event 1 of run a" in next(iter(asked.refused.values()))
+    result = await undelivered_of(outside).redeliver()
+    assert result.queued == 0
+    assert "event 1 of run a" in next(iter(result.refused.values()))
 
 
 async def test_an_event_for_a_sink_that_no_relay_serves_is_refused(redis, redis_settings, receiver):

@@ -36,6 +36,14 @@ def rarely(monkeypatch):
     monkeypatch.setattr(pace, "_LOOK_SECONDS", 600.0)
 
 
+async def heard(outside: Outside) -> None:
+    """Wait until a relay listens and nothing is left to do: what comes then is announced to it."""
+    await until(
+        lambda: outside.redis.pubsub_numsub(outside.keys.outbox_notify), lambda counts: counts[0][1] >= 1
+    )
+    await outside.emptied()
+
+
 async def commands(redis) -> int:
     """How many commands the server has executed, those of scripts too."""
     stats = await redis.info("commandstats")
@@ -51,6 +59,7 @@ async def commands_a_second(redis, seconds: float = 4.0) -> float:
 async def test_an_idle_relay_makes_few_commands(redis, redis_settings, receiver):
     async with Outside(redis_settings, receiver.url, poll_seconds=POLL_SECONDS) as outside:
         outside.relay()
+        await heard(outside)
         await outside.run("a")
         await outside.say("a", "submitted")
         await until(lambda: receiver.ids("a") == ["a/1"])
@@ -132,9 +141,11 @@ async def test_a_relay_polls_where_events_are_not_announced(redis, redis_setting
     monkeypatch.setattr(pace, "_LOOK_SECONDS", 2.0)
     async with Outside(redis_settings, receiver.url, poll_seconds=POLL_SECONDS) as outside:
         outside.relay()
+        await heard(outside)
         await outside.run("a")
         await outside.say("a", "submitted", announced=False)
         await until(lambda: receiver.ids("a") == ["a/1"])
+        await heard(outside)
         monkeypatch.setattr(pace, "_LOOK_SECONDS", 600.0)
         for number in range(2, 5):
             await outside.say("a", "chunk", announced=False)

@@ -473,8 +473,8 @@ async def test_a_slow_server_is_not_taken_for_a_hanging_one(
     assert all(waited > min(2 * last, _CLAIM_MOST_SECONDS) for waited, last in released), released
 
 
-async def test_a_server_that_did_not_answer_a_claim_is_no_slow_one(proxied_settings, fault_proxy):
-    async with System(proxied_settings, slots=1, ttl=30.0) as system:
+async def test_a_server_that_did_not_answer_a_claim_is_no_slow_one(patient_settings, fault_proxy):
+    async with System(patient_settings, slots=1, ttl=30.0) as system:
         running = await system.worker(echo_app())
         (desk,) = running.process._desks
         await system.ended(await system.submit("echo", 1))
