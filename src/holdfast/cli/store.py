@@ -38,7 +38,7 @@ def show_store(json: options.Json = False, config: options.Config = None) -> Non
 
 @store.command("register")
 def register(json: options.Json = False, config: options.Config = None) -> None:
-    """Register the store of these settings; what runs remember stays in the one that was registered."""
+    """Register the store of these settings. Steps and state stay in the previous store."""
     registered, before, users = at_station(options.read_settings(config), _replace, start_server=True)
     if json:
         output.document({"registered": registered, "before": before, "users": users})
