@@ -16,8 +16,9 @@ from tests.support.waiting import until
 SLOTS = 2
 
 
-def app_of(system: System, release: asyncio.Event) -> App:
-    app = App("families")
+def app_of(system: System, release: asyncio.Event, parents: int = 1) -> App:
+    """Agents; parents submit their children once so many parents have begun, or a child would have a slot."""
+    app, begun = App("families"), asyncio.Barrier(parents)
 
     @app.agent
     async def child(value=None):
@@ -26,6 +27,7 @@ def app_of(system: System, release: asyncio.Event) -> App:
     @app.agent
     async def parent(queue):
         async with Client(settings=system.settings) as client:
+            await begun.wait()
             await client.submit("child", 1, queue=queue or None)
             await release.wait()
 
@@ -57,7 +59,7 @@ async def waiting(system: System, many: int) -> list[str]:
 async def test_a_child_whose_parents_hold_every_slot_is_told_so(redis, redis_settings, partitions):
     release = asyncio.Event()
     async with System(redis_settings, slots=SLOTS, partitions=partitions, ttl=30.0) as system:
-        await system.worker(app_of(system, release))
+        await system.worker(app_of(system, release, parents=SLOTS))
         parents = [await system.submit("parent", "") for _ in range(SLOTS)]
         child, *_ = await waiting(system, SLOTS)
         said = await until(lambda: because(system, child), lambda text: "submitted children" in text)
