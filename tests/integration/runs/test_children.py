@@ -49,10 +49,12 @@ async def because(system: System, run_id: str) -> str:
 
 
 async def waiting(system: System, many: int) -> list[str]:
-    found = await until(
-        lambda: system.queue.list(status=Status.QUEUED), lambda page: len(page.runs) == many, what="children"
-    )
-    return [run.id for run in found.runs]
+    """The children that wait, once there are so many; parents that wait to begin are none."""
+
+    async def children() -> list[str]:
+        return [run.id for run in (await system.queue.list(status=Status.QUEUED)).runs if run.agent == "child"]
+
+    return await until(children, lambda found: len(found) == many)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
