@@ -52,7 +52,9 @@ async def waiting(system: System, many: int) -> list[str]:
     """The children that wait, once there are so many; parents that wait to begin are none."""
 
     async def children() -> list[str]:
-        return [run.id for run in (await system.queue.list(status=Status.QUEUED)).runs if run.agent == "child"]
+        return [
+            run.id for run in (await system.queue.list(status=Status.QUEUED)).runs if run.agent == "child"
+        ]
 
     return await until(children, lambda found: len(found) == many)
 
