@@ -177,11 +177,6 @@ MISTAKES = [
         HISTORY,
     ),
     Mistake(
-        "what is acquired waits for its turn, too",
-        removed("acquired-leaves-waiting"),
-        HISTORY,
-    ),
-    Mistake(
         "every missed turn is run",
         instead("missed-turns-policy", 'at = _turn_after(schedule, ready)\nreturn at, 0, "turn"'),
         f"{OUTAGE}[4 s-frozen]",

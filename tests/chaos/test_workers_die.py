@@ -293,22 +293,23 @@ async def test_a_worker_leaves_without_the_threads_that_its_agents_left(system, 
     assert '"litter"' in worker.logged()
 
 
-async def test_a_worker_outlives_a_password_that_is_changed(start_valkey, ledger):
+async def test_a_worker_outlives_a_password_that_is_changed(start_valkey, ledger, tmp_path):
     """Fails if it is taken for a wrong setting: every worker died at once, and lost what it did."""
-    server = start_valkey(append_only=False)
+    server, gate = start_valkey(append_only=False), tmp_path / "gate"
     async with (
         Redis.from_url(server.tcp_url) as root,
         System(RedisSettings(url=server.tcp_url), slots=4, ttl=20.0) as system,
         fleet_of(system, ledger) as fleet,
     ):
         worker = await fleet.start("first")
-        run_id = await system.submit("work", 2.0)
+        run_id = await system.submit("gated", str(gate))
         await begun(ledger, run_id)
         await root.config_set("requirepass", "another")
         await root.execute_command("AUTH", "another")
         await root.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         await until(lambda: "refuses our password" in worker.logged())
         await root.config_set("requirepass", "")
+        gate.touch()
         run = await system.ended(run_id)
         assert (run.status, run.attempt) == (Status.SUCCEEDED, 1)
         assert worker.process.poll() is None

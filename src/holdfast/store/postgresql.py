@@ -33,7 +33,7 @@ _SETTING: Final = "database.url (DATABASE_URL)"
 _LOCK: Final = 0x686F6C6466617374  # "holdfast"
 _MIGRATE_SECONDS: Final = 600.0
 _PATIENCE_SECONDS: Final = 1.0
-"""How long the pool tries before it is asked again; its own pauses grow to minutes."""
+"""How long the pool tries before an operation asks it again; its own pauses grow to minutes."""
 _IDLE_SECONDS: Final = 1.0
 """A connection that was used a moment ago is not asked whether it lives: that would double each operation."""
 _AWAY: Final = (
@@ -102,7 +102,7 @@ class PostgresEngine:
         """Return the numbers of the migrations that the database has."""
 
         async def ask() -> set[int]:
-            async with self._pool.connection() as connection:
+            async with self._pool.connection(timeout=self._timeout) as connection:
                 try:
                     return {row[0] for row in await (await connection.execute(APPLIED)).fetchall()}
                 except psycopg.errors.UndefinedTable:
@@ -162,7 +162,7 @@ class PostgresEngine:
             return answer
 
     async def _migrate(self) -> list[str]:
-        async with self._pool.connection() as connection, connection.transaction():
+        async with self._pool.connection(timeout=self._timeout) as connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             await connection.execute(CREATE_TABLE)
             applied = [row[0] for row in await (await connection.execute(APPLIED)).fetchall()]

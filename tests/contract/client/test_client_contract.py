@@ -142,12 +142,12 @@ def _result_at_once(face, run_id):
         return client.handle(run_id).result(timeout=0)
 
 
-@pytest.mark.parametrize("patience", [-1, "-1s", timedelta(seconds=-1), "soon", math.nan, True])
-async def test_a_patience_that_is_no_duration_is_the_callers_mistake(client, patience):
-    with pytest.raises(InputError, match="timeout"):
-        await client.handle("a").result(timeout=patience)
-    with pytest.raises(InputError, match="timeout"):
-        await client.agents.ask("a", 1, timeout=patience)
+async def test_a_patience_that_is_no_duration_is_the_callers_mistake(client, subtests):
+    for patience in (-1, "-1s", timedelta(seconds=-1), "soon", math.nan, True):
+        with subtests.test(repr(patience)), pytest.raises(InputError, match="timeout"):
+            await client.handle("a").result(timeout=patience)
+        with subtests.test(f"ask {patience!r}"), pytest.raises(InputError, match="timeout"):
+            await client.agents.ask("a", 1, timeout=patience)
 
 
 async def test_cancelling_the_waiting_does_not_cancel_the_run(client):
@@ -303,11 +303,11 @@ async def _types(handle):
     return [event.type async for event in handle.events()]
 
 
-@pytest.mark.parametrize("after", ["yesterday", "1-", "1-0\r\nX-Header: 1", ""])
-async def test_what_can_not_be_an_events_id_is_refused(client, after):
+async def test_what_can_not_be_an_events_id_is_refused(client, subtests):
     handle = await client.submit("echo", 1)
-    with pytest.raises(InputError, match="after"):
-        await anext(handle.events(after=after))
+    for after in ("yesterday", "1-", "1-0\r\nX-Header: 1", ""):
+        with subtests.test(repr(after)), pytest.raises(InputError, match="after"):
+            await anext(handle.events(after=after))
 
 
 async def test_events_of_nobody_are_not_found(client):
@@ -325,17 +325,16 @@ async def test_leaving_the_events_early_leaves_nothing_behind(client, worker, sy
     assert await client.cancel(handle.run_id) == "requested"
 
 
-@pytest.mark.parametrize(
-    "run_id", ["a/b", "a?b#c", "100%25", "..", "a+b&c=d", "{x}:'\"", "é".encode().hex(), "a/result/b"]
-)
-async def test_an_id_may_hold_any_printable_character(client, worker, run_id):
-    handle = await client.submit("echo", 1, run_id=run_id)
-    assert handle.run_id == run_id
-    assert await handle.result(timeout=PATIENCE_SECONDS) == 1
-    assert (await client.handle(run_id).run()).id == run_id
-    assert (await anext(handle.events())).type == "submitted"
-    with pytest.raises(Conflict):
-        await client.cancel(run_id)
+async def test_an_id_may_hold_any_printable_character(client, worker, subtests):
+    for run_id in ("a/b", "a?b#c", "100%25", "..", "a+b&c=d", "{x}:'\"", "é".encode().hex(), "a/result/b"):
+        with subtests.test(run_id):
+            handle = await client.submit("echo", 1, run_id=run_id)
+            assert handle.run_id == run_id
+            assert await handle.result(timeout=PATIENCE_SECONDS) == 1
+            assert (await client.handle(run_id).run()).id == run_id
+            assert (await anext(handle.events())).type == "submitted"
+            with pytest.raises(Conflict):
+                await client.cancel(run_id)
 
 
 # -- submitting
@@ -437,13 +436,14 @@ async def test_each_of_many_has_its_handle_or_its_error_in_order(client):
     assert [(await handle.run()).input for handle in answers] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
-async def test_nothing_is_sent_if_one_of_many_can_not_be_a_request(client, system, mistake):
+async def test_nothing_is_sent_if_one_of_many_can_not_be_a_request(client, system, subtests):
     """Fails if those before it are accepted, and their handles lost."""
-    with pytest.raises(InputError) as caught:
-        await client.submit_many([{"agent": "echo"}, {"agent": "echo", "queue": "even"}, mistake])
-    assert caught.value.__notes__ == ["it is number 3 of 3 requests; nothing was sent"]
-    assert (await system.queue.depth()).depth == 0
+    for mistake in MISTAKES:
+        with subtests.test(str(mistake)):
+            with pytest.raises(InputError) as caught:
+                await client.submit_many([{"agent": "echo"}, {"agent": "echo", "queue": "even"}, mistake])
+            assert caught.value.__notes__ == ["it is number 3 of 3 requests; nothing was sent"]
+            assert (await system.queue.depth()).depth == 0
 
 
 async def test_each_of_many_has_its_error_if_the_system_is_away(face):
@@ -484,82 +484,82 @@ async def test_a_queue_that_is_closed_says_why(client, system):
     assert "is draining (moving);" in str(refused)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"agent": ""}, "agent"),
-        ({"agent": 7}, "agent"),
-        ({"input": object()}, "echo"),
-        ({"input": {1j: 2}}, "input for agent 'echo'"),
-        ({"metadata": {"k": object()}}, "metadata for agent 'echo'"),
-        ({"logger_context": {"k": object()}}, "logger_context for agent 'echo'"),
-        ({"client_id": "\ud800"}, "client_id for agent 'echo'"),
-        ({"run_id": "two words"}, "run_id"),
-        ({"run_id": "x" * 300}, "run_id"),
-        ({"run_id": 5}, "run_id"),
-        ({"run_id": "a", "correlation_id": "b"}, "correlation_id"),
-        ({"idempotency_key": "ключ"}, "idempotency_key"),
-        ({"priority": "urgent"}, "urgent"),
-        ({"delay": -1}, "delay"),
-        ({"delay": "soon"}, "soon"),
-        ({"delay": math.inf}, "delay"),
-        ({"delay": None}, "delay"),
-        ({"delay": "100000d"}, "delay"),
-        ({"timeout": 0}, "timeout"),
-        ({"timeout": "never"}, "never"),
-        ({"thread_id": None}, "thread_id"),
-        ({"metadata": {1: 2}}, "metadata"),
-        ({"metadata": "x"}, "metadata must be a mapping"),
-        ({"push": "http://x"}, "push must be a mapping"),
-        ({"webhook": "ftp://x"}, "webhook must be an http:// or https:// URL .* got 'ftp://x'"),
-        ({"webhook": "http://"}, "webhook must be"),
-        ({"webhook": "http://x\n"}, "webhook must be"),
-        ({"webhook": "http://x/" + "y" * 2048}, "webhook must be"),
-        ({"push": {"url": "x"}}, "push.url must be an http:// or https:// URL"),
-        ({"push": {"url": object()}}, "push.url must be"),
-        ({"push": {"token": "t"}}, "push.url must be"),
-        ({"push": {"url": "http://x", "token": "two words"}}, "push.token must be"),
-        ({"push": {"url": "http://x", "tokn": "t"}}, "push has 'tokn', which is not one of url, token"),
-        ({"queue": "two words"}, "queue"),
-        ({"queue": 7}, "queue must be text, got 7"),
-        ({"queue": "{a}{b}"}, "queue"),
-    ],
-)
-async def test_what_can_not_be_accepted_is_named(client, options, named):
-    request = {"agent": "echo", **options}
-    with pytest.raises(InputError, match=named):
-        await client.submit(**request)
+REFUSED = [
+    ({"agent": ""}, "agent"),
+    ({"agent": 7}, "agent"),
+    ({"input": object()}, "echo"),
+    ({"input": {1j: 2}}, "input for agent 'echo'"),
+    ({"metadata": {"k": object()}}, "metadata for agent 'echo'"),
+    ({"logger_context": {"k": object()}}, "logger_context for agent 'echo'"),
+    ({"client_id": "\ud800"}, "client_id for agent 'echo'"),
+    ({"run_id": "two words"}, "run_id"),
+    ({"run_id": "x" * 300}, "run_id"),
+    ({"run_id": 5}, "run_id"),
+    ({"run_id": "a", "correlation_id": "b"}, "correlation_id"),
+    ({"idempotency_key": "ключ"}, "idempotency_key"),
+    ({"priority": "urgent"}, "urgent"),
+    ({"delay": -1}, "delay"),
+    ({"delay": "soon"}, "soon"),
+    ({"delay": math.inf}, "delay"),
+    ({"delay": None}, "delay"),
+    ({"delay": "100000d"}, "delay"),
+    ({"timeout": 0}, "timeout"),
+    ({"timeout": "never"}, "never"),
+    ({"thread_id": None}, "thread_id"),
+    ({"metadata": {1: 2}}, "metadata"),
+    ({"metadata": "x"}, "metadata must be a mapping"),
+    ({"push": "http://x"}, "push must be a mapping"),
+    ({"webhook": "ftp://x"}, "webhook must be an http:// or https:// URL .* got 'ftp://x'"),
+    ({"webhook": "http://"}, "webhook must be"),
+    ({"webhook": "http://x\n"}, "webhook must be"),
+    ({"webhook": "http://x/" + "y" * 2048}, "webhook must be"),
+    ({"push": {"url": "x"}}, "push.url must be an http:// or https:// URL"),
+    ({"push": {"url": object()}}, "push.url must be"),
+    ({"push": {"token": "t"}}, "push.url must be"),
+    ({"push": {"url": "http://x", "token": "two words"}}, "push.token must be"),
+    ({"push": {"url": "http://x", "tokn": "t"}}, "push has 'tokn', which is not one of url, token"),
+    ({"queue": "two words"}, "queue"),
+    ({"queue": 7}, "queue must be text, got 7"),
+    ({"queue": "{a}{b}"}, "queue"),
+]
 
 
-@pytest.mark.parametrize("value", ["high", 1, None])
-async def test_a_word_that_does_not_exist_is_a_type_error_that_tells_those_that_do(client, value):
+async def test_what_can_not_be_accepted_is_named(client, subtests):
+    for options, named in REFUSED:
+        with subtests.test(str(options)[:80]), pytest.raises(InputError, match=named):
+            await client.submit(**{"agent": "echo", **options})
+
+
+async def test_a_word_that_does_not_exist_is_a_type_error_that_tells_those_that_do(client, subtests):
     """Fails if what is said depends on what the word was given."""
-    with pytest.raises(TypeError, match=r"no option 'prority': it has agent, input, .* priority,"):
-        await client.submit("echo", prority=value)
+    told = r"no option 'prority': it has agent, input, .* priority,"
+    for value in ("high", 1, None):
+        with subtests.test(repr(value)), pytest.raises(TypeError, match=told):
+            await client.submit("echo", prority=value)
 
 
-@pytest.mark.parametrize(
-    ("request_", "named"),
-    [
-        ("a", "a request must be a mapping with the words of submit, got 'a'"),
-        (None, "mapping .* got None"),
-        ({"agent": "echo", "prority": "high"}, r"no option 'prority': it has agent, input, .* priority,"),
-        ({"agent": "echo", "prority": 1}, "no option 'prority'"),
-        ({"agent": "echo", 7: 1}, "no option 7"),
-        ({"input": 1}, "agent"),
-        ({"agent": "echo", "queue": 7}, "queue must be text, got 7"),
-        ({"agent": "echo", "queue": ["a"]}, "queue must be text"),
-    ],
-)
-async def test_a_request_among_many_that_is_none_is_named(client, request_, named):
-    with pytest.raises(InputError, match=named):
-        await client.submit_many([request_])
+NO_REQUESTS = [
+    ("a", "a request must be a mapping with the words of submit, got 'a'"),
+    (None, "mapping .* got None"),
+    ({"agent": "echo", "prority": "high"}, r"no option 'prority': it has agent, input, .* priority,"),
+    ({"agent": "echo", "prority": 1}, "no option 'prority'"),
+    ({"agent": "echo", 7: 1}, "no option 7"),
+    ({"input": 1}, "agent"),
+    ({"agent": "echo", "queue": 7}, "queue must be text, got 7"),
+    ({"agent": "echo", "queue": ["a"]}, "queue must be text"),
+]
 
 
-@pytest.mark.parametrize("run_id", ["", "two words", "é"])
-async def test_what_can_not_be_a_run_id_is_refused(client, run_id):
-    with pytest.raises(InputError, match="run_id"):
-        client.handle(run_id)
+async def test_a_request_among_many_that_is_none_is_named(client, subtests):
+    for request, named in NO_REQUESTS:
+        with subtests.test(str(request)), pytest.raises(InputError, match=named):
+            await client.submit_many([request])
+
+
+async def test_what_can_not_be_a_run_id_is_refused(client, subtests):
+    for run_id in ("", "two words", "é"):
+        with subtests.test(repr(run_id)), pytest.raises(InputError, match="run_id"):
+            client.handle(run_id)
 
 
 # -- connections

@@ -120,9 +120,17 @@ class System:
             self._folder.cleanup()
             await self._connections.__aexit__(None, None, None)
 
-    async def worker(self, app: App, name: str = "", **changes: Any) -> RunningWorker:
-        named = msgspec.structs.replace(self.settings.worker, name=name, **changes)
-        running = RunningWorker(msgspec.structs.replace(self.settings, worker=named), app)
+    async def worker(
+        self, app: App, name: str = "", *, timeout_seconds: float | None = None, **changes: Any
+    ) -> RunningWorker:
+        """Start a worker; ``timeout_seconds`` is its queue's, the changes are of its own settings."""
+        worker, queue = self.settings.worker, self.settings.queue
+        settings = msgspec.structs.replace(
+            self.settings,
+            worker=msgspec.structs.replace(worker, name=name, **changes),
+            queue=msgspec.structs.replace(queue, timeout_seconds=timeout_seconds or queue.timeout_seconds),
+        )
+        running = RunningWorker(settings, app)
         self.workers.append(running)
         return await running.ready()
 

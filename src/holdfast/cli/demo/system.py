@@ -135,7 +135,8 @@ class System:
             "lease": {"ttl_seconds": LEASE_SECONDS},
             "worker": {"drain_seconds": DRAIN_SECONDS, "heartbeat_seconds": 1.0},
             "queue": {"slots": SLOTS, "backoff": {"base_seconds": 0.4}},
-            "database": {"path": str(self.folder / "holdfast.sqlite")},
+            # The disk may still be busy with what was installed a moment ago.
+            "database": {"path": str(self.folder / "holdfast.sqlite"), "timeout_seconds": 30.0},
             "event_api": {"url": self.receiver.url},
             "relay": {"retry_first_seconds": 0.2, "retry_most_seconds": 1.0, "breaker_seconds": 0.5},
             "api": {"port": 0, "linger_seconds": 0.0, "drain_seconds": 1.0},
