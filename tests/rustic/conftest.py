@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Rustic's thread for a client looks for its queue once more after the client has left.
     config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnhandledThreadExceptionWarning")
     session = contextlib.ExitStack()
-    session.enter_context(forked.templates())
+    session.enter_context(forked.templates(config.args))
     config.add_cleanup(session.close)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import gc
 import importlib
 import inspect
@@ -57,8 +58,16 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
         "pydantic_ai.models.function",
         "pytest",
     ),
+    "tests": (),
 }
-"""What each template has imported. The processes of pytest-xdist are forked from the second one."""
+"""What each template has imported. The last one is forked from the one before it and has imported the session's tests;
+the processes of pytest-xdist are forked from it."""
+
+_ARGUMENTS = "arguments"
+"""The file that tells the template of the tests what the session's pytest was asked to run."""
+
+_started: list[subprocess.Popen[Any]] = []
+"""Templates that were forked: they end when nobody has these any more."""
 
 _LARGEST_REQUEST = 1 << 20
 
@@ -148,10 +157,11 @@ def _folder() -> Path:
 
 
 @contextlib.contextmanager
-def templates() -> Iterator[None]:
-    """For a whole pytest session: where its templates listen. They end when this process does."""
+def templates(arguments: Sequence[str]) -> Iterator[None]:
+    """For a whole pytest session with these arguments: where its templates listen. They end when this process does."""
     with tempfile.TemporaryDirectory(prefix="hf", ignore_cleanup_errors=True) as folder:
         (Path(folder) / "pid").write_text(str(os.getpid()))
+        (Path(folder) / _ARGUMENTS).write_text(json.dumps(list(arguments)))
         before = os.environ.get(FOLDER)
         os.environ[FOLDER] = folder
         try:
@@ -167,7 +177,7 @@ def _connected(name: str) -> socket.socket:
     address = str(_folder() / name)
     with contextlib.suppress(OSError):
         return _connect(address)
-    with (_folder() / "lock").open("w") as lock:
+    with (_folder() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with contextlib.suppress(OSError):
             return _connect(address)
@@ -188,8 +198,10 @@ def _connect(address: str) -> socket.socket:
 
 def _start(name: str) -> None:
     """Start a template and return when it listens; what it prints is in its log."""
+    is_forked = name == "tests"
+    start = functools.partial(Popen, template="frameworks") if is_forked else subprocess.Popen
     with (_folder() / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
+        process = start(
             [sys.executable, "-m", "tests.support.processes.forked", str(_folder()), name],
             cwd=ROOT,
             # gRPC's own handlers of a fork would wait for threads that a template does not have.
@@ -202,8 +214,11 @@ def _start(name: str) -> None:
     with process.stdout as ready:
         if ready.readline() != b"ready\n":
             raise AssertionError((_folder() / f"{name}.log").read_text())
-    # It ends with the session's first pytest process, which may not be this one.
-    process.returncode = 0
+    if is_forked:
+        _started.append(process)
+    else:
+        # It ends with the session's first pytest process, which may not be this one.
+        process.returncode = 0
 
 
 class _Template:
@@ -338,6 +353,14 @@ def _run(arguments: list[str]) -> None:
         raise SystemExit(f"a forked program is started by -c or -m, not by {kind}")
 
 
+def _import_tests(arguments: list[str]) -> None:
+    """Import what a pytest with these arguments collects, as it would: with its ``assert`` that explains itself."""
+    import pytest
+
+    with contextlib.redirect_stdout(sys.stderr):
+        pytest.main(["--collect-only", "-qq", "-n0", *arguments])
+
+
 def _main(folder: str, name: str) -> None:
     for module in TEMPLATES[name]:
         try:
@@ -346,6 +369,8 @@ def _main(folder: str, name: str) -> None:
             # Rustic AI's environment has hosts, but not all that the other processes need.
             if (exc.name or "").partition(".")[0] in {"holdfast", "tests"}:
                 raise
+    if name == "tests":
+        _import_tests(json.loads((Path(folder) / _ARGUMENTS).read_text()))
     gc.collect()
     gc.freeze()
     request = _Template(Path(folder), name).serve()
