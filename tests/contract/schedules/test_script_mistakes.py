@@ -247,6 +247,11 @@ MISTAKES = [
         f"{C}::test_c20_nothing_starves_behind_urgent_ones",
     ),
     Mistake(
+        "what is brought back from nowhere still has its last holder",
+        removed("restored-has-no-owner"),
+        f"{P}::test_p2_after_a_repair_each_schedule_is_in_its_place_again_whatever_was_done_to_it",
+    ),
+    Mistake(
         "an acquired schedule stays in waiting",
         removed("acquired-leaves-waiting"),
         f"{P}::test_p1_after_every_step_each_schedule_is_in_exactly_one_place",

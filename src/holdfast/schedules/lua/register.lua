@@ -37,7 +37,7 @@ local function register(at)
   local old = redis.call('HGET', definitions, name)
   local waits = redis.call('ZSCORE', waiting, name)
   local busy = redis.call('ZSCORE', leases, name) or redis.call('ZSCORE', working, name)
-  local have = read_record(record, 'trigger', 'paused_since', 'cadence', 'done', 'revision')
+  local have = read_record(record, 'trigger', 'paused_since', 'cadence', 'done', 'revision', 'owner', 'fence')
   -- guard: register-newer-revision
   if outdated(revision, have[5]) or (old and old ~= spec and revision ~= '' and revision == have[5]) then return 'stale' end
   if revision ~= '' then revise(record, revision, have[5]) end
@@ -55,6 +55,10 @@ local function register(at)
     redis.call('ZADD', priorities, priority, name)
   elseif old then
     redis.call('ZREM', priorities, name)
+  end
+  -- Somebody took it out of every set: if it ran, its holder has lost it.
+  if old and not placed and have[6] and have[6] ~= '' then
+    redis.call('HSET', record, 'fence', raise_fence(have[7], now_us()), 'owner', '') -- guard: restored-has-no-owner
   end
   if not old or (have[1] and have[1] ~= trigger) then -- guard: register-keeps-turn
     move(record, name, first, have, busy, waits)
