@@ -40,8 +40,8 @@ ifneq ($(shell mkdir -p "$$HOME/.cache" 2>/dev/null && test -w "$$HOME/.cache" &
 export UV_CACHE_DIR ?= $(CURDIR)/.tools/cache
 endif
 
-# What was installed is written to the disk first: a database that is to be on the disk would wait for all of it.
-WRITTEN := sync -f . 2>/dev/null || true
+# Flush the installed files to the disk first; otherwise a test's fsync waits for all of them.
+FLUSH_DISK := sync -f . 2>/dev/null || true
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -96,7 +96,7 @@ docs: $(SYNCED) ## Write the generated pages of docs/reference
 # What can't be fetched here is no reason not to test the rest: the tests end with what they left out, and why.
 fetched: $(SYNCED)
 	@$(FETCH) || true
-	@$(WRITTEN)
+	@$(FLUSH_DISK)
 
 tools: $(SYNCED) ## Fetch what some tests need beside .venv (make test does this by itself)
 	@$(FETCH)
@@ -125,7 +125,7 @@ $(SYNCED): pyproject.toml uv.lock | $(UV)
 	@echo "Setting up .venv (the first time takes about 20 seconds) ..."
 	@rm -f .venv/.synced-*
 	@$(UV) sync --extra dev --locked -q $(if $(NAMED),--python "$(PYTHON)",$(if $(wildcard $(PY)),,--python "$(PYTHON)"))
-	@$(WRITTEN)
+	@$(FLUSH_DISK)
 	@touch $@
 
 $(UV):

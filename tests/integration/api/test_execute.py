@@ -143,7 +143,7 @@ async def test_private_webhooks_can_be_allowed(system, api):
         (b'{"agent_id": "a", "webhook": "ftp://x"}', "webhook must be an http:// or https:// URL"),
         (b'{"agent_id": "a", "input": 1e999}', "input"),
         (b'{"agent_id": "a", "input": "\xff"}', "body"),
-        (b'{"agent_id": "a", "input": ' + b"[" * 5000 + b"]" * 5000 + b"}", "body"),
+        (b'{"agent_id": "a", "input": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "body"),
         (b'{"agent_id": "a", "action": "RESUME"}', "correlation_id"),
     ],
 )

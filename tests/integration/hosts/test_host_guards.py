@@ -336,7 +336,7 @@ async def test_a_direct_caller_is_told_that_the_agent_is_just_being_stopped(host
 
 
 async def test_documents_that_are_nested_too_deeply_are_refused(host, registry):
-    nested = b'{"agent_spec": ' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}"
+    nested = b'{"agent_spec": ' + b'{"a":' * 20_000 + b"1" + b"}" * 20_000 + b"}"
     deep = msgspec.structs.replace(agent(), payload=nested)
     wanted = await registry.want(deep)
     with pytest.raises(InputError, match="nested too deeply"):

@@ -67,7 +67,7 @@ _ARGUMENTS = "arguments"
 """The file that tells the template of the tests what the session's pytest was asked to run."""
 
 _started: list[subprocess.Popen[Any]] = []
-"""Templates that were forked: they end when nobody has these any more."""
+"""Forked templates. Each of them ends when the process that holds its Popen does."""
 
 _LARGEST_REQUEST = 1 << 20
 
@@ -358,7 +358,9 @@ def _import_tests(arguments: list[str]) -> None:
     import pytest
 
     with contextlib.redirect_stdout(sys.stderr):
-        pytest.main(["--collect-only", "-qq", "-n0", *arguments])
+        pytest.main(
+            ["--collect-only", "-qq", "-n0", "-p", "no:pytest_rerunfailures", *arguments]
+        )  # it has a thread
 
 
 def _main(folder: str, name: str) -> None:
@@ -371,6 +373,12 @@ def _main(folder: str, name: str) -> None:
                 raise
     if name == "tests":
         _import_tests(json.loads((Path(folder) / _ARGUMENTS).read_text()))
+        threads = sorted(
+            path.joinpath("comm").read_text().strip() for path in Path("/proc/self/task").iterdir()
+        )
+        assert len(threads) == 1, (
+            f"a test module starts a thread when it is imported, so no process can be forked: {threads}"
+        )
     gc.collect()
     gc.freeze()
     request = _Template(Path(folder), name).serve()

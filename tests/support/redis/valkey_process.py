@@ -92,7 +92,7 @@ class ValkeyProcess:
             return [str(file), "--sentinel"]
         return [
             *("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket_path)),
-            # What was answered is in the file, whoever kills the process; nothing waits for the disk.
+            # A reply is sent after the write to the file, so a killed server loses nothing; no test waits for fsync.
             *("--dir", str(self.directory), "--save", "", "--appendfsync", "no"),
             *self._options,
         ]
