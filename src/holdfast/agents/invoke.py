@@ -208,8 +208,14 @@ class Invocation:
         """Run the agent with its log fields and its span; both end with this task."""
         info = self._ctx.info
         run_context.set(info.log_context())
-        with run_span(f"run {info.agent_id}", info.trace, {"holdfast.run_id": info.run_id}) as span:
-            outcome = await self._outcome()
+        attributes = {"holdfast.run_id": info.run_id, "holdfast.attempt": info.attempt}
+        with run_span(f"run {info.agent_id}", info.trace, attributes) as span:
+            try:
+                outcome = await self._outcome()
+            except asyncio.CancelledError:
+                if isinstance(self._stopped, TimedOut):
+                    mark_failed(span, "timed out")
+                raise
             if isinstance(outcome, Failed) and self._stopped is None:
                 mark_failed(span, outcome.failure.message)
             return outcome

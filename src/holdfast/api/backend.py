@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-    from starlette.types import Scope
-
     from holdfast.agents.app import App
     from holdfast.api.unserved import UnservedQueues
     from holdfast.config import Settings
@@ -51,8 +49,8 @@ class Backend:
     store: StoreDoor
     metrics: Callable[[str], Answer]
     """What /metrics answers to an Accept header."""
-    count: Callable[[Scope, int, float], None]
-    """Counts a request: its scope, its status and its seconds."""
+    count: Callable[[str, int, float], None]
+    """Counts a request: its route, its status and its seconds."""
     streams: Callable[[int], None]
     """Counts open event streams: one more, one less."""
     unserved: UnservedQueues

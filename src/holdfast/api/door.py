@@ -10,11 +10,14 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from holdfast.api import problems
 from holdfast.api.auth import Denied
+from holdfast.api.tracing import trace_of
 from holdfast.telemetry.logs import get_logger, run_context
+from holdfast.telemetry.traces import record_response, request_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,9 +25,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from holdfast.api.auth import Caller, Keyring
+    from holdfast.telemetry.traces import Span
 
 PUBLIC: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
 """Probes have no keys, and the description of the API is no secret."""
+
+_UNTRACED: Final = PUBLIC | {"/metrics"}
+"""Probes and scrapes would be most of all traces."""
 
 _LONGEST_LENGTH = 18
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -52,7 +59,7 @@ class Door:
         max_body_bytes: int,
         redis_url: str,
         closing: Callable[[], bool],
-        count: Callable[[Scope, int, float], None],
+        count: Callable[[str, int, float], None],
         express: Mapping[tuple[str, str], ASGIApp],
     ) -> None:
         self._app = app
@@ -68,6 +75,13 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["path"] in _UNTRACED:
+            await self._serve(scope, receive, send, None)
+            return
+        with request_span(scope["method"], lambda: trace_of(Headers(scope=scope))) as span:
+            await self._serve(scope, receive, send, span)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, span: Span | None) -> None:
         started = time.perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
@@ -100,11 +114,17 @@ class Door:
             )
             await response(scope, visit.receive, visit.send)
         finally:
-            seconds = time.perf_counter() - started
-            self._count(scope, visit.status, seconds)
+            seconds, route = time.perf_counter() - started, self._route(scope)
+            self._count(route or "other", visit.status, seconds)
+            record_response(span, scope["method"], route, visit.status)
             _log.debug(
                 "request", method=scope["method"], path=scope["path"], status=visit.status, seconds=seconds
             )
+
+    def _route(self, scope: Scope) -> str:
+        """The route that a request took, for counts and spans, '' if none: a path as such may be anything."""
+        path: str = getattr(scope.get("route"), "path", "")
+        return path or (scope["path"] if (scope["method"], scope["path"]) in self._express else "")
 
 
 class _Visit:

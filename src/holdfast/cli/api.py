@@ -34,12 +34,15 @@ def run(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     from holdfast.agents.loader import load_app
     from holdfast.config import load
+    from holdfast.telemetry import traces
 
     settings = _placed(load(given.config).settings, given.host, given.port)
     with needs_extra("the API", "api"):
         from holdfast.services.api import run_api
     with serving(settings, json=given.json) as settings:
-        return run_api(settings, load_app(given.app) if given.app else None)
+        app = load_app(given.app) if given.app else None
+        traces.start("api")
+        return run_api(settings, app)
 
 
 def _placed(settings: Settings, host: str | None, port: int | None) -> Settings:

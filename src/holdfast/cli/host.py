@@ -27,5 +27,8 @@ def run(arguments: list[str]) -> int:
     with needs_extra("a host", "hosts"):
         from holdfast.services.host import run_host
 
+    from holdfast.telemetry import traces
+
     with serving(settings, json=given.json) as settings:
+        traces.start("host")
         return run_host(settings, given.app)

@@ -15,6 +15,9 @@ def run(arguments: list[str]) -> int:
     from holdfast.agents.loader import load_app
     from holdfast.config import load
     from holdfast.services.scheduler import run_scheduler
+    from holdfast.telemetry import traces
 
     with serving(load(given.config).settings, json=given.json) as settings:
-        return run_scheduler(settings, load_app(given.app))
+        app = load_app(given.app)
+        traces.start("scheduler")
+        return run_scheduler(settings, app)

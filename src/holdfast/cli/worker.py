@@ -49,9 +49,12 @@ def _serve(given: Any) -> int:
     if given.autoscale is not None:
         return _autoscale(settings, given)
     from holdfast.services.worker import run_worker
+    from holdfast.telemetry import traces
 
     with serving(settings, json=given.json) as settings:
-        return run_worker(settings, load_app(given.app))
+        app = load_app(given.app)
+        traces.start("worker")
+        return run_worker(settings, app)
 
 
 def _autoscale(settings: Settings, given: Any) -> int:

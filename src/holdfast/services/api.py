@@ -50,8 +50,6 @@ from holdfast.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from starlette.types import Scope
-
     from holdfast.agents.app import App
     from holdfast.config import QueueSettings, Settings
     from holdfast.runs.queue import RunQueue
@@ -60,9 +58,6 @@ _GOODBYE_SECONDS = 2.0
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75
 """Longer than a load balancer keeps an idle connection, so that it is the one to close it."""
-_EXPRESS = {"/execute": "/execute"}
-"""Paths that are answered past the router, which would name their route."""
-
 _log = get_logger(__name__)
 
 
@@ -184,8 +179,7 @@ class ApiProcess:
             timeout_graceful_shutdown=max(1, round(self._settings.api.drain_seconds)),
         )
 
-    def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "") or _EXPRESS.get(scope["path"], "other")
+    def _count(self, route: str, status: int, seconds: float) -> None:
         self.metrics.http_requests.child(route, str(status)).inc()
         self.metrics.http_request_seconds.child(route).observe(seconds)
 

@@ -32,7 +32,7 @@ from holdfast.runs.emit import Emitter
 from holdfast.runs.perform import written_result
 from holdfast.services.connections import Connections
 from holdfast.services.process import loop_factory
-from holdfast.telemetry import logs
+from holdfast.telemetry import logs, traces
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _log = logs.get_logger(__name__)
 _FLUSH_SECONDS = 1.0
+_TRACES_SECONDS = 0.5
+"""How long spans are sent after the agent has ended: its run is not settled before this process is gone."""
 _ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 _EXAMPLE = {"run_id": "", "agent_id": "", "thread_id": "", "attempt": 1, "fence": 1} | {
     "deadline": "2000-01-01T00:00:00Z"
@@ -86,6 +88,7 @@ def prepare(document: str) -> None:
     app = load_app(told.app) if told.ahead else None
     _known.append(_Known(told, app, Metrics(app.agents if app else None)))
     # What is made once when it is first used had better be made here than in every child again.
+    traces.import_sdk()
     loop_factory(told.settings)
     msgspec.convert({"info": _EXAMPLE, "queue": "", "kept_as": "", "owner": ""}, Task)
     msgspec.json.decode(msgspec.json.encode(answers.answer(Lost(), 0)), type=answers.Answer)
@@ -104,8 +107,12 @@ def run(payload: dict[str, Any], control: Control) -> None:
     logs.configure(msgspec.structs.replace(settings.log, format="json"))
     task = msgspec.convert(payload, Task)
     spec = (known.app or load_app(known.told.app)).get(task.info.agent_id)
-    with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-        runner.run(_Attempt(settings, known.metrics, spec, task, control).perform())
+    traces.start("worker")
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+            runner.run(_Attempt(settings, known.metrics, spec, task, control).perform())
+    finally:
+        traces.finish(_TRACES_SECONDS)  # guard: attempt-spans-sent
 
 
 class _Attempt:

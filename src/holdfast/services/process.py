@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
+from holdfast.telemetry import traces
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def plain_errors() -> Generator[None]:
 
 def leave_at_once() -> None:
     """Exit 0 past tasks and threads that ignore everything; the runs they had are with others by now."""
+    traces.finish()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -27,7 +27,7 @@ from holdfast.redis.client import TROUBLE, connect
 from holdfast.services.desk import Ways
 from holdfast.services.news import News
 from holdfast.services.worker import WorkerProcess
-from holdfast.telemetry import logs
+from holdfast.telemetry import logs, traces
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def prepare(reference: str) -> None:
         )
     _settings.append(load().settings)
     _metrics.append(Metrics((RECEIVE,)))
+    traces.import_sdk()
 
 
 def configure(document: str) -> None:
@@ -80,7 +81,12 @@ def run(payload: dict[str, Any], control: Control) -> None:
         spec = msgspec.convert(payload["agent_spec"], Spec)
     except msgspec.ValidationError as exc:
         raise InputError(f"agent_spec: {exc}") from None  # the caller is told a sentence, not where we were
-    asyncio.run(_live(settings, spec, _known(spec.resident, control.labels[APP]), control))
+    known = _known(spec.resident, control.labels[APP])
+    traces.start("resident")
+    try:
+        asyncio.run(_live(settings, spec, known, control))
+    finally:
+        traces.finish()
 
 
 def _known(name: str, reference: str) -> ResidentSpec:

@@ -1,28 +1,144 @@
 """A run's span continues the trace of whoever submitted it, through a carrier that travels with the run.
 
-OpenTelemetry is loaded only when there is a trace to continue or somebody else has loaded it,
-so a worker that nobody traces pays neither its memory nor its time.
+OTEL_* variables turn tracing on: an OTLP endpoint, or OTEL_TRACES_EXPORTER. OpenTelemetry is loaded only when
+they do, when there is a trace to continue, or when others have loaded it, so a worker that nobody traces
+pays neither its memory nor its time.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+import threading
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Final, Literal
+
+from holdfast.packages import missing_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
     from contextlib import AbstractContextManager
 
     from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
     from opentelemetry.util.types import AttributeValue
 
+
 TRACER = "holdfast"
+_SERVER_ERROR = 500
 _TRACEPARENT_WORDS = 4  # version, trace id, span id, flags
 _NAMED_OUTSIDE = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
 _NOT_TRACED: AbstractContextManager[None] = nullcontext()
+_EXPORTER: Final = "OTEL_TRACES_EXPORTER"
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_OTLP: Final = {
+    "http/protobuf": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+}
+_FLUSH_SECONDS: Final = 2.0
+"""How long a process that stops goes on sending spans to a collector that is slow or down."""
+_providers: list[TracerProvider] = []
+
+
+# -- turning it on
+
+
+def start(process: str) -> None:
+    """Send the spans of this process where the OTEL_* variables say; without them, do nothing.
+
+    Call it when the application is loaded: a tracer provider of its own, or of ``opentelemetry-instrument``,
+    is left alone. Whatever keeps spans from being sent is a warning: it keeps no process from its work.
+    """
+    if _is_traced() or not import_sdk():
+        return
+    try:
+        provider = _provider(process)
+    except (ValueError, RuntimeError) as exc:  # a variable that can't be read, or no memory for a thread
+        _warn(str(exc))
+        return
+    from opentelemetry.trace import set_tracer_provider  # noqa: PLC0415
+
+    set_tracer_provider(provider)
+    _providers.append(provider)
+
+
+@cache
+def import_sdk() -> bool:
+    """Import what :func:`start` needs, best before a fork; say whether spans are wanted and can be sent."""
+    exporter = _exporter_name()
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter in {"", "none"}:
+        return False
+    if exporter not in {"otlp", "console"}:
+        return _warn(f"{_EXPORTER} must be otlp, console or none, got {exporter!r}")
+    if exporter == "otlp" and _protocol() not in _OTLP:
+        return _warn(f"the OTLP protocol must be one of {', '.join(_OTLP)}, got {_protocol()!r}")
+    try:
+        importlib.import_module("opentelemetry.sdk.trace.export")
+        if exporter == "otlp":
+            importlib.import_module(_OTLP[_protocol()])
+    except (ImportError, TypeError) as exc:  # the latter from protobuf, of a version that does not fit
+        package = getattr(exc, "name", None) or str(exc)
+        if ".grpc" in package:
+            return _warn("OTLP over gRPC needs the package opentelemetry-exporter-otlp-proto-grpc")
+        return _warn(missing_extra("tracing", package, "otel"))
+    return True
+
+
+def finish(seconds: float = _FLUSH_SECONDS) -> None:
+    """Send the spans that are left, for so long at most: a collector that is down must hold up nobody."""
+    while _providers:
+        # The library's own flush waits for as long as its exporter tries again.
+        flush = threading.Thread(target=_providers.pop().shutdown, name="holdfast traces", daemon=True)
+        flush.start()
+        flush.join(seconds)  # guard: bounded-flush
+
+
+def _provider(process: str) -> TracerProvider:
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+    resource = Resource.create()
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: f"holdfast-{process}"}))
+    # finish() shuts it down: at the interpreter's exit it is too late for a thread, and nothing bounds it.
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(_exporter()))
+    return provider
+
+
+def _exporter() -> SpanExporter:
+    if _exporter_name() == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter  # noqa: PLC0415
+
+        return ConsoleSpanExporter(out=sys.stderr, formatter=lambda span: f"{span.to_json(indent=None)}\n")
+    return importlib.import_module(_OTLP[_protocol()]).OTLPSpanExporter()
+
+
+def _exporter_name() -> str:
+    named = os.environ.get(_EXPORTER, "").strip().lower()
+    return named or ("otlp" if any(os.environ.get(endpoint) for endpoint in _ENDPOINTS) else "")
+
+
+def _protocol() -> str:
+    given = (os.environ.get(name, "").strip() for name in _PROTOCOLS)
+    return next(filter(None, given), "http/protobuf")
+
+
+def _warn(why: str) -> Literal[False]:
+    # Clients that trace nothing need no structlog.
+    from holdfast.telemetry.logs import get_logger  # noqa: PLC0415
+
+    get_logger(__name__).warning("tracing not started", why=why)
+    return False
+
+
+# -- spans
 
 
 def inject() -> dict[str, str]:
@@ -53,11 +169,33 @@ def run_span(
     """Open the span of a run as a child of the span in the carrier; gives None when nobody traces."""
     if not carrier and not _is_traced():
         return _NOT_TRACED
-    return _span(name, carrier, attributes)
+    return _span(name, carrier, attributes, "CONSUMER")
+
+
+def request_span(
+    method: str, carrier: Callable[[], Mapping[str, str]]
+) -> AbstractContextManager[Span | None]:
+    """Open the span of an HTTP request, None when nobody traces; :func:`record_response` adds the rest."""
+    if not _is_traced():
+        return _NOT_TRACED
+    return _span(method, carrier(), {"http.request.method": method}, "SERVER")
+
+
+def record_response(span: Span | None, method: str, route: str, status: int) -> None:
+    """Set the route and the status of a request on its span; both may be missing."""
+    if span is None:
+        return
+    if route:
+        span.update_name(f"{method} {route}")
+        span.set_attribute("http.route", route)
+    if status:
+        span.set_attribute("http.response.status_code", status)
+    if status >= _SERVER_ERROR:
+        mark_failed(span, f"answered with {status}")
 
 
 def mark_failed(span: Span | None, reason: str) -> None:
-    """Say on the span that the run failed; outcomes are values, so no exception tells it."""
+    """Set the span's status to ERROR; outcomes are values, so no exception does it."""
     if span is not None:
         from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415  a span exists: loaded
 
@@ -76,12 +214,12 @@ def _is_traced() -> bool:
 
 @contextmanager
 def _span(
-    name: str, carrier: Mapping[str, str], attributes: Mapping[str, AttributeValue] | None
+    name: str, carrier: Mapping[str, str], attributes: Mapping[str, AttributeValue] | None, kind: str
 ) -> Generator[Span]:
     from opentelemetry.trace import SpanKind, get_tracer  # noqa: PLC0415
 
     with get_tracer(TRACER).start_as_current_span(
-        name, context=_extract(carrier), kind=SpanKind.CONSUMER, attributes=attributes
+        name, context=_extract(carrier), kind=SpanKind[kind], attributes=attributes
     ) as span:
         yield span
 

@@ -11,7 +11,24 @@ SAME, KILLING, CRASHES, LEAVING = (
 # A child that knows when its lease ends leaves by itself.
 NO_CLOCK = replaced("trust-by-clock", "time.monotonic() < self.until()", "True")
 
+TRACING = "tests/integration/services/test_tracing.py"
+
 MISTAKES = [
+    Mistake(
+        "the last spans of a process are never sent",
+        removed("last-spans-sent"),
+        f"{TRACING}::test_what_is_left_is_sent_when_a_process_ends",
+    ),
+    Mistake(
+        "the spans of an attempt's process are never sent",
+        replaced("attempt-spans-sent", "traces.finish(_TRACES_SECONDS)", "pass"),
+        f"{TRACING}::test_a_request_its_run_and_what_the_agent_does_are_one_trace[isolated]",
+    ),
+    Mistake(
+        "a collector that hangs holds up the end of a process",
+        replaced("bounded-flush", "seconds", "None"),
+        f"{TRACING}::test_a_collector_that_hangs_holds_up_no_run_and_no_end",
+    ),
     Mistake(
         "the process that tried the zygote is known for ever",
         removed("ended-probe-forgotten"),
