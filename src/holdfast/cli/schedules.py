@@ -84,6 +84,101 @@ def show_schedule(name: Name, json: options.Json = False, config: options.Config
         output.record(_fields(entry))
 
 
+@schedules.command("create")
+def create_schedule(
+    name: Name,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Agent to run.")],
+    payload: Annotated[
+        str, typer.Argument(metavar="JSON", help="Input of each run; - reads stdin.", show_default=False)
+    ] = "null",
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="DURATION", help="Interval between runs: 30s, 5m, 1d.")
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option("--cron", metavar="CRON", help="Cron expression, such as '30 3 * * *'.")
+    ] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once at TIME.")] = None,
+    tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="Time zone of --cron.")] = "UTC",
+    queue: Annotated[
+        str,
+        typer.Option(
+            "--queue",
+            metavar="QUEUE",
+            help="Queue to submit runs to. Without it the scheduler runs the agent.",
+        ),
+    ] = "",
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="DURATION", help="Timeout of each run.")
+    ] = None,
+    starts_at: Annotated[
+        str | None, typer.Option("--starts-at", metavar="TIME", help="No run before TIME.")
+    ] = None,
+    ends_at: Annotated[
+        str | None, typer.Option("--ends-at", metavar="TIME", help="No run after TIME.")
+    ] = None,
+    max_runs: Annotated[
+        int,
+        typer.Option(
+            "--max-runs", min=0, help="Number of runs after which the schedule ends; 0 is no limit."
+        ),
+    ] = 0,
+    misfire: Annotated[
+        str | None,
+        typer.Option(
+            "--misfire", metavar="POLICY", help="What to do with missed runs: coalesce, skip or catch_up."
+        ),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option(
+            "--overlap",
+            metavar="POLICY",
+            help="What to do while the last run is still running: skip, buffer, cancel or allow.",
+        ),
+    ] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Create the schedule paused.")] = False,
+    reason: options.Reason = "",
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Create a schedule for AGENT: --every, --cron or --at TIME, like 2030-01-31T07:00Z, or epoch seconds."""
+    if reason and not paused:
+        raise InputError("--reason says why a schedule is paused: write --paused, too")
+    moments = {"--at": at, "--starts-at": starts_at, "--ends-at": ends_at}
+    read = {option: None if text is None else _time(option, text) for option, text in moments.items()}
+    wanted: dict[str, Any] = {
+        "every": every,
+        "cron": cron,
+        "at": read["--at"],
+        "tz": tz,
+        "input": options.json_value(payload),
+        "target": queue,
+        "timeout": timeout,
+        "starts_at": read["--starts-at"],
+        "ends_at": read["--ends-at"],
+        "max_runs": max_runs,
+        "misfire": misfire,
+        "overlap": overlap,
+    }
+
+    async def work(station: Station) -> tuple[bool, Entry]:
+        from holdfast.schedules.declaration import declared
+
+        schedule = declared(name, agent, **wanted)
+        if queue:
+            await station.queue(queue)
+        fresh = await _definitions(station).create(schedule, paused=paused, reason=reason)
+        return fresh, await _entries(station).get(schedule.name)
+
+    fresh, entry = at_station(options.read_settings(config), work)
+    if json:
+        output.document(_document(entry))
+    else:
+        due = moment(entry.next_at or 0, _zone(_schedule(entry)))
+        state = "paused" if entry.paused_since else f"next {due}" if due else entry.state
+        output.line(f"{name} {'created' if fresh else 'already exists'}, {state}")
+
+
 @schedules.command("trigger")
 def trigger_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
     """Run a schedule now; its turns stay where they are."""
@@ -248,6 +343,14 @@ def _registry(station: Station) -> Registry:
     return Registry(station.redis, checked_keys(station.settings.redis))
 
 
+def _definitions(station: Station) -> Definitions:
+    from holdfast.schedules.definitions import Definitions
+    from holdfast.schedules.place import checked_keys
+
+    space = checked_keys(station.settings.redis).definitions
+    return Definitions(_registry(station), _entries(station), station.store.found, space)
+
+
 def _wanted(names: list[str] | None, *, everything: bool) -> list[str]:
     if bool(names) == everything:
         raise InputError("name the schedules, or write --all for all of them")
@@ -261,15 +364,12 @@ def _change(
     json: bool,
     config: Path | None,
 ) -> None:
-    from holdfast.schedules.definitions import Definitions, removal_refused
-    from holdfast.schedules.place import checked_keys
+    from holdfast.schedules.definitions import removal_refused
     from holdfast.schedules.words import Changed
 
     async def work(station: Station) -> dict[str, Changed]:
-        registry = _registry(station)
-        names = await _found(registry, wanted)
-        space = checked_keys(station.settings.redis).definitions
-        known = Definitions(registry, _entries(station), station.store.found, space)
+        known = _definitions(station)
+        names = await _found(known.registry, wanted)
         return dict(zip(names, await change(known, names), strict=True))
 
     done = at_station(options.read_settings(config), work)

@@ -1,8 +1,8 @@
-"""The schedules as a client sees them: looked at, triggered, paused and resumed, over Redis or over HTTP."""
+"""The schedules as a client sees them: created, read, triggered, paused, removed; over Redis or over HTTP."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -12,6 +12,7 @@ from holdfast.schedules.trigger import Cron, Every, Once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime, timedelta
 
 MOST_TIMES = 1000
 _STATES = tuple(one.value for one in State)
@@ -51,6 +52,14 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 class ScheduleLine(Protocol):
     """What a way to the system can do with schedules."""
 
+    async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleInfo:
+        """Make one."""
+        ...
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Remove one for good."""
+        ...
+
     async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleInfo]:
         """Read up to ``limit`` schedules."""
         ...
@@ -81,6 +90,30 @@ class Schedules:
 
     def __init__(self, line: Callable[[], ScheduleLine]) -> None:
         self._line = line
+
+    async def create(
+        self,
+        name: str,
+        agent: str,
+        *,
+        every: str | float | timedelta | None = None,
+        cron: str | None = None,
+        at: float | datetime | None = None,
+        paused: bool = False,
+        reason: str = "",
+        **options: Any,
+    ) -> ScheduleInfo:
+        """Make a schedule with the options of ``app.schedule``; exactly one of every, cron and at says when.
+
+        The same again changes nothing; another one of that name is a :class:`~holdfast.Conflict`.
+        """
+        when = {"every": every, "cron": cron, "at": at, "paused": paused, "reason": reason}
+        given = {word: value for word, value in {**when, **options}.items() if value is not None}
+        return await self._line().create(_named(name), agent, given)
+
+    async def remove(self, name: str, *, force: bool = False) -> None:
+        """Remove a schedule for good. One that the code declares comes back with it: only by ``force``."""
+        await self._line().remove(_named(name), force=force)
 
     async def get(self, name: str) -> ScheduleInfo:
         """Read a schedule and what it last did."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.client.schedules import ScheduleInfo
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.redis.edge import answering
+from holdfast.runs.scope import scoped
 from holdfast.schedules.coming import coming
-from holdfast.schedules.definitions import Definitions, missing
+from holdfast.schedules.declaration import declared
+from holdfast.schedules.definitions import Definitions, missing, removal_refused
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.place import schedule_keys
 from holdfast.schedules.registry import Registry
@@ -49,6 +51,21 @@ class RedisSchedules:
                 found |= {one.name: one for one in seen if state in {"", one.state}}
                 cursor, more = page.cursor, bool(page.cursor)
         return list(found.values())[:limit]
+
+    async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleInfo:
+        """Make one."""
+        state = {word: options.pop(word) for word in ("paused", "reason") if word in options}
+        schedule = declared(scoped(options.get("tenant", ""), name), agent, **options)
+        with answering(self._url):
+            await self._definitions.create(schedule, **state)
+        return await self.get(schedule.name)
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Remove one for good."""
+        with answering(self._url):
+            (word,) = await self._definitions.remove([name], force=force)
+        if _done(word, name) is Changed.DECLARED:
+            raise removal_refused(name)
 
     async def get(self, name: str) -> ScheduleInfo:
         """Read one."""

@@ -13,6 +13,7 @@ from holdfast.errors import Conflict, HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+    from datetime import datetime, timedelta
     from types import TracebackType
     from typing import Unpack
 
@@ -168,6 +169,26 @@ class SyncSchedules:
         self._schedules = schedules
         self._call = call
 
+    def create(
+        self,
+        name: str,
+        agent: str,
+        *,
+        every: str | float | timedelta | None = None,
+        cron: str | None = None,
+        at: float | datetime | None = None,
+        paused: bool = False,
+        reason: str = "",
+        **options: Any,
+    ) -> ScheduleInfo:
+        """Make a schedule with the options of ``app.schedule``; one of every, cron and at says when."""
+        when: dict[str, Any] = {"every": every, "cron": cron, "at": at, "paused": paused, "reason": reason}
+        return self._call(self._schedules.create(name, agent, **when, **options))
+
+    def remove(self, name: str, *, force: bool = False) -> None:
+        """Remove a schedule for good. One that the code declares comes back with it: only by ``force``."""
+        self._call(self._schedules.remove(name, force=force))
+
     def get(self, name: str) -> ScheduleInfo:
         """Read a schedule and what it last did."""
         return self._call(self._schedules.get(name))
@@ -308,7 +329,7 @@ class SyncClient:
 
     @property
     def schedules(self) -> SyncSchedules:
-        """The schedules: list, get, trigger, pause, resume, next."""
+        """The schedules: create, list, get, trigger, pause, resume, next, remove."""
         return SyncSchedules(self._client.schedules, self._call)
 
     @property

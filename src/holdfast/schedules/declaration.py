@@ -55,6 +55,6 @@ def _field(key: str, value: Any) -> tuple[str, Any]:
         if value.tzinfo is None:
             raise InputError(f"{key}: {value.isoformat()} has no time zone: write one")
         return key, value.timestamp()
-    if key not in Schedule.__struct_fields__:
+    if key not in Schedule.__struct_fields__ or key in {"name", "agent", "trigger"}:
         raise InputError(f"{key}: a schedule has no such option")
     return key, value

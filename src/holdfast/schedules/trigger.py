@@ -76,7 +76,10 @@ def _seconds(every: str | float | timedelta) -> float:
 
 def _moment(at: float | datetime) -> float:
     if not isinstance(at, datetime):
-        return float(at)
+        try:
+            return float(at)
+        except (TypeError, ValueError):
+            raise InputError(f"at: {at!r} is no time: epoch seconds, or a datetime with its zone") from None
     if at.tzinfo is None:
         raise InputError(f"at: {at.isoformat()} has no time zone: write one, like {at.isoformat()}Z")
     return at.timestamp()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Client, HoldfastError, InputError, NotFound, SyncClient
+from holdfast import Client, Conflict, HoldfastError, InputError, NotFound, SyncClient
 from holdfast.schedules.schedule import Schedule
-from holdfast.schedules.trigger import Cron, Every
+from holdfast.schedules.trigger import Cron, Every, Once
 from tests.support.schedules.manual_scheduler import Board
 
 NIGHTLY = Schedule(name="nightly", agent="report", trigger=Cron(expression="0 3 * * *", zone="Europe/Berlin"))
@@ -48,6 +50,75 @@ async def test_many_are_listed_once(client, board):
     await board.add(*(f"s-{n}" for n in range(450)))
     names = [one.name for one in await client.schedules.list("s-*", limit=1000)]
     assert names == sorted(f"s-{n}" for n in range(450))
+
+
+@pytest.mark.parametrize(
+    ("when", "trigger"),
+    [
+        ({"every": "5m"}, Every(seconds=300)),
+        ({"every": timedelta(minutes=5), "since": "completion"}, Every(seconds=300, since="completion")),
+        ({"cron": "30 3 * * *", "tz": "Europe/Berlin"}, Cron(expression="30 3 * * *", zone="Europe/Berlin")),
+        ({"at": datetime(2090, 1, 31, 7, tzinfo=UTC)}, Once(at=3789529200.0)),
+    ],
+)
+async def test_one_is_made_once_and_removed(client, board, when, trigger):
+    made = await client.schedules.create("made", "report", **when, input={"day": 1}, timeout="1m", priority=3)
+    assert (made.name, made.agent, made.source, made.state) == ("made", "report", "api", "waiting")
+    assert (made.trigger, made.priority) == (trigger, 3)
+    again = await client.schedules.create(
+        "made", "report", **when, input={"day": 1}, timeout="1m", priority=3
+    )
+    assert again == made
+    with pytest.raises(Conflict, match="made"):
+        await client.schedules.create("made", "report", every="6m")
+    await client.schedules.remove("made")
+    with pytest.raises(NotFound, match="made"):
+        await client.schedules.get("made")
+
+
+async def test_one_is_made_that_waits_to_be_resumed(client, board):
+    made = await client.schedules.create("made", "report", every=60, paused=True, reason="not yet")
+    assert (made.state, made.paused) == ("paused", "not yet")
+    assert (await client.schedules.resume("made")).state == "waiting"
+
+
+async def test_what_can_not_be_a_schedule_is_named(client, board, subtests):
+    refused = [
+        ({}, "every"),
+        ({"every": "5m", "cron": "* * * * *"}, "every"),
+        ({"every": "soon"}, "soon"),
+        ({"cron": "every day"}, "cron"),
+        ({"cron": "* * * * *", "tz": "Mars/Base"}, "Mars/Base"),
+        ({"at": datetime(2090, 1, 31, 7)}, "no time zone"),
+        ({"every": "5m", "bogus": 1}, "bogus"),
+        ({"every": "5m", "priority": 10}, "priority"),
+        ({"every": "5m", "target": "two words"}, "target"),
+        ({"every": "5m", "trigger": 1}, "trigger"),
+        ({"at": "soon"}, "soon"),
+    ]
+    for options, named in refused:
+        with subtests.test(str(options)), pytest.raises(InputError, match=named):
+            await client.schedules.create("made", "report", **options)
+    with pytest.raises(InputError, match="empty"):
+        await client.schedules.create("", "report", every=60)
+
+
+async def test_a_script_makes_and_removes_one(face, board):
+    def script():
+        with SyncClient(**face.here) as client:
+            made = client.schedules.create("made", "report", every=60, paused=True, reason="not yet")
+            client.schedules.remove("made")
+            return made
+
+    assert (await asyncio.to_thread(script)).paused == "not yet"
+    assert [entry.name for entry in (await board.entries.list("made*")).entries] == []
+
+
+async def test_one_of_the_code_is_not_removed(client, board):
+    with pytest.raises(Conflict, match="nightly"):
+        await client.schedules.remove("nightly")
+    with pytest.raises(NotFound, match="nobody"):
+        await client.schedules.remove("nobody")
 
 
 async def test_one_is_paused_and_resumed_with_a_reason(client, board):

@@ -63,6 +63,54 @@ def test_they_are_listed(cli, registered):
     assert found[0]["schedule"]["trigger"] == {"kind": "cron", "expression": "0 3 * * *"}
 
 
+def test_one_is_created_once(cli, registered):
+    wanted = (
+        "schedules",
+        "create",
+        "made",
+        "work",
+        '{"day": 1}',
+        "--cron",
+        "30 3 * * *",
+        "--tz",
+        "Europe/Berlin",
+    )
+    assert cli(*wanted).out.startswith("made created, next ")
+    assert cli(*wanted).out.startswith("made already exists, next ")
+    found = cli(*wanted, "--json").json
+    assert (found["state"], found["schedule"]["input"]) == ("waiting", {"day": 1})
+    assert found["schedule"]["trigger"] == {
+        "kind": "cron",
+        "expression": "30 3 * * *",
+        "zone": "Europe/Berlin",
+    }
+    another = cli("schedules", "create", "made", "work", "--every", "5m")
+    assert (another.code, "made" in another.err) == (1, True)
+    paused = cli("schedules", "create", "later", "work", "--every", "5m", "--paused", "--reason", "not yet")
+    assert paused.out == "later created, paused\n"
+    assert "not yet" in cli("schedules", "explain", "later").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "one of every, cron and at"),
+        (("--every", "5m", "--at", "2030-01-31T07:00Z"), "one of every, cron and at"),
+        (("--every", "soon"), "soon"),
+        (("--at", "2030-01-31T07:00"), "--at: '2030-01-31T07:00' is no time with its zone"),
+        (("--every", "5m", "--tz", "Europe/Berlin"), "tz"),
+        (("--every", "5m", "--queue", "two words"), "two words"),
+        (("--every", "5m", "--misfire", "bogus"), "misfire"),
+        (("--every", "5m", "--reason", "x"), "--paused"),
+        (("{", "--every", "5m"), "JSON"),
+    ],
+)
+def test_what_can_not_be_created_is_told(cli, registered, words, told):
+    refused = cli("schedules", "create", "made", "work", *words)
+    assert (refused.code != 0, told in refused.err) == (True, True), refused.err
+    assert cli("schedules", "list", "made", "--json").json == []
+
+
 def test_one_is_shown(cli, registered):
     said = cli("schedules", "show", "nightly-a")
     assert said.code == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from holdfast.client.overhttp.problems import read
 from holdfast.client.schedules import ScheduleInfo
+from holdfast.errors import InputError
+from holdfast.runs.message import encode_value
 
 if TYPE_CHECKING:
     from holdfast.client.overhttp.calls import Calls
@@ -56,6 +59,19 @@ class HttpSchedules:
             cursor, more = page.cursor, bool(page.cursor)
         return list(found.values())
 
+    async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleInfo:
+        """Make one."""
+        given = {word: _written(word, value) for word, value in options.items()}
+        body = {"name": name, "agent": agent, **given}
+        answer = await self._calls.call("POST", "/schedules", encode_value(body, f"the schedule {name!r}"))
+        return read(self._calls.url, answer.body, _info)
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Remove one for good."""
+        # Asked twice, it would not be there the second time.
+        path = f"{_path(name)}{'?force=true' if force else ''}"
+        await self._calls.call("DELETE", path, repeatable=False)
+
     async def get(self, name: str) -> ScheduleInfo:
         """Read one."""
         return read(self._calls.url, (await self._calls.call("GET", _path(name))).body, _info)
@@ -81,6 +97,15 @@ class HttpSchedules:
         """Tell its next turns."""
         answer = await self._calls.call("GET", f"{_path(name, 'next')}?count={count}")
         return read(self._calls.url, answer.body, _times).times
+
+
+def _written(word: str, given: Any) -> Any:
+    """A moment or a duration in seconds; anything else as it is."""
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise InputError(f"{word}: {given.isoformat()} has no time zone: write one")
+        return given.timestamp()
+    return given.total_seconds() if isinstance(given, timedelta) else given
 
 
 def _path(name: str, verb: str = "") -> str:
