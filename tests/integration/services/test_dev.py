@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -17,6 +18,18 @@ from holdfast.services.dev.address import Address
 from holdfast.services.dev.recipes import Recipes
 from tests.support.cli.dev_command import Command, Dev, StartDev, gone, greeting, version
 from tests.support.waiting import until, wait_until
+
+
+async def test_with_json_every_line_is_an_object_that_says_whose_it_is(start_dev: StartDev):
+    dev = start_dev("--json", workers=("--workers", "2"))
+    dev.says('"event":"worker ready"', times=2)
+    dev.says('"event":"api ready"')
+    dev.says("holdfast submit greet")
+    dev.process.send_signal(signal.SIGTERM)
+    assert dev.exited() == 0
+    lines = [json.loads(line) for line in dev.lines]
+    assert all({"time", "level", "event"} <= line.keys() for line in lines)
+    assert {"dev", "worker-1", "worker-2", "api"} <= {line.get("service") for line in lines}
 
 
 async def test_one_command_runs_agents_and_says_where_redis_is(start_dev: StartDev):

@@ -1,11 +1,17 @@
-"""What a person sees of several processes at once: whole lines, each with a short coloured name in front."""
+"""What a person sees of several processes at once: whole lines, each with a short coloured name in front.
+
+With ``log.format`` json (``holdfast dev --json``) a program reads it: every line is a JSON object.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from typing import TextIO
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
 
 _COLOURS = (36, 35, 34, 33, 32, 96, 95, 94)
 _PLAIN, _DIM, _BOLD, _RED = "0", "2", "1", "31"
@@ -52,3 +58,44 @@ class Console:
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(line + "\n")
             self._stream.flush()
+
+
+class JsonConsole(Console):
+    """Writes JSON objects with ``service``: a child's log line with its fields, other text as ``event``."""
+
+    def line(self, name: str, text: str) -> None:
+        """Write a line of a child's."""
+        logged = _object(text)
+        if logged is None:
+            self._log("info", text, name)
+        else:
+            self._write_object({**logged, "service": name})
+
+    def say(self, text: str) -> None:
+        """Write something of our own."""
+        self._log("info", text, self._ourselves)
+
+    def warn(self, text: str) -> None:
+        """Write something of our own that needs attention."""
+        self._log("warning", text, self._ourselves)
+
+    def bold(self, text: str) -> str:
+        """Return the text as it is."""
+        return text
+
+    def _log(self, level: str, text: str, name: str) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._write_object({"time": now, "level": level, "event": text, "service": name})
+
+    def _write_object(self, fields: dict[str, Any]) -> None:
+        with contextlib.suppress(UnicodeEncodeError):  # the name of a file may be no text
+            self._write(msgspec.json.encode(fields).decode())
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    if not text.startswith("{"):
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return None

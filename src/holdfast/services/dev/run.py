@@ -30,12 +30,13 @@ from holdfast.services.connections import Connections
 from holdfast.services.dev.address import curl_line, missing_packages, reserved, submit_line
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.child import Child
-from holdfast.services.dev.console import Console
+from holdfast.services.dev.console import Console, JsonConsole
 from holdfast.services.dev.recipes import SINGLE_PLACES, Recipes
 from holdfast.services.dev.watch import Watch, app_folder
 from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import StoreRegistration
 from holdfast.services.voices import Spoken
+from holdfast.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence
@@ -65,8 +66,11 @@ def run_dev(
 
     Queues that are ``autoscaled`` have as many workers as they need, instead of ``workers`` for all of them.
     """
+    as_json = settings.log.format == "json"
+    if as_json:
+        logs.configure(settings.log)
     dev = Dev(
-        *(settings, app_path, Console()),
+        *(settings, app_path, JsonConsole() if as_json else Console()),
         workers=workers,
         autoscaled=autoscaled,
         reload=reload,
