@@ -75,6 +75,30 @@ async def test_what_was_done_before_a_crash_is_not_done_again(attempts, stream):
     assert await twice(attempts, agent, log, crash) == ("{'x': 1}", ["model1"])
 
 
+class Whole(Spoken):
+    """A model that can't stream, as many of one's own can't."""
+
+    async def stream_response(self, *args: Any, **kwargs: Any):
+        raise NotImplementedError
+        yield
+
+
+async def test_a_model_that_can_not_stream_is_asked_for_whole_responses(attempts, log_lines):
+    """Fails if the run fails: streaming is the default, and such a model knows nothing of it."""
+    log, crash = [], [1]
+
+    @function_tool
+    async def look(x: int) -> dict:
+        log.append("look")
+        return {"x": x}
+
+    model = Whole([function_call("look", {"x": 1}, call_id="c1")], LAST, crash=crash, log=log)
+    agent = OpenAIAgent(Agent(name="a", model=model, tools=[look]))
+    assert await twice(attempts, agent, log, crash) == ("{'x': 1}", ["model1"])
+    told = [line for line in log_lines() if "can't stream" in line["event"]]
+    assert [line["model"] for line in told] == ["Whole"], "once for each kind of model"
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_agents_that_hand_off_to_each_other_go_on_after_an_approval(attempts, stream):
     """The RunState names the agent that asked: it is found again among the handoffs, both ways round."""

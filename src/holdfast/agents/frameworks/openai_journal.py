@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,8 +17,15 @@ from agents import Agent, FunctionTool, Handoff, Model, ModelProvider
 from agents.agent_tool_state import drop_agent_tool_run_result, get_agent_tool_state_scope
 from agents.items import ModelResponse
 from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
-from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseOutputItemDoneEvent,
+    ResponseUsage,
+)
 from pydantic import TypeAdapter
+
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
 
     from holdfast.agents.frameworks.replay import Replay
 
+_log = get_logger(__name__)
 _responses = TypeAdapter(ModelResponse)
 _STRUCTURED = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
 
@@ -171,7 +180,7 @@ class JournalledModel(Model):
             return
         replay.before_model_call()
         items: list[Any] = []
-        async for event in self._model.stream_response(*args, **kwargs):
+        async for event in self._streamed(*args, **kwargs):
             if isinstance(event, ResponseOutputItemDoneEvent):
                 items.append(event.item)
             if isinstance(event, ResponseCompletedEvent):
@@ -179,6 +188,19 @@ class JournalledModel(Model):
                 event.response.output = event.response.output or items
                 await replay.put(name, event.model_dump_json(by_alias=True, warnings=False).encode())
             yield event
+
+    async def _streamed(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
+        """Stream from the model; one that does not know how is asked for its whole response instead."""
+        began = False
+        try:
+            async for event in self._model.stream_response(*args, **kwargs):
+                began = True
+                yield event
+        except NotImplementedError:
+            if began:
+                raise
+            _warn_of(type(self._model).__name__)
+            yield _completed(await self._model.get_response(*args, **kwargs))
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         """Return what the model advises about a failed request."""
@@ -190,6 +212,34 @@ class JournalledModel(Model):
 
     async def _cleanup_on_run_end(self, owner: object) -> None:
         await self._model._cleanup_on_run_end(owner)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+@functools.cache
+def _warn_of(model: str) -> None:
+    _log.warning("the model can't stream, so its answers come without chunks (stream=False)", model=model)
+
+
+def _completed(answer: ModelResponse) -> ResponseCompletedEvent:
+    """A whole response as the last event of a stream."""
+    used = answer.usage
+    response = Response(
+        id=answer.response_id or "",
+        created_at=time.time(),
+        model="",
+        object="response",
+        output=answer.output,
+        parallel_tool_calls=False,
+        tool_choice="auto",
+        tools=[],
+        usage=ResponseUsage(
+            input_tokens=used.input_tokens,
+            input_tokens_details=used.input_tokens_details,
+            output_tokens=used.output_tokens,
+            output_tokens_details=used.output_tokens_details,
+            total_tokens=used.total_tokens,
+        ),
+    )
+    return ResponseCompletedEvent(response=response, sequence_number=0, type="response.completed")
 
 
 class JournalledProvider(ModelProvider):
