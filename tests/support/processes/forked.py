@@ -167,6 +167,10 @@ def templates(arguments: Sequence[str]) -> Iterator[None]:
         try:
             yield
         finally:
+            while _started:
+                template = _started.pop()
+                template.kill()
+                template.wait()
             os.environ.pop(FOLDER)
             if before is not None:
                 os.environ[FOLDER] = before
