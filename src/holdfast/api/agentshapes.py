@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from holdfast.api.shapes import NAMED, ErrorView, Tenant
+from holdfast.api.shapes import NAMED, ErrorView, Tenant, add_iso
 
 _UNBROKEN: Final = {"must": "be printable characters without blanks"}
 AgentId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^\S+$", extra=_UNBROKEN)]
@@ -65,6 +65,11 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
     """Why it last ended or did not start."""
     created_at: float
     started_at: float
+    created_at_iso: str = ""
+    started_at_iso: str = ""
+
+    def __post_init__(self) -> None:
+        add_iso(self, "created_at", "started_at")
 
 
 class MailboxView(msgspec.Struct, frozen=True):

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.api.shapes import NAMED, Tenant
+from holdfast.api.shapes import NAMED, Tenant, add_iso
+from holdfast.config.durations import iso
 from holdfast.schedules.trigger import LATEST, Cron, Every, Once
 
 Name: TypeAlias = Annotated[
@@ -109,7 +110,7 @@ class BackfillRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as a list shows it; times are epoch seconds, null where there is none."""
+    """A schedule in a list; times are epoch seconds, null where there is none, and text (ISO 8601, UTC)."""
 
     name: str
     tenant: str
@@ -134,6 +135,17 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     last_outcome: str
     last_error: Annotated[str, Meta(description="Type and message; it stays until the next one.")]
     last_error_at: float | None = None
+    next_at_iso: str = ""
+    acquired_at_iso: str = ""
+    deadline_iso: str = ""
+    paused_since_iso: str = ""
+    last_start_iso: str = ""
+    last_end_iso: str = ""
+    last_error_at_iso: str = ""
+
+    def __post_init__(self) -> None:
+        add_iso(self, "next_at", "acquired_at", "deadline", "paused_since")
+        add_iso(self, "last_start", "last_end", "last_error_at")
 
 
 class ScheduleView(ScheduleRow, frozen=True, kw_only=True):
@@ -178,10 +190,14 @@ class SchedulesChanged(msgspec.Struct, frozen=True):
 
 
 class ScheduleTimes(msgspec.Struct, frozen=True):
-    """The next turns of a schedule, epoch seconds."""
+    """The next turns of a schedule, epoch seconds and text (ISO 8601, UTC)."""
 
     name: str
     times: list[float]
+    times_iso: list[str] = []
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "times_iso", [iso(at) for at in self.times])
 
 
 class ScheduleExplained(msgspec.Struct, frozen=True):
@@ -198,6 +214,10 @@ class BackfilledTurn(msgspec.Struct, frozen=True):
     turn: str
     at: float
     status: str
+    at_iso: str = ""
+
+    def __post_init__(self) -> None:
+        add_iso(self, "at")
 
 
 class Backfilled(msgspec.Struct, frozen=True):

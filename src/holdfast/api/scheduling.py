@@ -139,6 +139,7 @@ class Book:
         fields = {
             name: getattr(entry if hasattr(entry, name) else schedule, name)
             for name in shape.__struct_fields__
+            if not name.endswith("_iso")  # these follow from the times
         }
         fields["name"] = self.shown(entry.name)
         fields["state"] = entry.state.value

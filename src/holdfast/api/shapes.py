@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from holdfast.api.problems import Problem
+from holdfast.config.durations import iso
 from holdfast.runs.receivers import (
     TOKEN_LONGEST,
     UNBROKEN_MUST,
@@ -143,12 +143,10 @@ class ErrorView(msgspec.Struct, frozen=True):
     traceback: str = ""
 
 
-def iso(seconds: float) -> str:
-    """Write seconds since the epoch as text, in UTC; empty for 0, which is never, and for what is no time."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else ""
-    except (OverflowError, ValueError, OSError):
-        return ""
+def add_iso(view: msgspec.Struct, *names: str) -> None:
+    """Write times of a view as text, too: ``submitted_at`` as ``submitted_at_iso``."""
+    for name in names:
+        msgspec.structs.force_setattr(view, f"{name}_iso", iso(getattr(view, name) or 0.0))
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,8 +175,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("submitted_at", "started_at", "finished_at", "due_at"):
-            msgspec.structs.force_setattr(self, f"{name}_iso", iso(getattr(self, name)))
+        add_iso(self, "submitted_at", "started_at", "finished_at", "due_at")
 
 
 class RunView(RunRow, frozen=True, kw_only=True):
@@ -274,7 +271,7 @@ class LetterView(msgspec.Struct, frozen=True, kw_only=True):
     at_iso: str = ""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "at_iso", iso(self.at))
+        add_iso(self, "at")
 
 
 class LetterList(msgspec.Struct, frozen=True):
@@ -297,8 +294,12 @@ class UndeliveredView(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     data: Any
     at: float
+    at_iso: str = ""
     tenant: str = ""
     redelivering: bool = False
+
+    def __post_init__(self) -> None:
+        add_iso(self, "at")
 
 
 class UndeliveredList(msgspec.Struct, frozen=True):

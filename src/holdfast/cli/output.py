@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -43,6 +43,13 @@ _STYLES: Final[Mapping[str, str]] = {
 }
 
 
+_TIMES: Final = frozenset({"at", "deadline", "last_start", "last_end"})
+_NOT_OURS: Final = frozenset(
+    {"input", "result", "data", "metadata", "logger_context", "fields", "spec", "schedule"}
+)
+"""What agents and users have written, which is printed as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table; numbers stand right, and free text may be cut to fit."""
@@ -53,13 +60,30 @@ class Column:
 
 
 def document(value: Any) -> None:
-    """Print one JSON document."""
-    _write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    """Print one JSON document; beside each time in epoch seconds the same as text, ``started_at_iso``."""
+    written = _with_iso(msgspec.to_builtins(value))
+    _write(msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n")
 
 
 def json_line(value: Any) -> None:
-    """Print one line of JSON, at once."""
-    _write(compact(value) + "\n")
+    """Print one line of JSON, at once; its times are text, too."""
+    _write(compact(_with_iso(msgspec.to_builtins(value))) + "\n")
+
+
+def _with_iso(value: Any) -> Any:
+    from holdfast.config.durations import iso
+
+    if isinstance(value, list):
+        return [_with_iso(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    written: dict[str, Any] = {}
+    for name, each in cast("dict[str, Any]", value).items():
+        written[name] = each if name in _NOT_OURS else _with_iso(each)
+        if name.endswith(("_at", "_since")) or name in _TIMES:
+            text = iso(each) if isinstance(each, float | int) else ""
+            written.setdefault(f"{name}_iso", text)
+    return written
 
 
 def line(text: str) -> None:

@@ -141,7 +141,7 @@ def create_schedule(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Create a schedule for AGENT: --every, --cron or --at TIME, like 2030-01-31T07:00Z, or epoch seconds."""
+    """Create a schedule of AGENT. It needs --every, --cron or --at; TIME is like 2030-01-31T07:00Z."""
     if reason and not paused:
         raise InputError("--reason says why a schedule is paused: write --paused, too")
     moments = {"--at": at, "--starts-at": starts_at, "--ends-at": ends_at}

@@ -1,4 +1,4 @@
-"""Durations as people write them: a number, or a number with its unit (500ms, 30s, 5m, 2h, 1d).
+"""Durations as people write them: a number, or one with its unit (500ms, 30s, 5m, 2h, 1d). Times as text.
 
 A duration is finite and never negative.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from holdfast.errors import ConfigError
@@ -77,3 +77,11 @@ def _finite(number: float) -> float | None:
     except OverflowError:
         return None
     return round(as_float, 9) if math.isfinite(as_float) else None
+
+
+def iso(seconds: float) -> str:
+    """Write seconds since the epoch as text, in UTC; empty for 0, which is never, and for what is no time."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else ""
+    except (OverflowError, ValueError, OSError):
+        return ""

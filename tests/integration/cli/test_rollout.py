@@ -12,6 +12,7 @@ def test_a_rollout_is_set_shown_and_listed(cli):
     assert said.code == 0
     shown = cli("rollout", "show", FLAG, "--tenant", "acme", "--tenant", "globex", "--json").json
     assert shown.pop("changed_at") > 0
+    assert shown.pop("changed_at_iso") > "2026"
     assert shown == {
         "name": FLAG,
         "percent": 10,
