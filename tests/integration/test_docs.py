@@ -18,6 +18,8 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+from opentelemetry import environment_variables
+from opentelemetry.sdk import environment_variables as sdk_environment_variables
 
 from holdfast import App
 from holdfast.agents.loader import load_app
@@ -259,6 +261,11 @@ def is_setting(text: str) -> bool:
         variable = match[1]
         if variable in GRPC_CODES or hasattr(resource, variable):
             return True
+        if variable.startswith("OTEL_"):
+            theirs = {*dir(environment_variables), *dir(sdk_environment_variables)}
+            return any(
+                name == variable or (text.endswith("*") and name.startswith(variable)) for name in theirs
+            )
         return variable in settings or (text.endswith("*") and any(s.startswith(variable) for s in settings))
     if DOTTED.fullmatch(text):
         return any(s == text or s.startswith(f"{text}.") for s in settings)

@@ -233,7 +233,8 @@ def _coalesced(schedule: Schedule, ready: float, acquired: float, ended: float) 
     missed = _count(schedule, ready, acquired)
     if at is None or at > ended:
         return at, missed, "done" if at is None else "turn"
-    return ended, missed + _count(schedule, acquired, ended) - 1, "coalesced"
+    # The last digits of a time are lost in epoch seconds: a turn has passed, whatever the division says.
+    return ended, missed + max(1, _count(schedule, acquired, ended)) - 1, "coalesced"
 
 
 def _skipped(schedule: Schedule, ready: float, acquired: float, ended: float) -> _Turn:

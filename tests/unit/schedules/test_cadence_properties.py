@@ -87,6 +87,13 @@ def after(schedule: Schedule, outcome=None, **given) -> Next:
     return next_run(schedule, outcome=outcome, settings=scheduler, random=lambda: dice, **facts)
 
 
+def test_a_turn_at_the_very_end_of_a_run_is_the_one_that_follows():
+    """The last digits of a time are lost in epoch seconds: it was counted as no turn, and -1 as missed."""
+    schedule = Schedule(name="s", agent="a", trigger=Every(seconds=0.001))
+    found = after(schedule, Succeeded(result=None), acquired=NOW, ended=NOW + 0.001)
+    assert (found.missed, found.reason) == (0, "coalesced")
+
+
 @quick
 @given(
     schedule=schedules,
