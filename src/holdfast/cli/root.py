@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "hosts": "Look at the hosts of long-lived agents.",
     "submit": "Ask for a run, and follow it if wanted.",
     "runs": "Look at runs, cancel them, queue them again.",
-    "schedules": "Look at schedules, trigger, pause and resume them.",
+    "schedules": "Create schedules, look at them, trigger, pause and remove them.",
     "queues": "Look at queues, pause, drain and resume them.",
     "dead": "Look at runs that were given up, replay or drop them.",
     "rollout": "Move a producer's tenants to a queue, share by share, and back.",

@@ -101,7 +101,7 @@ async def test_odd_names_have_paths_of_their_own(client):
         assert (await client.get(path)).json()["name"] == view["name"] == name
         assert (await client.get(f"{path}/next")).json()["name"] == name
         assert (await client.post(f"{path}/pause")).json()["state"] == "paused"
-    assert (await client.get("/schedules/a/next")).json().keys() == {"name", "times"}
+    assert (await client.get("/schedules/a/next")).json().keys() == {"name", "times", "times_iso"}
     assert (await client.get("/schedules/a/b/c")).json()["name"] == "a/b/c"
     assert (await client.delete("/schedules/a%2Fnext")).status_code == 200
     assert (await client.get("/schedules/a")).status_code == 200
