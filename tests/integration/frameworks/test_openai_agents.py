@@ -14,6 +14,7 @@ from mcp.types import CallToolResult, TextContent, Tool
 from pydantic import BaseModel
 
 from holdfast.agents.frameworks.openai_agents import OpenAIAgent
+from holdfast.agents.frameworks.replay import warn_that_it_can_not_stream
 from holdfast.errors import InputError
 
 set_tracing_disabled(True)
@@ -85,6 +86,7 @@ class Whole(Spoken):
 
 async def test_a_model_that_can_not_stream_is_asked_for_whole_responses(attempts, log_lines):
     """Fails if the run fails: streaming is the default, and such a model knows nothing of it."""
+    warn_that_it_can_not_stream.cache_clear()
     log, crash = [], [1]
 
     @function_tool

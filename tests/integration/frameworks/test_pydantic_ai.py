@@ -10,7 +10,8 @@ from pydantic_ai.messages import BinaryContent, ModelResponse, TextPart, ToolCal
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from holdfast.agents.frameworks.pydantic_ai import PydanticAIAgent, _warn_of
+from holdfast.agents.frameworks.pydantic_ai import PydanticAIAgent
+from holdfast.agents.frameworks.replay import warn_that_it_can_not_stream
 from holdfast.errors import InputError
 
 
@@ -238,7 +239,7 @@ async def test_a_second_attempt_sees_the_conversation_as_the_first_one_did(attem
 
 async def test_a_model_that_can_not_stream_is_asked_without_and_that_is_logged_once(attempts, log_lines):
     """The mistake: a model that works by itself failed because it was asked to stream."""
-    _warn_of.cache_clear()
+    warn_that_it_can_not_stream.cache_clear()
     asked = []
 
     def answer(messages, _):

@@ -25,7 +25,7 @@ from openai.types.responses import (
 )
 from pydantic import TypeAdapter
 
-from holdfast.telemetry.logs import get_logger
+from holdfast.agents.frameworks.replay import warn_that_it_can_not_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from holdfast.agents.frameworks.replay import Replay
 
-_log = get_logger(__name__)
 _responses = TypeAdapter(ModelResponse)
 _STRUCTURED = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
 
@@ -199,7 +198,7 @@ class JournalledModel(Model):
         except NotImplementedError:
             if began:
                 raise
-            _warn_of(type(self._model).__name__)
+            warn_that_it_can_not_stream(type(self._model).__name__)
             yield _completed(await self._model.get_response(*args, **kwargs))
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
@@ -212,11 +211,6 @@ class JournalledModel(Model):
 
     async def _cleanup_on_run_end(self, owner: object) -> None:
         await self._model._cleanup_on_run_end(owner)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-@functools.cache
-def _warn_of(model: str) -> None:
-    _log.warning("the model can't stream, so its answers come without chunks (stream=False)", model=model)
 
 
 def _completed(answer: ModelResponse) -> ResponseCompletedEvent:

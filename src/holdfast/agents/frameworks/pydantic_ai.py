@@ -32,9 +32,8 @@ from pydantic_ai.toolsets import WrapperToolset
 from pydantic_core import to_jsonable_python
 
 from holdfast.agents.frameworks.current import entered
-from holdfast.agents.frameworks.replay import Questions, Replay
+from holdfast.agents.frameworks.replay import Questions, Replay, warn_that_it_can_not_stream
 from holdfast.errors import InputError
-from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from holdfast.agents.context import Context
 
 _HISTORY = "pydantic-ai:messages"
-_log = get_logger(__name__)
 
 
 class PydanticAIAgent:
@@ -227,14 +225,9 @@ def _can_stream(model: Model) -> bool:
         model = model.wrapped
     lacks = isinstance(model, FunctionModel) and model.stream_function is None
     if lacks or type(model).request_stream is Model.request_stream:
-        _warn_of(type(model).__name__)
+        warn_that_it_can_not_stream(type(model).__name__)
         return False
     return True
-
-
-@functools.cache
-def _warn_of(model: str) -> None:
-    _log.warning("the model can't stream, so its answers come without chunks (stream=False)", model=model)
 
 
 def _encode(response: ModelResponse) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,7 @@ import msgspec
 from holdfast.agents.steps import as_json, awaited
 from holdfast.errors import HandBack, InputError, LeaseLost
 from holdfast.leases.trust import Trusted
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
     from holdfast.agents.context import Context
 
 T = TypeVar("T")
+
+_log = get_logger(__name__)
+
+
+@functools.cache
+def warn_that_it_can_not_stream(model: str) -> None:
+    """Log once for each kind of model that its answers are asked for as a whole."""
+    _log.warning("the model can't stream, so its answers come without chunks (stream=False)", model=model)
 
 
 class Replay:
