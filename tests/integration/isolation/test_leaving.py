@@ -99,6 +99,10 @@ async def test_a_frozen_workers_attempt_is_gone_before_it_begins_elsewhere(
     again = await quick.told(run_id, times=2)
     end_at_last(again)
     assert kernel.start_time(pid) is None
+    # It reports that it has begun before it writes: cancelled in between, it would have written nothing.
+    await until(
+        lambda: set(ledger.read_text().split()), lambda fences: len(fences) == 2, what="a second fence"
+    )
     await quick.queue.cancel(run_id)
     worker.thaw()
     assert (await quick.ended(run_id, 30)).status is Status.CANCELLED
