@@ -54,7 +54,7 @@ MISTAKES = [
     ),
     Mistake(
         "a turn's context does not know its lease",
-        replaced("schedule-context-trust", ", Trust(lambda: hold.until)", ""),
+        replaced("schedule-context-trust", ", Trust(hold.trusted_until)", ""),
         f"{FREEZES}::test_a_frozen_scheduler_repeats_no_effect[uvloop]",
     ),
     Mistake(

@@ -72,6 +72,10 @@ class Hold:
             self.lost = True
             raise LeaseLost(f"{self.lease} was not kept") from timeout
 
+    def trusted_until(self) -> float:
+        """Return until when the lease is trusted; one that is lost is not trusted again."""
+        return 0.0 if self.lost else self.until
+
     def watch(self) -> None:
         """End the body if its time is over, else look again then."""
         # The keeper's thread moves ``until``: uvloop runs due timers before what threads told it.
@@ -80,6 +84,8 @@ class Hold:
         if time.monotonic() < self.until:
             self.keeper.lookout.at(self.until)  # guard: lease-end-timer
         else:
+            # After a freeze a renewal may still succeed, before the guard has ended the body.
+            self.lost = True  # guard: expired-lease-stays-lost
             self._guard.reschedule(0.0)  # guard: expired-lease-stops-body
 
     def lose(self) -> None:

@@ -286,7 +286,7 @@ class Worker:
         )
         self._attended[run.run_id, run.fence] = hold
         try:
-            prepared = prepare(self._place, run, self._emitter.for_run(run), lambda: hold.until)
+            prepared = prepare(self._place, run, self._emitter.for_run(run), hold.trusted_until)
         except Exception as exc:
             # Whatever a run brings along, it ends as an outcome of that run and not of its worker.
             prepared = Failed(classify(exc))

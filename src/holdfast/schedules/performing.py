@@ -65,7 +65,7 @@ def prepare(place: Place, turn: Turn, clock: RedisClock, overrun: Overrun) -> In
     )
     memory = partial(_memory_of, place, info)
     hold = turn.hold  # not its turn, which has this context: such a circle would be left to the collector
-    signals = Signals(place.draining, Trust(lambda: hold.until))  # guard: schedule-context-trust
+    signals = Signals(place.draining, Trust(hold.trusted_until))  # guard: schedule-context-trust
     ctx = Context(info, _emit, signals, memory=memory, store=place.store)
     if spec.isolation == "process":
         spec = _isolated(place, spec, turn, info.run_id)
@@ -82,7 +82,7 @@ def _isolated(place: Place, spec: AgentSpec, turn: Turn, turn_id: str) -> AgentS
         queue=_COUNTED_UNDER,
         task={"queue": "", "kept_as": turn_id, "owner": place.owner},
         grace_seconds=_GRACE_SECONDS,
-        trusted=lambda: hold.until,
+        trusted=hold.trusted_until,
     )
     return isolated(spec, place.attempts, errand)
 

@@ -54,6 +54,11 @@ MISTAKES = [
         f"{KEEPER}::test_a_renewal_is_trusted_from_when_it_was_asked",
     ),
     Mistake(
+        "a lease that was over is trusted again after a late renewal",
+        removed("expired-lease-stays-lost"),
+        f"{KEEPER}::test_a_lease_that_was_over_is_not_trusted_again",
+    ),
+    Mistake(
         "leases are renewed on the worker's own loop",
         instead(
             "renewal-own-thread",

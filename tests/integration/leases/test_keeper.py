@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import msgspec
@@ -14,6 +15,7 @@ from holdfast.leases.keeper import Keeper
 from holdfast.leases.leader import Leadership
 from holdfast.leases.lease import Lease, Standing
 from holdfast.leases.sortedsets import SortedSetLeases
+from holdfast.leases.trust import Trust
 from holdfast.redis.client import connect
 from holdfast.telemetry.metrics import Metrics
 from tests.support.waiting import stays, until
@@ -205,6 +207,29 @@ async def test_a_lease_lost_before_its_body_starts_ends_it_at_once(redis, redis_
         with pytest.raises(LeaseLost):
             async with hold:
                 await asyncio.Event().wait()
+
+
+async def test_a_lease_that_was_over_is_not_trusted_again(redis, redis_settings, settings):
+    """After a freeze the keeper's thread may renew a lease after its end was noticed, before its body is ended."""
+
+    async def renew() -> None:
+        other = connect(redis_settings)
+        try:
+            assert await keeper._renew(other, leases("me"), [hold])
+        finally:
+            await other.aclose()
+
+    keeper = keeper_on(settings, redis_settings)
+    lease, asked = await granted(redis)
+    hold = keeper.hold(leases("me"), lease, granted_at=asked - settings.trust_seconds)
+    trust = Trust(hold.trusted_until)
+    thread = threading.Thread(target=lambda: asyncio.run(renew()))
+    with pytest.raises(LeaseLost):
+        async with hold:
+            thread.start()
+            thread.join()  # on the event loop: the timer that ends this body is due, and can't run
+            assert not trust.holds()
+            await asyncio.Event().wait()
 
 
 async def test_a_cancellation_from_outside_is_not_taken_for_a_lost_lease(redis, redis_settings, settings):
