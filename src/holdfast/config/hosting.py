@@ -214,6 +214,11 @@ class HostSettings(Section, frozen=True, kw_only=True):
     ] = ""
 
     @property
+    def trust_seconds(self) -> float:
+        """How long a host trusts its last renewal: its agents end before another host can start them."""
+        return self.ttl_seconds * 7 / 8
+
+    @property
     def create_seconds(self) -> float:
         """How long to wait for a new agent: longer than it may take, so that its host says what is wrong."""
         # guard: start-call-timeout

@@ -88,6 +88,8 @@ def options_of(
         restarts=RestartPolicy(max_restarts=hosts.max_restarts, window_seconds=hosts.restart_window_seconds),
         ready_timeout_seconds=hosts.ready_seconds,
         stop_timeout_seconds=hosts.stop_seconds,
+        # The kernel ends frozen agents halfway between the end of the trust and that of the lease.
+        freeze_seconds=(hosts.ttl_seconds - hosts.trust_seconds) / 2,  # guard: frozen-agents-end
     )
 
 

@@ -5,9 +5,11 @@
     create   grant (Redis) ─> process ─> ready ─> started (Redis): found from here on
     exit     unasked: restarting ─> ready ─> started;  too often: crashed
     renew    kept | lost: another has it, stop ours | unwanted: stop it | forgotten: tell Redis again
+    no renewal for ttl x 7/8: the zygote ends the process ─> waiting ─> renewed ─> process ─> ready ─> started
 
 Invariant: a copy runs only under a fence that was granted to this host, and one that the registry disowns is
-stopped.
+stopped. A process runs only while its lease is trusted: the zygote and the kernel end it by their clock,
+whatever this process does, before another host can start the agent.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.processes.processes import Processes
     from holdfast.telemetry.metrics import Metrics
 
+_RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.02
 """How often a repeated call looks whether the restart of its agent is over."""
 
@@ -57,6 +60,8 @@ class Copy(msgspec.Struct):
     agent: Agent
     fence: int
     since: float
+    until: float
+    """How long its lease is trusted, by time.monotonic(): each renewal moves it, from when it was asked."""
     stopping: bool = False
     told: int = 0
     """The process that the registry knows of; another one is told with the next renewal at the latest."""
@@ -106,12 +111,12 @@ class Host:
                 raise ProcessesFull(f"host {self.name} is full ({len(self.copies)} agents)")
             asked_for_here = seen is None and await self._want(agent)
             try:
-                fence = await self._granted(agent, seen)
-                known = await self._running_already(agent.agent_id, fence)
+                granted = await self._granted(agent, seen)
+                known = await self._running_already(granted)
                 if known is not None:
-                    return known, fence
+                    return known, granted.fence
                 began = time.monotonic()
-                process = await self._start(agent, fence)
+                process = await self._start(granted)
             except (InputError, NotAllowed, ProcessFailed):
                 # guard: refused-agent-unwanted
                 if asked_for_here:  # and by nobody else: its caller is told, and nobody need try it again
@@ -119,7 +124,7 @@ class Host:
                 raise
             guild = self.metrics.guild_label(agent.guild_id)
             self.metrics.host_create_seconds.labels(guild).observe(time.monotonic() - began)
-            return process, fence
+            return process, granted.fence
 
     async def stop(
         self, agent_id: str, *, timeout_seconds: float | None = None, moving: bool = False
@@ -182,16 +187,24 @@ class Host:
                     # guard: agent-ends-concurrently
                     corrections.create_task(self._patiently(self._correct(copy, word)))
 
+            every = min(self.registry.ttl_seconds / 3, at_least_every)
             while True:
-                await self._patiently(once())
-                await asyncio.sleep(min(self.registry.ttl_seconds / 3, at_least_every))
+                renewed = await self._patiently(once())
+                # After a failure again soon: agents end when no renewal succeeds in time.
+                await asyncio.sleep(every if renewed else min(every, _RETRY_SECONDS))
 
     async def renew_once(self) -> list[tuple[Copy, str]]:
         """Renew all leases; returns the copies that something must be done about, and the registry's word."""
         # Also of those that are being stopped: nobody else may start them before they have ended.
         copies = list(self.copies.values())  # guard: renew-stopping-agents
+        await self._tell_waiting(copies)
         held = [(copy.agent.agent_id, copy.fence) for copy in copies]
+        until = self._trusted_from_now()  # guard: trust-from-asking
         words = await self.registry.renew(self.name, self.address, held)
+        for copy, word in zip(copies, words, strict=True):
+            if word in {"kept", "unwanted"}:
+                copy.until = max(copy.until, until)
+        self.processes.keep()  # guard: renewals-reach-zygote
         found = [(copy, word) for copy, word in zip(copies, words, strict=True) if not copy.stopping]
         # guard: untold-status-retried
         return [(copy, word) for copy, word in found if word != "kept" or self._untold(copy) is not None]
@@ -231,10 +244,18 @@ class Host:
             raise Conflict(f"agent {agent.agent_id} is being stopped: ask again when it has ended")
         return wanted.new
 
-    async def _running_already(self, agent_id: str, fence: int) -> AgentProcessInfo | None:
+    def _trusted_from_now(self) -> float:
+        """Until when a lease is trusted that Redis is asked for now."""
+        return time.monotonic() + self.settings.trust_seconds
+
+    async def _running_already(self, granted: Copy) -> AgentProcessInfo | None:
         """The copy that a repeated call asks for; one that is being restarted is waited for."""
+        agent_id = granted.agent.agent_id
         copy = self.copies.get(agent_id)
-        while copy is not None and copy.fence == fence and self.copies.get(agent_id) is copy:
+        if copy is not None and copy.fence == granted.fence:
+            copy.until = max(copy.until, granted.until)
+            self.processes.keep()
+        while copy is not None and copy.fence == granted.fence and self.copies.get(agent_id) is copy:
             process = self.processes.get(agent_id)
             if process is None or process.status.ended:
                 return None
@@ -244,11 +265,12 @@ class Host:
             await asyncio.sleep(_LOOK_SECONDS)
         return None
 
-    async def _granted(self, agent: Agent, seen: int | None) -> int:
+    async def _granted(self, agent: Agent, seen: int | None) -> Copy:
+        until = self._trusted_from_now()
         grant = await self.registry.grant(self.name, self.address, agent.agent_id, seen=seen)
         match grant.word:
             case "granted" | "mine":
-                return grant.fence
+                return Copy(agent, grant.fence, time.time(), until)
             case "held":
                 raise Elsewhere(f"agent {agent.agent_id} lives on host {grant.address}")
             case "stale":
@@ -256,16 +278,16 @@ class Host:
             case _:
                 raise Conflict(f"agent {agent.agent_id} is not wanted any more")
 
-    async def _start(self, agent: Agent, fence: int) -> AgentProcessInfo:
-        agent_id = agent.agent_id
+    async def _start(self, copy: Copy) -> AgentProcessInfo:
+        agent_id, fence = copy.agent.agent_id, copy.fence
         # guard: draining-host-returns-grant
         if self.draining:  # since it was granted; from here on those who move all agents see it
             await self.registry.release(self.name, agent_id, fence, "moving")
             raise ProcessesFull(f"host {self.name} leaves")
-        copy = self.copies[agent_id] = Copy(agent, fence, time.time())
+        self.copies[agent_id] = copy
         self.changed.set()
         try:
-            process = await self._spawn(agent, fence)
+            process = await self._spawn(copy)
         except ProcessesFull:
             await self._let_go(copy, "moving")
             raise
@@ -286,7 +308,8 @@ class Host:
         await self._end(copy, "stopped")
         raise Conflict(f"agent {agent_id} was {'stopped' if word == 'unwanted' else 'placed anew'} meanwhile")
 
-    async def _spawn(self, agent: Agent, fence: int) -> AgentProcessInfo:
+    async def _spawn(self, copy: Copy) -> AgentProcessInfo:
+        agent = copy.agent
         try:
             payload: Any = msgspec.json.decode(agent.payload)
         except RecursionError as exc:  # guard: deep-document-refused
@@ -300,7 +323,13 @@ class Host:
         limits = Limits(memory_bytes=memory or None, nice=self.settings.nice or None)  # guard: agent-niceness
         labels = {**self._labels, "guild_id": agent.guild_id, "name": agent.name}
         return await self.processes.create(
-            agent.agent_id, agent.entry, payload, fence=fence, limits=limits, labels=labels
+            agent.agent_id,
+            agent.entry,
+            payload,
+            fence=copy.fence,
+            limits=limits,
+            labels=labels,
+            until=lambda: copy.until,  # guard: agent-ends-with-lease
         )
 
     def _untold(self, copy: Copy) -> AgentProcessInfo | None:
@@ -317,6 +346,16 @@ class Host:
         if word == "kept":
             copy.told = process.pid
         return word
+
+    async def _tell_waiting(self, copies: Iterable[Copy]) -> None:
+        """Have nobody find the agents that the end of their leases has ended; Redis was away then."""
+        for copy in copies:
+            process = self.processes.get(copy.agent.agent_id)
+            if copy.told and process is not None and process.status is Status.WAITING:
+                await self.registry.release(
+                    self.name, process.agent_id, copy.fence, "waiting", process.last_error
+                )
+                copy.told = 0
 
     async def _stop(self, agent_id: str, timeout_seconds: float | None, *, moving: bool) -> None:
         async with self._turn(agent_id):
@@ -349,6 +388,8 @@ class Host:
             return
         if event.kind is EventKind.READY and process.restarts:
             await self._tell(copy, process)
+        elif process.status is Status.WAITING:
+            self.metrics.host_lease_ends.inc()  # the registry is told with the next renewal
         elif process.status is Status.BACKING_OFF:
             self.metrics.host_restarts.inc()
             await self.registry.release(
@@ -379,9 +420,14 @@ class Host:
         """Tell a Redis that has lost an agent of it again; False if it has another host by now."""
         before = copy.fence - 1
         await self.registry.want(copy.agent, fence=before)
+        until = self._trusted_from_now()
         grant = await self.registry.grant(self.name, self.address, copy.agent.agent_id, seen=before)
         copy.told = 0
-        return grant.given and grant.fence == copy.fence  # guard: regained-fence
+        if not grant.given or grant.fence != copy.fence:  # guard: regained-fence
+            return False
+        copy.until = until
+        self.processes.keep()
+        return True
 
     def _lives(self, agent_id: str) -> bool:
         """Whether it was started again since it crashed."""
@@ -395,11 +441,13 @@ class Host:
         async with turn:  # guard: agent-lock
             yield
 
-    async def _patiently(self, what: Awaitable[None]) -> None:
-        """What is done again soon may fail while Redis is away."""
+    async def _patiently(self, what: Awaitable[None]) -> bool:
+        """What is done again soon may fail while Redis is away; False if it has."""
         try:
             await what
         except TROUBLE as exc:
             self.disturbed()
             self.metrics.redis_errors.labels(type(exc).__name__).inc()
             _log.warning("the registry does not answer", error=str(exc))
+            return False
+        return True

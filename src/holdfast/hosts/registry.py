@@ -151,7 +151,7 @@ class Registry:
         return [word.decode() for word in await _RENEW(self.redis, self._keys, args)]
 
     async def release(self, host: str, agent_id: str, fence: int, status: str, error: str = "") -> bool:
-        """Say that a host has an agent no more: stopped, crashed, moving, or restarting (there)."""
+        """Say that a host has an agent no more: stopped, crashed, moving, or (there) restarting, waiting."""
         args = [host, agent_id, fence, status, error[-4000:], _KEEP_MS, self._placing_ms]
         return await _RELEASE(self.redis, self._keys, args) == b"released"
 

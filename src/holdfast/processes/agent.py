@@ -30,7 +30,7 @@ class Wanted:
     limits: Limits = field(default_factory=Limits)
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     until: Callable[[], float] | None = None
-    """The moment, as time.monotonic() has it, at which it is ended unless this says another by then."""
+    """When its lease ends, by time.monotonic(): it is ended then unless this returns a later time by then."""
 
 
 def promise() -> Future[Any]:
@@ -75,6 +75,11 @@ class Agent:
     def is_new(self) -> bool:
         """Whether it has never been ready, so that whoever asked for it still waits."""
         return not self.created.done()
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether it may run now: it has a lease that has not ended, or needs none."""
+        return self.wanted.until is None or time.monotonic() < self.wanted.until()
 
     def stopped_early(self) -> ProcessError:
         """The error for whoever still waits for it."""

@@ -3,7 +3,8 @@
 ::
 
     starting ──ready──> running ──exit unasked──> backing_off ──> starting …
-        │                  │                          └─ too often ──> crashed
+        │                  │ │                        └─ too often ──> crashed
+        │                  │ └──its lease ended──> waiting ──lease held again──> starting …
         └──────stop────────┴──> stopping ──exit──> stopped
 """
 
@@ -26,6 +27,7 @@ class Status(StrEnum):
     STOPPED = "stopped"
     CRASHED = "crashed"
     BACKING_OFF = "backing_off"
+    WAITING = "waiting"
 
     @property
     def ended(self) -> bool:

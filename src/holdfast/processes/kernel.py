@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_TIMER_ABSTIME: Final = 1
 
 # Loaded before any fork: a child should not have to look for a library first.
 _libc = ctypes.CDLL(None, use_errno=True)
+# Before version 2.34 glibc has timers in a library of their own.
+_librt = _libc if hasattr(_libc, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
 
 
 def die_with_parent(signum: int) -> None:
@@ -23,6 +28,56 @@ def die_with_parent(signum: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+class KillTimer:
+    """Has the kernel kill this process at a moment of the monotonic clock, also while SIGSTOP has stopped it.
+
+    A fork has no such timer.
+    """
+
+    def __init__(self) -> None:
+        self._timer = ctypes.c_void_p()
+        event = _SignalEvent(signo=signal.SIGKILL, notify=0)
+        _checked(
+            "timer_create",
+            _librt.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)),
+        )
+        self._at: float | None = None
+
+    def set(self, at: float | None) -> None:
+        """Choose another moment; None is never."""
+        if at == self._at:
+            return
+        # All zeros would disarm it: a moment long ago is one nanosecond after the clock began.
+        nanoseconds = 0 if at is None else max(1, int(at * 1e9))
+        value = _TimerValue(seconds=nanoseconds // 10**9, nanoseconds=nanoseconds % 10**9)
+        _checked(
+            "timer_settime", _librt.timer_settime(self._timer, _TIMER_ABSTIME, ctypes.byref(value), None)
+        )
+        self._at = at
+
+
+class _SignalEvent(ctypes.Structure):
+    """``struct sigevent``: 64 bytes, of which a signal without a value needs two numbers."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("rest", ctypes.c_char * 48),
+    )
+
+
+class _TimerValue(ctypes.Structure):
+    """``struct itimerspec``: a timer that fires once has no interval."""
+
+    _fields_ = (
+        ("interval_seconds", ctypes.c_long),
+        ("interval_nanoseconds", ctypes.c_long),
+        ("seconds", ctypes.c_long),
+        ("nanoseconds", ctypes.c_long),
+    )
 
 
 def name_process(name: str) -> None:
@@ -92,6 +147,10 @@ def _read(path: str) -> bytes | None:
 
 
 def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+    _checked(f"prctl({option})", _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0))
+
+
+def _checked(call: str, result: int) -> None:
+    if result != 0:
         error = ctypes.get_errno()
-        raise OSError(error, f"prctl({option}): {os.strerror(error)}")
+        raise OSError(error, f"{call}: {os.strerror(error)}")

@@ -21,7 +21,9 @@ class ProcessOptions:
     ``preload`` are the modules that every child finds imported, ``prepare`` is what every child finds done:
     functions (``module:function``) and their one argument, called in the zygote. ``zygote_restarts`` counts
     how often the zygote may fail to begin before nothing is started any more; a zygote that lived is always
-    replaced. ``once``: each agent has one process, whatever ends it; its end is no news.
+    replaced. ``once``: each agent has one process, whatever ends it; its end is no news. ``freeze_seconds``:
+    how long after the first end of a lease the kernel kills a zygote that has not ended that agent, because
+    it is frozen; None is never.
     """
 
     entries: Mapping[str, str]
@@ -42,5 +44,6 @@ class ProcessOptions:
     control_bytes_per_second: int = 1024 * 1024
     once: bool = False
     keep_seconds: float = 0.0
+    freeze_seconds: float | None = None
     cgroups: Cgroups | None = None
     output_line_bytes: int = 32 * 1024

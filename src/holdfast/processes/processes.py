@@ -69,8 +69,9 @@ class Processes:
     ) -> Future[AgentProcessInfo]:
         """Start an agent; the future is done when it is ready. Asking again under a fence changes nothing.
 
-        ``until`` is asked every ``keep_seconds`` of the options: the agent is killed at that moment if this
-        process stands still, or dies.
+        ``until`` returns when its lease ends. It is read every ``keep_seconds`` of the options and by
+        ``keep``. The agent is killed then, also if this process stands still, and started again when its
+        lease is held again.
         """
         if not agent_id or len(agent_id) > _MAX_ID:
             raise InputError(f"an agent's id has 1 to {_MAX_ID} characters, not {len(agent_id)}")
@@ -112,6 +113,10 @@ class Processes:
         done = promise()
         self._post(lambda: done.set_result(self._supervisor.crash(agent_id)), done)
         return done
+
+    def keep(self) -> None:
+        """Pass renewed leases on to the zygote now, and start the agents that waited for theirs."""
+        self._loop.post(self._supervisor.keep)
 
     def forget(self, agent_id: str) -> Future[bool]:
         """Drop what is known of an agent that has ended; False if it is not known or goes on."""

@@ -1,6 +1,7 @@
 """Keeps every agent as it was asked for; each step runs on the loop's thread, so none meets another.
 
-Any exit that nobody asked for is a crash, whatever its code. A lost zygote is nobody's crash.
+Any exit that nobody asked for is a crash, whatever its code. A lost zygote is nobody's crash, nor is the
+end of a lease: such an agent waits until its lease is held again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS: Final = 0.01
 _LOST_CREATIONS: Final = 2
+_KEPT_TOGETHER: Final = 1000
+"""How many leases are in one packet to the zygote."""
 
 _log = get_logger(__name__)
 
@@ -120,10 +123,15 @@ class Supervisor:
         return True
 
     def keep(self) -> None:
-        """Tell the zygote until when those may live whose life depends on us."""
+        """Pass renewed leases on to the zygote, and start the agents that waited for theirs."""
         kept = [(pid, agent.wanted.until()) for pid, agent in self._by_pid.items() if agent.wanted.until]
-        if kept and self._zygote is not None:
-            self._zygote.request({"op": "keep", "until": kept}, (), lambda _: None)
+        for start in range(0, len(kept), _KEPT_TOGETHER):
+            if self._zygote is not None:
+                batch = kept[start : start + _KEPT_TOGETHER]
+                self._zygote.request({"op": "keep", "until": batch}, (), lambda _: None)
+        for agent in list(self.agents.values()):
+            if agent.status is Status.WAITING:
+                self._resume(agent)
 
     def ensure_zygote(self) -> None:
         """Have a zygote, now or when its backoff is over."""
@@ -170,6 +178,9 @@ class Supervisor:
     def _launch(self, agent: Agent) -> None:
         """Ask the zygote for a process, or wait for a zygote."""
         agent.rest()
+        if not agent.has_lease:  # guard: launch-under-lease
+            self._lease_ended(agent, "its lease ended before it was started")
+            return
         agent.status = Status.STARTING
         if self._zygote is None or not self._zygote.ready:
             self.ensure_zygote()
@@ -246,6 +257,11 @@ class Supervisor:
         self._release(agent)
         agent.exit_code, agent.max_rss_bytes = message["code"], message["max_rss_bytes"]
         said = handle.error or (handle.output.tail() if agent.is_new or self._options.once else "")
+        # guard: lease-end-no-crash
+        if message["lease_ended"] and agent.status is not Status.STOPPING and not self._options.once:
+            agent.restarts += not agent.is_new
+            self._lease_ended(agent, "its lease was not renewed in time")
+            return
         refusal = AgentRefused if handle.refused else ProcessFailed
         self._ended(agent, handle.given_up + how_it_ended(message["code"]), refusal, said=said)
 
@@ -296,6 +312,24 @@ class Supervisor:
         agent.status = Status.BACKING_OFF
         agent.timer = self._loop.later(delay, lambda: self._restart(agent))
         self._tell(EventKind.EXITED, agent)
+
+    def _lease_ended(self, agent: Agent, why: str) -> None:
+        """Have an agent without a process wait until its lease is held again; a new one is not created."""
+        agent.rest()
+        agent.error = f"was ended: {why}"
+        if agent.is_new:
+            self._give_up_creation(agent, ProcessError, agent.error, "")
+            return
+        agent.status = Status.WAITING
+        _log.warning("an agent waits for its lease", agent_id=agent.wanted.id, why=why)
+        self._tell(EventKind.EXITED, agent)
+        self._resume(agent)
+
+    def _resume(self, agent: Agent) -> None:
+        """Start an agent that waits, if its lease is held again: another host may have it otherwise."""
+        if agent.has_lease:
+            _log.info("an agent is started again: its lease is held again", agent_id=agent.wanted.id)
+            self._launch(agent)
 
     def _restart(self, agent: Agent) -> None:
         agent.restarted_at = (*agent.restarted_at, time.monotonic())
@@ -398,5 +432,6 @@ class Supervisor:
         elif not self.closing:
             agent.error = "its zygote ended"
             agent.restarts += not agent.is_new
-            self._launch(agent)
+            agent.status = Status.STARTING
             self._tell(EventKind.EXITED, agent)
+            self._launch(agent)

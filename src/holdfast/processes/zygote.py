@@ -42,6 +42,7 @@ class Config:
     prepare: Sequence[Sequence[str]]
     prefixes: Sequence[str]
     path: Sequence[str]
+    freeze_seconds: float | None = None
 
     def as_json(self) -> Message:
         """Return the first packet."""
@@ -51,6 +52,7 @@ class Config:
             "prepare": [list(each) for each in self.prepare],
             "prefixes": list(self.prefixes),
             "path": list(self.path),
+            "freeze_seconds": self.freeze_seconds,
         }
 
 
@@ -62,6 +64,8 @@ class Zygote:
         self._config = config
         self._agents: set[int] = set()
         self._lease_ends: dict[int, LeaseEnd] = {}
+        self._overdue: set[int] = set()
+        self._timer = None if config.freeze_seconds is None else kernel.KillTimer()
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._leaving = False
         self._host_pid = os.getppid()
@@ -71,6 +75,7 @@ class Zygote:
         self._listen_to_signals()
         try:
             while not self._leaving:
+                self._set_timer()
                 readable, _, _ = select.select([self._host, self._woken], [], [], self._patience())
                 if self._woken in readable:
                     with contextlib.suppress(BlockingIOError):
@@ -159,15 +164,28 @@ class Zygote:
             if pid in self._lease_ends:
                 self._lease_ends[pid].at = at  # guard: child-reads-renewals
 
+    def _next_end(self) -> float | None:
+        return min((lease.at for lease in self._lease_ends.values()), default=None)
+
     def _patience(self) -> float | None:
-        ends = [lease.at for lease in self._lease_ends.values()]
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
+        end = self._next_end()
+        return None if end is None else max(0.0, end - time.monotonic())
+
+    def _set_timer(self) -> None:
+        """Have the kernel end this zygote if it is frozen past the end of a lease; its children end with it.
+
+        A frozen zygote can't end anything. After a thaw its children might run before it does.
+        """
+        if self._timer is not None:
+            end = self._next_end()
+            self._timer.set(None if end is None else end + (self._config.freeze_seconds or 0.0))
 
     def _end_overdue(self) -> None:
         """End the agents that only live while the host says so: a host that stands still says nothing."""
         now = time.monotonic()
         for pid in [pid for pid, lease in self._lease_ends.items() if lease.at <= now]:
             self._lease_ends.pop(pid).close()
+            self._overdue.add(pid)
             self._signal({"pid": pid, "signal": signal.SIGKILL, "group": True})
 
     def _signal(self, request: Message) -> Message:
@@ -196,8 +214,9 @@ class Zygote:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # guard: child-group-killed
         _, status, used = os.wait4(pid, 0)
-        agent = pid in self._agents
+        agent, overdue = pid in self._agents, pid in self._overdue
         self._agents.discard(pid)
+        self._overdue.discard(pid)
         if lease_end := self._lease_ends.pop(pid, None):
             lease_end.close()
         # An agent adopts its orphans (child.py), so whoever comes to us unknown was a dead agent's.
@@ -212,6 +231,7 @@ class Zygote:
                     "kind": "exit",
                     "pid": pid,
                     "code": code,
+                    "lease_ended": overdue,
                     "max_rss_bytes": used.ru_maxrss * 1024,
                     "cpu_seconds": used.ru_utime + used.ru_stime,
                 },

@@ -64,7 +64,12 @@ class ZygoteClient:
         loop.watch(self._socket.fileno(), selectors.EVENT_READ, self._readable)
         self._hello = loop.later(options.preload_timeout_seconds, self._too_slow)
         config = Config(
-            options.entries, options.preload, options.prepare, options.class_prefixes, options.path
+            entries=options.entries,
+            preload=options.preload,
+            prepare=options.prepare,
+            prefixes=options.class_prefixes,
+            path=options.path,
+            freeze_seconds=options.freeze_seconds,
         )
         self._send(config.as_json(), ())
 

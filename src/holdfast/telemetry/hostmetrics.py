@@ -53,6 +53,9 @@ class HostMetrics:
         "Agents that this host has no more: stopped, crashed or moving.", "status"
     )
     host_restarts: Counter = counter("Agents that ended unasked and were started again here.")
+    host_lease_ends: Counter = counter(
+        "Agents that ended here because their lease was not renewed; they wait until it is held again."
+    )
     host_disowned: Counter = counter(
         "Copies stopped because the registry said so; reason is lost or unwanted.", "reason"
     )

@@ -18,8 +18,7 @@ TABLE = [
     Mistake(
         "only its host may end a resident",
         replaced("resident-newer-fence", "> control.fence", "> control.fence + 1000"),
-        "tests/integration/hosts/test_residents.py::"
-        "test_the_copy_of_a_host_that_is_stuck_leaves_when_there_is_a_later_one",
+        f"{RESIDENTS}::test_one_that_is_disowned_finishes_what_it_has_begun",
     ),
     Mistake(
         "a call from before the last placing is served",

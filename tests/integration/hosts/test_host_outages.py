@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import operator
 import os
 import signal
+from collections import Counter
+from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 from grpc import aio
 
@@ -19,8 +23,10 @@ from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.redis.client import TROUBLE
 from holdfast.services.residents import Residents
-from tests.support.hosts.faulty_agents import Hosts, hosts_of, written
+from tests.support.hosts.faulty_agents import Hosts, hosts_of, listener, written, written_by
 from tests.support.hosts.host_processes import agent
+from tests.support.redis.fault_proxy import FaultProxy
+from tests.support.redis.valkey_process import ValkeyProcess
 from tests.support.waiting import until
 
 
@@ -68,27 +74,133 @@ def own_redis(restartable_valkey) -> RedisSettings:
     return RedisSettings(url=restartable_valkey.tcp_url, socket_timeout_seconds=30.0)
 
 
-@pytest.mark.parametrize("ttls", [0.7, 1.3], ids=["shorter than the ttl", "longer than the ttl"])
+@contextlib.asynccontextmanager
+async def outage(valkey: ValkeyProcess, how: str, seconds: float):
+    """Redis is away for so long at least."""
+    if how == "killed":
+        valkey.kill()
+    else:
+        valkey.freeze()
+    await asyncio.sleep(seconds)  # this is the outage
+    yield
+    if how == "killed":
+        valkey.start()
+    else:
+        valkey.thaw()
+
+
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_agents_do_not_notice_that_redis_was_away(restartable_valkey, own_redis, how, ttls):
-    """Fails if a host rescues before all others had the time to renew."""
+async def test_agents_do_not_notice_a_short_outage_of_redis(restartable_valkey, own_redis, how):
+    """Fails if agents end before the time for which their leases are trusted is over."""
     ids = [f"r{n}" for n in range(4)]
-    # Half of the ttl is a host given to renew, and it renews every second.
-    async with hosts_of(own_redis, "a", "b", environ=SHORT, ttl_seconds=6.0, heartbeat=1.0) as cluster:
+    # They are trusted for 17 s, and renewed every second.
+    async with hosts_of(own_redis, "a", "b", environ=SHORT, ttl_seconds=20.0, heartbeat=1.0) as cluster:
         for each in ids:
             await cluster.engine.run(agent(each))
         before = await running(cluster, ids)
-        if how == "killed":
-            restartable_valkey.kill()
-        else:
-            restartable_valkey.freeze()
-        await asyncio.sleep(6.0 * ttls)  # this is the outage
-        if how == "killed":
-            restartable_valkey.start()
-        else:
-            restartable_valkey.thaw()
+        async with outage(restartable_valkey, how, 3.0):
+            pass
         await renewed(cluster, ids, 3)
         assert await running(cluster, ids) == before
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_agents_end_with_their_leases_in_a_long_outage_and_are_started_again_after_it(
+    restartable_valkey, own_redis, how
+):
+    """Fails if a host rescues before all others had the time to renew, and if the end of a lease is a crash."""
+    ids = [f"r{n}" for n in range(4)]
+    # Half of the ttl is a host given to renew, and it renews every second.
+    settings = {"ttl_seconds": 6.0, "heartbeat": 1.0, "max_restarts": 0}
+    async with hosts_of(own_redis, "a", "b", environ=SHORT, **settings) as cluster:
+        for each in ids:
+            await cluster.engine.run(agent(each))
+        before = await running(cluster, ids)
+        async with outage(restartable_valkey, how, 6.0 * 1.3):
+            await until(lambda: not any(cluster.copies(each) for each in ids))
+        await renewed(cluster, ids, 3)
+        after = await running(cluster, ids)
+        for each in ids:
+            assert after[each][1:] == before[each][1:], "the same fence and host"
+            assert after[each][0] != before[each][0]
+            placed = await cluster.where(each)
+            assert (placed.restarts, placed.error) == (0, "was ended: its lease was not renewed in time")
+
+
+# -- one host without the others
+
+
+class Fault:
+    """What happens to the host that has the agent, until it is mended; the agent's own messages go on."""
+
+    def __init__(self, cluster: Hosts, proxy: FaultProxy, pid: int) -> None:
+        self.proxy = proxy
+        self.host = cluster.children["a"].process
+        self.tree = [psutil.Process(each) for each in (pid, cluster.zygote("a"), self.host.pid)]
+
+    def begin(self, what: str) -> None:
+        match what:
+            case "host frozen":
+                self.host.send_signal(signal.SIGSTOP)
+            case "all frozen":
+                for process in self.tree:
+                    process.send_signal(signal.SIGSTOP)
+            case "host cut off":
+                self.proxy.stall()
+
+    async def mend(self, ledger: Path) -> None:
+        """Let the agent do what it would do before the processes go on that could end it."""
+        old = self.tree[0]
+        before = writers(ledger)[old.pid]
+        for process in self.tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+            await until(lambda: has_ended(old) or writers(ledger)[old.pid] > before)
+        self.proxy.heal()
+
+
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def writers(ledger: Path) -> Counter[int]:
+    """How many messages each process has handled."""
+    return Counter(pid for _, pid in written_by(ledger))
+
+
+@pytest.mark.parametrize("what", ["host frozen", "all frozen", "host cut off"])
+async def test_no_message_is_handled_by_two_copies_of_an_agent(redis_settings, fault_proxy, tmp_path, what):
+    """Fails if only its host may end an agent: a third of these messages is handled twice."""
+    ledger = tmp_path / "ledger"
+    async with hosts_of(redis_settings, environ=SHORT, ttl_seconds=6.0, heartbeat=1.0) as cluster:
+        await cluster.start("a", REDIS_URL=fault_proxy.url)
+        placed = await cluster.engine.run(listener("x", redis_settings.url, ledger))
+        await cluster.start("b")
+        publishing = asyncio.create_task(publish_numbers(cluster, "x"))
+        await until(lambda: len(written(ledger)) >= 10)
+        fault = Fault(cluster, fault_proxy, placed.pid)
+        fault.begin(what)
+        moved = await cluster.where("x", not_on="a", seconds=60)
+        await until(lambda: writers(ledger)[moved.pid] >= 50)
+        await fault.mend(ledger)
+        await until(lambda: "a copy of an agent is stopped" in cluster.children["a"].logged())
+        publishing.cancel()
+        handled = Counter(written(ledger))
+        doubled = sum(handled.values()) - len(handled)
+        assert doubled <= 1, (
+            f"{doubled} of {len(handled)} messages were handled twice: one may be in progress"
+        )
+        assert cluster.copies("x") == [moved.pid]
+
+
+async def publish_numbers(cluster: Hosts, channel: str) -> None:
+    """Publish until cancelled."""
+    for number in itertools.count():
+        await cluster.redis.publish(channel, number)
+        await asyncio.sleep(0.01)
 
 
 async def test_a_host_without_redis_is_not_the_one_to_ask(restartable_valkey, own_redis):
@@ -160,7 +272,7 @@ async def redis_goes_back_to(redis):
 
 
 async def test_an_agent_that_redis_forgot_to_have_been_placed_runs_on(redis, redis_settings):
-    async with hosts_of(redis_settings, "a", ttl_seconds=4.0) as cluster:
+    async with hosts_of(redis_settings, "a") as cluster:
         await cluster.engine.run(agent())
         assert await cluster.engine.stop("x")
         async with redis_goes_back_to(redis):
@@ -199,7 +311,7 @@ async def test_a_record_that_can_not_be_read_ends_no_host(redis, redis_settings)
 # -- hosts
 
 
-async def test_a_host_that_slept_alone_has_its_agents_as_before(redis_settings):
+async def test_a_host_that_slept_alone_starts_its_agents_again(redis_settings):
     """Fails if it looks for agents without a host before it has renewed its own."""
     async with hosts_of(redis_settings, "a", ttl_seconds=4.0) as cluster:
         for each in ("x", "y"):
@@ -211,7 +323,9 @@ async def test_a_host_that_slept_alone_has_its_agents_as_before(redis_settings):
             await until(location, lambda found: not found, what=f"the end of the lease of {each}")
         cluster.children["a"].thaw()
         await renewed(cluster, ["x", "y"])
-        assert await running(cluster, ["x", "y"]) == before
+        for each, (pid, fence, host) in (await running(cluster, ["x", "y"])).items():
+            assert (fence, host) == before[each][1:]
+            assert pid != before[each][0]
 
 
 async def test_a_zygote_that_is_killed_comes_back_with_its_agents(redis_settings):
@@ -281,7 +395,7 @@ async def test_messages_outlive_the_leaving_of_a_host_in_their_order(scribes, tm
 
 
 async def test_a_resident_whose_host_slept_receives_nothing_twice(scribes, tmp_path):
-    """Its process goes on while its host sleeps, and another host starts it too: one message is received once."""
+    """Its process ends with its lease while its host sleeps, and another host starts it."""
     cluster, residents = scribes
     ledger = tmp_path / "ledger"
     placed = await residents.start("Scribe", "scribe", str(ledger))

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import psutil
+import redis
 
 from holdfast import App, Context
 from holdfast.config import RedisSettings
@@ -66,6 +67,38 @@ class Troubled:
             threading.Event().wait()
 
 
+class Listener:
+    """Appends a line for each number that comes over a channel of Redis, as the scribe below does."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._redis = redis.Redis.from_url(spec["redis"])
+        self._channel = spec["channel"]
+        self._file = os.open(spec["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def start(self) -> None:
+        self._messages = self._redis.pubsub()
+        self._messages.subscribe(self._channel)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for message in self._messages.listen():
+            if message["type"] == "message":
+                os.write(self._file, b"done %d %d\n" % (int(message["data"]), os.getpid()))
+
+
+def listener(agent_id: str, redis_url: str, file: Path) -> Agent:
+    """An agent of the class above, whose channel has its id."""
+    document = {
+        "id": agent_id,
+        "class_name": "tests.support.hosts.faulty_agents.Listener",
+        "redis": redis_url,
+        "channel": agent_id,
+        "file": str(file),
+    }
+    payload = msgspec.json.encode(Payload(agent_spec=msgspec.Raw(msgspec.json.encode(document))))
+    return Agent(agent_id=agent_id, entry="plain", payload=payload)
+
+
 def troubled(agent_id: str, does: str = "", *, needs: Needs | None = None, **spec: Any) -> Agent:
     """An agent of the class above."""
     document = {
@@ -102,8 +135,13 @@ class Scribe:
 
 def written(path: Path, what: str = "done") -> list[int]:
     """The numbers of the messages that a scribe wrote down, in that order."""
+    return [number for number, _ in written_by(path, what)]
+
+
+def written_by(path: Path, what: str = "done") -> list[tuple[int, int]]:
+    """The same, each with the process that wrote it down."""
     lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return [int(number) for word, number, _ in lines if word == what]
+    return [(int(number), int(pid)) for word, number, pid in lines if word == what]
 
 
 class Hosts(Cluster):

@@ -1,6 +1,6 @@
 -- A host has an agent no more; only the one that holds it can say so.
 -- KEYS  as in agents
--- ARGV  1 host, 2 id, 3 fence, 4 stopped | crashed | moving | restarting, 5 error, 6 ms for which its record stays,
+-- ARGV  1 host, 2 id, 3 fence, 4 stopped | crashed | moving | restarting | waiting, 5 error, 6 ms for which its record stays,
 --       7 ms for placing one that moves
 -- returns released | stale
 -- @include agents
@@ -15,10 +15,11 @@ if status == 'stopped' or have[3] ~= '1' then
 elseif status == 'crashed' then
   redis.call('ZREM', leases, id) -- guard: agent-release-lease
   redis.call('HSET', record, 'status', 'crashed', 'error', ARGV[5], 'owner', '', 'address', '')
-elseif status == 'restarting' then
+elseif status == 'restarting' or status == 'waiting' then
   -- Still its host's: nobody else starts it, and nobody finds it until it runs again.
   redis.call('HSET', record, 'status', 'starting', 'error', ARGV[5])
-  redis.call('HINCRBY', record, 'restarts', 1)
+  -- One that waited for its lease did not fail.
+  if status == 'restarting' then redis.call('HINCRBY', record, 'restarts', 1) end
 else
   redis.call('HSET', record, 'status', 'placing', 'owner', '', 'address', '')
   redis.call('ZADD', leases, now_ms() + tonumber(ARGV[7]), id)
