@@ -199,11 +199,11 @@ class Host:
         copies = list(self.copies.values())  # guard: renew-stopping-agents
         await self._tell_waiting(copies)
         held = [(copy.agent.agent_id, copy.fence) for copy in copies]
-        until = self._trusted_from_now()  # guard: trust-from-asking
+        until = self._trusted_from_now()
         words = await self.registry.renew(self.name, self.address, held)
         for copy, word in zip(copies, words, strict=True):
             if word in {"kept", "unwanted"}:
-                copy.until = max(copy.until, until)
+                copy.until = max(copy.until, until)  # guard: trust-from-asking
         self.processes.keep()  # guard: renewals-reach-zygote
         found = [(copy, word) for copy, word in zip(copies, words, strict=True) if not copy.stopping]
         # guard: untold-status-retried
@@ -252,9 +252,6 @@ class Host:
         """The copy that a repeated call asks for; one that is being restarted is waited for."""
         agent_id = granted.agent.agent_id
         copy = self.copies.get(agent_id)
-        if copy is not None and copy.fence == granted.fence:
-            copy.until = max(copy.until, granted.until)
-            self.processes.keep()
         while copy is not None and copy.fence == granted.fence and self.copies.get(agent_id) is copy:
             process = self.processes.get(agent_id)
             if process is None or process.status.ended:
@@ -420,14 +417,9 @@ class Host:
         """Tell a Redis that has lost an agent of it again; False if it has another host by now."""
         before = copy.fence - 1
         await self.registry.want(copy.agent, fence=before)
-        until = self._trusted_from_now()
         grant = await self.registry.grant(self.name, self.address, copy.agent.agent_id, seen=before)
         copy.told = 0
-        if not grant.given or grant.fence != copy.fence:  # guard: regained-fence
-            return False
-        copy.until = until
-        self.processes.keep()
-        return True
+        return grant.given and grant.fence == copy.fence  # guard: regained-fence
 
     def _lives(self, agent_id: str) -> bool:
         """Whether it was started again since it crashed."""

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -432,3 +433,30 @@ class NotedLimits:
     async def create(self, *args, limits, **options):
         self._limits.append(limits.memory_bytes)
         return await self._processes.create(*args, **options)
+
+
+# -- leases
+
+
+async def test_a_lease_is_trusted_from_the_moment_when_its_renewal_was_asked(host, registry, fault_proxy):
+    """Fails if it counts from the answer: one that comes late would have an agent outlive its lease."""
+    await placed(registry, host)
+    fault_proxy.delay(0.5)
+    await host.renew_once()
+    assert host.copies["x"].until - host.settings.trust_seconds <= time.monotonic() - 0.5
+
+
+async def test_an_agent_that_ended_with_its_lease_is_started_again_by_the_next_renewal(host, registry):
+    pid = await placed(registry, host)
+    async with going(host.watch()):
+        host.copies["x"].until = 0.0
+        host.processes.keep()
+        await until(lambda: host.processes.get("x").status is ProcessStatus.WAITING)
+        await until(lambda: host.metrics.registry.get_sample_value("holdfast_host_lease_ends_total") == 1)
+        await host.renew_once()
+        found = await until(
+            lambda: registry.get("x"), lambda found: found.status is Status.RUNNING and found.pid != pid
+        )
+        assert (found.fence, found.restarts) == (1, 0)
+        assert found.error == "was ended: its lease was not renewed in time"
+        assert await registry.location("x") == host.address

@@ -21,6 +21,26 @@ TABLE = [
         f"{RESIDENTS}::test_one_that_is_disowned_finishes_what_it_has_begun",
     ),
     Mistake(
+        "only its host may end an agent",
+        replaced("agent-ends-with-lease", "lambda: copy.until", "None"),
+        f"{OUTAGES}::test_no_message_is_handled_by_two_copies_of_an_agent[host cut off]",
+    ),
+    Mistake(
+        "nobody ends agents that are frozen with their zygote",
+        replaced("frozen-agents-end", "(hosts.ttl_seconds - hosts.trust_seconds) / 2", "None"),
+        f"{OUTAGES}::test_no_message_is_handled_by_two_copies_of_an_agent[all frozen]",
+    ),
+    Mistake(
+        "a lease is trusted from the moment of the answer",
+        replaced("trust-from-asking", ", until)", ", self._trusted_from_now())"),
+        f"{GUARDS}::test_a_lease_is_trusted_from_the_moment_when_its_renewal_was_asked",
+    ),
+    Mistake(
+        "the zygote is not told of renewals",
+        removed("renewals-reach-zygote"),
+        f"{GUARDS}::test_an_agent_that_ended_with_its_lease_is_started_again_by_the_next_renewal",
+    ),
+    Mistake(
         "a call from before the last placing is served",
         removed("grant-seen-fence"),
         f"{REGISTRY}::test_a_call_from_before_the_last_placing_is_refused",

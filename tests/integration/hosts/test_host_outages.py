@@ -173,7 +173,7 @@ def writers(ledger: Path) -> Counter[int]:
 
 @pytest.mark.parametrize("what", ["host frozen", "all frozen", "host cut off"])
 async def test_no_message_is_handled_by_two_copies_of_an_agent(redis_settings, fault_proxy, tmp_path, what):
-    """Fails if only its host may end an agent: a third of these messages is handled twice."""
+    """Fails if only its host may end an agent: whatever both copies hear is handled twice."""
     ledger = tmp_path / "ledger"
     async with hosts_of(redis_settings, environ=SHORT, ttl_seconds=6.0, heartbeat=1.0) as cluster:
         await cluster.start("a", REDIS_URL=fault_proxy.url)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.support.mistakes import KnownMistakes, Mistake, instead, removed, replaced
 
 HERE = "tests/integration/processes"
-STARTING, STOPPING, CRASHING, ZYGOTE, INHERITANCE, TALKING, MANAGER = (
+STARTING, STOPPING, CRASHING, ZYGOTE, INHERITANCE, TALKING, MANAGER, LEASES = (
     f"{HERE}/test_{name}.py"
-    for name in ("starting", "stopping", "crashing", "zygote", "inheritance", "talking", "manager")
+    for name in ("starting", "stopping", "crashing", "zygote", "inheritance", "talking", "manager", "leases")
 )
 
 MISTAKES = [
@@ -20,6 +20,16 @@ MISTAKES = [
         "an agent is running though its process has ended",
         replaced("ended-process-not-running", "not pid", "False"),
         "tests/unit/processes/test_agent.py::test_an_agent_whose_process_has_just_ended_is_not_running",
+    ),
+    Mistake(
+        "the end of a lease is a crash",
+        removed("lease-end-no-crash"),
+        f"{LEASES}::test_an_agent_ends_with_its_lease_and_is_started_again_when_it_is_held_again",
+    ),
+    Mistake(
+        "an agent is started again without a lease",
+        removed("launch-under-lease"),
+        f"{LEASES}::test_an_agent_that_crashes_without_a_lease_waits_for_it",
     ),
     Mistake(
         "an interrupt comes between two instructions of the event loop",
