@@ -10,6 +10,7 @@ from rustic_ai.core.guild.dsl import GuildSpec
 from rustic_ai.core.messaging import MessagingConfig
 
 from holdfast.errors import InputError, NoHost, ProcessError, ProcessFailed
+from holdfast.hosts.agent import Status
 from holdfast.hosts.rustic import K8sExecutionEngine
 from tests.support.hosts.rustic_agents import Answering, Failing
 from tests.support.hosts.rustic_system import ORGANIZATION, answering, ask, gone, placed, probe_in, said
@@ -123,6 +124,34 @@ def test_a_host_that_is_killed_loses_no_agent(guild, hosts):
     assert len(moved) == 2
     wait_until(lambda: all(guild.is_agent_running(name) for name in names), seconds=60)
     assert all(placed(engine, name).host != lost for name in names)
+
+
+def test_a_frozen_hosts_copy_answers_nothing_beside_the_one_that_replaces_it(guild, hosts):
+    """Fails if only its host may end an agent: every message has two answers while the host is frozen."""
+    guild.launch_agent(answering("one"))
+    probe, engine = probe_in(guild), guild.execution_engine
+    ask(probe, "one")
+    frozen = placed(engine, "one").host
+    hosts.children[frozen].freeze()
+    try:
+        moved = wait_until(
+            lambda: placed(engine, "one"),
+            lambda found: found.host != frozen and found.status is Status.RUNNING,
+            what="the agent to run elsewhere",
+            seconds=60,
+        )
+        probe.clear_messages()
+        for n in range(20):
+            probe.publish_dict("default_topic", {"ask": "one", "n": n})
+        answers = wait_until(
+            lambda: [each.payload for each in list(probe.received_messages) if "answer" in each.payload],
+            lambda found: {each["n"] for each in found} == set(range(20)),
+            seconds=60,
+        )
+        assert {each["pid"] for each in answers} == {moved.pid}
+        assert len(answers) == 20
+    finally:
+        hosts.children[frozen].thaw()
 
 
 def test_a_fork_has_an_engine_of_its_own(engine, guild_id, guild_spec, messaging):
