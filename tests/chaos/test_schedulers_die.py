@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from holdfast.schedules.history import History
 from tests.support.runs.system import System
 from tests.support.schedules.manual_scheduler import KEYS
 from tests.support.schedules.schedulers import AGENTS, SchedulerChild
@@ -75,6 +76,9 @@ async def test_a_killed_schedulers_turn_runs_again_elsewhere_soon(redis, schedul
     assert -0.01 <= waited < schedulers.system.settings.lease.ttl_seconds
     assert again.run_id == begin.run_id, "the turn that was not finished, under its name"
     assert again.fence > begin.fence
+    (lost,) = await History(redis, KEYS).turns("long", 10)
+    assert (lost.outcome, lost.owner, lost.attempt) == ("lost", "first", 1)
+    assert (lost.turn, lost.fence) == (begin.run_id, begin.fence)
     before = {name: len(schedulers.begins(name)) for name in TICKS}
     for name in TICKS:
         await schedulers.begun(name, before[name] + 2)

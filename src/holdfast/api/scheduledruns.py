@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.runs.queue import RunQueue
+    from holdfast.runs.run import Ticket
     from holdfast.schedules.place import Submit
     from holdfast.schedules.schedule import Schedule
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 def submitter(queue_named: Callable[[str], RunQueue]) -> Submit:
     """Return what submits a schedule's turn to its target, in the queue that ``queue_named`` finds."""
 
-    async def submit(schedule: Schedule, turn: str) -> bool:
+    async def submit(schedule: Schedule, turn: str) -> Ticket:
         queue = queue_named(schedule.target)
-        return (await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))).fresh
+        return await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))
 
     return submit

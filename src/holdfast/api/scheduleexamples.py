@@ -63,6 +63,22 @@ VIEW: Final[dict[str, Any]] = {
     "pause_after_failures": 5,
     "metadata": {"team": "sales"},
 }
+TURN: Final[dict[str, Any]] = {
+    "turn": "nightly-report@1730946600.000",
+    "outcome": "failed",
+    "planned_at": 1730946600.0,
+    "started_at": 1730946600.1,
+    "ended_at": 1730946603.3,
+    "duration_ms": 3200.0,
+    "owner": "scheduler-7f9c",
+    "fence": 1730946600000001,
+    "attempt": 1,
+    "manual": False,
+    "error_kind": "transient",
+    "error": "TimeoutError: the warehouse does not answer",
+    "queue": "",
+    "run_id": "",
+}
 READS: Final = answers(errors=(401, 403, 404, 409, 422, 503))
 WRITES: Final = answers(errors=(401, 403, 404, 409, 413, 422, 503))
 CHANGES: Final = {**answers(200, ScheduleView, "The schedule as it is now.", VIEW), **WRITES}

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.api.shapes import NAMED, Tenant, add_iso
 from holdfast.config.durations import iso
+from holdfast.schedules.history import PastTurn
 from holdfast.schedules.trigger import LATEST, Cron, Every, Once
 
 Name: TypeAlias = Annotated[
@@ -198,6 +199,24 @@ class ScheduleTimes(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "times_iso", [iso(at) for at in self.times])
+
+
+class ScheduleTurn(PastTurn, frozen=True, kw_only=True):
+    """One past turn of a schedule; times are epoch seconds and text (ISO 8601, UTC)."""
+
+    planned_at_iso: str = ""
+    started_at_iso: str = ""
+    ended_at_iso: str = ""
+
+    def __post_init__(self) -> None:
+        add_iso(self, "planned_at", "started_at", "ended_at")
+
+
+class ScheduleTurns(msgspec.Struct, frozen=True):
+    """The past turns of a schedule, the newest first."""
+
+    name: str
+    turns: list[ScheduleTurn]
 
 
 class ScheduleExplained(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from holdfast.api.auth import OPERATE, READ, SUBMIT
 from holdfast.api.openapi import answers, takes
 from holdfast.api.paths import VerbRoute
 from holdfast.api.replies import body, read, reply
-from holdfast.api.scheduleexamples import CHANGES, READS, WHY, WRITES, Name
+from holdfast.api.scheduleexamples import CHANGES, READS, TURN, WHY, WRITES, Name
 from holdfast.api.scheduleshapes import (
     Backfilled,
     BackfilledTurn,
@@ -20,6 +20,7 @@ from holdfast.api.scheduleshapes import (
     ScheduleChanged,
     ScheduleExplained,
     ScheduleTimes,
+    ScheduleTurns,
 )
 from holdfast.api.scheduling import Book, moment
 from holdfast.api.shapes import ReasonRequest
@@ -64,6 +65,29 @@ async def next_turns(
     now = (await book.registry.count()).now
     times = coming(found.entry, found.schedule, now, count) if found.readable else []
     return reply(ScheduleTimes(name, times))
+
+
+@router.get(
+    "/schedules/{name:path}/turns",
+    summary="Read the past turns of a schedule",
+    responses={
+        **answers(
+            200,
+            ScheduleTurns,
+            "Its last turns, the newest first, as many as redis.scheduler.kept-turns keeps.",
+            {"name": "nightly-report", "turns": [TURN]},
+        ),
+        **READS,
+    },
+)
+async def past_turns(
+    request: Request,
+    name: Name,
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many turns.")] = 20,
+) -> Response:
+    """Read how the last turns of a schedule ended."""
+    book = Book(access(request, READ))
+    return reply(ScheduleTurns(name, await book.turns(name, limit)))
 
 
 @router.get(

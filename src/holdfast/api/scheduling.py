@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.api.scheduledruns import submitter
-from holdfast.api.scheduleshapes import ScheduleList, ScheduleRow, ScheduleView
+from holdfast.api.scheduleshapes import ScheduleList, ScheduleRow, ScheduleTurn, ScheduleView
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, Conflict, InputError, NotFound
 from holdfast.runs.paging import read_cursor, write_cursor
@@ -19,6 +19,7 @@ from holdfast.schedules.backfill import Backfill
 from holdfast.schedules.declaration import declared
 from holdfast.schedules.definitions import Definitions, missing
 from holdfast.schedules.entries import Entries, Entry, scan_names
+from holdfast.schedules.history import History
 from holdfast.schedules.place import schedule_keys
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule, decoded, family
@@ -93,6 +94,14 @@ class Book:
     def viewed(self, found: Found) -> ScheduleView:
         """The schedule as the caller sees it."""
         return ScheduleView(**self._fields(found, ScheduleView))
+
+    async def turns(self, name: str, limit: int) -> list[ScheduleTurn]:
+        """The past turns of a schedule, by the ids that the caller knows."""
+        stored = (await self.find(name)).entry.name
+        found = await History(self._redis, self._keys).turns(stored, limit)
+        return [
+            ScheduleTurn(**msgspec.structs.asdict(each) | {"turn": self.shown(each.turn)}) for each in found
+        ]
 
     async def list(self, wanted: Mapping[str, str], *, limit: int, cursor: str) -> ScheduleList:
         """Read one page; it may be short and yet not the last."""

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from holdfast.runs.run import Ticket
     from holdfast.schedules.backfill import Filled
     from holdfast.schedules.definitions import Definitions
     from holdfast.schedules.entries import Entries, Entry
+    from holdfast.schedules.history import History, PastTurn
     from holdfast.schedules.registry import Registry
     from holdfast.schedules.schedule import Schedule
     from holdfast.schedules.words import Changed
@@ -32,6 +34,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="NAME", help="Schedules, or globs such as 'nightly-*'.")
 ]
+_SHOWN_TURNS = 5
+_LONGEST_HISTORY = 1000
 Everything = Annotated[bool, typer.Option("--all", help="All schedules.")]
 
 _COLUMNS = (
@@ -43,6 +47,16 @@ _COLUMNS = (
     Column("OUTCOME"),
     Column("RUNS", number=True),
     Column("STREAK", number=True),
+)
+_TURN_COLUMNS = (
+    Column("TURN", free=True),
+    Column("OUTCOME"),
+    Column("STARTED"),
+    Column("TOOK", number=True),
+    Column("ATTEMPT", number=True),
+    Column("FENCE", number=True),
+    Column("SCHEDULER", free=True),
+    Column("RUN OR ERROR", free=True),
 )
 
 
@@ -72,16 +86,41 @@ def list_schedules(
 
 @schedules.command("show")
 def show_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
-    """Show one schedule: its definition, its state and its last run."""
+    """Show one schedule: its definition, its state and its last turns."""
 
-    async def work(station: Station) -> Entry:
-        return await _entries(station).get(name)
+    async def work(station: Station) -> tuple[Entry, list[PastTurn]]:
+        return await _entries(station).get(name), await _history(station).turns(name, _SHOWN_TURNS)
 
-    entry = at_station(options.read_settings(config), work)
+    entry, turns = at_station(options.read_settings(config), work)
     if json:
-        output.document(_document(entry))
+        output.document({**_document(entry), "turns": turns})
+        return
+    output.record(_fields(entry))
+    if turns:
+        output.line("")
+        _show_turns(turns)
+
+
+@schedules.command("turns")
+def list_turns(
+    name: Name,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=_LONGEST_HISTORY, help="Most turns to list.")
+    ] = 20,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List the past turns of a schedule, the newest first: when each ran, where, and how it ended."""
+
+    async def work(station: Station) -> list[PastTurn]:
+        await _entries(station).get(name)
+        return await _history(station).turns(name, limit)
+
+    turns = at_station(options.read_settings(config), work)
+    if json:
+        output.document(turns)
     else:
-        output.record(_fields(entry))
+        _show_turns(turns)
 
 
 @schedules.command("create")
@@ -266,9 +305,9 @@ def backfill_schedule(
         from holdfast.schedules.backfill import Backfill
         from holdfast.schedules.place import checked_keys, run_request
 
-        async def submit(schedule: Schedule, turn: str) -> bool:
+        async def submit(schedule: Schedule, turn: str) -> Ticket:
             queue = await station.queue(schedule.target)
-            return (await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))).fresh
+            return await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))
 
         fill = Backfill(station.redis, checked_keys(station.settings.redis), submit)
         zone = _zone(_schedule(await _entries(station).get(name)))
@@ -334,6 +373,13 @@ def _entries(station: Station) -> Entries:
     from holdfast.schedules.place import checked_keys
 
     return Entries(station.redis, checked_keys(station.settings.redis))
+
+
+def _history(station: Station) -> History:
+    from holdfast.schedules.history import History
+    from holdfast.schedules.place import checked_keys
+
+    return History(station.redis, checked_keys(station.settings.redis))
 
 
 def _registry(station: Station) -> Registry:
@@ -438,6 +484,17 @@ def _row(entry: Entry) -> tuple[str, ...]:
     due, last = ago(entry.next_at or 0), ago(entry.last_end or 0)
     counts = (str(entry.runs), str(entry.streak))
     return (entry.name, entry.state, _trigger(_schedule(entry)), due, last, entry.last_outcome, *counts)
+
+
+def _show_turns(turns: Sequence[PastTurn]) -> None:
+    output.table(_TURN_COLUMNS, [_turn_row(turn) for turn in turns], empty="no past turns")
+
+
+def _turn_row(turn: PastTurn) -> tuple[str, ...]:
+    outcome = f"{turn.outcome} (manual)" if turn.manual else turn.outcome
+    error = f"{turn.error_kind}: {turn.error}" if turn.error_kind else turn.error
+    took, counts = span(turn.duration_ms / 1000), (str(turn.attempt), str(turn.fence))
+    return (turn.turn, outcome, moment(turn.started_at), took, *counts, turn.owner, turn.run_id or error)
 
 
 def _fields(entry: Entry) -> list[tuple[str, str]]:

@@ -104,7 +104,7 @@ class Client:
 
     @property
     def schedules(self) -> Schedules:
-        """The schedules: create, list, get, trigger, pause, resume, next, remove."""
+        """The schedules: create, list, get, trigger, pause, resume, next, turns, remove."""
         from holdfast.client.schedules import Schedules  # noqa: PLC0415 - most clients need none
 
         return Schedules(lambda: self._open().schedules())

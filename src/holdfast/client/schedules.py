@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
 
+    from holdfast.schedules.history import PastTurn
+
 MOST_TIMES = 1000
 _STATES = tuple(one.value for one in State)
 
@@ -84,6 +86,10 @@ class ScheduleLine(Protocol):
         """Tell its next turns."""
         ...
 
+    async def turns(self, name: str, limit: int) -> list[PastTurn]:
+        """Read its past turns."""
+        ...
+
 
 class Schedules:
     """``client.schedules``: the schedules of the system."""
@@ -136,6 +142,15 @@ class Schedules:
         if not 1 <= count <= MOST_TIMES:
             raise InputError(f"count must be between 1 and {MOST_TIMES}, got {count}")
         return await self._line().next(_named(name), count)
+
+    async def turns(self, name: str, limit: int = 20) -> list[PastTurn]:
+        """Read how the last turns of a schedule ended, the newest first.
+
+        Each schedule keeps as many as the schedulers' setting ``redis.scheduler.kept-turns`` says.
+        """
+        if not 1 <= limit <= MOST_TIMES:
+            raise InputError(f"limit must be between 1 and {MOST_TIMES}, got {limit}")
+        return await self._line().turns(_named(name), limit)
 
     async def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleInfo]:
         """Read up to ``limit`` schedules whose name fits a glob, of one state if one is given.

@@ -12,6 +12,7 @@ from holdfast.schedules.coming import coming
 from holdfast.schedules.declaration import declared
 from holdfast.schedules.definitions import Definitions, missing, removal_refused
 from holdfast.schedules.entries import Entries
+from holdfast.schedules.history import History
 from holdfast.schedules.place import schedule_keys
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import decoded, family
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.config import RedisSettings
     from holdfast.redis.client import Redis
     from holdfast.schedules.entries import Entry
+    from holdfast.schedules.history import PastTurn
     from holdfast.schedules.schedule import Schedule
     from holdfast.store.store import Store
 
@@ -38,6 +40,7 @@ class RedisSchedules:
         keys = schedule_keys(settings)
         self._url = settings.url
         self._registry, self._entries = Registry(redis, keys), Entries(redis, keys)
+        self._history = History(redis, keys)
         self._definitions = Definitions(self._registry, self._entries, store, keys.definitions)
 
     async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleInfo]:
@@ -100,6 +103,12 @@ class RedisSchedules:
         with answering(self._url):
             now = (await self._registry.count()).now
         return coming(entry, schedule, now, count)
+
+    async def turns(self, name: str, limit: int) -> list[PastTurn]:
+        """Read its past turns."""
+        await self._entry(name)
+        with answering(self._url):
+            return await self._history.turns(name, limit)
 
     async def _entry(self, name: str) -> Entry:
         try:

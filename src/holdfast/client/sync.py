@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.events.event import Event
     from holdfast.hosts.agent import Needs
     from holdfast.runs.run import Run, Status
+    from holdfast.schedules.history import PastTurn
 
 T = TypeVar("T")
 
@@ -209,6 +210,10 @@ class SyncSchedules:
         """Tell the next turns of a schedule."""
         return self._call(self._schedules.next(name, count))
 
+    def turns(self, name: str, limit: int = 20) -> list[PastTurn]:
+        """Read how the last turns of a schedule ended, the newest first."""
+        return self._call(self._schedules.turns(name, limit))
+
     def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleInfo]:
         """Read up to ``limit`` schedules whose name fits a glob, sorted by name."""
         return self._call(self._schedules.list(pattern, state=state, limit=limit))
@@ -329,7 +334,7 @@ class SyncClient:
 
     @property
     def schedules(self) -> SyncSchedules:
-        """The schedules: create, list, get, trigger, pause, resume, next, remove."""
+        """The schedules: create, list, get, trigger, pause, resume, next, turns, remove."""
         return SyncSchedules(self._client.schedules, self._call)
 
     @property

@@ -19,6 +19,7 @@ _BASE_ALLOWED: Final = "a name of letters, digits and . _ : -"
 _SWEET_SPOT: Final = 100
 _LARGEST_SCRIPT: Final = 500
 _SCAN_PAGES: Final = 10
+KEPT_TURNS: Final = 20
 
 
 class ScheduledAgentSettings(Section, frozen=True, kw_only=True, rename="kebab"):
@@ -268,6 +269,9 @@ class SchedulerSettings(Section, frozen=True, kw_only=True, rename="kebab"):
             le=_DAY_MS,
         ),
     ] = 10_000
+    kept_turns: Annotated[
+        int, about("Past turns of each schedule that are kept to be listed; 0 keeps none.", ge=0, le=1000)
+    ] = KEPT_TURNS
     batch_operations: BatchSettings = BatchSettings()
     jitter: JitterSettings = JitterSettings()
     failure_backoff: FailureBackoffSettings = FailureBackoffSettings()

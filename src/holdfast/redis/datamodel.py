@@ -199,6 +199,14 @@ DATA_MODEL = (
         "turns of a backfill that wait or run now; gone with the last one",
     ),
     KeyDoc(
+        "schedule:<name>#history",
+        "list",
+        "permanent",
+        "the last turns that ended, newest first, as many as `redis.scheduler.kept-turns`: JSON of "
+        "planned_at, started_at, ended_at, duration_ms, owner, fence, outcome, and where they apply "
+        "attempt, manual, error_kind, error, queue, run_id; gone when the schedule is removed",
+    ),
+    KeyDoc(
         "schedule-changes",
         "string",
         "permanent",

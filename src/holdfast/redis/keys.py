@@ -150,6 +150,10 @@ class ScheduleKeys(msgspec.Struct, frozen=True):
         """The hash of one schedule's state."""
         return self.record_prefix + name
 
+    def history(self, name: str) -> str:
+        """The list of one schedule's last turns."""
+        return f"{self.record_prefix}{name}#history"
+
 
 class HostKeys(msgspec.Struct, frozen=True):
     """The keys of all hosts' agents; in a cluster they need the tag, as those of schedules do."""

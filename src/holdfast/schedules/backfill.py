@@ -107,7 +107,7 @@ class Backfill:
 
         async def send(turn: Filled) -> Filled:
             async with room:
-                fresh = await submit(schedule, turn.turn)
+                fresh = (await submit(schedule, turn.turn)).fresh
             return msgspec.structs.replace(turn, word=Placed.PLACED if fresh else Placed.ALREADY)
 
         try:

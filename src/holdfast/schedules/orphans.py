@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from holdfast.config.scheduling import KEPT_TURNS
 from holdfast.leases.lease import STANDINGS, Lease, Standing
 from holdfast.redis.scripts import load
+from holdfast.schedules.troubles import say_discarded
 from holdfast.schedules.words import PAGE, Found, text
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
+    from holdfast.schedules.troubles import Discarded
 
 _RECLAIM = load(__package__, "reclaim")
 _SWEEP = load(__package__, "sweep")
@@ -81,6 +84,8 @@ class Orphans:
         *,
         threshold_seconds: float = 600.0,
         remove_numeric: bool = True,
+        kept_turns: int = KEPT_TURNS,
+        discarded: Discarded = say_discarded,
         page: int = PAGE,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,13 +93,16 @@ class Orphans:
         self._where: list[Any] = [keys.waiting, keys.working, keys.leases, keys.definitions]
         self._where += [keys.record_prefix]
         self._tail = [threshold_seconds, int(remove_numeric)]
+        self._kept_turns = kept_turns
+        self._discarded = discarded
         self._page = page
         self._set = self._rank = 0
         self._monotonic = monotonic
 
     async def reclaim(self, limit: int = 100) -> list[Reclaimed]:
         """Bring back what expired, at its original turn and under a higher fence."""
-        reply = await _RECLAIM(self._redis, self._where, [limit])
+        discarded, *reply = await _RECLAIM(self._redis, self._where, [limit, self._kept_turns])
+        self._discarded(discarded)
         return [
             Reclaimed(text(reply[i]), text(reply[i + 1]), removed=text(reply[i + 2]) == "removed")
             for i in range(0, len(reply), 3)

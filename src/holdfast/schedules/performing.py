@@ -16,8 +16,8 @@ from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import LeaseLost
 from holdfast.leases.trust import Trust
 from holdfast.schedules.cadence import fire_times
+from holdfast.schedules.history import planned_at
 from holdfast.schedules.schedule import family, turn_name
-from holdfast.schedules.trigger import Once
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ _log = get_logger(__name__)
 
 def turn_id(run: Acquired, schedule: Schedule) -> str:
     """The name of a turn: the same when it is run again because its scheduler died."""
-    trigger = schedule.trigger
-    # A turn that is a schedule of its own waits from when it was placed: its time is in its definition.
-    at = trigger.at if schedule.source == "turn" and isinstance(trigger, Once) else run.ready
-    return turn_name(run.name, at)
+    return turn_name(run.name, planned_at(run, schedule))
 
 
 def prepare(place: Place, turn: Turn, clock: RedisClock, overrun: Overrun) -> Invocation:
@@ -119,7 +116,7 @@ async def _submit(place: Place, turn: Turn) -> Outcome:
     if place.submit is None:
         return Failed(Failure.because(FailureClass.INVALID, "this scheduler has no way to submit runs"))
     place.targets.look([turn.schedule] if turn.schedule.source != "turn" else [])
-    await place.submit(turn.schedule, turn_id(turn.run, turn.schedule))
+    turn.run_id = (await place.submit(turn.schedule, turn_id(turn.run, turn.schedule))).run_id
     return Succeeded(None)
 
 

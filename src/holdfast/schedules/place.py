@@ -30,11 +30,25 @@ _PATIENT: Final = 7
 """Classes of priority up to here go to the high lane of a queue, from there to the low one."""
 
 
-class Submit(Protocol):
-    """Asks for a run of a schedule's agent in its target queue."""
+class Submitted(Protocol):
+    """The receipt for a run: its id, and whether it is new."""
 
-    async def __call__(self, schedule: Schedule, turn: str, /) -> bool:
-        """Ask once: the same ``turn`` again asks for nothing new. Return whether it was new."""
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        ...
+
+    @property
+    def fresh(self) -> bool:
+        """False if the run was known before."""
+        ...
+
+
+class Submit(Protocol):
+    """Submits a run of a schedule's agent to its target queue."""
+
+    async def __call__(self, schedule: Schedule, turn: str, /) -> Submitted:
+        """Submit once: the same ``turn`` again is the same run."""
         ...
 
 

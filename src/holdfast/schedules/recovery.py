@@ -41,6 +41,8 @@ class Ending:
     """Called once, with Redis's word; None if it could not be told."""
     after_seconds: float | None = None
     """When a turn that is given back is due again, from now; None is at its original turn."""
+    history: bytes = b""
+    """A turn that is given back as its schedule's history keeps it; empty if it had not begun."""
     recovering: bool = False
     """Whether it could not be told at once and is tried again."""
     tries: int = 0
@@ -129,8 +131,9 @@ class Endings:
         for where in (True, False):
             part = [ending for ending in batch if (ending.after_seconds is None) is where]
             delays = None if where else [ending.after_seconds or 0.0 for ending in part]
-            told = await self._completer.give_back([ending.lease for ending in part], delays) if part else []
-            words += told
+            if part:
+                leases, history = [each.lease for each in part], [each.history for each in part]
+                words += await self._completer.give_back(leases, delays, history)
         batch.sort(key=lambda ending: ending.after_seconds is not None)  # guard: endings-stable-order
         return words
 

@@ -31,6 +31,8 @@ class Turn:
     placed: int = 0
     doubtful: float | None = None
     """The turn that was to be placed beside it and of which no answer has come yet."""
+    run_id: str = ""
+    """The run that it was submitted as, if its schedule has a target."""
     told: bool = False
     """Whether its end was decided: whatever its body still does changes nothing."""
 

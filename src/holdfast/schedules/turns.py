@@ -18,6 +18,7 @@ from holdfast.schedules.acquisition import schedule_leases
 from holdfast.schedules.cadence import skipped_turn
 from holdfast.schedules.clock import RedisClock
 from holdfast.schedules.completion import Completer, Done
+from holdfast.schedules.history import fault_of, past_turn
 from holdfast.schedules.overlap import Overlaps
 from holdfast.schedules.patterns import Overrun
 from holdfast.schedules.performing import perform, prepare, turn_id
@@ -73,7 +74,13 @@ class Turns:
         self._metrics = metrics
         self._alarm = alarm
         self._leases = schedule_leases(keys, owner=place.owner, ttl_ms=ttl_ms)
-        self.completer = Completer(redis, keys, owner=place.owner, discarded=counting_discarded(metrics))
+        self.completer = Completer(
+            redis,
+            keys,
+            owner=place.owner,
+            kept_turns=scheduler.kept_turns,
+            discarded=counting_discarded(metrics),
+        )
         self._overlaps = Overlaps(redis, keys, metrics, owner=place.owner)
         cycle_seconds = min(scheduler.interval_ms / 1000, 1.0)
         self.endings = Endings(self.completer, breaker, metrics, cycle_seconds=cycle_seconds)
@@ -158,11 +165,11 @@ class Turns:
         run = turn.run
         if isinstance(outcome, Lost):
             _log.warning("turn lost: its lease was not kept", schedule=run.name, fence=run.fence)
-            self._give_back(turn, None)  # perhaps only Redis was away; else refused
+            self._give_back(turn, None, "lost")  # perhaps only Redis was away; else refused
             return
         if isinstance(outcome, Yielded):
             leaving = self._place.draining.is_set()
-            self._give_back(turn, self._jitter() if leaving else _HAND_BACK_SECONDS)
+            self._give_back(turn, self._jitter() if leaving else _HAND_BACK_SECONDS, "given_back")
             return
         if isinstance(outcome, TimedOut):
             self.zombies.found += found_by == "deadman"  # the scan counts its own
@@ -234,14 +241,19 @@ class Turns:
                 advice=f"`holdfast schedules resume {name}` once it is mended",
             )
 
-    def _give_back(self, turn: Turn, after_seconds: float | None) -> None:
+    def _give_back(self, turn: Turn, after_seconds: float | None, outcome: str = "") -> None:
+        """Let others run it; ``outcome`` is how its history lists a turn that had begun."""
         turn.told = True
         self._metrics.schedule_given_back.inc()
 
         def told(_: Ended | None) -> None:
             turn.hold.drop()
 
-        self.endings.add(Ending(turn.hold.lease, None, told, after_seconds))
+        history = b""
+        if outcome:
+            took_ms = max(self.clock.now() - turn.run.acquired_at, 0.0) * 1000
+            history = past_turn(turn.run, turn.schedule, outcome, took_ms)
+        self.endings.add(Ending(turn.hold.lease, None, told, after_seconds, history))
 
     def _free(self, turn: Turn) -> None:
         """Give the permit back, but not before a body that ignored its stop has really ended."""
@@ -286,7 +298,7 @@ class Turns:
             self.left_behind += 1
             if not turn.told:
                 _log.warning("an agent ignores the shutdown: its turn is given back", schedule=turn.run.name)
-                self._give_back(turn, self._jitter())
+                self._give_back(turn, self._jitter(), "given_back")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(cleanup.executor_shutdown_force_await_ms / 1000 + 1.0):
                 await self.endings.flushed()
@@ -303,4 +315,13 @@ class Turns:
 def _damaged(run: Acquired, exc: InputError) -> Done:
     """Return the end of a turn whose definition can't be read, or names a zone that is not known here."""
     _log.error("a schedule's definition can't be read", schedule=run.name, error=str(exc))
-    return Done(run.name, run.fence, run.acquired_at + _DAMAGED_SECONDS, run.streak, "failed", str(exc))
+    fault = Failed(Failure.because(FailureClass.INVALID, str(exc)))
+    return Done(
+        run.name,
+        run.fence,
+        run.acquired_at + _DAMAGED_SECONDS,
+        run.streak,
+        "failed",
+        str(exc),
+        history=past_turn(run, None, "failed", 0.0, **fault_of(fault, str(exc))),
+    )

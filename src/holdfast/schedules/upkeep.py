@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.redis.client import TROUBLE
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
 from holdfast.schedules.rounds import Round
-from holdfast.schedules.troubles import script_failed
+from holdfast.schedules.troubles import counting_discarded, script_failed
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class Upkeep:
             keys,
             threshold_seconds=cleanup.threshold_ms / 1000,
             remove_numeric=cleanup.remove_numeric_only_agents,
+            kept_turns=settings.kept_turns,
+            discarded=counting_discarded(metrics),
         )
         self._office = CleanupLeadership(keys, owner=owner, ttl_ms=cleanup.leadership_ttl_ms)
         self.cleaned = 0

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.agents.outcome import Cancelled, Failed, Interrupted, Succeeded, TimedOut
 from holdfast.schedules.cadence import Next, counted, next_run
 from holdfast.schedules.completion import Done
+from holdfast.schedules.history import fault_of, past_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,7 @@ def verdict(
         triggered=run.triggered,
     )
     word, error = described(outcome)
+    duration_ms = max(ended - run.acquired_at, 0.0) * 1000
     if turn.beside and not run.beside and word in {"succeeded", "cancelled"}:
         # Those it was late for are left out, too: nobody has placed them, and what follows lies behind them.
         owed = counted(schedule, run.ready, run.acquired_at)
@@ -57,12 +59,21 @@ def verdict(
             streak=following.streak,
             outcome=word,
             error=error,
-            duration_ms=max(ended - run.acquired_at, 0.0) * 1000,
+            duration_ms=duration_ms,
             pause_after=0 if following.reason == "max_runs" else schedule.pause_after_failures,
             doubtful=turn.doubtful,
+            history=_history(turn, outcome, duration_ms),
         ),
         following,
     )
+
+
+def _history(turn: Turn, outcome: Outcome, duration_ms: float) -> bytes:
+    word, error = described(outcome)
+    if word == "succeeded" and turn.schedule.target:
+        where = {"queue": turn.schedule.target, "run_id": turn.run_id}
+        return past_turn(turn.run, turn.schedule, "submitted", duration_ms, **where)
+    return past_turn(turn.run, turn.schedule, word, duration_ms, **fault_of(outcome, error))
 
 
 def described(outcome: Outcome) -> tuple[str, str]:

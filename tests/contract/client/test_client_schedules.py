@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Client, Conflict, HoldfastError, InputError, NotFound, SyncClient
-from holdfast.schedules.schedule import Schedule
+from holdfast.schedules.history import past_turn
+from holdfast.schedules.schedule import Schedule, turn_name
 from holdfast.schedules.trigger import Cron, Every, Once
 from tests.support.schedules.manual_scheduler import Board
 
@@ -158,6 +159,37 @@ async def test_the_next_turns_are_told(client, board):
             await client.schedules.next("nightly", count)
 
 
+async def test_the_past_turns_are_told(client, board):
+    assert await client.schedules.turns("nightly") == []
+    pod = board.pod()
+    for outcome in ("succeeded", "failed"):
+        await client.schedules.trigger("nightly")
+        run = await pod.one()
+        fault = {"error_kind": "unknown", "error": "ValueError: no"} if outcome == "failed" else {}
+        await pod.complete(run, outcome=outcome, history=past_turn(run, NIGHTLY, outcome, 12.5, **fault))
+    last, first = await client.schedules.turns("nightly")
+    assert (first.outcome, first.error, first.duration_ms, first.manual) == ("succeeded", "", 12.5, True)
+    assert (last.outcome, last.error_kind, last.error) == ("failed", "unknown", "ValueError: no")
+    assert (last.turn, last.owner, last.fence) == (turn_name("nightly", run.ready), "pod", run.fence)
+    assert last.planned_at <= last.started_at <= last.ended_at
+    assert await client.schedules.turns("nightly", 1) == [last]
+    for limit in (0, 1001):
+        with pytest.raises(InputError, match="limit"):
+            await client.schedules.turns("nightly", limit)
+
+
+async def test_a_script_reads_the_past_turns(face, board):
+    await board.make_due("team/hourly")
+    pod = board.pod()
+    await pod.complete(await pod.one())
+
+    def script():
+        with SyncClient(**face.here) as client:
+            return client.schedules.turns("team/hourly", limit=5)
+
+    assert [turn.outcome for turn in await asyncio.to_thread(script)] == ["succeeded"]
+
+
 async def test_one_that_can_t_be_read_is_shown_all_the_same(client, board):
     await board.add("broken")
     found = await client.schedules.get("broken")
@@ -167,7 +199,8 @@ async def test_one_that_can_t_be_read_is_shown_all_the_same(client, board):
 
 async def test_one_that_is_not_there_is_not_found_whatever_is_asked(client, board):
     schedules = client.schedules
-    for ask in (schedules.get, schedules.trigger, schedules.pause, schedules.resume, schedules.next):
+    reads = (schedules.get, schedules.next, schedules.turns)
+    for ask in (*reads, schedules.trigger, schedules.pause, schedules.resume):
         with pytest.raises(NotFound, match="there is no schedule 'nobody'"):
             await ask("nobody")
         with pytest.raises(InputError, match="must not be empty"):
@@ -194,6 +227,7 @@ def test_a_script_uses_the_same_names(redis_url, redis):
             client.schedules.pause,
             client.schedules.resume,
             client.schedules.next,
+            client.schedules.turns,
         ):
             with pytest.raises(NotFound):
                 ask("nobody")

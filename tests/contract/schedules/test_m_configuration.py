@@ -82,7 +82,7 @@ redis:
       cleanup-leader-key: cleanup-leader # Leadership key for orphan cleanup (default)
       hash-tag: ""                       # Hash tag for Redis Cluster (e.g., "ps")
 """
-OURS = {"redis.agent.max-threads", "redis.scheduler.sharding"}
+OURS = {"redis.agent.max-threads", "redis.scheduler.kept-turns", "redis.scheduler.sharding"}
 
 
 def flat(tree: dict, prefix: str = "") -> dict[str, object]:

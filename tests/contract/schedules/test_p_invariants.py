@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from holdfast.config.scheduling import KEPT_TURNS
 from holdfast.leases.lease import Standing
 from holdfast.redis.client import Redis
 from holdfast.schedules.acquisition import Acquired
@@ -224,12 +225,26 @@ class World:
                 assert entry.fence >= self.fences.get(entry.name, 0), f"the fence of {entry.name} went back"
         turns = {name.decode() for name in await self.redis.smembers(self.board.keys.turns)}
         assert turns == {name for name in self.registered if family(name) != name}
+        await self._check_histories()
         for key in await self.redis.keys(self.board.keys.record("[^#]*")):
+            if key.endswith(b"#history"):
+                continue
             name = key.decode().partition(":")[2]
             passing = await self.redis.pttl(key) > 0 and await self.redis.hkeys(key) == [b"revision"]
             assert passing or name in self.registered | working, f"the record of {name} was left behind"
         assert all(count == 1 for count in self.acquired.values()), "acquired twice under one fence"
         assert all(count <= 1 for count in self.ended.values()), "ended twice under one fence"
+
+    async def _check_histories(self) -> None:
+        for key in await self.redis.keys(self.board.keys.history("*")):
+            name = key.decode().partition(":")[2].removesuffix("#history")
+            assert name in self.registered, f"the history of {name} was left behind"
+            past = await self.board.history.turns(name, 1000)
+            assert len(past) <= KEPT_TURNS
+            # Turns beside each other that are acquired in one call have the same fence, each on its own lease.
+            acquired = Counter(fence for of, fence in self.acquired if family(of) == name)
+            listed = Counter(turn.fence for turn in past)
+            assert listed <= acquired, "a turn is listed twice under one fence, or none was acquired"
 
     async def finish(self) -> None:
         """One pod does all that is left: everything that is not done or paused runs, and ends."""

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import App, Context
 from holdfast.errors import InputError, NotFound
+from holdfast.runs.run import Status, Ticket
 from holdfast.schedules import cadence
 from holdfast.schedules.backfill import MOST_TURNS, Backfill, turns_between
 from holdfast.schedules.completion import Completer, Done
@@ -125,7 +126,7 @@ async def test_q23_with_a_target_each_turn_is_submitted_under_the_key_of_that_tu
     sent: dict[str, dict] = {}
     now, most, four = 0, 0, asyncio.Event()
 
-    async def submit(schedule: Schedule, turn: str) -> bool:
+    async def submit(schedule: Schedule, turn: str) -> Ticket:
         nonlocal now, most
         now, most = now + 1, max(most, now + 1)
         if most == 4:
@@ -135,7 +136,7 @@ async def test_q23_with_a_target_each_turn_is_submitted_under_the_key_of_that_tu
         now -= 1
         fresh = turn not in sent
         sent[turn] = run_request(schedule, turn)
-        return fresh
+        return Ticket(turn, Status.QUEUED, "1-0", fresh)
 
     window = (MIDNIGHT - DAY, MIDNIGHT)
     filled = await fill(board, submit).run("hourly", *window, at_once=4)

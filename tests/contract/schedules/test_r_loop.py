@@ -102,7 +102,9 @@ async def test_r8_the_scan_asks_the_clock_of_redis(stage):
 class Words:
     """A completer that answers each giving back by whose it is."""
 
-    async def give_back(self, leases: list[Lease], after: list[float] | None = None) -> list[Ended]:
+    async def give_back(
+        self, leases: list[Lease], after: list[float] | None = None, history: list[bytes] | None = None
+    ) -> list[Ended]:
         return [Ended.STALE if lease.key.startswith("stale") else Ended.RETURNED for lease in leases]
 
 

@@ -8,7 +8,39 @@ HERE = "tests/contract/schedules"
 B, C, L = (f"{HERE}/test_{name}.py" for name in ("b_registration", "c_acquisition", "l_orphans"))
 A, N, P = (f"{HERE}/test_{name}.py" for name in ("a_scripts", "n_shutdown", "p_invariants"))
 
+S = f"{HERE}/test_s_history.py"
+
 MISTAKES = [
+    Mistake(
+        "an end that is refused under an old fence is listed as a turn",
+        instead("turn-history-fence", "if word then note_history(name, at) return word end"),
+        f"{S}::test_s2_an_end_under_an_old_fence_is_not_listed",
+    ),
+    Mistake(
+        "a turn that is given back under an old fence is listed",
+        instead("give-back-fence", "if word then note_history(name, fence, turn) return word end"),
+        f"{S}::test_s2_an_end_under_an_old_fence_is_not_listed",
+    ),
+    Mistake(
+        "an end that is told again is listed again",
+        instead("turn-history-fence", "if word then note_history(name, at) return word end"),
+        f"{S}::test_s3_an_end_that_is_told_again_is_listed_once",
+    ),
+    Mistake(
+        "a turn that died with its scheduler is not listed",
+        removed("lost-turn-in-history"),
+        f"{S}::test_s4_a_turn_that_died_with_its_scheduler_is_lost_and_its_next_attempt_follows",
+    ),
+    Mistake(
+        "a history grows without end",
+        removed("turn-history-bounded"),
+        f"{S}::test_s6_only_so_many_are_kept_and_0_keeps_none",
+    ),
+    Mistake(
+        "a removed schedule leaves its history behind",
+        replaced("removed-history", ", prefix .. name .. '#history'", ""),
+        f"{S}::test_s7_the_history_goes_with_its_schedule_and_no_late_end_brings_it_back",
+    ),
     Mistake(
         "a name that is no text is acquired, again and again",
         replaced("acquire-readable-name", "is_unreadable(names[i])", "false"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from datetime import datetime
 
 import msgspec
 import pytest
@@ -248,6 +249,27 @@ async def test_the_last_error_is_told_with_its_time(client, board):
     view = (await client.get("/schedules/nightly")).json()
     assert (view["last_outcome"], view["last_error"]) == ("succeeded", "ValueError: no")
     assert 0 < view["last_error_at"] <= view["last_end"]
+
+
+async def test_past_turns_are_read_with_their_times_as_text(client, board):
+    await made(client, every="1s")
+    assert (await client.get("/schedules/nightly/turns")).json() == {"name": "nightly", "turns": []}
+    await board.make_due()
+    pod = board.pod()
+    runs = [await pod.one()]
+    await pod.complete(runs[0], after=-1)
+    runs.append(await pod.one())
+    await pod.complete(runs[1])
+    last, first = (await client.get("/schedules/nightly/turns")).json()["turns"]
+    assert [first["fence"], last["fence"]] == [run.fence for run in runs]
+    assert (first["outcome"], first["owner"], first["attempt"]) == ("succeeded", "pod", 1)
+    for field in ("planned_at", "started_at", "ended_at"):
+        read = datetime.fromisoformat(first[f"{field}_iso"]).timestamp()
+        assert read == pytest.approx(first[field], abs=0.001)
+    assert (await client.get("/schedules/nightly/turns?limit=1")).json()["turns"] == [last]
+    for limit in (0, 1001):
+        problem(await client.get("/schedules/nightly/turns", params={"limit": limit}), 422)
+    problem(await client.get("/schedules/nobody/turns"), 404)
 
 
 async def test_while_the_database_is_away_nothing_is_half_made(api, board, tmp_path):

@@ -68,6 +68,7 @@ async def test_another_tenants_schedule_does_not_exist(api, board):
         ("GET", "", None),
         ("GET", "/next", None),
         ("GET", "/explain", None),
+        ("GET", "/turns", None),
         ("POST", "/trigger", None),
         ("POST", "/pause", None),
         ("POST", "/resume", None),
@@ -130,4 +131,7 @@ async def test_the_runs_of_a_tenants_schedule_are_that_tenants(api, system):
     finally:
         await scheduler.stop()
     assert runs[0]["tenant"] == "acme"
+    (turn,) = (await acme.get("/schedules/nightly/turns")).json()["turns"]
+    assert (turn["outcome"], turn["queue"], turn["run_id"]) == ("submitted", "agent-queue", runs[0]["id"])
+    assert turn["turn"].startswith("nightly@"), "its name without the tenant"
     assert (await umbrella.get("/runs")).json()["runs"] == []

@@ -16,6 +16,7 @@ import pytest
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
 from holdfast.redis.keys import ScheduleKeys
+from holdfast.schedules.history import past_turn
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Cron, Every, Once, Trigger
@@ -204,6 +205,36 @@ def test_the_last_error_is_shown_with_its_time(cli, redis_url, registered):
     assert "ValueError: no such city, 20" in line
     shown = cli("schedules", "show", "due", "--json").json
     assert shown["last_error_at"] == shown["last_end"]
+
+
+def test_past_turns_are_listed_and_the_last_ones_shown(cli, redis_url, registered):
+    assert cli("schedules", "turns", "due").out == "no past turns\n"
+
+    async def work() -> None:
+        redis = connect(RedisSettings(url=redis_url))
+        pod = Board(redis).pod("scheduler-1")
+        for n in range(6):
+            run = await pod.one()
+            fault = {"error_kind": "unknown", "error": "ValueError: no such city"} if n == 5 else {}
+            outcome = "failed" if fault else "succeeded"
+            history = past_turn(run, None, outcome, 1500.0, **fault)
+            await pod.complete(run, after=-1, outcome=outcome, history=history)
+        await redis.aclose()
+
+    asyncio.run(work())
+    listed = cli("schedules", "turns", "due", "--json").json
+    assert [turn["outcome"] for turn in listed] == ["failed", *["succeeded"] * 5]
+    assert datetime.fromisoformat(listed[0]["started_at_iso"]).timestamp() == pytest.approx(
+        listed[0]["started_at"], abs=0.001
+    )
+    _, newest, *_ = lines = cli("schedules", "turns", "due", "--limit", "3").out.splitlines()
+    assert len(lines) == 4
+    for shown in (listed[0]["turn"], "failed", "1.5s", "scheduler-1", "unknown: ValueError: no such city"):
+        assert shown in newest
+    assert "unknown: ValueError: no such city" in cli("schedules", "show", "due").out
+    assert cli("schedules", "show", "due", "--json").json["turns"] == listed[:5]
+    missing = cli("schedules", "turns", "nobody")
+    assert (missing.code, "no schedule" in missing.err) == (1, True)
 
 
 def test_a_trigger_makes_it_due_now(cli, registered):

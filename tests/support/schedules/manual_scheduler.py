@@ -10,6 +10,7 @@ from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.acquisition import Acquired, Acquirer, schedule_leases
 from holdfast.schedules.completion import Completer, Done
 from holdfast.schedules.entries import Entries, Entry
+from holdfast.schedules.history import History, past_turn
 from holdfast.schedules.orphans import Orphans
 from holdfast.schedules.registration import Registration, fingerprint
 from holdfast.schedules.registry import Registry
@@ -39,6 +40,7 @@ class Board:
         self.redis, self.keys = redis, keys
         self.registry = Registry(redis, keys)
         self.entries = Entries(redis, keys)
+        self.history = History(redis, keys)
 
     async def add(self, *names: str, due: float | None = -1.0, **options: Any) -> list[Registered]:
         """Register schedules that are due so many seconds from now."""
@@ -96,12 +98,16 @@ class Pod:
 
     async def complete(self, run: Acquired, *, after: float | None = 3600.0, **options: Any) -> Ended:
         at = None if after is None else await redis_now(self.redis) + after
-        (word,) = await self.completer.complete([Done(run.name, run.fence, at, **options)])
+        past = past_turn(run, None, options.get("outcome", "succeeded"), 0.0)
+        (word,) = await self.completer.complete(
+            [Done(run.name, run.fence, at, **{"history": past, **options})]
+        )
         return word
 
     async def give_back(self, run: Acquired, after: float | None = 0.0) -> Ended:
         delays = None if after is None else [after]
-        (word,) = await self.completer.give_back([self.lease(run)], delays)
+        past = past_turn(run, None, "given_back", 0.0)
+        (word,) = await self.completer.give_back([self.lease(run)], delays, [past])
         return word
 
     async def renew(self, run: Acquired) -> Standing:

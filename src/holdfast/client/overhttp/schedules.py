@@ -12,6 +12,7 @@ from holdfast.client.overhttp.problems import read
 from holdfast.client.schedules import ScheduleInfo
 from holdfast.errors import InputError
 from holdfast.runs.message import encode_value
+from holdfast.schedules.history import PastTurn
 
 if TYPE_CHECKING:
     from holdfast.client.overhttp.calls import Calls
@@ -32,10 +33,15 @@ class _Times(msgspec.Struct):
     times: list[float]
 
 
+class _Turns(msgspec.Struct):
+    turns: list[PastTurn]
+
+
 _info = msgspec.json.Decoder(ScheduleInfo)
 _page = msgspec.json.Decoder(_Page)
 _changed = msgspec.json.Decoder(_Changed)
 _times = msgspec.json.Decoder(_Times)
+_turns = msgspec.json.Decoder(_Turns)
 
 
 class HttpSchedules:
@@ -97,6 +103,11 @@ class HttpSchedules:
         """Tell its next turns."""
         answer = await self._calls.call("GET", f"{_path(name, 'next')}?count={count}")
         return read(self._calls.url, answer.body, _times).times
+
+    async def turns(self, name: str, limit: int) -> list[PastTurn]:
+        """Read its past turns."""
+        answer = await self._calls.call("GET", f"{_path(name, 'turns')}?limit={limit}")
+        return read(self._calls.url, answer.body, _turns).turns
 
 
 def _written(word: str, given: Any) -> Any:

@@ -1,14 +1,16 @@
 -- End a batch of runs, each once and only under the fence it ran under, and plan the next turn of each.
 -- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 priorities (zset)
--- ARGV  1 owner, then per run: name, fence, next run (s; '' = no turn is left), streak, outcome, error, duration ms,
---       failures in a row after which it is paused (0 = never), a turn that was perhaps placed beside it (s) or ''
+-- ARGV  1 owner, 2 turns that a history keeps, then per run: name, fence, next run (s; '' = no turn is left), streak, outcome,
+--       error, duration ms, failures in a row after which it is paused (0 = never), a turn that was perhaps placed beside it (s)
+--       or '', this turn for the history (JSON) or ''
 -- returns { keys thrown away }, then per run: completed | paused (completed, and its failures have paused the schedule) |
 --       already (ended before: a reply was lost) | stale (changes nothing) | removed
 -- @include state
 -- @include turns
+-- @include history
 local waiting, working, leases, definitions, prefix, priorities = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local owner = ARGV[1]
-local STRIDE, REMEMBERED_SECONDS = 9, 7 * 86400
+local owner, kept = ARGV[1], tonumber(ARGV[2])
+local FIRST, STRIDE, REMEMBERED_SECONDS = 3, 10, 7 * 86400
 
 local now = as_score(now_us() / 1000000)
 local ended = {}
@@ -30,6 +32,11 @@ end
 -- An error stays until the next one, with its time: who looks after a good run still finds why the one before failed.
 local function note_error(record, at)
   if ARGV[at + 5] ~= '' then redis.call('HSET', record, 'last_error', ARGV[at + 5], 'last_error_at', now) end -- guard: last-error-kept
+end
+
+local function note_history(of, at)
+  local turn = ARGV[at + 9]
+  if turn ~= '' then add_to_history(prefix, of, kept, ended_turn(now, owner, ARGV[at + 1], turn)) end
 end
 
 local function note(record, have, at, streak)
@@ -63,6 +70,7 @@ local function note_for(of, have, at)
   redis.call('HSET', record, 'streak', string.format('%.0f', streak), 'last_start', have[3] or '', 'last_end', now,
     'last_duration_ms', duration, 'last_outcome', outcome)
   note_error(record, at)
+  note_history(of, at)
   if not pause or known[2] then return end
   pause_for(pause, of, record, known[3])
   return 'paused'
@@ -110,7 +118,7 @@ local function complete(at)
   local have = read_record(record, 'owner', 'fence', 'acquired_at', 'runs', 'paused_since', 'cadence', 'replan', 'buffered',
     'cancel', 'reclaimed', 'beside', 'streak')
   local word = refusal(have[1], have[2], owner, fence, definitions, name)
-  if word then return word end
+  if word then return word end -- guard: turn-history-fence
   ended[#ended + 1] = name
   if redis.call('HEXISTS', definitions, name) == 0 then -- guard: complete-defined-only
     redis.call('ZREM', waiting, name)
@@ -121,12 +129,13 @@ local function complete(at)
   if of then return end_turn(record, name, of, have, at) end -- guard: single-turn-removed
   local streak, pause = streak_after(have[12], at, have[6])
   note(record, have, at, streak)
+  note_history(name, at)
   plan(record, name, have, at, pause)
   return pause and not have[5] and 'paused' or 'completed'
 end
 
 local words = { discarded }
-for at = 2, #ARGV, STRIDE do words[#words + 1] = complete(at) end
+for at = FIRST, #ARGV, STRIDE do words[#words + 1] = complete(at) end
 if #ended > 0 then
   redis.call('ZREM', working, unpack(ended))
   redis.call('ZREM', leases, unpack(ended))

@@ -32,7 +32,7 @@ local function remove_turns(name, names)
   for n = 1, (tonumber(names) or 1) - 1 do remove(name .. '#' .. n, '') end
   local line, begun = backfill_keys(prefix, name)
   for _, turn in ipairs(call_sound('ZRANGE', begun, 0, -1)) do remove(turn, '') end
-  redis.call('DEL', line, begun)
+  redis.call('DEL', line, begun, prefix .. name .. '#history') -- guard: removed-history
   local of = schedule_of(name)
   if of then let_backfill_on(waiting, definitions, priorities, prefix, of) end
 end

@@ -16,7 +16,7 @@ local set = which == 'working' and working or waiting
 
 local function forget(name)
   redis.call('ZREM', set, name)
-  if not redis.call('ZSCORE', leases, name) then redis.call('DEL', prefix .. name) end
+  if not redis.call('ZSCORE', leases, name) then redis.call('DEL', prefix .. name, prefix .. name .. '#history') end
 end
 
 local function take_from_owner(name)

@@ -1,0 +1,113 @@
+"""The history of a schedule: its last turns, each added by the script that ended it, under its fence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.agents.outcome import Failed
+from holdfast.redis.client import REFUSALS
+from holdfast.redis.command import command
+from holdfast.schedules.schedule import turn_name
+from holdfast.schedules.trigger import Once
+
+if TYPE_CHECKING:
+    from holdfast.agents.outcome import Outcome
+    from holdfast.redis.client import Redis
+    from holdfast.redis.keys import ScheduleKeys
+    from holdfast.schedules.acquisition import Acquired
+    from holdfast.schedules.schedule import Schedule
+
+_ERROR_MOST: Final = 300
+"""Characters of an error that a history keeps; the last error is kept longer in the schedule's record."""
+
+
+class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn that has ended; times are epoch seconds by the clock of Redis."""
+
+    turn: Annotated[str, Meta(description="The turn's id, as in the log; it keeps it if it runs again.")] = ""
+    outcome: Annotated[
+        str,
+        Meta(
+            description="succeeded, failed, timed_out, cancelled, submitted (its run goes on in the queue), "
+            "given_back (it runs again) or lost (its scheduler died; it runs again)."
+        ),
+    ] = ""
+    planned_at: float = 0.0
+    started_at: float = 0.0
+    ended_at: Annotated[float, Meta(description="If lost: when its lease was found to be over.")] = 0.0
+    duration_ms: float = 0.0
+    owner: Annotated[str, Meta(description="The scheduler that ran it.")] = ""
+    fence: int = 0
+    attempt: Annotated[int, Meta(description="One more for every scheduler that died with this turn.")] = 1
+    manual: Annotated[bool, Meta(description="Whether it was triggered by hand.")] = False
+    error_kind: Annotated[str, Meta(description="The class of a failure, such as transient.")] = ""
+    error: str = ""
+    queue: Annotated[str, Meta(description="The queue that its run was submitted to.")] = ""
+    run_id: Annotated[str, Meta(description="The run that was submitted to the queue.")] = ""
+
+
+class _Stored(PastTurn, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn as it is stored: without what the script adds, and without what goes without saying."""
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(PastTurn)
+
+
+def planned_at(run: Acquired, schedule: Schedule) -> float:
+    """The time that a turn stands for."""
+    trigger = schedule.trigger
+    # A turn that is a schedule of its own waits from when it was placed: its time is in its definition.
+    return trigger.at if schedule.source == "turn" and isinstance(trigger, Once) else run.ready
+
+
+def past_turn(
+    run: Acquired, schedule: Schedule | None, outcome: str, duration_ms: float, **end: Any
+) -> bytes:
+    """Return a turn for the script that ends it, which adds its owner, its fence and when it ended."""
+    return _encoder.encode(
+        _Stored(
+            outcome=outcome,
+            planned_at=run.ready if schedule is None else planned_at(run, schedule),
+            started_at=run.acquired_at,
+            duration_ms=round(duration_ms, 3),
+            attempt=run.attempt,
+            manual=run.triggered,
+            **end,
+        )
+    )
+
+
+def fault_of(outcome: Outcome, error: str) -> dict[str, str]:
+    """Return the fields of a past turn that say what went wrong."""
+    kind = outcome.failure.kind.value if isinstance(outcome, Failed) else ""
+    return {"error_kind": kind, "error": error[:_ERROR_MOST]}
+
+
+class History:
+    """Reads the past turns of the schedules of one set of keys."""
+
+    def __init__(self, redis: Redis, keys: ScheduleKeys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    async def turns(self, name: str, limit: int) -> list[PastTurn]:
+        """Read up to ``limit`` past turns of a schedule, the newest first; what can't be read is left out."""
+        try:
+            found = await command(self._redis, "LRANGE", self._keys.history(name), 0, limit - 1)
+        except REFUSALS as exc:
+            if not str(exc).startswith("WRONGTYPE"):
+                raise
+            return []  # somebody overwrote it: the end of the next turn puts that right
+        return [turn for turn in (_read(name, raw) for raw in found) if turn is not None]
+
+
+def _read(name: str, raw: bytes) -> PastTurn | None:
+    try:
+        turn = _decoder.decode(raw)
+    except msgspec.DecodeError:
+        return None
+    return msgspec.structs.replace(turn, turn=turn_name(name, turn.planned_at))
