@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from holdfast.api.shapes import ErrorView, RunRow, RunView
-from holdfast.config.names import checked_queue
+from holdfast.config.names import checked_queue, unknown_queue
 from holdfast.config.queues import MAILBOX
 from holdfast.errors import NotFound
 from holdfast.redis.command import command
@@ -49,7 +48,7 @@ class Access:
             return next(iter(lines.values()))
         line = lines.get(name)
         if line is None:
-            raise NotFound(f"no queue {name[:80]!r} is configured here{_meant(name, tuple(lines))}")
+            raise unknown_queue(name, tuple(lines))
         return line
 
     def lines(self, name: str) -> list[Line]:
@@ -147,9 +146,3 @@ async def in_redis(queue: RunQueue, run: ArchivedRun) -> bool:
     # Another run may have the id by now, even one of another tenant: that one hides nothing.
     # guard: archived-run-same-id
     return (submitted_ms, tenant) == (f"{run.submitted_at * 1000:.0f}", run.tenant)
-
-
-def _meant(name: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(name[:80], known, n=1)
-    meant = f": did you mean {close[0]!r}? There are" if close else "; there are"
-    return f"{meant} {', '.join(known)}"

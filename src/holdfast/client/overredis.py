@@ -176,7 +176,7 @@ class RedisWay:
         """The schedules."""
         from holdfast.client.schedulesredis import RedisSchedules  # noqa: PLC0415 - most clients need none
 
-        return RedisSchedules(self._reading, self._settings.redis, self._archive.found)
+        return RedisSchedules(self._reading, self._settings, self._archive.found)
 
     def agents(self) -> RedisAgents:
         """The long-lived agents."""

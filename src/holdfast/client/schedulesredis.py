@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.schedules import ScheduleInfo
+from holdfast.config.names import unknown_queue
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.redis.edge import answering
 from holdfast.runs.scope import scoped
@@ -21,7 +22,7 @@ from holdfast.schedules.words import Changed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.config import RedisSettings
+    from holdfast.config import Settings
     from holdfast.redis.client import Redis
     from holdfast.schedules.entries import Entry
     from holdfast.schedules.history import PastTurn
@@ -35,10 +36,11 @@ class RedisSchedules:
     """The schedules of one set of keys."""
 
     def __init__(
-        self, redis: Redis, settings: RedisSettings, store: Callable[[], Awaitable[Store | None]]
+        self, redis: Redis, settings: Settings, store: Callable[[], Awaitable[Store | None]]
     ) -> None:
-        keys = schedule_keys(settings)
-        self._url = settings.url
+        keys = schedule_keys(settings.redis)
+        self._url = settings.redis.url
+        self._queues = settings.queue_names()
         self._registry, self._entries = Registry(redis, keys), Entries(redis, keys)
         self._history = History(redis, keys)
         self._definitions = Definitions(self._registry, self._entries, store, keys.definitions)
@@ -59,6 +61,8 @@ class RedisSchedules:
         """Make one."""
         state = {word: options.pop(word) for word in ("paused", "reason") if word in options}
         schedule = declared(scoped(options.get("tenant", ""), name), agent, **options)
+        if schedule.target and schedule.target not in self._queues:
+            raise unknown_queue(schedule.target, self._queues)
         with answering(self._url):
             await self._definitions.create(schedule, **state)
         return await self.get(schedule.name)

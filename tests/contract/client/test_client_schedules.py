@@ -104,6 +104,15 @@ async def test_what_can_not_be_a_schedule_is_named(client, board, subtests):
         await client.schedules.create("", "report", every=60)
 
 
+async def test_a_target_that_no_settings_name_is_refused_with_those_that_they_do(client, board):
+    assert (await client.schedules.create("made", "report", every=60, target="media")).target == "media"
+    with pytest.raises(
+        NotFound, match=r"no queue 'medai' is configured here: did you mean 'media'\? There are"
+    ):
+        await client.schedules.create("lost", "report", every=60, target="medai")
+    assert await client.schedules.list("lost") == []
+
+
 async def test_a_script_makes_and_removes_one(face, board):
     def script():
         with SyncClient(**face.here) as client:
