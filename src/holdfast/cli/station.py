@@ -91,18 +91,23 @@ class Station:
 
 
 def at_station(
-    settings: Settings, work: Callable[[Station], Awaitable[T]], *, start_server: bool = False
+    settings: Settings,
+    work: Callable[[Station], Awaitable[T]],
+    *,
+    start_server: bool = False,
+    any_store: bool = False,
 ) -> T:
     """Do ``work`` with the Redis that is configured, or else with this directory's embedded server.
 
     ``start_server`` starts an embedded server that was used here before and does not run now.
+    A store other than the registered one is refused, unless ``any_store``.
     """
     from holdfast.redis.nearby import nearby
     from holdfast.services.signals import run_until_interrupted
 
     with _embedded(settings) if start_server else contextlib.nullcontext():
         found = msgspec.structs.replace(settings, redis=nearby(settings.redis))
-        return run_until_interrupted(_connected(found, work))
+        return run_until_interrupted(_connected(found, work, any_store=any_store))
 
 
 @contextlib.contextmanager
@@ -121,13 +126,16 @@ def _embedded(settings: Settings) -> Generator[None]:
         server.stop_sync()
 
 
-async def _connected(settings: Settings, work: Callable[[Station], Awaitable[T]]) -> T:
+async def _connected(settings: Settings, work: Callable[[Station], Awaitable[T]], *, any_store: bool) -> T:
     from holdfast.redis.edge import answering
     from holdfast.services.connections import Connections
+    from holdfast.services.store_registration import refuse_other_store
 
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(answering(settings.redis.url))
         connections = await stack.enter_async_context(Connections(settings))
+        if not any_store:
+            refuse_other_store(connections)  # guard: command-store-compared
         return await work(Station(settings, connections))
 
 

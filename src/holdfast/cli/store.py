@@ -26,7 +26,7 @@ def add_to(root: typer.Typer) -> None:
 @store.command("show")
 def show_store(json: options.Json = False, config: options.Config = None) -> None:
     """Show the registered store, and the one that these settings name."""
-    registered, here = at_station(options.read_settings(config), _both, start_server=True)
+    registered, here = at_station(options.read_settings(config), _both, start_server=True, any_store=True)
     same = registered is not None and here is not None and registered.id == here.id
     if json:
         output.document({"registered": registered, "here": here, "same": same})
@@ -39,7 +39,9 @@ def show_store(json: options.Json = False, config: options.Config = None) -> Non
 @store.command("register")
 def register(json: options.Json = False, config: options.Config = None) -> None:
     """Register the store of these settings. Steps and state stay in the previous store."""
-    registered, before, users = at_station(options.read_settings(config), _replace, start_server=True)
+    registered, before, users = at_station(
+        options.read_settings(config), _replace, start_server=True, any_store=True
+    )
     if json:
         output.document({"registered": registered, "before": before, "users": users})
         return

@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError, StoreMismatch, StoreUnavailable
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.keys import registered_store_key
 from holdfast.redis.library import NoPermissionError
-from holdfast.redis.stores import RegisteredStore, register_store
+from holdfast.redis.stores import RegisteredStore, register_store, registered_store
 from holdfast.store.door import location
 from holdfast.store.engine import Away
 from holdfast.telemetry.logs import get_logger
@@ -107,6 +107,21 @@ class StoreRegistration:
                 store=ours.location,
                 registered=registered.location,
             )
+
+
+def refuse_other_store(connections: Connections) -> None:
+    """Have a command's store compared with the registered one before its first use; it registers nothing."""
+    settings = connections.settings
+
+    async def admit(store: Store) -> None:
+        if settings.database.per_worker:
+            return
+        registered = await registered_store(connections.redis, prefix=settings.redis.key_prefix)
+        ours = await store_here(store, settings.database, "command")
+        if registered is not None and registered.id != ours.id:
+            raise StoreMismatch(mismatch(ours, registered))
+
+    connections.store.admit = admit
 
 
 def _refused(exc: BaseException) -> bool:

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import RedisSettings
+from holdfast.config import DatabaseSettings, RedisSettings
 from holdfast.redis.client import connect
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.history import past_turn
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Cron, Every, Once, Trigger
+from holdfast.store.open import migrate_store
 from tests.support.processes import forked
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.waiting import wait_until
@@ -205,6 +206,30 @@ def test_the_last_error_is_shown_with_its_time(cli, redis_url, registered):
     assert "ValueError: no such city, 20" in line
     shown = cli("schedules", "show", "due", "--json").json
     assert shown["last_error_at"] == shown["last_end"]
+
+
+def test_a_store_other_than_the_registered_one_is_refused(cli, redis_url, registered, tmp_path):
+    """The mistake: a schedule is paused in a database that no process of the system reads."""
+    asyncio.run(migrate_store(DatabaseSettings()))
+    assert cli("store", "register").code == 0
+    asyncio.run(migrate_store(DatabaseSettings(path=str(tmp_path / "other.sqlite"))))
+    wanted = ("schedules", "pause", "due")
+    with pytest.MonkeyPatch.context() as settings:
+        settings.setenv("HOLDFAST_DATABASE_PATH", str(tmp_path / "other.sqlite"))
+        for command in (
+            wanted,
+            ("schedules", "create", "made", "work", "--every", "1m"),
+            ("runs", "show", "gone"),
+        ):
+            refused = cli(*command)
+            assert refused.code == 1
+            assert "this process uses the store" in refused.err, refused.err
+            assert "other.sqlite" in refused.err
+        assert "other.sqlite" in cli("store", "show").out
+        settings.setenv("HOLDFAST_DATABASE_PER_WORKER", "true")
+        assert cli("schedules", "resume", "due").code == 0
+    assert cli("schedules", "show", "due", "--json").json["state"] == "waiting"
+    assert cli(*wanted).out == "due paused\n"
 
 
 def test_past_turns_are_listed_and_the_last_ones_shown(cli, redis_url, registered):

@@ -9,6 +9,11 @@ REFUSED = f"{R}::test_a_process_with_another_store_is_refused_and_told_both_and_
 
 MISTAKES = [
     Mistake(
+        "a command writes to another store than the system's",
+        instead("command-store-compared", "pass"),
+        "tests/integration/cli/test_schedules.py::test_a_store_other_than_the_registered_one_is_refused",
+    ),
+    Mistake(
         "the second of two first processes registers its store over the first one's",
         replaced("store-registered-once", "redis.call('EXISTS', registered) == 0", "true"),
         f"{REFUSED}[worker]",
