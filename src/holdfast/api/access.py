@@ -117,7 +117,12 @@ class Access:
         row = self.row(run, archived=archived)
         fields = {name: getattr(row, name) for name in RunRow.__struct_fields__}
         return RunView(
-            **fields, input=run.input, metadata=run.metadata, result=run.result, interrupt=run.interrupt
+            **fields,
+            parent=run.parent,
+            input=run.input,
+            metadata=run.metadata,
+            result=run.result,
+            interrupt=run.interrupt,
         )
 
     async def live(self, run_id: str, queue: str = "") -> tuple[Line, Run] | None:

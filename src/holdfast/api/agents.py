@@ -25,7 +25,7 @@ from holdfast.api.replies import body, read, reply
 from holdfast.api.roster import Roster
 from holdfast.api.runs import LONGEST_WAIT_SECONDS, result_of, waited
 from holdfast.api.tracing import HEADERS as TRACE_HEADERS
-from holdfast.api.tracing import trace_of
+from holdfast.api.tracing import origin_of
 from holdfast.client.mail import letter
 from holdfast.errors import NotFound
 from holdfast.hosts.mailbox import mailbox_of
@@ -181,7 +181,7 @@ async def send_message(
         idempotency_key=key,
         timeout_seconds=given.timeout_seconds,
         metadata=given.metadata or {},
-        trace=trace_of(request.headers),
+        **origin_of(request.headers),
     )
     ticket = await line.sender.submit(submission)
     sent = MessageView(agent_id, ticket.run_id, line.queue.name, ticket.status.value)

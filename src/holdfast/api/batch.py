@@ -16,12 +16,13 @@ from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import read, reply
 from holdfast.api.shapes import BATCH_MOST, BatchItem, BatchReply, BatchRequest, BatchRun
 from holdfast.api.tracing import HEADERS as TRACE_HEADERS
-from holdfast.api.tracing import trace_of
+from holdfast.api.tracing import origin_of
 from holdfast.errors import HoldfastError, InputError, RedisUnavailable
 from holdfast.runs.run import Submission
 
 if TYPE_CHECKING:
     from holdfast.api.backend import Line
+    from holdfast.api.tracing import Origin
 
 router = APIRouter(tags=["execute"])
 
@@ -87,12 +88,12 @@ async def execute_batch(request: Request) -> Response:
     """Queue many runs; sent again with the same ids or keys, they are the same runs."""
     here = access(request, SUBMIT)
     parts = read(await request.body(), _parts).runs
-    trace, request_id = trace_of(request.headers), request.scope["request_id"]
+    origin, request_id = origin_of(request.headers), request.scope["request_id"]
     items = dict[int, BatchItem]()
     wanted = dict[str, list[tuple[int, Submission]]]()
     for at, part in enumerate(parts):
         try:
-            line, submission = _asked(here, part, trace)
+            line, submission = _asked(here, part, origin)
         except HoldfastError as exc:  # guard: batch-item-refused
             items[at] = _refused(here, exc, request_id)
         else:
@@ -108,11 +109,11 @@ async def execute_batch(request: Request) -> Response:
     return reply(BatchReply([items[at] for at in range(len(parts))]))
 
 
-def _asked(here: Access, part: msgspec.Raw, trace: dict[str, str]) -> tuple[Line, Submission]:
+def _asked(here: Access, part: msgspec.Raw, origin: Origin) -> tuple[Line, Submission]:
     wanted = read(bytes(part), _run)
     if wanted.action != "START":
         raise InputError("action: a batch begins runs; POST /execute or /runs/{id}/resume answers one")
-    return here.line(wanted.queue), submission_of(here, wanted, wanted.idempotency_key or "", trace)
+    return here.line(wanted.queue), submission_of(here, wanted, wanted.idempotency_key or "", origin)
 
 
 async def _sent(

@@ -13,7 +13,7 @@ from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import read, reply
 from holdfast.api.shapes import Accepted, ExecuteRequest
 from holdfast.api.tracing import HEADERS as TRACE_HEADERS
-from holdfast.api.tracing import trace_of
+from holdfast.api.tracing import origin_of
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.runs.run import Multitask, Priority, Submission
 from holdfast.telemetry.logs import get_logger
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from holdfast.api.backend import Line
+    from holdfast.api.tracing import Origin
     from holdfast.runs.run import Ticket
 
 router = APIRouter(tags=["execute"])
@@ -82,7 +83,7 @@ async def execute(request: Request) -> Response:
         return await _resume(here, wanted)
     line = here.line(wanted.queue)
     submission = submission_of(
-        here, wanted, request.headers.get("idempotency-key", ""), trace_of(request.headers)
+        here, wanted, request.headers.get("idempotency-key", ""), origin_of(request.headers)
     )
     ticket = await line.sender.submit(submission)
     return reply(await receipt(here, line, ticket, submission), 202 if ticket.fresh else 200)
@@ -94,7 +95,7 @@ async def express(scope: Scope, receive: Receive, send: Send) -> None:
     await response(scope, receive, send)
 
 
-def submission_of(here: Access, wanted: ExecuteRequest, key: str, trace: dict[str, str]) -> Submission:
+def submission_of(here: Access, wanted: ExecuteRequest, key: str, origin: Origin) -> Submission:
     """Return what a caller asks for, or raise why it can't be asked for."""
     if here.backend.app is not None:
         here.backend.app.get(wanted.agent_id)
@@ -125,7 +126,7 @@ def submission_of(here: Access, wanted: ExecuteRequest, key: str, trace: dict[st
         logger_context=wanted.logger_context or {},
         multitask=_MULTITASKS[wanted.multitask],
         concurrency_key=wanted.concurrency_key or "",
-        trace=trace,
+        **origin,
     )
 
 

@@ -1,9 +1,11 @@
-"""The trace that a request is a part of: ``traceparent`` and ``tracestate`` of W3C Trace Context."""
+"""Where a request comes from: its trace, as W3C Trace Context has it, and the run whose agent sent it."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from holdfast.runs.message import PARENT_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
 _PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 _LONGEST_PARENT: Final = 256
 _STATE = re.compile(r"[ -~]{1,512}")
+_RUN = re.compile(r"[!-~]{1,256}")
 
 HEADERS: Final[list[dict[str, Any]]] = [
     {
@@ -27,7 +30,27 @@ HEADERS: Final[list[dict[str, Any]]] = [
         "description": "What goes with it.",
         "schema": {"type": "string", "maxLength": 512},
     },
+    {
+        "name": PARENT_RUN,
+        "in": "header",
+        "required": False,
+        "description": "The run whose agent asks for this one; clients send it by themselves.",
+        "schema": {"type": "string", "maxLength": _LONGEST_PARENT},
+    },
 ]
+
+
+class Origin(TypedDict):
+    """What a submission takes over from its request."""
+
+    trace: dict[str, str]
+    parent: str
+
+
+def origin_of(headers: Mapping[str, str]) -> Origin:
+    """Return where a submission comes from; a header that can't be read is ignored."""
+    parent = headers.get(PARENT_RUN, "")
+    return {"trace": trace_of(headers), "parent": parent if _RUN.fullmatch(parent) else ""}
 
 
 def trace_of(headers: Mapping[str, str]) -> dict[str, str]:

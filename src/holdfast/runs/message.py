@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +13,9 @@ from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, MalformedMessage, PayloadTooLarge
 from holdfast.runs.nesting import DEEPEST, too_deep
 from holdfast.runs.run import Envelope, Submission
+
+PARENT_RUN: Final = "Holdfast-Parent-Run"
+"""The header that names the run whose agent sends a request."""
 
 _encode = msgspec.json.Encoder(enc_hook=dumped).encode
 _decode_envelope = msgspec.json.Decoder(Envelope).decode

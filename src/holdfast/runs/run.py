@@ -104,6 +104,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     logger_context: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     trace: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """The trace of whoever asked, if that was not here: else the current span is taken."""
+    parent: str = ""
+    """The run whose agent asked, if that was not here: else the current run is taken."""
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -145,7 +147,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     parked: str = ""
     """The limit that it waits for, if it does."""
     parent: str = ""
-    """The run whose agent has submitted it, if one did and did it over Redis."""
+    """The run whose agent has submitted it, if one did."""
     interrupt: Any = None
     """What it asked, while it waits for an answer."""
     input: Any = None

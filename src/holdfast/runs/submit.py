@@ -116,7 +116,9 @@ class Submitter:
         """Queue one run; concurrent calls travel together."""
         # The trace is taken here: the batch is sent by a task that belongs to whoever came first.
         # guard: submission-own-trace
-        return await self._batches.add((submission, inject() or submission.trace, current_run_id()))
+        return await self._batches.add(
+            (submission, inject() or submission.trace, current_run_id() or submission.parent)
+        )
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:
         """Queue many runs in as few calls as possible; a refused one stands in the list as its error.
@@ -129,7 +131,7 @@ class Submitter:
         sending: asyncio.Task[list[Ticket | Exception]] | None = None
         for batch in batches:
             # While Redis works on one batch the next is written; they are sent one after the other, in order.
-            written = self._write([(submission, trace or submission.trace, parent) for submission in batch])
+            written = self._write([(each, trace or each.trace, parent or each.parent) for each in batch])
             if sending is not None:
                 tickets += await _answered(sending, tickets, len(submissions))
                 if len(tickets) == len(submissions):

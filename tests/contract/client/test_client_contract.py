@@ -30,6 +30,7 @@ from holdfast import (
 from holdfast.events import feed, hub
 from holdfast.runs.run import Run, Status
 from holdfast.store.archive import ArchivedRun
+from holdfast.telemetry.logs import speaking_of
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 app = App("tests")
@@ -388,6 +389,18 @@ async def test_many_are_submitted_in_order_to_their_queues(client):
     assert [(await handle.run()).input for handle in handles] == list(range(6))
     assert {(await handle.run()).queue for handle in handles} == {"even", "agent-queue"}
     assert await client.submit_many([]) == []
+
+
+async def test_what_an_agent_submits_knows_its_parent(client, face):
+    def script() -> str:
+        with SyncClient(**face.here) as sync:
+            return sync.submit("echo", 3).run_id
+
+    with speaking_of({"run_id": "the/parent"}):
+        handles = [await client.submit("echo", 1), *await client.submit_many([{"agent": "echo", "input": 2}])]
+        handles.append(client.handle(await asyncio.to_thread(script)))
+    handles.append(await client.submit("echo", 4))
+    assert [(await handle.run()).parent for handle in handles] == [*["the/parent"] * 3, ""]
 
 
 async def test_many_of_one_thread_are_accepted_in_their_order(client):

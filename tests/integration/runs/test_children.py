@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from holdfast import App, Client, SyncClient
 from holdfast.api.explain import explain, parents_of_waiting_runs
+from holdfast.config import ApiSettings
 from holdfast.redis.members import Members
 from holdfast.runs.run import Status
+from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi
 from tests.support.runs.system import System
 from tests.support.waiting import until
 
 SLOTS = 2
 
 
-def app_of(system: System, release: asyncio.Event, parents: int = 1) -> App:
+def app_of(system: System, release: asyncio.Event, parents: int = 1, api_url: str = "") -> App:
     """Agents; parents submit their children once so many parents have begun, or a child would have a slot."""
     app, begun = App("families"), asyncio.Barrier(parents)
 
@@ -26,7 +30,7 @@ def app_of(system: System, release: asyncio.Event, parents: int = 1) -> App:
 
     @app.agent
     async def parent(queue):
-        async with Client(settings=system.settings) as client:
+        async with Client(api_url=api_url or None, settings=system.settings) as client:
             await begun.wait()
             await client.submit("child", 1, queue=queue or None)
             await release.wait()
@@ -34,7 +38,7 @@ def app_of(system: System, release: asyncio.Event, parents: int = 1) -> App:
     @app.agent
     def sync_parent(run_id):
         with SyncClient(settings=system.settings) as client:
-            return client.submit("child", 1, run_id=run_id).id
+            return client.submit("child", 1, run_id=run_id).run_id
 
     return app
 
@@ -72,6 +76,27 @@ async def test_a_child_whose_parents_hold_every_slot_is_told_so(redis, redis_set
         release.set()
         for run_id in (*parents, child):
             assert (await system.ended(run_id)).status is Status.SUCCEEDED
+
+
+async def test_it_is_told_so_over_http_too_where_its_parents_submit_over_http(redis, redis_settings):
+    release = asyncio.Event()
+    async with System(redis_settings, slots=SLOTS, ttl=30.0) as system:
+        serving = ApiSettings(port=0, linger_seconds=0.0, janitor=False, relay=False)
+        process = ApiProcess(msgspec.structs.replace(system.settings, api=serving))
+        api = await RunningApi(process).ready()
+        await system.worker(app_of(system, release, parents=SLOTS, api_url=api.url))
+        for _ in range(SLOTS):
+            await system.submit("parent", "")
+        child, *_ = await waiting(system, SLOTS)
+
+        async def explained() -> str:
+            return (await api.client().get(f"/runs/{child}/explain")).text
+
+        await until(explained, lambda text: f"all {SLOTS} running runs" in text)
+        assert "submitted children" in await because(system, child)
+        release.set()
+        await system.ended(child)
+        await api.close()
 
 
 async def test_a_run_that_waits_for_others_than_parents_is_not_told_so(redis, redis_settings):

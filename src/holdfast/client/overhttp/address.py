@@ -10,11 +10,15 @@ from holdfast.client.overhttp.problems import SETTING
 from holdfast.config.shown import shown
 from holdfast.errors import ConfigError
 from holdfast.packages import version
+from holdfast.runs.message import PARENT_RUN
+from holdfast.telemetry.logs import current_run_id
+from holdfast.telemetry.traces import inject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _KEY = re.compile(r"[!-~]*")
+_RUN = re.compile(r"[!-~]+")
 
 
 def checked_url(url: str) -> str:
@@ -38,6 +42,12 @@ def headers(key: str) -> Mapping[str, str]:
     agent = f"holdfast-client/{version()}"
     shows = {"Authorization": f"Bearer {key}"} if key else {}
     return {"User-Agent": agent, "Accept": "application/json", **shows}
+
+
+def origin() -> dict[str, str]:
+    """Return where a request comes from: its trace, and the run whose agent sends it."""
+    run_id = current_run_id()
+    return {**inject(), **({PARENT_RUN: run_id} if run_id and _RUN.fullmatch(run_id) else {})}
 
 
 def run_path(run_id: str, verb: str = "", **query: str) -> str:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import aiohttp
 from yarl import URL
 
-from holdfast.client.overhttp.address import checked_url, headers
+from holdfast.client.overhttp.address import checked_url, headers, origin
 from holdfast.client.overhttp.problems import SETTING, error_of, not_ours
 from holdfast.errors import ApiUnavailable
-from holdfast.telemetry.traces import inject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -104,7 +103,7 @@ class Calls:
                 method,
                 self._at(path),
                 data=io.BytesIO(body) if body is not None and large else body,
-                headers={**inject(), **({"Idempotency-Key": key} if key else {})},
+                headers={**origin(), **({"Idempotency-Key": key} if key else {})},
                 timeout=aiohttp.ClientTimeout(total=seconds + wait_seconds, sock_connect=seconds),
                 allow_redirects=False,
                 # Else an API that won't read so much has gone before we hear why.
