@@ -202,8 +202,8 @@ DATA_MODEL = (
         "schedule:<name>#history",
         "list",
         "permanent",
-        "the last turns that ended, newest first, as many as `redis.scheduler.kept-turns`: JSON of "
-        "planned_at, started_at, ended_at, duration_ms, owner, fence, outcome, and where they apply "
+        "the last turns that ended, newest first: `redis.scheduler.kept-turns` and up to a quarter more; "
+        "JSON of planned_at, started_at, ended_at, duration_ms, owner, fence, outcome, and where they apply "
         "attempt, manual, error_kind, error, queue, run_id; gone when the schedule is removed",
     ),
     KeyDoc(

@@ -240,7 +240,7 @@ class World:
             name = key.decode().partition(":")[2].removesuffix("#history")
             assert name in self.registered, f"the history of {name} was left behind"
             past = await self.board.history.turns(name, 1000)
-            assert len(past) <= KEPT_TURNS
+            assert len(past) <= KEPT_TURNS * 5 / 4
             # Turns beside each other that are acquired in one call have the same fence, each on its own lease.
             acquired = Counter(fence for of, fence in self.acquired if family(of) == name)
             listed = Counter(turn.fence for turn in past)

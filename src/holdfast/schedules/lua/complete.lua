@@ -13,7 +13,7 @@ local owner, kept = ARGV[1], tonumber(ARGV[2])
 local FIRST, STRIDE, REMEMBERED_SECONDS = 3, 10, 7 * 86400
 
 local now = as_score(now_us() / 1000000)
-local ended = {}
+local ended, owner_json = {}, cjson.encode(owner)
 
 local KEEPS_STREAK = { cancelled = true, skipped = true }
 
@@ -36,7 +36,7 @@ end
 
 local function note_history(of, at)
   local turn = ARGV[at + 9]
-  if turn ~= '' then add_to_history(prefix, of, kept, ended_turn(now, owner, ARGV[at + 1], turn)) end
+  if turn ~= '' then add_to_history(prefix, of, kept, ended_turn(now, owner_json, ARGV[at + 1], turn)) end
 end
 
 local function note(record, have, at, streak)

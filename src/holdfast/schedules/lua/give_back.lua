@@ -14,7 +14,7 @@ local now = now_us() / 1000000
 
 local function note_history(of, fence, turn)
   if turn == '' or redis.call('HEXISTS', definitions, of) == 0 then return end
-  add_to_history(prefix, of, kept, ended_turn(as_score(now), owner, fence, turn))
+  add_to_history(prefix, of, kept, ended_turn(as_score(now), cjson.encode(owner), fence, turn))
 end
 
 local function give_back(name, fence, delay, turn)

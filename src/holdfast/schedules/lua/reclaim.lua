@@ -28,7 +28,7 @@ local function note_lost(name, have, died)
   local turn = string.format('{"outcome":"lost","planned_at":%s,"started_at":%s,"duration_ms":%.3f,"attempt":%.0f%s}',
     as_score(planned_at(name, ready)), as_score(started), math.max(now - started, 0) * 1000, died + 1,
     have[5] and ',"manual":true' or '')
-  add_to_history(prefix, of, kept, ended_turn(now, have[1] or '', string.format('%.0f', fence), turn))
+  add_to_history(prefix, of, kept, ended_turn(now, cjson.encode(have[1] or ''), string.format('%.0f', fence), turn))
 end
 
 local function reclaim(name)
