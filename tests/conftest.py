@@ -23,6 +23,7 @@ from holdfast.config import LogSettings, RedisSettings
 from holdfast.redis.client import Redis, connect
 from holdfast.redis.embedded import EmbeddedServer
 from holdfast.telemetry.logs import LateLogger, configure
+from tests.support.outages import forget_outages
 from tests.support.processes import forked
 from tests.support.redis.fault_proxy import FaultProxy
 from tests.support.redis.valkey_process import ValkeyProcess
@@ -81,6 +82,7 @@ def log_lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
     stream, root = io.StringIO(), logging.getLogger()
     handlers, level = root.handlers[:], root.level
     configure(LogSettings(format="json"), stream)
+    forget_outages()
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
     root.handlers[:] = handlers
     root.setLevel(level)

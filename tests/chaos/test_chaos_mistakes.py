@@ -191,7 +191,7 @@ MISTAKES = [
                 "if acquisition and redis",
             ),
             replaced("breaker-counts-time", "with self._breakers[1].guard()", "if self._breakers"),
-            replaced("breaker-counts-endings", "with self._breaker.guard()", "if self._breaker"),
+            replaced("breaker-counts-endings", ", self._breaker.guard()", ""),
         ),
         f"{OUTAGE}[4 s-killed]",
     ),

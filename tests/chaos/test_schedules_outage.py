@@ -71,7 +71,7 @@ class Outage:
         """Redis is away for so long, and longer if a breaker needs longer to notice."""
         self.left = time.time()
         self.server.freeze() if fault == "frozen" else self.server.kill()
-        await self.said("circuit breaker open")
+        await self.said("Redis unavailable")
         await asyncio.sleep(max(self.left + seconds - time.time(), 0.0))
         self.back = time.time()
         self.server.thaw() if fault == "frozen" else self.server.start()
@@ -156,7 +156,7 @@ async def test_redis_is_away_under_load(restartable_valkey, ledger, seconds, cou
             await outage.goes_on(2)
             await outage.happens(fault, seconds)
             await outage.goes_on(3, since=outage.back)
-            await outage.said("circuit breaker closed")
+            await outage.said("Redis available again")
             await outage.stop()
             ledger.check_nothing_ran_twice_under_one_fence()
             outage.check_catching_up()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.api.shapes import ErrorView, RunRow, RunView
 from holdfast.config.names import checked_queue, unknown_queue
 from holdfast.config.queues import MAILBOX
-from holdfast.errors import NotFound
+from holdfast.errors import NotFound, StoreUnavailable
 from holdfast.redis.command import command
 from holdfast.runs.past import UNASKED, run_of, unasked, unchangeable
 from holdfast.runs.run import Run, checked_id
@@ -69,7 +69,8 @@ class Access:
         try:
             archived = await (await self.backend.store.get()).archived(run_id, self.caller.tenant, queue)
         except UNASKED as exc:  # guard: archive-unavailable-api
-            _log.warning("the archive can't be asked", run_id=run_id, error=str(exc))
+            if not isinstance(exc, StoreUnavailable):  # that is logged as an outage
+                _log.warning("the archive can't be asked", run_id=run_id, error=str(exc))
             raise unasked(run_id) from exc
         if archived is None or not self.caller.sees(archived.tenant):
             raise self._missing(run_id, queue)

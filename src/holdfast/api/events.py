@@ -19,6 +19,7 @@ from holdfast.api.paths import OfQueue, RunId, VerbRoute
 from holdfast.api.shapes import EventLine
 from holdfast.errors import HoldfastError
 from holdfast.events.feed import checked_event_id
+from holdfast.redis.outages import redis_outages
 from holdfast.runs.past import expired
 from holdfast.telemetry.logs import get_logger
 
@@ -38,6 +39,8 @@ _RETRY_MS: Final = 1000
 _PAGE: Final = 200
 
 _encode = msgspec.json.Encoder().encode
+_OUTAGES: Final = redis_outages("event streams of the API", "they end, and their clients ask again")
+
 _log = get_logger(__name__)
 
 router = APIRouter(tags=["events"], route_class=VerbRoute)
@@ -195,7 +198,8 @@ async def _taken(coming: asyncio.Future[Event]) -> Event | None:
     except StopAsyncIteration:
         return None
     except HoldfastError as exc:
-        _log.warning("an event stream ends early", error=str(exc))
+        if not _OUTAGES.failed(exc):
+            _log.warning("an event stream ends early", error=str(exc))
         return None
 
 

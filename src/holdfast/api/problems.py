@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -31,6 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.edge import answering
+from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE: Final = "application/problem+json"
 _URN: Final = "urn:holdfast:problem:"
+
+_REDIS_OUTAGES: Final = redis_outages("requests to the API", "they are answered with 503 and Retry-After")
 
 _log = get_logger(__name__)
 
@@ -119,7 +123,9 @@ def problem_of(exc: Exception, *, request_id: str, candid: bool) -> Problem:
     if isinstance(exc, HoldfastError):
         status, slug, title = _kind(exc)
         if isinstance(exc, _OUR_OWN) or status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            _log.warning("a request had no answer", status=status, error=str(exc))
+            # One request of many in an outage is no line: the store reports its own.
+            is_outage = _REDIS_OUTAGES.failed(exc) or isinstance(exc, StoreUnavailable)
+            _log.log(_level(is_outage), "a request had no answer", status=status, error=str(exc))
             # guard: server-address-hidden
             return _told(
                 status, slug, title, str(exc) if candid else _discreet(status, request_id, exc), request_id
@@ -142,7 +148,11 @@ def _discreet(status: int, request_id: str, exc: Exception | None = None) -> str
     if isinstance(exc, NoHost | HostUnavailable):
         return f"no host does this now: try again later; the log has why under request_id {request_id}"
     told = "what this needs (Redis, or the database) does not answer now: try again after Retry-After seconds"
-    return f"{told}; the log has it under request_id {request_id}"
+    return f"{told}; the log has when that began, and why"
+
+
+def _level(is_outage: bool) -> int:
+    return logging.DEBUG if is_outage else logging.WARNING
 
 
 def _last_words(text: str) -> str:

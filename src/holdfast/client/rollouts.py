@@ -11,6 +11,7 @@ from holdfast.errors import InputError, NotFound, RedisUnavailable
 from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.keys import rollout_key, rollouts_key
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.runs.run import checked_id
 from holdfast.telemetry.logs import get_logger
@@ -123,6 +124,7 @@ class LiveRollout:
         self._asked_at: float | None = None
         self._last: Rollout | None = None
         self._missing = False
+        self._outages = redis_outages(f"roll-out {name}", "the last one that was read stays")
 
     async def now(self) -> Rollout | None:
         """Return it as it is, at most ``refresh_seconds`` old unless Redis is away."""
@@ -145,11 +147,12 @@ class LiveRollout:
                 async with asyncio.timeout(self._patience_seconds):
                     self._last = await self._rollouts.get(self.name)
         except (RedisUnavailable, *TROUBLE) as exc:
-            if not self._missing:
+            if not self._outages.failed(exc) and not self._missing:
                 why = str(exc) or type(exc).__name__
                 _log.warning("roll-out can't be read, the last one stays", rollout=self.name, error=why)
             self._missing = True
         else:
+            self._outages.answered()
             self._missing = False
         self._asked_at = asked_at
 

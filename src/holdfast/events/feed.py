@@ -14,8 +14,8 @@ from holdfast.errors import InputError, NotFound, RedisUnavailable
 from holdfast.events.event import FINAL, Event
 from holdfast.redis.client import connect_blocking
 from holdfast.redis.edge import answering
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
-from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -39,8 +39,6 @@ _BLOCK_SECONDS = 10.0
 _TURN_SECONDS = 1.0
 _RETRY_SECONDS = 0.2
 _ID = re.compile(r"\d{1,19}(-\d{1,19})?")
-
-_log = get_logger(__name__)
 
 
 class Page(NamedTuple):
@@ -68,6 +66,7 @@ class Feed:
         self._keys = keys
         self._redis: Any = redis
         self._settings = settings
+        self._outages = redis_outages("events for followers")
         self._turns = turns or asyncio.Semaphore(settings.max_connections)
 
     async def read(self, run_id: str, after: str = "0", limit: int = PAGE) -> list[Event]:
@@ -153,10 +152,9 @@ class Feed:
         """Ask until Redis answers: reading after an id is the same however often it is done."""
         while True:
             try:
-                with answering(self._settings.url):
+                with self._outages, answering(self._settings.url):
                     return await call()
-            except RedisUnavailable as exc:
-                _log.info("feed waits for Redis", error=str(exc))
+            except RedisUnavailable:
                 await asyncio.sleep(_RETRY_SECONDS)
 
 

@@ -17,6 +17,7 @@ from holdfast.events.feed import NOW, PAGE_BYTES, Feed, Page, read_pages
 from holdfast.redis.client import DISCONNECTS, REFUSALS, connect_blocking
 from holdfast.redis.command import command
 from holdfast.redis.connections import Cluster
+from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class _Reader:
     def __init__(self, redis: Redis, settings: RedisSettings) -> None:
         self._redis = redis
         self._settings = settings
+        self._outages = redis_outages("events for followers")
         self._wakes = not isinstance(redis, Cluster)
         self._streams: dict[str, _Stream] = {}
         self._changed = asyncio.Event()
@@ -129,7 +131,8 @@ class _Reader:
                 try:
                     await self._read(reader)
                 except (*DISCONNECTS, *REFUSALS) as exc:
-                    _log.info("hub waits for Redis", error=str(exc))
+                    if not self._outages.failed(exc):
+                        _log.warning("feeds can't be read", error=str(exc))
                     await asyncio.sleep(_RETRY_SECONDS)
                 finally:
                     self._blocked_as = 0
@@ -167,6 +170,7 @@ class _Reader:
         # guard: hub-read-count
         reply: list[tuple[bytes, Entries]] = await reader.xread(feeds, count=1, block=block_ms)
         self._blocked_as = 0
+        self._outages.answered()
         size = sum(self._hand(feed.decode(), entries) for feed, entries in reply)
         return {feed.decode() for feed, _ in reply}, size
 

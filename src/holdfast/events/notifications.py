@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.library import NoPermissionError, RedisTimeoutError
+from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Notifications:
     def __init__(self, connect: Callable[[], Redis]) -> None:
         self._connect: Callable[[], Any] = connect
         self._listeners: dict[str, _Listener] = {}
-        self._failing = False
+        self._refused = False
+        self._outages = redis_outages("notifications of events", "the relay polls")
 
     def add(self, channel: str, notify: Callable[[], None], loops: Sequence[Wakeup]) -> None:
         """Call ``notify`` when something is published on a channel: at the latest after the next PING."""
@@ -92,9 +94,11 @@ class Notifications:
                     await pubsub.ping()
 
     def _report(self, exc: Exception) -> None:
-        if not self._failing:
-            _log.warning("relay polls: it can't listen", error=str(exc) or type(exc).__name__)
-        self._failing = True
+        if self._outages.failed(exc):
+            return
+        if not self._refused:
+            _log.warning("relay polls: it may not listen", error=str(exc) or type(exc).__name__)
+        self._refused = True
 
     def _pass_on(self, message: dict[str, Any]) -> None:
         if message["type"] not in {"subscribe", "message"}:
@@ -102,7 +106,6 @@ class Notifications:
         listener = self._listeners[message["channel"].decode()]
         if message["type"] == "subscribe":
             listener.set_listening(listening=True)
-            if self._failing:
-                self._failing = False
-                _log.info("relay listens again")
+            self._refused = False
+            self._outages.answered()
         listener.notify()  # also once it listens: what came before was not heard

@@ -12,6 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from holdfast.redis.client import DISCONNECTS, TROUBLE
+from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ class Pace:
         self._metrics = metrics
         self._stop = asyncio.Event()
         self._poll_until = 0.0
+        self._outages = redis_outages(
+            "delivery of events", "events stay in their feeds until they are delivered"
+        )
 
     @property
     def stopping(self) -> bool:
@@ -94,7 +98,8 @@ class Pace:
         next_round = now() + self._poll_seconds
         wakeup.clear()
         try:
-            rest = await work()
+            with self._outages:
+                rest = await work()
         except TROUBLE as exc:
             self._metrics.redis_errors.labels(type(exc).__name__).inc()
             if not isinstance(exc, DISCONNECTS):

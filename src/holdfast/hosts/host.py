@@ -31,7 +31,8 @@ from holdfast.hosts.measuring import MESSAGES, count_messages
 from holdfast.hosts.placement import Host as Seen
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.limits import Limits
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import DISCONNECTS, TROUBLE
+from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Host:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # guard: agent-locks-weak
         self._news: asyncio.Queue[ProcessEvent] = asyncio.Queue()
         self._calm_since = time.monotonic()
+        self._outages = redis_outages("leases of agents", "agents go on until their leases end")
         self._health = Health(settings.health_seconds, settings.unhealthy_after)
 
     # -- what it is asked for
@@ -436,10 +438,12 @@ class Host:
     async def _patiently(self, what: Awaitable[None]) -> bool:
         """What is done again soon may fail while Redis is away; False if it has."""
         try:
-            await what
+            with self._outages:
+                await what
         except TROUBLE as exc:
             self.disturbed()
             self.metrics.redis_errors.labels(type(exc).__name__).inc()
-            _log.warning("the registry does not answer", error=str(exc))
+            if not isinstance(exc, DISCONNECTS):
+                _log.error("the registry refuses a call: is a key of it damaged?", error=str(exc))
             return False
         return True

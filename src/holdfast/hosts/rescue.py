@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import AppError, HoldfastError, InputError, NoHost, ProcessFailed
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import DISCONNECTS, TROUBLE
+from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -36,17 +37,20 @@ class Rescue:
         self._engine = engine
         self._host = host
         self._bound_only = bound_only
+        self._outages = redis_outages("placing of agents whose hosts have died")
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
         while True:
             try:
-                calm = await self._is_calm()
-                if calm or not self._bound_only:
-                    await self.run_once(free_only=not calm)
+                with self._outages:
+                    calm = await self._is_calm()
+                    if calm or not self._bound_only:
+                        await self.run_once(free_only=not calm)
             except TROUBLE as exc:
                 self._host.disturbed()  # guard: failed-look-disturbs
-                _log.warning("the registry does not answer", error=str(exc))
+                if not isinstance(exc, DISCONNECTS):
+                    _log.error("the registry refuses a call: is a key of it damaged?", error=str(exc))
 
     async def _is_calm(self) -> bool:
         """Look whether everybody else had the time to renew since Redis was away, or since we stood still."""

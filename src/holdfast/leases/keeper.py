@@ -17,6 +17,7 @@ from holdfast.errors import LeaseLost
 from holdfast.leases.lease import Lease, LeaseStore, Standing
 from holdfast.lookout import Lookout
 from holdfast.redis.client import TROUBLE
+from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -117,8 +118,10 @@ class Keeper:
         self.guarded: set[Hold] = set()
         self.lookout = Lookout(self._look)
         self._died: asyncio.Future[None] | None = None
-        self._failed = 0
-        self._failing_since = 0.0
+        self._outages = redis_outages(
+            "lease renewals",
+            "agents go on until their leases can't be trusted any more, then they are stopped",
+        )
 
     def hold(
         self, store: LeaseStore, lease: Lease, *, granted_at: float, on_stop: Callable[[], None] | None = None
@@ -170,8 +173,6 @@ class Keeper:
             while not self._stopping.is_set():
                 started = time.monotonic()
                 whole = await self._beat(redis)  # guard: renewal-own-thread
-                if whole:
-                    self._report_recovery()
                 # After a failed beat try again soon: the trust window leaves room for several tries.
                 pause = self._every if whole else min(self._every / 4, 1.0)
                 # Blocking is fine here: this loop has nothing else to do, and an Event wakes it at once.
@@ -201,27 +202,16 @@ class Keeper:
                 standings = await store.renew(redis, [hold.lease for hold in holds])
         except TROUBLE as exc:
             self._metrics.lease_renewal_failures.labels(store.kind).inc()
-            self._report_failure(asked, len(holds), exc)
+            if not self._outages.failed(exc):
+                _log.error("lease renewals refused", leases=len(holds), error=repr(exc))
             return False
+        self._outages.answered()
         self._metrics.lease_renewal_seconds.labels(store.kind).observe(time.monotonic() - asked)
         for hold, standing in zip(holds, standings, strict=True):
             if standing is not Standing.LOST and not hold.lost:
                 hold.until = asked + self.trust_seconds  # guard: trust-window
         self._call_loop(self._apply, holds, standings)  # guard: renewal-not-waiting-for-losers
         return True
-
-    def _report_failure(self, asked: float, leases: int, exc: Exception) -> None:
-        """Log the first failed renewal of an outage; the others are a count at its end."""
-        if not self._failed:  # guard: outage-logged-once
-            self._failing_since = asked
-            _log.warning("lease renewals fail", leases=leases, error=repr(exc))
-        self._failed += 1
-
-    def _report_recovery(self) -> None:
-        if self._failed:
-            seconds = round(time.monotonic() - self._failing_since, 1)
-            _log.warning("lease renewals succeed again", failed=self._failed, seconds=seconds)
-            self._failed = 0
 
     def _call_loop(self, callback: Callable[..., None], *args: object) -> None:
         if self._loop is not None and not self._loop.is_closed():

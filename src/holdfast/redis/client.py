@@ -68,7 +68,7 @@ REFUSALS: tuple[type[Exception], ...] = (ResponseError,)
 """What a client raises when Redis answers that a command is wrong, as for a key of another type."""
 
 
-def takes_no_writes(exc: Exception) -> bool:
+def takes_no_writes(exc: BaseException) -> bool:
     """Whether a refusal is about the server and not the command: it may be taken later."""
     return isinstance(exc, ResponseError) and str(exc).startswith(("NOREPLICAS ", "MISCONF "))
 

@@ -9,6 +9,7 @@ from holdfast.config import redacted
 from holdfast.errors import ConfigError, HoldfastError, RedisUnavailable
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.library import InvalidResponse, RedisError
+from holdfast.redis.outages import advice_on
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -24,11 +25,7 @@ def answering(url: str) -> Generator[None]:
     except ConfigError:
         raise  # a password that is refused says itself what to do
     except DISCONNECTS as exc:
-        raise RedisUnavailable(
-            f"Redis at {redacted(url)} does not answer ({_why(exc)}): "
-            "check that it runs and that redis.url (REDIS_URL) is right",
-            retry_after=_RETRY_SECONDS,
-        ) from exc
+        raise RedisUnavailable(_unavailable(url, exc), retry_after=_RETRY_SECONDS) from exc
     except InvalidResponse as exc:
         raise HoldfastError(
             f"what answers at {redacted(url)} is no Redis ({_why(exc)}): "
@@ -36,6 +33,16 @@ def answering(url: str) -> Generator[None]:
         ) from exc
     except RedisError as exc:
         raise HoldfastError(f"Redis at {redacted(url)} refused a command: {_why(exc)}") from exc
+
+
+def _unavailable(url: str, exc: Exception) -> str:
+    """Describe an outage: a server that refuses its work needs other advice than one that is not there."""
+    if advice := advice_on(exc):
+        return f"Redis at {redacted(url)} answers, but refuses this now ({_why(exc)}): {advice}"
+    return (
+        f"Redis at {redacted(url)} does not answer ({_why(exc)}): "
+        "check that it runs and that redis.url (REDIS_URL) is right"
+    )
 
 
 def _why(exc: Exception) -> str:

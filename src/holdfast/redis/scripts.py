@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import defaultdict
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ScriptError
 from holdfast.redis.library import NoScriptError, RedisCluster
@@ -36,7 +36,7 @@ _MARKER = re.compile(r"^[ \t]*-- guard: \S+\n|[ \t]+-- guard: \S+$", re.MULTILIN
 
 
 _QUIET_SECONDS = 10.0
-"""How long one script says nothing of further EVALs."""
+"""How long nothing is logged of further scripts that were forgotten, and of further EVALs of one script."""
 
 _log = logging.getLogger(__name__)
 _loaded: defaultdict[str, set[str]] = defaultdict(set)
@@ -54,6 +54,9 @@ class Script:
     """A Lua script: its name, its source with all fragments, and the hash the server knows it by."""
 
     __slots__ = ("_known_by", "_loads", "_servers", "_warned_at", "name", "sha", "source")
+
+    warned_of_missing_at: ClassVar[float] = -_QUIET_SECONDS
+    """When the log said last that scripts were forgotten; logging belongs to the process."""
 
     def __init__(self, name: str, source: str) -> None:
         self.name = name
@@ -120,12 +123,16 @@ class Script:
 
     def _say_missing(self, *, forgotten: bool) -> None:
         """Say that a server lacks the script; that it never had it is no warning."""
-        if forgotten:  # guard: forgotten-script-told
+        _log.debug("loading script %s", self.name)
+        # A Redis that was restarted has forgotten all of them: one line for all.
+        # guard: forgotten-script-told
+        if forgotten and time.monotonic() - Script.warned_of_missing_at > _QUIET_SECONDS:
+            Script.warned_of_missing_at = time.monotonic()
             _log.warning(
-                "Redis has forgotten script %s (restart, failover, SCRIPT FLUSH): loading", self.name
+                "Redis has forgotten script %s (restart, failover, SCRIPT FLUSH): it is loaded again, "
+                "and so is every other one that is missing",
+                self.name,
             )
-        else:
-            _log.debug("loading script %s", self.name)
 
     def _warn_of_eval(self) -> None:
         if time.monotonic() - self._warned_at < _QUIET_SECONDS:

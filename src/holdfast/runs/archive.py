@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import StoreUnavailable
-from holdfast.redis.client import REFUSALS, TROUBLE
+from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
 from holdfast.redis.command import command
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.runs.record import Record
 from holdfast.runs.run import ENDED
@@ -106,6 +107,7 @@ class Filing:
 
     def __init__(self, archive: Archive, *, every_seconds: float) -> None:
         self._archive = archive
+        self._outages = redis_outages("archiving of ended runs")
         self._every = every_seconds
 
     async def run(self) -> None:
@@ -113,9 +115,15 @@ class Filing:
         while True:
             await asyncio.sleep(self._every)
             try:
-                await self._archive.run_once()
-            except (StoreUnavailable, *TROUBLE) as exc:
-                _log.warning("what has ended can't be archived now", error=str(exc) or type(exc).__name__)
+                with self._outages:
+                    await self._archive.run_once()
+            except StoreUnavailable:
+                pass  # the store reports it
+            except TROUBLE as exc:
+                if not isinstance(exc, DISCONNECTS):
+                    _log.error(
+                        "ended runs can't be archived: is a key of this queue damaged?", error=str(exc)
+                    )
 
 
 def _first_of(notes: list[bytes]) -> tuple[list[bytes], list[str]]:

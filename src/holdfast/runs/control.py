@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.redis.client import TROUBLE
+from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class Control:
         self._channel = channel
         self._worker = worker
         self._redis: Any = redis
+        self._outages = redis_outages(
+            "requests to cancel and to pause", "lease renewals and claims bring them"
+        )
 
     async def run(self) -> None:
         """Listen until cancelled."""
@@ -34,13 +38,15 @@ class Control:
             try:
                 await self._listen()
             except TROUBLE as exc:
-                _log.info("control channel waits for Redis", error=str(exc) or type(exc).__name__)
+                if not self._outages.failed(exc):
+                    _log.warning("control channel refused", channel=self._channel, error=str(exc))
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _listen(self) -> None:
         await self._redis.initialize()  # a cluster's client must know the nodes before it can choose one
         async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(self._channel)
+            self._outages.answered()
             while True:
                 message = await channel.get_message(timeout=None)
                 if message is not None:

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.redis.client import DISCONNECTS, REFUSALS
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.telemetry.logs import get_logger
 
@@ -34,6 +35,7 @@ class Expiry:
     def __init__(self, queue: Partition, metrics: Metrics, *, every_seconds: float = EVERY_SECONDS) -> None:
         self._queue = queue
         self._every = every_seconds
+        self._outages = redis_outages("removal of ended runs")
         self._keys = [
             queue.keys.ended,
             queue.keys.runs,
@@ -50,9 +52,10 @@ class Expiry:
         """Look again and again until cancelled."""
         while True:
             try:
-                await self.run_once()
-            except DISCONNECTS as exc:
-                _log.info("expiry waits for Redis", error=str(exc) or type(exc).__name__)
+                with self._outages:
+                    await self.run_once()
+            except DISCONNECTS:
+                pass  # it looks again soon
             except REFUSALS as exc:
                 _log.error("ended runs can't be removed: is a key of this queue damaged?", error=str(exc))
                 await asyncio.sleep(_DAMAGED_SECONDS)

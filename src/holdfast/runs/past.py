@@ -28,7 +28,8 @@ async def past_run(door: StoreDoor, run_id: str, missing: NotFound, *, queue: st
         store = await door.found()
         found = await store.archived(run_id, "", queue) if store is not None else None
     except UNASKED as exc:  # guard: archive-unavailable-client
-        _log.warning("the archive can't be asked", run_id=run_id, error=str(exc))
+        if not isinstance(exc, StoreUnavailable):  # that is logged as an outage
+            _log.warning("the archive can't be asked", run_id=run_id, error=str(exc))
         raise NotFound(f"{missing}; the archive, which may know it, could not be asked: {exc}") from exc
     if found is None:  # guard: archived-run-found
         raise missing

@@ -19,8 +19,8 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.errors import KubernetesUnavailable
+from holdfast.kubernetes.outages import kubernetes_outages
 from holdfast.kubernetes.pod import TROUBLES
-from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from holdfast.kubernetes.pod import Pod, PodLook
@@ -32,8 +32,6 @@ _KIND = "worker"
 _REST_SECONDS = 30.0
 """After a failure nobody is asked for this long: a pass must not wait for each consumer in turn."""
 _POD_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-
-_log = get_logger(__name__)
 
 
 class Proof(enum.StrEnum):
@@ -66,7 +64,7 @@ class PodProofs:
         self._redis = redis
         self._metrics = metrics
         self._rest_until = 0.0
-        self._is_away = False
+        self._outages = kubernetes_outages("proof from pods", "consumers are judged without it")
         for kind in TROUBLES:  # at 0, or the first has no increase to alert on
             metrics.kubernetes_errors.labels(kind)
 
@@ -82,7 +80,7 @@ class PodProofs:
         except KubernetesUnavailable as exc:
             self._failed(exc)
             return Proof.UNKNOWN
-        self._answered()
+        self._outages.answered()
         shared = found is not None and known is not None and await self._is_shared(consumer, found)
         return proof_of(known, found, namespace=self._pods.namespace, shared=shared)
 
@@ -95,11 +93,4 @@ class PodProofs:
     def _failed(self, exc: KubernetesUnavailable) -> None:
         self._metrics.kubernetes_errors.labels(exc.kind).inc()
         self._rest_until = time.monotonic() + _REST_SECONDS  # guard: pod-proof-rest
-        if not self._is_away:
-            _log.warning("pods can't be looked at: consumers are judged without them", error=str(exc))
-        self._is_away = True
-
-    def _answered(self) -> None:
-        if self._is_away:
-            _log.info("pods can be looked at again")
-        self._is_away = False
+        self._outages.failed(exc)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.redis.client import DISCONNECTS, REFUSALS
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.telemetry.logs import get_logger
 
@@ -31,6 +32,7 @@ class Promoter:
         self._queue = queue
         self._events_appended = metrics.events_appended.labels(queue.name)
         self._longest = longest_seconds
+        self._outages = redis_outages("queueing of delayed runs")
         keys = queue.keys
         self._keys = [
             *keys.lanes,
@@ -46,9 +48,9 @@ class Promoter:
         """Promote until cancelled; sleep until the next is due, but not long: others add to the set too."""
         while True:
             try:
-                moved, next_ms = await self.run_once()
-            except DISCONNECTS as exc:
-                _log.info("promoter waits for Redis", error=str(exc) or type(exc).__name__)
+                with self._outages:
+                    moved, next_ms = await self.run_once()
+            except DISCONNECTS:
                 moved, next_ms = 0, -1
             except REFUSALS as exc:
                 _log.error("delayed runs can't be queued: is a key of this queue damaged?", error=str(exc))

@@ -16,11 +16,11 @@ from holdfast.errors import NotFound, RedisUnavailable
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.connections import Cluster
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.runs.partition import Depth, Gate, Page, Partition, partition_depths
 from holdfast.runs.routing import hint_of, key_of, partition_of
-from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -38,8 +38,8 @@ COUNT_SECONDS: Final = 5.0
 FORGET_SECONDS: Final = 600.0
 """A number that nobody has said for so long is forgotten, if nothing is left in its partitions."""
 _MODES: Final = ("open", "draining", "paused")
-
-_log = get_logger(__name__)
+_COUNTING: Final = "number of partitions", "the last known number is used"
+_PARTITION_OUTAGES: Final = redis_outages(*_COUNTING)
 T = TypeVar("T")
 
 
@@ -60,6 +60,7 @@ class RunQueue:
     ) -> None:
         self.settings = settings
         self.redis = redis
+        self._outages = redis_outages(*_COUNTING)
         self._count = 1 if settings.private else settings.partitions
 
         def make(number: int) -> Partition:
@@ -238,9 +239,10 @@ class RunQueue:
             if not self._was_heard(now):
                 raise
             # The others' partitions must not wait for the first one.
-            _log.warning("can't say how many partitions there are", queue=self.name, error=str(exc))
+            self._outages.failed(exc)
         else:
             self._said_at = now
+            self._outages.answered()
         return callers
 
     # -- looking
@@ -324,10 +326,11 @@ async def partitions_of(redis: Redis, queues: Sequence[RunQueue]) -> list[Sequen
         except DISCONNECTS as exc:  # a first partition may be away alone: the others can still be asked
             if not all(queue.knows for queue in asked):
                 raise  # there may be more than are configured: what is not known is not nothing
-            _log.info("can't ask for the number of partitions", error=str(exc) or type(exc).__name__)
+            _PARTITION_OUTAGES.failed(exc)
         else:
             for queue, count in zip(asked, known, strict=True):
                 queue.learn(count)
+            _PARTITION_OUTAGES.answered()
     return [queue.partitions for queue in queues]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.redis.client import DISCONNECTS, REFUSALS
 from holdfast.redis.groups import group_is_missing
+from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -34,15 +35,17 @@ class Recovery:
         self._leases = leases
         self._metrics = metrics
         self._every = every_seconds
+        self._outages = redis_outages("reclaiming of dead workers' runs")
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
         while True:
             await asyncio.sleep(self._every)
             try:
-                await self.run_once()
-            except DISCONNECTS as exc:
-                _log.info("recovery waits for Redis", error=str(exc) or type(exc).__name__)
+                with self._outages:
+                    await self.run_once()
+            except DISCONNECTS:
+                pass  # it looks again soon
             except REFUSALS as exc:
                 _log.error(
                     "dead workers' runs can't be reclaimed: is a key of this queue damaged?", error=str(exc)

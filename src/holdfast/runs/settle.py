@@ -19,6 +19,7 @@ import msgspec
 from holdfast.leases.lease import Lease
 from holdfast.redis.batcher import fitting
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE, takes_no_writes
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.runs.claim import RunLease
 from holdfast.runs.run import RunFault, Status
@@ -86,6 +87,9 @@ class Settler:
             int(settings.retention_seconds * 1000),
         ]
         self._metrics = metrics
+        self._outages = redis_outages(
+            "results of runs", "they are kept and sent again until Redis has answered"
+        )
         self._batch_size = metrics.settle_batch_size.labels(queue.name)
         self._events_appended = metrics.events_appended.labels(queue.name)
         self.silent_since = math.inf
@@ -136,7 +140,8 @@ class Settler:
         delay = _RETRY_FIRST_SECONDS
         while True:
             try:
-                return await call(batch)
+                with self._outages:
+                    return await call(batch)
             except TROUBLE as exc:  # guard: settle-outage-retried
                 if (
                     isinstance(exc, REFUSALS)
@@ -144,9 +149,6 @@ class Settler:
                     and not takes_no_writes(exc)
                 ):
                     return await self._one_by_one(batch, call, exc)
-                _log.warning(
-                    "settling waits for Redis", runs=len(batch), error=str(exc) or type(exc).__name__
-                )
             await asyncio.sleep(delay)
             delay = min(delay * 2, _RETRY_MOST_SECONDS)
 

@@ -14,7 +14,8 @@ import msgspec
 
 from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
-from holdfast.redis.client import REFUSALS, TROUBLE
+from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
+from holdfast.redis.outages import redis_outages
 from holdfast.runs.claim import Claims
 from holdfast.runs.perform import decide, perform, prepare, settlement
 from holdfast.runs.run import Status
@@ -97,6 +98,7 @@ class Worker:
         self._waiting: asyncio.Timeout | None = None
         self._gate_moved = asyncio.Event()
         self._outage = 0.0
+        self._outages = redis_outages("claims of runs", "runs that were claimed before go on")
         self._dropped = metrics.entries_dropped.labels(settings.name)
         self._adopted = metrics.runs_adopted.labels(settings.name)
         self._events_appended = metrics.events_appended.labels(settings.name)
@@ -159,7 +161,8 @@ class Worker:
                 # Redis does not answer for what has ended here: begin nothing more yet.
                 if self._released:  # guard: unsettled-runs-bounded
                     await self._unless_quiet(self._settler.flushed())
-                await self._turn(runs)
+                with self._outages:
+                    await self._turn(runs)
                 self._outage = 0.0
             except TROUBLE as exc:
                 await self._wait_out(exc)
@@ -246,10 +249,8 @@ class Worker:
             await self._unless_quiet(asyncio.wait_for(self._gate_moved.wait(), _PAUSE_POLL_SECONDS))
 
     async def _wait_out(self, exc: Exception) -> None:
-        if isinstance(exc, REFUSALS):
+        if isinstance(exc, REFUSALS) and not isinstance(exc, DISCONNECTS):
             self._log.error("Redis refuses to give out runs: is a key of this queue damaged?", error=str(exc))
-        elif not self._outage:
-            self._log.warning("Redis is away: waiting for it", error=str(exc) or type(exc).__name__)
         self._metrics.redis_errors.labels(type(exc).__name__).inc()
         self._outage = min(max(self._outage * 2, _OUTAGE_FIRST_SECONDS), _OUTAGE_MOST_SECONDS)
         self._more = True

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
-from holdfast.errors import ConfigError, HoldfastError, InputError, NotFound, Refused
+from holdfast.errors import ConfigError, HoldfastError, InputError, NotFound, RedisUnavailable, Refused
+from holdfast.redis.outages import redis_outages
 from holdfast.scaling.proto import externalscaler_pb2 as wire
 from holdfast.scaling.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 from holdfast.scaling.trigger import read_trigger
@@ -53,6 +54,7 @@ class Scaler(ExternalScalerServicer):
         self._asker = asker
         self._watch = watch
         self._metrics = metrics
+        self._outages = redis_outages("answers to KEDA", "calls end with UNAVAILABLE")
         # At 0 from the start: a counter that appears at 1 has no increase to alert on.
         for name in queues:
             metrics.scaling_questions.labels(name, grpc.StatusCode.UNAVAILABLE.name.lower())
@@ -109,7 +111,8 @@ class Scaler(ExternalScalerServicer):
     # -- how
 
     async def _demand(self, trigger: Trigger) -> float:
-        return trigger.demand(await self._asker.ask(trigger.queues))  # guard: scaler-outage-error
+        with self._outages:
+            return trigger.demand(await self._asker.ask(trigger.queues))  # guard: scaler-outage-error
 
     async def _stream(self, trigger: Trigger, context: aio.ServicerContext[Any, Any]) -> None:
         for name in trigger.names:
@@ -164,7 +167,8 @@ class Scaler(ExternalScalerServicer):
         if code is grpc.StatusCode.INTERNAL:
             _log.exception("a call failed", **who)
             await context.abort(code, "this scaler failed, its log has the reason")
-        _log.warning("a call can't be answered", code=code.name, error=str(exc), **who)
+        if not isinstance(exc, RedisUnavailable):  # that is logged as an outage
+            _log.warning("a call can't be answered", code=code.name, error=str(exc), **who)
         await context.abort(code, str(exc))
 
 

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.errors import ConfigError, HoldfastError, Refused
 from holdfast.redis.client import TROUBLE, connect, connect_blocking
 from holdfast.redis.connections import Cluster
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.telemetry.logs import get_logger
 
@@ -96,7 +97,8 @@ class Watch:
         self._waiting: asyncio.Timeout | None = None
         self._reader: Any = None
         self._leaving = False
-        self._is_away = False
+        self._is_refused = False
+        self._outages = redis_outages("streams to KEDA", "they stay open and silent")
 
     @contextlib.contextmanager
     def listening(self, trigger: Trigger) -> Generator[Listener]:
@@ -152,7 +154,8 @@ class Watch:
             async with asyncio.timeout(_MARGIN_SECONDS):
                 found = await _ENDS.many(self._redis, [(lanes, ()) for _, lanes in places])
         except (*TROUBLE, HoldfastError) as exc:
-            _log.info("the lanes can't be watched", error=str(exc) or type(exc).__name__)
+            if not self._outages.failed(exc):
+                _log.info("the lanes can't be watched", error=str(exc) or type(exc).__name__)
             return {}
         ends: dict[RunQueue, list[Lanes]] = {}
         for (queue, lanes), last in zip(places, found, strict=True):
@@ -180,13 +183,16 @@ class Watch:
             return True
         if isinstance(answer, BaseException):
             raise answer
-        self._is_away = False
+        self._is_refused = False
+        self._outages.answered()
         return listener.tell(listener.trigger.is_active(listener.trigger.demand(answer)))
 
     def _say_away(self, fault: HoldfastError) -> None:
-        if not self._is_away:
+        if self._outages.failed(fault):
+            return
+        if not self._is_refused:
             _log.warning("streams are silent until Redis can be asked again", error=str(fault))
-        self._is_away = True
+        self._is_refused = True
 
     # -- waiting
 
@@ -215,7 +221,8 @@ class Watch:
             # guard: wake-reconnects
             if waiting.expired():  # somebody joined, or the reader hangs: the next look will tell
                 return False
-            _log.info("the wake-up is lost: connecting again", error=str(exc) or type(exc).__name__)
+            if not self._outages.failed(exc):
+                _log.info("the wake-up is lost: connecting again", error=str(exc) or type(exc).__name__)
             await self._close()
             await asyncio.sleep(_RETRY_SECONDS)
         return False

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.redis.client import TROUBLE
+from holdfast.redis.outages import redis_outages
 from holdfast.schedules.words import text
 from holdfast.telemetry.logs import get_logger
 
@@ -35,6 +36,7 @@ class Nudges:
         self._wake = wake
         self._members_changed = members_changed
         self._redis: Any = redis
+        self._outages = redis_outages("wake-ups of the scheduler", "it looks every interval-ms")
 
     async def run(self) -> None:
         """Listen until cancelled."""
@@ -42,13 +44,15 @@ class Nudges:
             try:
                 await self._listen()
             except TROUBLE as exc:
-                _log.info("nudges wait for Redis", error=str(exc) or type(exc).__name__)
+                if not self._outages.failed(exc):
+                    _log.warning("wake-up channel refused", channel=self._channel, error=str(exc))
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _listen(self) -> None:
         await self._redis.initialize()  # a cluster's client must know the nodes before it can choose one
         async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(self._channel)
+            self._outages.answered()
             self._wake()
             self._members_changed()
             while True:

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import DISCONNECTS, TROUBLE
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.schedules.cadence import fire_times, last_due
 from holdfast.schedules.registration import registration_of
@@ -46,6 +47,7 @@ class Overlaps:
         self._where: list[Any] = [keys.waiting, keys.definitions, keys.priorities, keys.record_prefix]
         self._where += [keys.nudge]
         self._metrics = metrics
+        self._outages = redis_outages("turns beside others", "they are placed when Redis answers")
         self._discarded = counting_discarded(metrics)
         self._owner = owner
 
@@ -100,10 +102,12 @@ class Overlaps:
         """
         while True:
             try:
-                return await self.place(turn.run, turn.schedule, at)
+                with self._outages:
+                    return await self.place(turn.run, turn.schedule, at)
             except TROUBLE as exc:
                 script_failed(self._metrics, exc)
-                _log.warning("a turn can't be placed beside another", schedule=turn.run.name, error=repr(exc))
+                if not isinstance(exc, DISCONNECTS):
+                    _log.error("Redis refuses a turn beside another", schedule=turn.run.name, error=repr(exc))
             if await _is_set_within(over, _RETRY_SECONDS):
                 return None
 

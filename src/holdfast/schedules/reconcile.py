@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.schedules.registration import registration_of
 from holdfast.schedules.registry import spread
 from holdfast.schedules.schedule import encoded
@@ -106,6 +106,8 @@ class Reconcile:
             return planned
         try:
             kept = await self._healing.paused([one.name for one in planned])
+        except StoreUnavailable:  # the store reports it
+            return planned
         except HoldfastError as exc:
             _log.warning("whether schedules were paused can't be read from SQL now", error=str(exc))
             return planned
@@ -119,6 +121,8 @@ class Reconcile:
     async def _heal(self, healing: Healing, ends: float) -> tuple[bool, int]:
         try:
             return await healing.run_once(ends)
-        except HoldfastError as exc:  # the database is away or not ready: what the code has goes on
+        except StoreUnavailable:  # the store reports it: what the code has goes on
+            return True, 0
+        except HoldfastError as exc:  # the database is not ready: what the code has goes on
             _log.warning("schedules can't be compared with SQL now", error=str(exc))
             return True, 0

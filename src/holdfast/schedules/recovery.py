@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.breaker import State
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import DISCONNECTS, TROUBLE
+from holdfast.redis.outages import redis_outages
 from holdfast.schedules.troubles import script_failed
 from holdfast.schedules.words import CHUNK, Ended
 from holdfast.telemetry.logs import get_logger
@@ -60,6 +61,7 @@ class Endings:
         self._metrics = metrics
         self._cycle_seconds = cycle_seconds
         self._cycle = 0.0
+        self._outages = redis_outages("ends of turns", "they are sent again each cycle")
         self._new: list[Ending] = []
         self._again: list[Ending] = []
         self._wake = asyncio.Event()
@@ -114,7 +116,7 @@ class Endings:
             if not part:
                 continue
             try:
-                with self._breaker.guard():  # guard: breaker-counts-endings
+                with self._outages, self._breaker.guard():  # guard: breaker-counts-endings
                     words = await call(part)
             except RedisUnavailable:
                 self._keep(part)  # the breaker did not let it try
@@ -155,7 +157,8 @@ class Endings:
 
     def _failed(self, batch: list[Ending], exc: Exception) -> None:
         script_failed(self._metrics, exc)
-        _log.warning("ends of turns wait for Redis", turns=len(batch), error=str(exc) or type(exc).__name__)
+        if not isinstance(exc, DISCONNECTS):
+            _log.error("Redis refuses ends of turns", turns=len(batch), error=str(exc))
         for ending in batch:
             if ending.recovering:
                 self._metrics.schedule_recovery.labels("failed").inc()  # guard: failed-recovery-counted

@@ -7,12 +7,14 @@ and given back. Invariant: a permit is taken before acquiring, and given back on
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.breaker import State
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.command import command
+from holdfast.redis.outages import redis_outages
 from holdfast.schedules.acquisition import Acquirer
 from holdfast.schedules.alarm import TICK, Alarm
 from holdfast.schedules.breakers import acquisition_breaker, redis_breaker
@@ -20,7 +22,7 @@ from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import family
 from holdfast.schedules.troubles import call_failed, script_failed
 from holdfast.schedules.turns import Turns
-from holdfast.schedules.watchdogs import Cycle, Watchdogs
+from holdfast.schedules.watchdogs import Cycle, Signal, Watchdogs
 from holdfast.schedules.words import Found
 from holdfast.telemetry.logs import get_logger
 
@@ -62,6 +64,9 @@ class Scheduler:
         breaker = scheduler.circuit_breaker
         self._breakers = (acquisition_breaker(breaker), redis_breaker(breaker))
         self._closed = dict.fromkeys(self.breakers, True)
+        self._opened_levels: dict[str, int] = {}
+        """The level at which each breaker that is not closed was logged."""
+        self._outages = redis_outages("turns of schedules", "no schedule is acquired until Redis answers")
         self._interval, self._ttl_seconds = scheduler.interval_ms / 1000, ttl_seconds
         self._alarm = Alarm()
         self._acquirer = Acquirer(
@@ -180,7 +185,15 @@ class Scheduler:
             )
         )
         for signal in barking.began:
-            _log.warning("watchdog barks", signal=signal.value, backlog=self.backlog, free=self.permits.free)
+            # That Redis is unavailable is logged as an outage.
+            is_outage = signal is Signal.REDIS_STALL and self.breaker.is_away
+            _log.log(
+                logging.DEBUG if is_outage else logging.WARNING,
+                "watchdog barks",
+                signal=signal.value,
+                backlog=self.backlog,
+                free=self.permits.free,
+            )
             self._metrics.schedule_signals.labels(signal.value).set(1)
         for signal in barking.ended:
             self._metrics.schedule_signals.labels(signal.value).set(0)
@@ -200,9 +213,16 @@ class Scheduler:
                 continue
             self._closed[name] = closed
             if closed:
-                _log.info("circuit breaker closed: schedules are acquired again", breaker=name)
+                _log.log(
+                    self._opened_levels.pop(name, logging.INFO),
+                    "circuit breaker closed: schedules are acquired again",
+                    breaker=name,
+                )
             else:
-                _log.error(
+                # That Redis is unavailable is logged as an outage.
+                level = self._opened_levels[name] = logging.DEBUG if breaker.is_away else logging.ERROR
+                _log.log(
+                    level,
                     "circuit breaker open: no schedule is acquired until Redis answers",
                     breaker=name,
                     retry_in=round(breaker.retry_after, 3),
@@ -216,13 +236,15 @@ class Scheduler:
             if not taken:
                 await self._ask_time()  # guard: time-asked-when-full
                 return 0, self._interval
-            found = await self._ask(taken)
+            with self._outages:
+                found = await self._ask(taken)
             kept = len(found.schedules)
         except (*TROUBLE, RedisUnavailable) as exc:
             self._metrics.schedule_acquire_failures.inc()
             if not isinstance(exc, RedisUnavailable):  # that one is the breaker's: Redis was not asked
                 (script_failed if taken else call_failed)(self._metrics, exc)
-            _log.warning("nothing can be acquired", error=str(exc) or type(exc).__name__)
+            if not isinstance(exc, (*DISCONNECTS, RedisUnavailable)):
+                _log.error("Redis refuses to give out schedules: is a key of them damaged?", error=str(exc))
             return 0, min(self._interval, 1.0)
         finally:
             self.permits.give(taken - kept)  # guard: unused-permits-returned

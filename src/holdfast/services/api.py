@@ -34,6 +34,7 @@ from holdfast.hosts.engines import registry_of
 from holdfast.packages import version
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.members import Member, Members
+from holdfast.redis.outages import redis_outages
 from holdfast.runs.feeds import Feeds
 from holdfast.scaling.depth import needs
 from holdfast.services.connections import Connections
@@ -91,6 +92,7 @@ class ApiProcess:
         self.metrics = Metrics(app.agents if app is not None else None)
         self.port = 0
         self.ready = False
+        self._outages = redis_outages("heartbeats of the API")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._since = time.time()
@@ -261,7 +263,7 @@ class ApiProcess:
             "address": f"{self._settings.api.host}:{self.port}",
         }
         while True:
-            with contextlib.suppress(*TROUBLE):
+            with contextlib.suppress(*TROUBLE), self._outages:
                 await self._members.announce(connections.redis, Member("api", self.name, fields))
             await asyncio.sleep(self._members.heartbeat_seconds)
 

@@ -28,8 +28,9 @@ from holdfast.hosts.servicer import AgentHostServicer
 from holdfast.packages import version
 from holdfast.processes.cgroups import Cgroups
 from holdfast.processes.processes import Processes
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.members import Member
+from holdfast.redis.outages import redis_outages
 from holdfast.services.connections import Connections
 from holdfast.services.entries import default_entry, process_options
 from holdfast.services.names import is_taken
@@ -73,6 +74,7 @@ class HostService:
         self.host = Host(name, self.address, registry, processes, hosts, metrics, labels)
         self._engine = open_cluster(settings, redis)
         self._since = f"{time.time():.3f}"
+        self._outages = redis_outages("heartbeats of this host", "its agents go on")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -169,10 +171,12 @@ class HostService:
         """Wait while another live process has our name: who calls it would get now us, now the other one."""
         while not self._stop.is_set():
             try:
-                if not await self._name_is_taken():  # guard: host-name-unique
-                    return True
+                with self._outages:
+                    if not await self._name_is_taken():  # guard: host-name-unique
+                        return True
             except TROUBLE as exc:
-                _log.warning("waiting for Redis", error=str(exc))
+                if not isinstance(exc, DISCONNECTS):
+                    _log.error("Redis refuses to look up this host's name", error=str(exc))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _NAME_SECONDS)
         return False
@@ -202,9 +206,11 @@ class HostService:
 
     async def _announce(self) -> None:
         try:
-            await self._members.announce(self._redis, Member(KIND, self.host.name, self._fields()))
+            with self._outages:
+                await self._members.announce(self._redis, Member(KIND, self.host.name, self._fields()))
         except TROUBLE as exc:
-            _log.warning("Redis does not answer", error=str(exc))
+            if not isinstance(exc, DISCONNECTS):
+                _log.error("Redis refuses this host's heartbeat", error=str(exc))
 
     def _fields(self) -> dict[str, str]:
         return describe(self.host.seen()) | {

@@ -6,6 +6,7 @@ It is a part that other processes may run too; :func:`run_janitor` is the proces
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from functools import partial
@@ -16,6 +17,7 @@ import msgspec
 from holdfast.errors import StoreUnavailable
 from holdfast.leases.keeper import Keeper
 from holdfast.redis.members import Members
+from holdfast.redis.outages import redis_outages
 from holdfast.runs.archive import Archive, Filed
 from holdfast.runs.cleanup import Cleaned, Cleanup
 from holdfast.runs.queue import COUNT_SECONDS
@@ -103,6 +105,7 @@ class Janitor:
         self._connections = connections
         self._settings = settings
         self._metrics = metrics
+        self._outages = redis_outages("cleanup and archiving", "each pass is tried again")
         self._members = Members.of(settings)
         self._pods = open_pods(connections, self._members, metrics, self.name)
         self._queues = [connections.queue(settings.queue_named(queue)) for queue in settings.queue_names()]
@@ -238,8 +241,11 @@ class Janitor:
                 done = await ward.office.perform(keeper, duty)
         except Exception as exc:
             self._metrics.cleanup_errors.labels(ward.queue.name).inc()
-            _log.error(f"{what} failed", queue=ward.queue.name, error=str(exc) or type(exc).__name__)
+            # The store reports its own outages.
+            if not self._outages.failed(exc) and not isinstance(exc, StoreUnavailable):
+                _log.error(f"{what} failed", queue=ward.queue.name, error=str(exc) or type(exc).__name__)
             return False
+        self._outages.answered()
         if isinstance(done, Cleaned):
             return not done.leaving
         return not isinstance(done, Swept | Filed) or (done.whole and not getattr(done, "young", 0))
@@ -248,10 +254,8 @@ class Janitor:
         """Remove from the store what is too old; any number of janitors may do it."""
         while True:
             await asyncio.sleep(self._settings.janitor.archive_interval_seconds)
-            try:
+            with contextlib.suppress(StoreUnavailable):  # the store reports it
                 await self._prune()
-            except StoreUnavailable as exc:
-                _log.error("the store can't be swept", error=str(exc))
             await asyncio.sleep(_STORE_SECONDS)
 
     async def _prune(self) -> None:

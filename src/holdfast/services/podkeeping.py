@@ -13,6 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from holdfast.errors import KubernetesUnavailable
+from holdfast.kubernetes.outages import kubernetes_outages
 from holdfast.packages import needs_extra
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.keys import pods_leader_key
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.kubernetes.mirror import Mirror
     from holdfast.kubernetes.pod import Pod
     from holdfast.leases.keeper import Keeper
+    from holdfast.outages import OutageReporter
     from holdfast.redis.client import Redis
     from holdfast.redis.members import Member, Members
     from holdfast.services.connections import Connections
@@ -71,7 +73,8 @@ class PodKeeping:
         ended = max(3 * settings.worker.heartbeat_seconds, settings.lease.ttl_seconds)
         self._settle_seconds = ended + _MARGIN_SECONDS
         self._nudges: list[asyncio.Event] = []
-        self._failing: set[str] = set()
+        self._watching = kubernetes_outages("watch of the workers' pods", "the janitor goes on without it")
+        self._marking = kubernetes_outages("deletion costs of pods", "the janitor goes on without them")
 
     async def close(self) -> None:
         """Close the connection to Kubernetes."""
@@ -122,10 +125,10 @@ class PodKeeping:
             try:
                 await self._mirror.follow()
             except KubernetesUnavailable as exc:
-                self._failed("watched", exc)
+                self._failed(self._watching, exc)
                 pause = min(pause * 2, _LAST_RETRY_SECONDS)
             else:
-                self._done("watched")
+                self._watching.answered()
                 pause = _FIRST_RETRY_SECONDS
             # Never at once: an API that ends every watch must not be asked without end.
             await asyncio.sleep(max(pause - (time.monotonic() - started), _FIRST_RETRY_SECONDS))
@@ -134,16 +137,9 @@ class PodKeeping:
         for nudge in self._nudges:
             nudge.set()
 
-    def _failed(self, what: str, exc: KubernetesUnavailable) -> None:
+    def _failed(self, outages: OutageReporter, exc: KubernetesUnavailable) -> None:
         self._metrics.kubernetes_errors.labels(exc.kind).inc()
-        if what not in self._failing:
-            _log.warning(f"pods can't be {what}: the janitor goes on without that", error=str(exc))
-        self._failing.add(what)
-
-    def _done(self, what: str) -> None:
-        if what in self._failing:
-            _log.info(f"pods can be {what} again")
-        self._failing.discard(what)
+        outages.failed(exc)
 
     # -- what deletion costs
 
@@ -154,7 +150,7 @@ class PodKeeping:
             except TROUBLE as exc:
                 self._metrics.redis_errors.labels(type(exc).__name__).inc()
             except KubernetesUnavailable as exc:
-                self._failed("marked", exc)
+                self._failed(self._marking, exc)
                 await asyncio.sleep(_LAST_RETRY_SECONDS)
             await asyncio.sleep(self._settings.deletion_cost_seconds)
 
@@ -174,10 +170,10 @@ class PodKeeping:
                 raise
             # One pod that refuses, as an admission webhook may, must not keep us from the others.
             self._costs.wrote(time.monotonic(), patch)
-            self._failed("marked", exc)
+            self._failed(self._marking, exc)
             return
         self._costs.wrote(time.monotonic(), patch)
-        self._done("marked")
+        self._marking.answered()
         if changed is None:
             return  # it has gone meanwhile: the watch will say so
         if pod.uid in self._mirror.seen:

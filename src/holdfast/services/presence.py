@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.packages import version
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.members import Member
+from holdfast.redis.outages import redis_outages
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -40,6 +41,7 @@ class Presence:
         self._members = members
         self._redis = redis
         self._metrics = metrics
+        self._outages = redis_outages("heartbeats and gauges")
         common = {
             "version": version(),
             "host": platform.node(),
@@ -66,6 +68,7 @@ class Presence:
     def patiently(self) -> Generator[None]:
         """What is done again in seconds may fail while Redis is away."""
         try:
-            yield
+            with self._outages:
+                yield
         except TROUBLE as exc:
             self._metrics.redis_errors.labels(type(exc).__name__).inc()

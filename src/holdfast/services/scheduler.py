@@ -19,9 +19,10 @@ from holdfast.errors import HoldfastError
 from holdfast.leases.keeper import Keeper
 from holdfast.packages import version
 from holdfast.redis.breaker import State
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.members import Member, Members
+from holdfast.redis.outages import redis_outages
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.healing import Healing
 from holdfast.schedules.nudges import DRAINING, JOINED, LEFT, Nudges
@@ -78,6 +79,7 @@ class SchedulerProcess:
         self.name = settings.worker.name or f"scheduler-{uuid.uuid4()}"
         self.metrics = Metrics(app.agents)
         self.ready = False
+        self._outages = redis_outages("heartbeats and the registration of schedules")
         self.scheduler: Scheduler | None = None
         self._stop = asyncio.Event()
         self._beat = asyncio.Event()
@@ -202,11 +204,13 @@ class SchedulerProcess:
         async def once() -> float:
             whole = False
             try:
-                whole = await reconcile.run_once()
+                with self._outages:
+                    whole = await reconcile.run_once()
                 scheduler.forget_foreign()
             except TROUBLE as exc:
                 script_failed(self.metrics, exc)
-                _log.warning("schedules can't be registered now", error=str(exc) or type(exc).__name__)
+                if not isinstance(exc, DISCONNECTS):
+                    _log.error("Redis refuses to register schedules", error=str(exc))
             return every if whole else min(every, _RETRY_SECONDS)
 
         return Round(
@@ -233,7 +237,7 @@ class SchedulerProcess:
 
     async def _heartbeat(self, connections: Connections, scheduler: Scheduler) -> None:
         while True:
-            with contextlib.suppress(*TROUBLE):  # the next beat tries again; no lease needs it
+            with contextlib.suppress(*TROUBLE), self._outages:  # the next beat tries again; no lease needs it
                 await self._announce(connections, scheduler)
                 await self._look_around(connections, scheduler)
             with contextlib.suppress(TimeoutError):

@@ -12,12 +12,13 @@ import platform
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ConfigError, StoreMismatch, StoreUnavailable
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.keys import registered_store_key
 from holdfast.redis.library import NoPermissionError
+from holdfast.redis.outages import redis_outages
 from holdfast.redis.stores import RegisteredStore, register_store, registered_store
 from holdfast.store.door import location
-from holdfast.store.engine import Away
+from holdfast.store.engine import Away, database_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class StoreRegistration:
         self._beat_seconds = settings.worker.heartbeat_seconds
         self._process = f"{kind} {name}"
         self._ours: RegisteredStore | None = None
-        self._warned_unavailable = self._warned_replaced = False
+        self._warned_replaced = self._warned_refusal = False
+        self._outages = redis_outages("use of the store", "runs that need the store wait or are retried")
         connections.store.admit = self._admit
 
     async def check(self) -> None:
@@ -54,15 +56,8 @@ class StoreRegistration:
 
         A database or a Redis that does not answer now is no reason to refuse: ``keep`` compares later.
         """
-        try:
+        with contextlib.suppress(StoreUnavailable):  # the door, or the call to Redis, has reported it
             await self._connections.store.get()
-        except StoreUnavailable as exc:
-            if not self._warned_unavailable:
-                self._warned_unavailable = True
-                what = "Redis" if isinstance(exc, _NotCompared) else "database"
-                _log.warning(
-                    f"{what} unavailable: runs that need the store wait or are retried", error=str(exc)
-                )
 
     async def keep(self) -> None:
         """Check a store that could not be checked yet, and register it again in a Redis that was emptied."""
@@ -71,7 +66,7 @@ class StoreRegistration:
             if self._ours is None:
                 await self.check()  # guard: store-compared-later
             if self._ours is not None:
-                with contextlib.suppress(*TROUBLE):
+                with contextlib.suppress(*TROUBLE), self._outages:
                     await self._register_again(self._ours)  # guard: store-registered-again
             await asyncio.sleep(self._beat_seconds if self._ours else min(_RETRY_SECONDS, self._beat_seconds))
 
@@ -86,9 +81,16 @@ class StoreRegistration:
 
     async def _register(self, ours: RegisteredStore) -> RegisteredStore:
         try:
-            return await register_store(self._connections.redis, ours, prefix=self._prefix)
+            with self._outages:
+                return await register_store(self._connections.redis, ours, prefix=self._prefix)
         except TROUBLE as exc:
             if not _refused(exc):  # guard: busy-redis-waited-for
+                if not self._warned_refusal and not isinstance(exc, DISCONNECTS):
+                    self._warned_refusal = True
+                    _log.warning(
+                        "Redis refuses to compare the store: runs that need it wait or are retried",
+                        error=str(exc),
+                    )
                 raise _NotCompared(f"the store can't be compared with the registered one: {exc}") from exc
             key = registered_store_key(prefix=self._prefix)
             raise ConfigError(
@@ -142,10 +144,8 @@ async def check_schema(database: DatabaseSettings) -> None:
         return
     from holdfast.store.open import open_store  # noqa: PLC0415  a driver that may not be needed
 
-    try:
+    with contextlib.suppress(StoreUnavailable), database_outages("the check of its tables", "it is left out"):
         await (await open_store(database)).aclose()
-    except StoreUnavailable as exc:
-        _log.warning("database unavailable", error=str(exc))
 
 
 def mismatch(ours: RegisteredStore, registered: RegisteredStore) -> str:

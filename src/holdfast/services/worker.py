@@ -26,6 +26,7 @@ from holdfast.leases.keeper import Keeper
 from holdfast.packages import version
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
 from holdfast.redis.members import Member, Members
+from holdfast.redis.outages import redis_outages
 from holdfast.services.connections import Connections
 from holdfast.services.desk import Floor, Place, Ways
 from holdfast.services.isolation import isolation
@@ -83,6 +84,7 @@ class WorkerProcess:
         self._log = _log.bind(name=self.name)
         self.metrics = metrics or Metrics(app.agents)
         self.ready = False
+        self._outages = redis_outages("heartbeats", "leases do not depend on them")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._since = time.time()
@@ -177,14 +179,15 @@ class WorkerProcess:
             try:
                 if self._ways.registers_store:
                     await registration.check()
-                if not await self._name_is_taken(connections):  # guard: worker-name-unique
-                    await floor.join()
-                    await self._announce(connections, floor, again=False)
-                    return True
+                with self._outages:
+                    if not await self._name_is_taken(connections):  # guard: worker-name-unique
+                        await floor.join()
+                        await self._announce(connections, floor, again=False)
+                        return True
             except ConfigError:
                 raise
-            except DISCONNECTS as exc:
-                self._log.warning("waiting for Redis", error=str(exc) or type(exc).__name__)
+            except DISCONNECTS:
+                pass  # Redis is asked again until it answers
             except REFUSALS as exc:
                 raise HoldfastError(_DAMAGED.format(queues=", ".join(floor.names), error=exc)) from exc
             with contextlib.suppress(TimeoutError):
@@ -207,7 +210,7 @@ class WorkerProcess:
         while True:
             await self._beat_due(floor)
             # guard: heartbeat-outage
-            with contextlib.suppress(*TROUBLE):  # the next beat tries again; no lease needs it
+            with contextlib.suppress(*TROUBLE), self._outages:  # the next beat tries again; no lease needs it
                 await self._announce(connections, floor)
 
     async def _beat_due(self, floor: Floor) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.config import redacted
 from holdfast.errors import ConfigError
-from holdfast.store.engine import Away
+from holdfast.store.engine import Away, database_outages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,6 +32,7 @@ class StoreDoor:
     def __init__(self, settings: DatabaseSettings) -> None:
         self._settings = settings
         self._turn = asyncio.Lock()
+        self._outages = database_outages("opening of the store", "runs that need it wait or are retried")
         self._store: Store | None = None
         self._admitted: Store | None = None
         self.admit: Callable[[Store], Awaitable[None]] | None = None
@@ -46,7 +47,8 @@ class StoreDoor:
                 if self._store is None:
                     from holdfast.store.open import open_store  # noqa: PLC0415  a driver that may not be needed
 
-                    self._store = await open_store(self._settings)
+                    with self._outages:
+                        self._store = await open_store(self._settings)
                 if self.admit is not None:
                     await self.admit(self._store)  # guard: store-admitted-before-use
                 self._admitted = self._store

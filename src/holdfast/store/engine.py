@@ -7,11 +7,12 @@ engine runs it as one transaction. Every operation may be done again, so a lost 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.errors import StoreUnavailable
+from holdfast.outages import Outage, OutageReporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -40,6 +41,18 @@ Kind: TypeAlias = Literal["sqlite", "postgresql"]
 
 class Away(StoreUnavailable):
     """The database is away or busy just now: the same operation may succeed if it is tried again."""
+
+
+_DATABASE: Final = Outage("database")
+
+
+def database_outages(held_up: str, meanwhile: str = "") -> OutageReporter:
+    """Return a reporter for calls to the database."""
+    return OutageReporter(_DATABASE, held_up, meanwhile, is_outage=_is_outage)
+
+
+def _is_outage(exc: BaseException) -> bool:
+    return isinstance(exc, StoreUnavailable)
 
 
 class Engine(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from holdfast.errors import ConfigError
 from holdfast.store import archive, retention, schedules
 from holdfast.store.archive import ArchivedRun, ArchivePage, Wanted
-from holdfast.store.engine import Away, Statement
+from holdfast.store.engine import Away, Statement, database_outages
 from holdfast.store.fences import Holder
 from holdfast.store.memory import StoredMemory
 from holdfast.store.migrate import missing
@@ -39,6 +39,9 @@ class Store:
     def __init__(self, engine: Engine, *, timeout_seconds: float) -> None:
         self._engine = engine
         self._timeout = timeout_seconds
+        self._outages = database_outages(
+            "steps, states and the archive of runs", "runs that need them wait until their deadlines"
+        )
 
     @property
     def kind(self) -> Kind:
@@ -210,12 +213,12 @@ class Store:
         pause = _FIRST_PAUSE
         while True:
             try:
-                return await self._engine.run(operation, write=write, single=single)
-            except Away as exc:
+                with self._outages:
+                    return await self._engine.run(operation, write=write, single=single)
+            except Away:
                 if not patient and time.monotonic() + pause > deadline:
                     raise
-                if pause == _FIRST_PAUSE:
-                    _log.warning("the database is away: %s waits for it: %s", name, exc)
+                _log.debug("%s waits for the database", name)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 

@@ -38,6 +38,14 @@ def current_run_id() -> str:
     return str(fields.get("run_id", "")) if fields else ""
 
 
+_LEAST_LEVELS = {
+    # They log each request as information: a janitor makes several a second to Kubernetes.
+    "httpx": logging.WARNING,
+    "httpx2": logging.WARNING,
+    # It warns of each try to connect: the store reports an outage once.
+    "psycopg.pool": logging.ERROR,
+}
+"""The least level that is logged of a library, unless debug lines are wanted."""
 _RESERVED = frozenset({"time", "level", "event", "logger", "exception"})
 
 
@@ -85,6 +93,7 @@ class Bridge(logging.Handler):
         """Write a record of the standard library's logging."""
         try:
             event: Any = {"event": record.getMessage(), "logger": record.name, "exc_info": record.exc_info}
+            event |= getattr(record, "fields", {})  # of modules below this package
             for step in self._steps:
                 event = step(None, record.levelname.lower(), event)
             self._sink.write(event)
@@ -149,9 +158,8 @@ def _bridge_standard_logging(bridge: Bridge, level: int) -> None:
         root.removeHandler(handler)
     root.addHandler(bridge)
     root.setLevel(level)
-    # They log each request as information: a janitor makes several a second to Kubernetes.
-    for library in ("httpx", "httpx2"):
-        logging.getLogger(library).setLevel(logging.WARNING if level == logging.INFO else logging.NOTSET)
+    for library, least in _LEAST_LEVELS.items():
+        logging.getLogger(library).setLevel(least if logging.DEBUG < level < least else logging.NOTSET)
     logging.captureWarnings(capture=True)
 
 

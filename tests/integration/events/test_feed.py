@@ -12,6 +12,7 @@ from holdfast.events.event import FINAL, Event
 from holdfast.events.feed import NOW, Feed
 from holdfast.redis.client import connect
 from holdfast.runs.run import ENDED
+from tests.support.outages import outage_lines
 from tests.support.runs.system import System
 from tests.support.waiting import PATIENCE_SECONDS, until
 
@@ -239,7 +240,7 @@ async def test_a_follower_survives_a_connection_that_hangs(
         await blocked(system, 1)
         fault_proxy.stall("replies")
         await say(system, run_id, "thinking")
-        await until(lambda: [line for line in log_lines() if line["event"] == "feed waits for Redis"])
+        await until(lambda: outage_lines(log_lines()))
         assert follower.types == ["submitted"]
         fault_proxy.heal()
         await follower.saw("thinking")

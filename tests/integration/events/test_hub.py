@@ -17,6 +17,7 @@ from holdfast.events.feed import NOW, PAGE, PAGE_BYTES, Feed
 from holdfast.events.hub import Hub
 from holdfast.redis.client import connect, connect_blocking
 from holdfast.redis.keys import QueueKeys
+from tests.support.outages import outage_lines
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 KEYS = QueueKeys.of("agent-queue")
@@ -387,7 +388,7 @@ async def test_followers_survive_a_connection_that_hangs(
         fault_proxy.stall("replies")
         for number in range(3):
             await say(redis, f"r{number}", "thinking")
-        await until(lambda: [line for line in log_lines() if line["event"] == "hub waits for Redis"])
+        await until(lambda: outage_lines(log_lines()))
         assert {len(follower.seen) for follower in followers} == {1}
         fault_proxy.heal()
         for number, follower in enumerate(followers):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from unittest.mock import Mock
 
 import msgspec
 
+from holdfast import outages
 from holdfast.config import QueueSettings
 from holdfast.events import notifications
 from holdfast.events.notifications import Notifications
@@ -17,6 +17,7 @@ from holdfast.redis.client import connect_blocking
 from holdfast.runs.partition import Partition
 from tests.support.events.event_receiver import Receiver
 from tests.support.events.relays import Outside
+from tests.support.outages import outage_lines
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 CHANNEL = "channel"
@@ -85,19 +86,19 @@ async def test_a_connection_that_hangs_is_given_up_and_another_one_listens(
 
 
 async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
-    redis, proxied_settings, fault_proxy, monkeypatch
+    redis, proxied_settings, fault_proxy, monkeypatch, log_lines
 ):
     """Fails if each try is logged: there is one a second for as long as Redis is away."""
+    monkeypatch.setattr(outages, "_SETTLED_SECONDS", 0.0)
     monkeypatch.setattr(notifications, "_RETRY_SECONDS", 0.05)
-    log = Mock()
-    monkeypatch.setattr(notifications, "_log", log)
     async with listening(proxied_settings) as (loop, tries):
         fault_proxy.refuse()
         await until(lambda: len(tries) > 5)
         fault_proxy.heal()
         await until(lambda: loop.listening)
-    assert [call.args[0] for call in log.warning.call_args_list] == ["relay polls: it can't listen"]
-    assert [call.args[0] for call in log.info.call_args_list] == ["relay listens again"]
+    began, ended = outage_lines(log_lines())
+    assert (began["held_up"], began["meanwhile"]) == ("notifications of events", "the relay polls")
+    assert ended["failures"] >= 5
 
 
 async def test_a_channel_that_may_not_be_used_leaves_the_others_heard(redis, redis_settings):

@@ -88,7 +88,7 @@ async def test_a_host_without_redis_is_not_ready_until_it_has_one(restartable_va
     restartable_valkey.kill()
     async with cluster_of(RedisSettings(url=restartable_valkey.tcp_url)) as cluster:
         begun.append(asked := Asked(cluster))
-        await asked.says("waiting for Redis")
+        await asked.says("Redis unavailable")
         await closed(asked)
         restartable_valkey.start()
         await opened(asked)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +16,7 @@ from holdfast.runs.cleanup import Cleanup, Fate
 from holdfast.runs.podproof import PodProofs, Proof
 from holdfast.telemetry.metrics import Metrics
 from tests.support.kubernetes.api_server import NAMESPACE
+from tests.support.outages import outage_lines
 from tests.support.runs.manual_worker import TTL_SECONDS, Hand, leases_end, open_queue, submit
 
 MEMBERS = Members(prefix="", heartbeat_seconds=10)
@@ -197,7 +197,7 @@ async def test_who_says_goodbye_leaves_no_pod_behind(redis):
 
 @pytest.mark.parametrize("trouble", ["forbidden", "away", "odd"])
 async def test_without_an_answer_all_is_as_without_pods(
-    queue, kube, metrics, proofs, redis, monkeypatch, trouble
+    queue, kube, metrics, proofs, redis, log_lines, trouble
 ):
     for n in range(20):
         await Hand(queue, f"w-{n}").join()
@@ -208,16 +208,14 @@ async def test_without_an_answer_all_is_as_without_pods(
         kube.garbled.add("get")
     else:
         await kube.stop()
-    said: list[str] = []
-    log = SimpleNamespace(warning=lambda text, **_: said.append(text))
-    monkeypatch.setattr("holdfast.runs.podproof._log", log)
     with_pods = await fates(cleanup_of(queue, metrics, proofs))
     assert with_pods == await fates(cleanup_of(queue, metrics)) == {f"w-{n}": Fate.WAITING for n in range(20)}
     assert len(kube.asked) <= 1, "nobody else was asked in this pass"
     proofs._rest_until = 0.0
     removed = await fates(cleanup_of(queue, metrics, proofs, idle=0.0))
     assert removed == {f"w-{n}": Fate.REMOVED for n in range(20)}
-    assert said == ["pods can't be looked at: consumers are judged without them"]
+    (line,) = outage_lines(log_lines(), "Kubernetes API")
+    assert (line["event"], line["held_up"]) == ("Kubernetes API unavailable", "proof from pods")
     kind = {"odd": "refused"}.get(trouble, trouble)
     assert metrics.registry.get_sample_value("holdfast_kubernetes_errors_total", {"kind": kind}) == 2
 

@@ -18,6 +18,7 @@ from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.leases.trust import Trust
 from holdfast.redis.client import connect
 from holdfast.telemetry.metrics import Metrics
+from tests.support.outages import outage_lines
 from tests.support.waiting import stays, until
 
 # A process without CPU for half of it loses its leases, and is right to.
@@ -138,10 +139,10 @@ async def test_an_outage_is_logged_once_with_a_summary_at_its_end(
         failures = metrics.lease_renewal_failures.labels("thing")
         await until(lambda: next(iter(failures.collect())).samples[0].value >= 9, what="several failed beats")
         fault_proxy.heal()
-        lines = await until(lambda: [each for each in log_lines() if "renewals" in each["event"]][1:])
-        assert [(each["event"], each["failed"] >= 9) for each in lines] == [
-            ("lease renewals succeed again", True)
-        ]
+        began, ended = await until(lambda: outage_lines(log_lines()), lambda lines: len(lines) == 2)
+        assert (began["event"], began["held_up"]) == ("Redis unavailable", "lease renewals")
+        assert (ended["event"], ended["delayed"]) == ("Redis available again", ["lease renewals"])
+        assert ended["failures"] >= 9
 
 
 async def test_a_blocked_event_loop_does_not_lose_its_lease(redis, redis_settings, settings):

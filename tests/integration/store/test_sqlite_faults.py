@@ -15,6 +15,7 @@ import pytest
 from holdfast.config import DatabaseSettings
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store.open import open_store
+from tests.support.outages import outage_lines
 from tests.support.store.outages import note_away
 from tests.support.waiting import stays, until
 
@@ -41,9 +42,6 @@ def locked(path: str):
 
 
 async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(database, log_lines):
-    def waits_for(what: str) -> bool:
-        return any(f"the database is away: {what} waits for it" in line["event"] for line in log_lines())
-
     async with await open_store(database) as store:
         noticed = note_away(store)
         with locked(database.path):
@@ -53,7 +51,9 @@ async def test_a_locked_file_is_waited_for_by_runs_and_refused_to_others(databas
             ):
                 await store.prune(archived_before=1.0, steps_before=1.0, limit=1)
             assert await store.archived("r") is None  # reading goes on beside it
-            await until(lambda: noticed and waits_for("register"))
+            await until(lambda: noticed)
+            (line,) = outage_lines(log_lines(), "database")
+            assert "has been locked" in line["error"]
             assert not writing.done()
         await asyncio.wait_for(writing, 30)
         assert await memory(store, fence=2).step("s") == b"1"

@@ -7,7 +7,7 @@ meanwhile. That a stream ends says nothing, a replica may have left: only the AP
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,7 +18,7 @@ from holdfast.client.overhttp.sse import Blocks
 from holdfast.errors import ApiUnavailable, InputError, NotFound, Refused
 from holdfast.events.event import Event, order
 from holdfast.events.feed import checked_event_id
-from holdfast.telemetry.logs import get_logger
+from holdfast.outages import Outage, OutageReporter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -27,17 +27,23 @@ if TYPE_CHECKING:
     from holdfast.client.overhttp.sse import Block
 
 _json = msgspec.json.Decoder()
-_log = get_logger(__name__)
+_API: Final = Outage("HTTP API")
+
+
+def _is_outage(exc: BaseException) -> bool:
+    return isinstance(exc, Refused)
 
 
 async def follow(calls: Calls, run_id: str, after: str, queue: str = "") -> AsyncGenerator[Event]:
     """Yield events until the run has ended; an API that is away is waited for once it has been reached."""
     path, last, ended = run_path(run_id, "events", queue=queue), checked_event_id(after), False
     reached, failures = False, 0
+    outages = OutageReporter(_API, "events for followers", is_outage=_is_outage)
     while True:
         try:
             async with calls.stream(path, last) as pieces:
                 reached = True
+                outages.answered()
                 if pieces is None:
                     return
                 blocks = Blocks()
@@ -52,7 +58,7 @@ async def follow(calls: Calls, run_id: str, after: str, queue: str = "") -> Asyn
             failures += 1
             if not reached and (failures >= calls.tries or not isinstance(exc, ApiUnavailable)):
                 raise
-            _log.info("events wait for the API", run_id=run_id, error=str(exc))
+            outages.failed(exc)
         except NotFound:
             if ended:  # and it was so long ago that nobody remembers
                 return

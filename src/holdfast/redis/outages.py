@@ -1,0 +1,48 @@
+"""Outages of Redis as this process meets them: what is reported, and what an operator can do about it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.errors import RedisUnavailable
+from holdfast.outages import Outage, OutageReporter
+from holdfast.redis.client import DISCONNECTS, takes_no_writes
+
+_REDIS: Final = Outage("Redis")
+
+_ADVICE: Final = {
+    "MISCONF": (
+        "it takes no writes while it can't save its data: free or repair its disk (INFO persistence shows "
+        "the failed save), or set stop-writes-on-bgsave-error to no"
+    ),
+    "NOREPLICAS": "it takes no writes with so few replicas: start them, or lower its min-replicas-to-write",
+    "OOM": "its memory is full: raise its maxmemory, or shorten queue.retention_seconds",
+    "READONLY": "it is a replica: redis.url must lead to the master, which a failover may have moved",
+    "LOADING": "it is reading its data: wait until it has started",
+    "BUSY": "a script occupies it: SCRIPT KILL ends one that has written nothing",
+    "CLUSTERDOWN": "slots of its cluster have no server: see CLUSTER INFO",
+    "MASTERDOWN": "it is a replica without its master: see INFO replication",
+}
+
+
+def redis_outages(held_up: str, meanwhile: str = "") -> OutageReporter:
+    """Return a reporter for the calls of one loop to Redis."""
+    return OutageReporter(_REDIS, held_up, meanwhile, is_outage=_is_outage, explain=explain)
+
+
+def _is_outage(exc: BaseException) -> bool:
+    return isinstance(exc, (*DISCONNECTS, RedisUnavailable)) or takes_no_writes(exc)
+
+
+def explain(exc: BaseException) -> str:
+    """Return an error of Redis with what to do, if Redis itself has answered with it."""
+    text = " ".join(str(exc).split()) or type(exc).__name__
+    advice = advice_on(exc)
+    return f"{text} ({advice})" if advice else text
+
+
+def advice_on(exc: BaseException) -> str:
+    """Return what to do about a refusal of the whole server; empty if Redis did not answer at all."""
+    # redis-py takes the code from the text of an error, and keeps it beside.
+    code = getattr(exc, "status_code", None) or str(exc).partition(" ")[0]
+    return _ADVICE.get(code, "")
