@@ -12,6 +12,7 @@ HISTORY = (
     "test_p5_a_random_history_loses_nothing_doubles_nothing_and_leaks_nothing[1-6]"
 )
 TRUST = "tests/unit/agents/test_trust.py"
+OWNER_CANCELS = "test_a_body_whose_owner_cancels_it_does_not_handle_what_has_woken_it_either"
 FREEZES = "tests/chaos/test_freezes.py"
 FROZEN = f"{FREEZES}::test_a_frozen_worker_repeats_no_effect"
 OUTAGE = "tests/chaos/test_schedules_outage.py::test_redis_is_away_under_load"
@@ -26,6 +27,21 @@ MISTAKES = [
         "a body handles what has failed while it was frozen, and goes on",
         replaced("trust-before-each-exception", "self._trust.holds()", "True"),
         f"{TRUST}::test_a_body_does_not_handle_what_has_woken_it_after_the_end_of_its_lease[a_call_that_failed]",
+    ),
+    Mistake(
+        "a body handles the error of a child that failed while it was frozen, and goes on",
+        replaced("failed-child-not-handled", "_child_has_failed(self._body)", "False"),
+        f"{TRUST}::{OWNER_CANCELS}[a_task_that_failed_after_another]",
+    ),
+    Mistake(
+        "a TaskGroup of the body swallows the cancellation of a body that lost its lease",
+        replaced("own-cancellation-swallowed", "self._woken_by_cancel", "False"),
+        f"{TRUST}::{OWNER_CANCELS}[a_task_that_failed_beside_a_wait]",
+    ),
+    Mistake(
+        "wait_for swallows the cancellation of a body that lost its lease (Python 3.11)",
+        replaced("wait-for-swallows-cancellation", "or _wait_for_has_result(self._body)", ""),
+        f"{TRUST}::{OWNER_CANCELS}[an_answer_in_time]",
     ),
     Mistake(
         "a body that lost its lease is cancelled without a turn for its owner",

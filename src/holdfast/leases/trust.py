@@ -16,6 +16,7 @@ from holdfast.errors import LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from types import CodeType
 
 T = TypeVar("T")
 
@@ -43,23 +44,29 @@ class Trust:
         return time.monotonic() < self.until()  # guard: trust-by-clock
 
 
+class _Ended(BaseException):
+    """Ends a body where asyncio, or an ``except Exception`` of the body, would swallow a CancelledError."""
+
+
 class Trusted(Generator[Any, None, T]):
     """Awaits a body and takes each of its steps only while the lease is trusted.
 
     A body whose lease is not trusted any more is not resumed, whatever it waited for: it gets a
-    CancelledError instead, or never begins. It may clean up; then LeaseLost is raised, whatever it returns.
+    CancelledError instead (where asyncio would swallow that, another BaseException), or never begins. It may
+    clean up; then LeaseLost is raised, whatever it returns.
     A cancellation from outside is passed on as it is. ::
 
         trusted --lease over--> waiting for its owner's cancellation --CancelledError--> ending
     """
 
-    __slots__ = ("_body", "_cancelled", "_ending", "_trust", "_turns")
+    __slots__ = ("_body", "_cancelled", "_ending", "_trust", "_turns", "_woken_by_cancel")
 
     def __init__(self, body: Coroutine[Any, Any, T], trust: Trust) -> None:
         self._body = body
         self._trust = trust
         self._ending = False
         self._cancelled = False
+        self._woken_by_cancel = False
         self._turns = _TURNS
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -68,6 +75,8 @@ class Trusted(Generator[Any, None, T]):
     def __next__(self) -> Any:
         """Take the next step of the body, or end it."""
         if self._ending:
+            if _child_has_failed(self._body):  # guard: failed-child-not-handled
+                return self._unwind(self._body.throw, _Ended(_LOST))
             return self._unwind(self._body.send, None)
         # guard: trust-before-each-step
         if self._turns == _TURNS and self._trust.holds():
@@ -87,8 +96,10 @@ class Trusted(Generator[Any, None, T]):
             return self._body.throw(exc)
         self._cancelled = self._cancelled or isinstance(exc, asyncio.CancelledError)
         if first:
+            self._woken_by_cancel = self._cancelled
             return self._end()  # a timeout or an error that the body would handle, and go on
-        self._ending = True
+        if not self._ending:
+            self._ending, exc = True, self._last_exception()
         return self._unwind(self._body.throw, exc)
 
     def close(self) -> None:
@@ -106,9 +117,17 @@ class Trusted(Generator[Any, None, T]):
             self._turns -= 1
             return None
         self._ending = True
-        # A timeout of the body's own, which has cancelled it, would take another CancelledError for its own.
-        end = LeaseLost(_LOST) if self._cancelled else asyncio.CancelledError()
-        return self._unwind(self._body.throw, end)
+        return self._unwind(self._body.throw, self._last_exception())
+
+    def _last_exception(self) -> BaseException:
+        """Return what ends the body: a CancelledError, unless that would be swallowed."""
+        if _has_children(self._body):
+            return asyncio.CancelledError()  # they are cancelled by it, and waited for
+        # A timeout or a TaskGroup of the body's own, which has cancelled it, takes another one for its own.
+        swallowed = self._woken_by_cancel  # guard: own-cancellation-swallowed
+        swallowed = swallowed or _child_has_failed(self._body)
+        swallowed = swallowed or _wait_for_has_result(self._body)  # guard: wait-for-swallows-cancellation
+        return _Ended(_LOST) if swallowed else asyncio.CancelledError()
 
     def _unwind(self, step: Callable[[Any], Any], value: Any) -> Any:
         try:
@@ -119,3 +138,35 @@ class Trusted(Generator[Any, None, T]):
             if isinstance(exc, asyncio.CancelledError):
                 raise
             raise asyncio.CancelledError from exc
+
+
+# -- what a body waits in, if that is a function of asyncio which handles a CancelledError itself
+
+_LEAVE_GROUP: Final = getattr(asyncio.TaskGroup, "_aexit", asyncio.TaskGroup.__aexit__).__code__
+_WAIT_FOR: Final = asyncio.wait_for.__code__
+
+
+def _has_children(body: Any) -> bool:
+    """Whether a body waits for the children of a TaskGroup."""
+    group = _local_of(body, _LEAVE_GROUP, "self")
+    return bool(getattr(group, "_tasks", ()))
+
+
+def _child_has_failed(body: Any) -> bool:
+    """Whether a TaskGroup would raise the errors of its children now, which the body may handle and go on."""
+    group = _local_of(body, _LEAVE_GROUP, "self")
+    return bool(getattr(group, "_errors", ())) and not getattr(group, "_tasks", ())
+
+
+def _wait_for_has_result(body: Any) -> bool:
+    """Whether ``wait_for`` of Python 3.11 would return a result instead of raising CancelledError."""
+    awaited = _local_of(body, _WAIT_FOR, "fut")
+    return isinstance(awaited, asyncio.Future) and awaited.done()
+
+
+def _local_of(body: Any, code: CodeType, name: str) -> Any:
+    """Return a variable of the coroutine in which a body waits, if that is of this function."""
+    while (awaited := getattr(body, "cr_await", None)) is not None and hasattr(awaited, "cr_await"):
+        body = awaited
+    frame = getattr(body, "cr_frame", None)
+    return frame.f_locals.get(name) if frame is not None and frame.f_code is code else None

@@ -257,7 +257,8 @@ class SqliteEngine:
         if _is_busy(exc):
             return Away(
                 f"the database {self._path} has been locked by another process for more than "
-                f"database.timeout_seconds = {self._timeout:g}: {exc}"
+                f"database.timeout_seconds = {self._timeout:g} ({exc}): it writes for long, or was stopped "
+                f"while it wrote; `fuser -v {self._path}` lists the processes that have the file open"
             )
         meaning = _MEANINGS.get(_code(exc), "can't be used")
         return StoreUnavailable(f"the database {self._path}, from {_SETTING}, {meaning} ({exc})")

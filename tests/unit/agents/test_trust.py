@@ -177,7 +177,61 @@ async def a_task_that_failed(lease) -> None:
         pass
 
 
-@pytest.mark.parametrize("wakes", [its_own_timeout, a_call_that_failed, a_task_that_failed])
+async def a_task_that_failed_beside_a_wait(lease) -> None:
+    async def fails() -> None:
+        lease.end()
+        raise ConnectionError("reset")
+
+    with contextlib.suppress(Exception):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+            await asyncio.Event().wait()
+
+
+async def a_task_that_failed_after_another(lease) -> None:
+    """The TaskGroup waits for a child that needs a while to end, also after it was cancelled."""
+
+    async def fails() -> None:
+        lease.end()
+        raise ConnectionError("reset")
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+
+    with contextlib.suppress(Exception):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(cleans_up())
+            group.create_task(fails())
+
+
+async def an_answer_in_time(lease) -> None:
+    async def answers() -> None:
+        lease.end()
+
+    await asyncio.wait_for(answers(), 60)
+
+
+async def a_wait_for_that_timed_out(lease) -> None:
+    lease.end()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.Event().wait(), 0.001)
+
+
+WAKES = [
+    its_own_timeout,
+    a_call_that_failed,
+    a_task_that_failed,
+    a_task_that_failed_beside_a_wait,
+    a_task_that_failed_after_another,
+    an_answer_in_time,
+    a_wait_for_that_timed_out,
+]
+
+
+@pytest.mark.parametrize("wakes", WAKES)
 async def test_a_body_does_not_handle_what_has_woken_it_after_the_end_of_its_lease(invocation, lease, wakes):
     """As after a freeze: what it waited for has failed or timed out, and another process has the work."""
     went_on = []
@@ -190,7 +244,7 @@ async def test_a_body_does_not_handle_what_has_woken_it_after_the_end_of_its_lea
     assert went_on == []
 
 
-@pytest.mark.parametrize("wakes", [its_own_timeout, a_call_that_failed])
+@pytest.mark.parametrize("wakes", WAKES)
 async def test_a_body_whose_owner_cancels_it_does_not_handle_what_has_woken_it_either(
     invocation, signals, lease, wakes
 ):
