@@ -20,17 +20,16 @@ from .tracing import job_span
 app = App("media-clustering")
 
 
-@app.agent(timeout="5m")
+@app.agent(timeout="5m", log_fields=["job_id", "pet_id", "metadata.trace_id"])
 async def cluster(ctx: Context, message: Any) -> dict[str, Any]:
     """Cluster the images of one job; a message that is no job is a dead letter at once, with the reason."""
     job = read_job(message)
-    log = ctx.log.bind(job_id=job.job_id, pet_id=str(job.pet_id), attempt=ctx.attempt, trace_id=job.trace_id)
     with job_span(job, ctx.attempt):
-        log.info("clustering", images=len(job.image_ids), reason=job.reason)
+        ctx.log.info("clustering", images=len(job.image_ids), reason=job.reason)
         await rehearse(job, ctx.attempt)
         clusters = group(map(str, job.image_ids))
         fresh = await asyncio.to_thread(Results().record, job.job_id, str(job.pet_id), clusters, "queue")
-        log.info("clustered", clusters=len(clusters), fresh=fresh)
+        ctx.log.info("clustered", clusters=len(clusters), fresh=fresh)
     return {"job_id": job.job_id, "clusters": len(clusters), "fresh": fresh}
 
 

@@ -14,7 +14,7 @@ from holdfast.agents.spec import describe, require_name
 from holdfast.errors import AppError, InputError, UnknownAgent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime, timedelta
 
     from holdfast.agents.resident import ResidentSpec
@@ -75,6 +75,7 @@ class App:
         concurrency: int | None = None,
         memory_mb: int | None = None,
         nice: int | None = None,
+        log_fields: Iterable[str] | None = None,
     ) -> Callable[[Agent], Agent]: ...
 
     def agent(
@@ -113,11 +114,12 @@ class App:
         concurrency: int | None = None,
         memory_mb: int | None = None,
         nice: int | None = None,
+        log_fields: Iterable[str] | None = None,
     ) -> AgentSpec:
         """Register a callable, or what ``package.module:name`` points at, as the agent ``name``."""
         options: dict[str, Any] = {"timeout": timeout, "max_attempts": max_attempts, "isolation": isolation}
         options |= {"description": description, "concurrency": concurrency}
-        options |= {"memory_mb": memory_mb, "nice": nice}
+        options |= {"memory_mb": memory_mb, "nice": nice, "log_fields": log_fields}
         options |= {"retry_programming_errors": retry_programming_errors}
         with declaring():
             return self._register(name, target, options)

@@ -41,7 +41,10 @@ T = TypeVar("T")
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """The facts of one attempt at a run; ``trace`` and ``log_fields`` come from the submitter."""
+    """The facts of one attempt at a run; ``trace`` and ``log_fields`` come from the submitter.
+
+    ``message_id`` is the stream entry that the attempt was claimed by.
+    """
 
     run_id: str
     agent_id: str
@@ -52,10 +55,19 @@ class RunInfo(msgspec.Struct, frozen=True):
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
     trace: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     log_fields: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    message_id: str = ""
 
     def log_context(self) -> dict[str, Any]:
         """What every log line of this attempt says: the submitter's fields first, which can't hide ours."""
-        ours = {"run_id": self.run_id, "agent": self.agent_id, "attempt": self.attempt, "fence": self.fence}
+        ours: dict[str, Any] = {
+            "run_id": self.run_id,
+            "message_id": self.message_id,
+            "agent": self.agent_id,
+            "attempt": self.attempt,
+            "fence": self.fence,
+        }
+        if not self.message_id:  # a schedule's turn, which no message carries
+            del ours["message_id"]
         if trace_id := trace_id_of(self.trace):
             ours["trace_id"] = trace_id
         return {**self.log_fields, **ours} if self.log_fields else ours

@@ -76,6 +76,7 @@ class Invocation:
         "_stopped",
         "_thread",
         "_timeout_seconds",
+        "log_context",
     )
 
     def __init__(
@@ -96,6 +97,8 @@ class Invocation:
         self._executor = executor
         self._grace_seconds = grace_seconds
         self._deadlines = Deadlines() if deadlines is None else deadlines
+        self.log_context = ctx.info.log_context()
+        """What every log line of this attempt carries."""
         self._over: _End | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._body: asyncio.Task[Outcome] | None = None
@@ -207,7 +210,7 @@ class Invocation:
     async def _observed(self) -> Outcome:
         """Run the agent with its log fields and its span; both end with this task."""
         info = self._ctx.info
-        run_context.set(info.log_context())
+        run_context.set(self.log_context)
         attributes = {"holdfast.run_id": info.run_id, "holdfast.attempt": info.attempt}
         with run_span(f"run {info.agent_id}", info.trace, attributes) as span:
             try:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.agents.context import Context, SyncContext
 from holdfast.agents.frameworks import adapt
+from holdfast.agents.logfields import LogFields, checked_log_fields
 from holdfast.agents.models import InputType, input_type
 from holdfast.config import duration_seconds
 from holdfast.errors import AppError, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import timedelta
 
 Isolation: TypeAlias = Literal["loop", "thread", "process"]
@@ -50,6 +51,8 @@ class AgentSpec:
     """What the process of an attempt may use, and how far it steps back behind others."""
     input_type: InputType | None = None
     """What its input is made into, if its annotation is a model."""
+    log_fields: LogFields = ()
+    """Fields of its input that every log line about a run carries."""
 
     def arguments(self, ctx: Context | SyncContext, payload: Any) -> tuple[Any, ...]:
         """Return what to call the agent with; InputError if the input is not what it takes."""
@@ -72,6 +75,7 @@ def describe(
     concurrency: int | None = None,
     memory_mb: int | None = None,
     nice: int | None = None,
+    log_fields: Iterable[str] | None = None,
 ) -> AgentSpec:
     """Check an agent's declaration and make its spec; AppError says what is wrong with it."""
     require_name(name, "an agent's name")
@@ -93,6 +97,7 @@ def describe(
         memory_mb=_of_a_process(name, isolation, "memory_mb", _at_least_one(name, "memory_mb", memory_mb)),
         nice=_of_a_process(name, isolation, "nice", _niceness(name, nice)),
         input_type=input_type(_named(name, function), function, takes) if takes is not None else None,
+        log_fields=checked_log_fields(name, log_fields),
     )
 
 

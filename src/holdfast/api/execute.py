@@ -140,7 +140,13 @@ def checked_key(key: str) -> str:
 async def receipt(here: Access, line: Line, ticket: Ticket, submission: Submission) -> Accepted:
     """Tell of the run that was made, or that was there, unless that is somebody else's."""
     if ticket.fresh:
-        _log.info("run submitted", run_id=ticket.run_id, agent=submission.agent, queue=line.queue.name)
+        _log.info(
+            "run submitted",
+            run_id=ticket.run_id,
+            message_id=ticket.message_id,
+            agent=submission.agent,
+            queue=line.queue.name,
+        )
         return _accepted(ticket, submission.thread_id)
     try:
         run = await line.queue.get(ticket.run_id)

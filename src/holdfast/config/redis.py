@@ -20,6 +20,10 @@ REDIS_SCHEMES: Final = (
 )
 
 
+PLATFORM: Final = "redis-streams"
+"""What carries the runs: the only platform there is, and a field of the workers' log lines."""
+
+
 class BreakerSettings(Section, frozen=True, kw_only=True):
     """When calls to Redis stop being tried, and when they are tried again."""
 
@@ -101,7 +105,7 @@ class MessagingSettings(Section, frozen=True, kw_only=True):
     """What carries the runs."""
 
     platform: Annotated[Literal["redis-streams"], about("What carries the runs.", "MESSAGING_PLATFORM")] = (
-        "redis-streams"
+        PLATFORM
     )
     queue: Annotated[
         str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,6 +14,7 @@ from holdfast.agents.context import Context, RunInfo, Signals
 from holdfast.agents.deadlines import Deadlines
 from holdfast.agents.failures import Failure, FailureClass, retry_delay
 from holdfast.agents.invoke import Invocation
+from holdfast.agents.logfields import read_log_fields
 from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import (
     Cancelled,
@@ -28,7 +30,7 @@ from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import InputError, LeaseLost, MalformedMessage, UnknownAgent
 from holdfast.leases.trust import Trust
 from holdfast.runs.message import decode_message, encode_value
-from holdfast.runs.run import RunFault, Status
+from holdfast.runs.run import Envelope, RunFault, Status
 from holdfast.runs.settle import Settlement
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from holdfast.leases.keeper import Hold
     from holdfast.processes.attempts import Attempts
     from holdfast.runs.claim import Claimed
-    from holdfast.runs.run import Envelope
     from holdfast.runs.settle import Verdict
 
 _encode = msgspec.json.Encoder().encode
@@ -100,7 +101,7 @@ def prepare(
         return Failed(Failure.because(FailureClass.UNKNOWN_AGENT, str(exc)))
     if run.attempt > attempts_of(spec, place.settings):
         return Failed(Failure.because(FailureClass.POISON, _poisonous(run)))
-    ctx = _context(place, run, envelope, timeout, emit, trusted)
+    ctx = _context(place, run, envelope, _info(run, spec, envelope, timeout), emit, trusted)
     undo = partial(_undo, ctx, run.rollback) if run.rollback else None
     grace: float | None = place.settings.stop_grace_seconds
     if spec.isolation == "process":
@@ -118,15 +119,20 @@ def prepare(
     return Attempt(invocation, undo)
 
 
-def _context(
-    place: Workplace,
-    run: Claimed,
-    envelope: Envelope,
-    timeout: float,
-    emit: Callable[[str, Any], Awaitable[None]],
-    trusted: Callable[[], float],
-) -> Context:
-    info = RunInfo(
+def log_context_of(place: Workplace, run: Claimed) -> dict[str, Any]:
+    """What log lines carry of a run that could not be prepared: whatever can be read of it."""
+    envelope = Envelope()
+    if len(run.message) <= place.settings.max_payload_bytes:
+        with contextlib.suppress(MalformedMessage):
+            envelope = decode_message(run.message)
+    return _info(run, place.app.agents.get(run.agent), envelope, 0.0).log_context()
+
+
+def _info(run: Claimed, spec: AgentSpec | None, envelope: Envelope, timeout: float) -> RunInfo:
+    said = envelope.logger_context
+    if spec is not None and spec.log_fields:
+        said = {**read_log_fields(spec.log_fields, envelope.input), **said}
+    return RunInfo(
         run_id=run.run_id,
         agent_id=run.agent,
         thread_id=envelope.thread_id,
@@ -135,8 +141,19 @@ def _context(
         deadline=datetime.now(UTC) + timedelta(seconds=timeout),
         metadata=envelope.metadata,
         trace=envelope.trace,
-        log_fields=envelope.logger_context,
+        log_fields=said,
+        message_id=run.entry.decode(),
     )
+
+
+def _context(
+    place: Workplace,
+    run: Claimed,
+    envelope: Envelope,
+    info: RunInfo,
+    emit: Callable[[str, Any], Awaitable[None]],
+    trusted: Callable[[], float],
+) -> Context:
     return Context(
         info,
         emit,

@@ -130,7 +130,7 @@ class Settler:
         self._events_appended.inc(sum(verdict is not Verdict.STALE for verdict in verdicts))
         for settlement, verdict in zip(batch, verdicts, strict=True):
             if verdict is Verdict.STALE:
-                self._refused(settlement)
+                self._metrics.stale_settles_refused.labels(self._queue.name).inc()
             if settlement.done is not None:
                 settlement.done(settlement, verdict)
 
@@ -195,15 +195,6 @@ class Settler:
         released = await self._leases.release(self._queue.redis, [s.lease for s in batch])
         self._metrics.runs_handed_back.labels(self._queue.name).inc(sum(released))
         return [Verdict.SETTLED if ok else Verdict.STALE for ok in released]
-
-    def _refused(self, settlement: Settlement) -> None:
-        self._metrics.stale_settles_refused.labels(self._queue.name).inc()
-        _log.warning(
-            "result refused: the run has moved on",
-            run_id=settlement.lease.key,
-            fence=settlement.lease.fence,
-            status=settlement.status or "handed_back",
-        )
 
 
 def _bytes_of(s: Settlement) -> int:

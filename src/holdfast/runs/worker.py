@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
+from holdfast.config.redis import PLATFORM
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
 from holdfast.redis.outages import redis_outages
 from holdfast.runs.claim import Claims
-from holdfast.runs.perform import decide, perform, prepare, settlement
+from holdfast.runs.perform import decide, log_context_of, perform, prepare, settlement
 from holdfast.runs.run import Status
 from holdfast.runs.settle import Verdict
 from holdfast.runs.slots import Slots
@@ -94,7 +95,7 @@ class Worker:
         self._is_quiet = False
         self._is_handing_back = False
         self._more = True
-        self._log = _log.bind(queue=settings.name)
+        self._log = _log.bind(queue=settings.name, platform=PLATFORM)
         self._waiting: asyncio.Timeout | None = None
         self._gate_moved = asyncio.Event()
         self._outage = 0.0
@@ -294,7 +295,7 @@ class Worker:
         if isinstance(prepared, Failed):
             self._settle(run, hold, prepared, None, started)
         else:
-            with speaking_of(prepared.invocation.info.log_context()):
+            with speaking_of(prepared.invocation.log_context):
                 self._log.info("run started")
             outcome = await self._perform(run, hold, prepared)
             self._settle(run, hold, outcome, prepared.invocation, started)
@@ -305,7 +306,8 @@ class Worker:
         The one that goes on is stopped, which gives the run back, to be begun under the next fence. One that
         has ended is on its way to be settled, and so is the run.
         """
-        self._log.warning("claimed again what we have: did Redis lose its last writes?", run_id=run.run_id)
+        with speaking_of(log_context_of(self._place, run)):
+            self._log.warning("claimed again what we have: did Redis lose its last writes?")
         self.permits.give()
         if known in self._keeper.guarded:
             known.lose()
@@ -326,23 +328,21 @@ class Worker:
     def _settle(
         self, run: Claimed, hold: Hold, outcome: Outcome, invocation: Invocation | None, started: float
     ) -> None:
+        context = log_context_of(self._place, run) if invocation is None else invocation.log_context
+        seconds = time.monotonic() - started
         if isinstance(outcome, Lost):
-            self._log.warning(
-                "run lost: its lease was not kept", run_id=run.run_id, agent=run.agent, fence=run.fence
-            )
+            with speaking_of(context):
+                self._log.warning("run lost: its lease was not kept", duration_seconds=round(seconds, 4))
             # Perhaps only Redis was away and nobody has it yet: then it goes back at once; else refused.
             outcome = Yielded("its lease was not kept")
-        seconds = time.monotonic() - started
         if invocation is not None and invocation.lingering is not None:
             self._outlived.add((run.run_id, run.fence))
 
         # Not a closure over its settlement, which has it: such a circle would be left to the collector.
         def done(settled: Settlement, verdict: Verdict) -> None:
-            self._let_go(run, hold, invocation)
-            if verdict is not Verdict.STALE:
-                status = Status.CANCELLED if verdict is Verdict.CANCELLED else settled.status
-                with speaking_of(_named(run) if invocation is None else invocation.info.log_context()):
-                    self._report(run, status, settled, seconds)
+            with speaking_of(context):
+                self._let_go(run, hold, invocation)
+                self._report(run, verdict, settled, seconds)
 
         self._settler.add(self._settlement(run, hold, outcome, done))
 
@@ -374,9 +374,6 @@ class Worker:
         self._metrics.runs(self._place.settings.name, run.agent).abandoned()
         self._log.warning(
             "an agent ignores its stop and goes on after its run: its slot is taken until it ends",
-            agent=run.agent,
-            run_id=run.run_id,
-            fence=run.fence,
             lingering=self.lingering,
             slots=self.permits.limit,
         )
@@ -386,7 +383,13 @@ class Worker:
         self.lingering -= 1
         self.permits.give()
 
-    def _report(self, run: Claimed, status: Status | None, settled: Settlement, seconds: float) -> None:
+    def _report(self, run: Claimed, verdict: Verdict, settled: Settlement, seconds: float) -> None:
+        status = Status.CANCELLED if verdict is Verdict.CANCELLED else settled.status
+        took = round(seconds, 4)
+        how = {"status": status or "handed_back", "seconds": took, "duration_seconds": took}
+        if verdict is Verdict.STALE:
+            self._log.warning("result refused: the run has moved on", **how)
+            return
         queue, reason, fault = self._place.settings.name, settled.reason, settled.fault
         meter = self._metrics.runs(queue, run.agent)
         if status is Status.DELAYED:
@@ -395,13 +398,7 @@ class Worker:
             meter.finished(status, seconds)
             if status in {Status.FAILED, Status.TIMED_OUT}:
                 self._metrics.runs_dead_lettered.labels(queue, reason).inc()
-        how = {"status": status or "handed_back", "seconds": round(seconds, 4)}
         if fault is None or status is Status.CANCELLED:
             self._log.info("run settled", **how)
         else:
             self._log.warning("run failed", **how, error=fault.message, traceback=fault.traceback)
-
-
-def _named(run: Claimed) -> dict[str, Any]:
-    """What the log says of a run that could not be begun."""
-    return {"run_id": run.run_id, "agent": run.agent, "attempt": run.attempt, "fence": run.fence}

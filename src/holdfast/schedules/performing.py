@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.agents.context import Context, RunInfo, Signals
 from holdfast.agents.failures import Failure, FailureClass, classify
 from holdfast.agents.invoke import Invocation
+from holdfast.agents.logfields import read_log_fields
 from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
@@ -58,7 +59,7 @@ def prepare(place: Place, turn: Turn, clock: RedisClock, overrun: Overrun) -> In
         fence=run.fence,
         deadline=datetime.fromtimestamp(clock.now() + seconds, UTC),
         metadata=schedule.metadata,
-        log_fields={"schedule": family(run.name)},
+        log_fields={**read_log_fields(spec.log_fields, schedule.input), "schedule": family(run.name)},
     )
     memory = partial(_memory_of, place, info)
     hold = turn.hold  # not its turn, which has this context: such a circle would be left to the collector

@@ -47,7 +47,9 @@ def bounded(text: str, limit: int = MAX_TEXT) -> str:
 
 def plain(value: object, depth: int = 0) -> object:
     """Turn any value into what JSON knows, masked and bounded."""
-    if value is None or isinstance(value, bool | int):
+    # Most values are short text, and every question below takes longer than this one.
+    short = type(value) is str and len(value) <= MAX_TEXT and "://" not in value
+    if short or value is None or isinstance(value, int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

@@ -46,6 +46,8 @@ _LEAST_LEVELS = {
     "psycopg.pool": logging.ERROR,
 }
 """The least level that is logged of a library, unless debug lines are wanted."""
+_REPEATED = {"platform": "queue", "duration_seconds": "seconds", "active_count": "running"}
+"""Fields for machines, and beside which others a person does not need them."""
 _RESERVED = frozenset({"time", "level", "event", "logger", "exception"})
 
 
@@ -166,7 +168,7 @@ def _bridge_standard_logging(bridge: Bridge, level: int) -> None:
 def _steps(style: str, stream: TextIO | None) -> list[Processor]:
     """The way from an event to a line; the last step gives the text."""
     if style == "console" or (style == "auto" and _is_terminal(stream)):
-        return [_arranger(_local_time), _console(stream)]
+        return [_arranger(_local_time), _without_repetition, _console(stream)]
     return [_arranger(_utc_time), _json]
 
 
@@ -188,7 +190,20 @@ def _arranger(now: Callable[[], str]) -> Processor:
 
 
 def _json(_logger: Any, _level: str, event: EventDict) -> str:
+    """Write a line; one about a run has the run's names as a message, too, by which dashboards find it."""
+    if (run_id := event.get("run_id")) is not None:
+        event["correlation_id"] = run_id
+    if (agent := event.get("agent")) is not None:
+        event.setdefault("agent_id", agent)
     return json_line(event)
+
+
+def _without_repetition(_logger: Any, _level: str, event: EventDict) -> EventDict:
+    """Leave out of a line for people what other fields of it show."""
+    for name, beside in _REPEATED.items():
+        if beside in event:
+            event.pop(name, None)
+    return event
 
 
 def _console(stream: TextIO | None) -> Processor:

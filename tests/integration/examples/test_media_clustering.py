@@ -338,6 +338,36 @@ def test_a_jobs_span_is_a_child_of_its_run_if_that_continues_the_trace():
     assert not span.links
 
 
+@pytest.mark.parametrize("way", ["producer", "xadd", "message_data"])
+async def test_every_log_line_of_a_job_names_it(system, app, log_lines, way):
+    """Fails if only the agent's own lines do: that of a dead letter would be found by no job, pet or trace."""
+    await system.worker(app)
+    done, failed = new_job(trace_id="ab" * 16), new_job(trace_id="cd" * 16)
+    failed["quality_score"] = "high"  # is no job, so it is a dead letter at once
+    for job in (done, failed):
+        if way == "producer":
+            run_id = await system.submit("cluster", job)
+        elif way == "xadd":
+            run_id = await xadd(system, job)
+        else:
+            entry = await system.queue.redis.xadd(STREAM, {"message_data": json.dumps(job)})
+            run_id = f"entry-{entry.decode()}"
+        run = await system.adopted(run_id)
+        expected = {"job_id": job["job_id"], "pet_id": job["pet_id"], "trace_id": job["metadata"]["trace_id"]}
+        last = "run settled" if job is done else "run failed"
+        lines = await until(
+            lambda run_id=run_id: [line for line in log_lines() if line.get("run_id") == run_id],
+            lambda found, last=last: last in {line["event"] for line in found},
+        )
+        events = [line["event"] for line in lines if line["event"] != "run submitted"]
+        assert events == ["run started", *(("clustering", "clustered") if job is done else ()), last]
+        for line in lines:
+            assert expected.items() <= line.items()
+            assert (line["correlation_id"], line["attempt"]) == (run_id, 1)
+        assert {line["message_id"] for line in lines} == {lines[0]["message_id"]}
+        assert run.status is (Status.SUCCEEDED if job is done else Status.FAILED)
+
+
 async def test_the_health_endpoint_tells_latency_and_group(system):
     serving = msgspec.structs.replace(system.settings.api, port=0, linger_seconds=0.0)
     api = await RunningApi(ApiProcess(msgspec.structs.replace(system.settings, api=serving))).ready()

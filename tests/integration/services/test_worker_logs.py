@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 
+from holdfast.runs.run import Submission
 from tests.support.runs.system import System, WorkerChild
 from tests.support.runs.worker_processes import AGENTS, Ledger, fleet_of
 from tests.support.waiting import until
@@ -24,12 +25,14 @@ async def test_the_log_says_when_a_run_begins_and_how_it_ends(redis, redis_setti
         fleet_of(system, Ledger(tmp_path / "ledger"), LOG_LEVEL="INFO") as fleet,
     ):
         worker = await fleet.start("teller")
-        run_id = await system.submit(
-            "work",
-            0,
-            logger_context={"user": "ada", "event": "theirs"},
+        submission = Submission(
+            agent="work",
+            input=0,
+            logger_context={"user": "ada", "event": "theirs", "correlation_id": "theirs"},
             trace={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"},
         )
+        ticket = await system.queue.submit(submission)
+        run_id = ticket.run_id
         await system.ended(run_id)
         await until(lambda: "run settled" in said(worker, run_id))
         lines = said(worker, run_id)
@@ -44,7 +47,11 @@ async def test_the_log_says_when_a_run_begins_and_how_it_ends(redis, redis_setti
                 "trace_id": TRACE,
                 "queue": system.queue.name,
             }
-        assert lines["run settled"]["status"] == "succeeded"
+            as_a_message = [line[name] for name in ("agent_id", "correlation_id", "message_id", "platform")]
+            assert as_a_message == ["work", run_id, ticket.message_id, "redis-streams"]
+        settled = lines["run settled"]
+        assert settled["status"] == "succeeded"
+        assert settled["duration_seconds"] == settled["seconds"] > 0
 
 
 async def test_a_worker_that_can_run_nothing_says_so(redis, redis_settings, tmp_path):

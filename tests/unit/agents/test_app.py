@@ -243,7 +243,7 @@ def test_an_option_that_an_agent_does_not_have_is_named(app):
 
 def test_the_options_of_an_agent_are_those_of_register(app):
     options: Any = {"zzz": 1}
-    known = "name, timeout, max_attempts, retry_programming_errors, isolation, description, concurrency, memory_mb, nice"
+    known = "name, timeout, max_attempts, retry_programming_errors, isolation, description, concurrency, memory_mb, nice, log_fields"
     with pytest.raises(AppError, match=f"no option 'zzz': there are {known}"):
         app.agent(**options)(lambda: None)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import sys
 import warnings
 from datetime import UTC, datetime
@@ -77,13 +78,39 @@ def test_a_line_carries_the_fields_of_the_current_run(stream):
     assert "run_id" not in outside
 
 
+def test_a_line_about_a_run_has_the_names_of_its_message_too(stream):
+    to_json(stream)
+    with speaking_of({"run_id": "r1", "agent": "triage", "correlation_id": "theirs"}):
+        get_logger("a").info("run settled", queue="q", platform="redis-streams", duration_seconds=1)
+    get_logger("a").info("placed", agent="Clerk", agent_id="clerk/1")
+    get_logger("a").info("dropped", correlation_id="r2")
+    run, resident, dropped = lines(stream)
+    assert (run["correlation_id"], run["agent_id"], run["platform"]) == ("r1", "triage", "redis-streams")
+    assert (resident["agent_id"], "correlation_id" in resident) == ("clerk/1", False)
+    assert dropped["correlation_id"] == "r2"
+
+
+def test_a_line_for_people_says_nothing_twice():
+    terminal = Terminal()
+    configure(LogSettings(format="console"), terminal)
+    with speaking_of({"run_id": "r1", "agent": "triage"}):
+        get_logger("a").info("run settled", queue="q", platform="p", seconds=1.0, duration_seconds=1.0)
+    get_logger("a").info("mine", platform="ios", duration_seconds=2)
+    settled, mine = terminal.getvalue().splitlines()
+    assert not {"correlation_id", "agent_id", "platform", "duration_seconds"} & set(
+        re.findall(r"\w+", settled)
+    )
+    assert "ios" in mine
+    assert "duration_seconds" in mine
+
+
 def test_the_standard_librarys_records_look_the_same(stream):
     to_json(stream)
     token = run_context.set({"run_id": "r1"})
     logging.getLogger("redis.client").warning("lost %s", "connection")
     run_context.reset(token)
     line = the_line(stream)
-    assert list(line) == ["time", "level", "event", "logger", "run_id"]
+    assert list(line) == ["time", "level", "event", "logger", "run_id", "correlation_id"]
     assert (line["level"], line["event"], line["logger"]) == ("warning", "lost connection", "redis.client")
 
 
