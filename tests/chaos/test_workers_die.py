@@ -154,6 +154,10 @@ async def test_a_draining_worker_says_what_it_still_waits_for(redis, redis_setti
         assert left == sorted(left, reverse=True)
         assert 500 < left[-1] < left[0] <= 600
         assert {line["name"] for line in said} == {"first"}
+        progress = [(line["active_count"], line["completed"]) for line in (said[0], said[-1])]
+        assert progress == [(2, 0), (1, 1)]
+        elapsed = [line["elapsed_seconds"] for line in said]
+        assert 0 < elapsed[0] <= elapsed[-1], "they count from the phase's beginning"
         for run_id in (shorter, longer):
             assert (await system.queue.get(run_id)).status is Status.SUCCEEDED
 

@@ -17,6 +17,7 @@ import platform
 import threading
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.agents.watchdog import LoopWatchdog
@@ -266,19 +267,25 @@ class WorkerProcess:
     async def _phase_2(self, desks: list[Desk], workers: list[asyncio.Task[None]]) -> bool:
         """Let runs finish, hand back the rest; False if some agent ignores even that."""
         with self._phase("2", "let runs finish"):
-            if await self._finished(workers, self._settings.worker.drain_seconds):
+            report = partial(self._report_drain, time.monotonic(), len(self.running()))
+            if await self._finished(workers, self._settings.worker.drain_seconds, report):
                 return True
             asked = sum(desk.worker.hand_back() for desk in desks)
             self._log.info("handing back what did not finish", runs=asked)
-            if await self._finished(workers, _STOP_MARGIN_SECONDS, hurried=True):
+            if await self._finished(workers, _STOP_MARGIN_SECONDS, report, hurried=True):
                 return True
             self._log.warning("agents ignore their stop: leaving without them", runs=self.running())
             return False
 
     async def _finished(
-        self, workers: list[asyncio.Task[None]], seconds: float, *, hurried: bool = False
+        self,
+        workers: list[asyncio.Task[None]],
+        seconds: float,
+        report: Callable[[float], None],
+        *,
+        hurried: bool = False,
     ) -> bool:
-        """Wait for the workers, saying how it goes; False when the time is over or a second signal came."""
+        """Wait for the workers, and report progress; False when the time is over or a second signal came."""
         deadline = time.monotonic() + seconds
         hurry = asyncio.create_task(self._hurry.wait())
         try:
@@ -290,12 +297,21 @@ class WorkerProcess:
                 watched = going if hurried else [*going, hurry]
                 done, _ = await asyncio.wait(watched, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
-                    self._log.info(
-                        "waiting for runs", running=len(self.running()), seconds_left=round(left - pause)
-                    )
+                    report(left - pause)
             return True
         finally:
             hurry.cancel()
+
+    def _report_drain(self, started: float, at_first: int, seconds_left: float) -> None:
+        active = len(self.running())
+        self._log.info(
+            "waiting for runs",
+            running=active,
+            seconds_left=round(seconds_left),
+            active_count=active,
+            completed=max(at_first - active, 0),
+            elapsed_seconds=round(time.monotonic() - started, 3),
+        )
 
     async def _phase_3(self, connections: Connections, floor: Floor, *, hurried: bool = False) -> None:
         with self._phase("3", "leave"):
@@ -316,10 +332,12 @@ class WorkerProcess:
 
     @contextlib.contextmanager
     def _phase(self, number: str, what: str) -> Generator[None]:
-        started = time.monotonic()
+        started, gauge = time.monotonic(), self.metrics.shutdown_phase_seconds.labels(number)
+        # A phase may last for minutes, and the process ends with the last: a scrape has to see it go on.
+        gauge.set_function(lambda: time.monotonic() - started)
         yield
         seconds = time.monotonic() - started
-        self.metrics.shutdown_phase_seconds.labels(number).set(seconds)
+        gauge.set_function(lambda: seconds)
         self._log.info(f"shutdown phase {number} complete", what=what, seconds=round(seconds, 3))
 
     @property

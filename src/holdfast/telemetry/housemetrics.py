@@ -33,7 +33,9 @@ class UpkeepMetrics:
     retention_removed: Counter = counter(
         "Things removed because their time was over, by kind.", "queue", "kind"
     )
-    shutdown_phase_seconds: Gauge = gauge("Time the phases of the shutdown took; kind is the phase.", "kind")
+    shutdown_phase_seconds: Gauge = gauge(
+        "Time that a phase of the shutdown has taken so far, or took; kind is the phase, 1 to 3.", "kind"
+    )
     loop_blocked_seconds: Histogram = histogram(
         "How long agent code blocked the event loop, when it was noticed.", buckets=(1, 2, 5, 10, 30, 60, 300)
     )

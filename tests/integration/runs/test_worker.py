@@ -52,6 +52,34 @@ async def test_a_run_is_performed_and_its_result_kept(system, app):
     await system.nothing_left()
 
 
+async def test_the_time_of_a_shutdown_phase_is_shown_while_it_lasts(system):
+    """Fails if it is set at the phase's end: the process is gone before anybody scrapes that."""
+    app, gate = App("test"), asyncio.Event()
+
+    @app.agent
+    async def waits(payload):
+        await gate.wait()
+
+    run_id = await system.submit("waits")
+    worker = await system.worker(app, drain_seconds=600.0)
+    await system.reaches(run_id, Status.RUNNING)
+
+    def phase(number: str) -> float:
+        registry = worker.process.metrics.registry
+        return registry.get_sample_value("holdfast_shutdown_phase_seconds", {"kind": number}) or 0.0
+
+    worker.process.request_stop()
+    await until(lambda: phase("2") > 0)
+    seen = phase("2")
+    await until(lambda: phase("2") > seen)
+    assert phase("3") == 0
+    gate.set()
+    await worker.stop()
+    ended = {number: phase(number) for number in "123"}
+    assert min(ended.values()) > 0
+    assert ended == {number: phase(number) for number in "123"}, "what is over does not go on"
+
+
 async def test_a_workers_record_says_at_once_that_it_has_work(redis, redis_settings):
     """Else a scale-in takes it for an idle one until its next heartbeat, here in an hour."""
     app = App("test")
