@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _CANCEL = load(__package__, "cancel")
 _JOIN = load(__package__, "join")
 _REPLAY = load(__package__, "replay")
+_ACTIVITY = load(__package__, "activity")
 _DEPTH = load(__package__, "depths")
 _GATE = load(__package__, "gate")
 _RESUME = load(__package__, "resume")
@@ -72,6 +73,17 @@ class Depth(msgspec.Struct, frozen=True):
     def depth(self) -> int:
         """Everything that a worker should be doing now."""
         return self.undelivered + self.pending + self.due
+
+
+class Activity(msgspec.Struct, frozen=True):
+    """What gauges show of a queue beside its depth."""
+
+    length: int
+    """Entries in its lanes: more than its depth where finished ones are kept."""
+    consumer_idle_seconds: float
+    """Since Redis saw the idlest consumer; no sign of death, as a read that finds nothing need not count."""
+    longest_running_seconds: float
+    """Since the longest running attempt began."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -308,6 +320,13 @@ async def partition_depths(
         for each in partitions
     ]
     return [_depth(reply) for reply in await _DEPTH.many(redis, calls)]
+
+
+async def partition_activities(redis: Redis, partitions: Sequence[Partition]) -> list[Activity]:
+    """Read what goes on in each of these, in one round trip (in a cluster: one to each node)."""
+    calls = [((*each.keys.lanes, each.keys.run_prefix), (each.settings.group,)) for each in partitions]
+    replies: list[list[int]] = await _ACTIVITY.many(redis, calls)
+    return [Activity(length, idle / 1000, max(longest, 0) / 1000) for length, idle, longest in replies]
 
 
 def _depth(reply: Sequence[int]) -> Depth:

@@ -19,7 +19,15 @@ from holdfast.redis.connections import Cluster
 from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
-from holdfast.runs.partition import Depth, Gate, Page, Partition, partition_depths
+from holdfast.runs.partition import (
+    Activity,
+    Depth,
+    Gate,
+    Page,
+    Partition,
+    partition_activities,
+    partition_depths,
+)
 from holdfast.runs.routing import hint_of, key_of, partition_of
 
 if TYPE_CHECKING:
@@ -83,6 +91,7 @@ class RunQueue:
         self._looked_at = self._said_at = self._tried_at = float("-inf")
         self._sayings: Batcher[None, None] = Batcher(self._say_for)
         self._turns = itertools.count(random.randrange(self._count))  # noqa: S311
+        self._metrics = metrics
 
     @property
     def name(self) -> str:
@@ -186,12 +195,30 @@ class RunQueue:
 
     async def submit(self, submission: Submission) -> Ticket:
         """Queue one run; concurrent calls travel together."""
-        if self._count > 1:
-            await self._say()
-        return await self.partitions[self._goes_to(submission)].submit(submission)
+        try:
+            if self._count > 1:
+                await self._say()
+            return await self.partitions[self._goes_to(submission)].submit(submission)
+        except RedisUnavailable:
+            self._count_unavailable(1)
+            raise
 
     async def submit_many(self, submissions: Sequence[Submission]) -> Sequence[Ticket | Exception]:
         """Queue many runs in as few calls as possible; a refused one stands in the list as its error."""
+        try:
+            answers = await self._submit_many(submissions)
+        except RedisUnavailable:
+            self._count_unavailable(len(submissions))
+            raise
+        self._count_unavailable(sum(isinstance(answer, RedisUnavailable) for answer in answers))
+        return answers
+
+    def _count_unavailable(self, submissions: int) -> None:
+        """Count what Redis did not answer: here, as it may be lost before it was sent to a partition."""
+        if self._metrics is not None and submissions:
+            self._metrics.runs_refused.labels(self.name, "unavailable").inc(submissions)
+
+    async def _submit_many(self, submissions: Sequence[Submission]) -> Sequence[Ticket | Exception]:
         if self._count == 1:
             return await self.partitions[0].submit_many(submissions)
         await self._say()
@@ -280,6 +307,15 @@ class RunQueue:
     async def depth(self) -> Depth:
         """How much work there is, in one call."""
         return (await read_depths(self.redis, (self,), consumers=True))[0]
+
+    async def activity(self) -> Activity:
+        """What goes on in it, in one call."""
+        parts = await partition_activities(self.redis, await self.all_partitions())
+        return Activity(
+            length=sum(part.length for part in parts),
+            consumer_idle_seconds=max(part.consumer_idle_seconds for part in parts),
+            longest_running_seconds=max(part.longest_running_seconds for part in parts),
+        )
 
     async def answer(self, run_id: str, index: int) -> bytes | None:
         """Return the answer that a run was given to its n-th question, as JSON."""

@@ -178,6 +178,8 @@ class Submitter:
         if fresh:
             metrics.events_appended.labels(queue).inc(fresh)
         for submission, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, RedisUnavailable):
+                continue  # the queue counts these, with those that were never sent
             if isinstance(answer, Exception):
                 metrics.runs_refused.labels(queue, _REASONS.get(type(answer), "invalid")).inc()
             elif answer.fresh:

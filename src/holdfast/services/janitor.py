@@ -292,7 +292,7 @@ class Janitor:
             self._metrics.queue_workers.labels(queue.name).set(serving[queue.name])
 
     async def _measure(self, queue: RunQueue) -> None:
-        depth, metrics = await queue.depth(), self._metrics
+        depth, activity, metrics = await queue.depth(), await queue.activity(), self._metrics
         need = need_of(queue.settings, depth)
         metrics.scaling_demand.labels(queue.name).set(need.depth)
         if queue.settings.scaling.enabled:  # else whoever sets the replicas decides, and no number is wrong
@@ -305,6 +305,9 @@ class Janitor:
         metrics.queue_oldest_seconds.labels(queue.name).set(depth.oldest_seconds)
         metrics.queue_paused.labels(queue.name).set(depth.paused)
         metrics.queue_consumers.labels(queue.name).set(depth.consumers)
+        metrics.queue_consumer_idle_seconds.labels(queue.name).set(activity.consumer_idle_seconds)
+        metrics.queue_length.labels(queue.name).set(activity.length)
+        metrics.queue_longest_running_seconds.labels(queue.name).set(activity.longest_running_seconds)
         metrics.queue_max_pending.labels(queue.name).set(queue.settings.max_pending)
 
 

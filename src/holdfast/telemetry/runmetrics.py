@@ -26,7 +26,10 @@ class RunMetrics:
 
     runs_submitted: Counter = counter("Runs accepted into a queue.", "queue", "agent")
     runs_refused: Counter = counter(
-        "Submissions turned away (full, paused, too large, invalid).", "queue", "reason"
+        "Submissions turned away; reason is full, paused, busy (its thread), too_large, invalid, or "
+        "unavailable (Redis did not answer).",
+        "queue",
+        "reason",
     )
     run_duplicates: Counter = counter(
         "Submissions answered with the run that already exists under their key.", "queue"
@@ -104,6 +107,19 @@ class QueueMetrics:
     queue_paused: Gauge = gauge("1 while the queue is paused.", "queue")
     queue_workers: Gauge = gauge("Workers that live and serve the queue.", "queue")
     queue_consumers: Gauge = gauge("Consumers of the queue's group: the living, and ghosts.", "queue")
+    queue_consumer_idle_seconds: Gauge = gauge(
+        "Time since Redis saw the idlest consumer of the queue's group. It does not show that a worker is "
+        "dead: on Redis 7.0 a read that finds nothing does not count, and ghosts are consumers; "
+        "holdfast_queue_workers is who lives.",
+        "queue",
+    )
+    queue_length: Gauge = gauge(
+        "Entries in the queue's streams; more than its depth where `delete_after_ack` is false.", "queue"
+    )
+    queue_longest_running_seconds: Gauge = gauge(
+        "Time since the longest running attempt began, of the ten oldest entries held in each stream.",
+        "queue",
+    )
     queue_max_pending: Gauge = gauge("Runs that one worker may hold unfinished, as configured.", "queue")
     scaling_demand: Gauge = gauge(
         "Runs that want a slot: undelivered ones, weighted by their age, and those pending and due.", "queue"

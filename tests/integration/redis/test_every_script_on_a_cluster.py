@@ -165,6 +165,7 @@ async def visit_runs(redis: RedisSettings) -> None:
         await queue.resume()
         assert (await queue.list(limit=5)).runs
         assert (await queue.depth()).depth == 0
+        assert (await queue.activity()).length > 0, "finished ones are kept"
         await worker.stop()
         await after_the_worker(system)
 

@@ -124,6 +124,30 @@ async def test_it_refreshes_the_gauges_of_every_queue(redis, redis_settings):
     ]
 
 
+async def test_it_measures_the_streams_their_consumers_and_the_longest_running_attempt(redis, redis_settings):
+    hand = await Hand(await open_queue(redis, delete_after_ack=False), "w").join()
+    queue, metrics = hand.queue, Metrics()
+    lost, longest, later = [await submit(queue, name) for name in ("lost", "longest", "later")]
+    await redis.xadd(queue.keys.stream, {"message_data": "{}", "agent_id": "echo"})  # somebody else's
+    claims = [await hand.claim() for _ in range(4)]
+    for run_id, seconds in ((lost, 900), (longest, 600), (later, 60)):
+        await redis.hincrby(queue.keys.run(run_id), "started_at", -seconds * 1000)
+    await redis.xdel(queue.keys.stream, claims[0][0].entry)  # held, and nowhere else
+    await hand.settle(hand.lease(claims[3][0]))
+    await (await Hand(queue, "idler").join()).claim()
+    for lane in queue.keys.lanes:
+        await redis.xgroup_createconsumer(lane, queue.settings.group, "ghost")
+    async with a_janitor(settings_of(redis_settings, enabled=False), metrics):
+        await until(lambda: sample(metrics, "queue_longest_running_seconds") > 0)
+        assert 600 <= sample(metrics, "queue_longest_running_seconds") < 900
+        assert sample(metrics, "queue_length") == 3, "a finished one is kept"
+        before = sample(metrics, "queue_consumer_idle_seconds")
+        await until(lambda: sample(metrics, "queue_consumer_idle_seconds") > before)
+        for run in (claims[1][0], claims[2][0]):
+            await hand.settle(hand.lease(run))
+        await until(lambda: sample(metrics, "queue_longest_running_seconds") == 0)
+
+
 async def test_it_wants_no_number_of_workers_for_a_queue_that_nobody_scales(redis, redis_settings):
     """Fails if `scaling.enabled: false` lets HoldfastScaleDownStuck fire for ever."""
     fixed = QueueSettings(name="fixed", scaling=ScalingSettings(enabled=False))

@@ -9,7 +9,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from holdfast import App
-from holdfast.config import QueueSettings, RedisSettings, Settings, WorkerSettings
+from holdfast.config import QueueSettings, RedisSettings, SenderSettings, Settings, WorkerSettings
+from holdfast.errors import RedisUnavailable
 from holdfast.runs.run import Status, Submission
 from holdfast.services.connections import Connections
 from holdfast.services.worker import WorkerProcess
@@ -138,6 +139,30 @@ async def test_what_is_submitted_refused_and_known_before_is_counted(redis, redi
     assert value("events_appended") == value("runs_submitted", agent="echo")
     assert value("runs_refused", reason="full") == 1
     assert value("runs_refused", reason="invalid") == 1
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_what_redis_does_not_answer_is_counted_as_refused(partitions):
+    """Fails if a producer's outage shows in no counter, or as submissions that are invalid."""
+    metrics = Metrics(["echo"])
+    settings = Settings(
+        redis=RedisSettings(url=f"redis://127.0.0.1:{free_port()}"),  # nobody listens there
+        queue=QueueSettings(partitions=partitions),
+        sender=SenderSettings(max_retries=0),
+    )
+    async with Connections(settings, metrics) as connections:
+        sender = connections.sender(settings.queue)
+        for _ in range(2):
+            with pytest.raises(RedisUnavailable):
+                await sender.submit(Submission(agent="echo"))
+        with pytest.raises(RedisUnavailable):
+            await sender.submit_many([Submission(agent="echo") for _ in range(500)])
+
+    def value(reason: str) -> float | None:
+        labels = {"queue": "agent-queue", "reason": reason}
+        return metrics.registry.get_sample_value("holdfast_runs_refused_total", labels)
+
+    assert (value("unavailable"), value("invalid")) == (502, None)
 
 
 async def test_a_queue_lives_in_one_slot_of_a_cluster(start_valkey):
