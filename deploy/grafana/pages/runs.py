@@ -94,6 +94,23 @@ RUNS = Dashboard(
                     width=12,
                 ),
                 Panel(
+                    "Stream length",
+                    "Entries in the queue's streams; more than its depth where finished ones are kept.",
+                    "short",
+                    (
+                        Query(gauge("queue_length"), "{{queue}} length"),
+                        Query(gauge("queue_depth"), "{{queue}} depth"),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Longest running",
+                    "How long the attempt has been running that began first.",
+                    "s",
+                    one(gauge("queue_longest_running_seconds")),
+                    width=12,
+                ),
+                Panel(
                     "Waiting time",
                     "From being due to being started.",
                     "s",
@@ -139,7 +156,7 @@ RUNS = Dashboard(
                 ),
                 Panel(
                     "Refused",
-                    "Submissions turned away, by reason: full, paused, too large, invalid.",
+                    "Submissions turned away, by reason: full, paused, busy, too large, invalid; unavailable is Redis.",
                     "ops",
                     one(rate("runs_refused", by="queue, reason"), "{{queue}} {{reason}}"),
                 ),

@@ -197,6 +197,12 @@ WORKERS = Dashboard(
                     ),
                 ),
                 Panel(
+                    "Idlest consumer",
+                    "Since Redis saw it. One that lives and waits may look idle, too: the workers of the panel before are who lives.",
+                    "s",
+                    one(gauge("queue_consumer_idle_seconds")),
+                ),
+                Panel(
                     "Cleanup",
                     "Ghosts found and removed, entries moved away from them, passes that failed.",
                     "ops",
@@ -209,7 +215,7 @@ WORKERS = Dashboard(
                 ),
                 Panel(
                     "Shutdown",
-                    "Time that the phases of a worker's shutdown took; kind is the phase.",
+                    "Time that the phases of workers' shutdowns have taken so far, or took; kind is the phase.",
                     "s",
                     one(gauge("shutdown_phase_seconds", by="kind", selector=HERE), "phase {{kind}}"),
                 ),
