@@ -53,6 +53,8 @@ def create_app(backend: Backend) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         exception_handlers={HTTPException: _answer, RequestValidationError: _answer},
+        # The door opens the span of a request; FastAPI would add three of its own, also for every probe.
+        telemetry={"tracing": False},
     )
     app.state.backend = backend
     # The busiest first: routes are tried in order.

@@ -89,6 +89,7 @@ class Door:
         named = scope["request_id"] = request_id.decode()
         visit = _Visit(receive, send, request_id, self._limit, closing=self._closing())
         run_context.set({"request_id": named})
+        failed: Exception | None = None
         try:
             length = headers.get(b"content-length", b"0")
             if len(length) > _LONGEST_LENGTH or (length.isdigit() and int(length) > self._limit):
@@ -105,6 +106,7 @@ class Door:
             if visit.status:
                 _log.error("an answer broke off", path=scope["path"], exc_info=exc)
                 raise
+            failed = exc
             caller: Caller | None = scope.get("caller")
             response = problems.answer(
                 exc,
@@ -116,7 +118,8 @@ class Door:
         finally:
             seconds, route = time.perf_counter() - started, self._route(scope)
             self._count(route or "other", visit.status, seconds)
-            record_response(span, scope["method"], route, visit.status)
+            record_response(span, scope["method"], route, visit.status, failed)
+            del failed  # it refers to this frame
             _log.debug(
                 "request", method=scope["method"], path=scope["path"], status=visit.status, seconds=seconds
             )

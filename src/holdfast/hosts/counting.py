@@ -5,6 +5,7 @@ Each is a span of its caller's trace.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from holdfast.hosts.proto import agent_host_pb2 as wire
-from holdfast.telemetry.traces import run_span
+from holdfast.telemetry.traces import call_span, record_call
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -52,20 +53,26 @@ class CallCounter(aio.ServerInterceptor):
         self, name: str, handler: grpc.RpcMethodHandler[Any, Any], call: Callable[..., Any]
     ) -> Callable[..., Any]:
         async def counted(data: bytes, context: aio.ServicerContext[Any, Any]) -> Any:
-            began, status = time.monotonic(), "OK"
-            try:
-                with run_span(f"host {name}", _carrier(context)):
+            began, status, error = time.monotonic(), "OK", None
+            with call_span(f"host {name}", _carrier(context)) as span:
+                try:
                     return await call(await _decoded(handler, data, context), context)
-            except BaseException:
-                status = getattr(
-                    context.code(), "name", "UNKNOWN"
-                )  # an int or nothing, if it was not aborted
-                raise
-            finally:
-                self._metrics.host_calls.labels(name, status).inc()
-                self._metrics.host_call_seconds.labels(name).observe(time.monotonic() - began)
+                except BaseException as exc:
+                    error, status = exc, _status(context)
+                    raise
+                finally:
+                    self._metrics.host_calls.labels(name, status).inc()
+                    self._metrics.host_call_seconds.labels(name).observe(time.monotonic() - began)
+                    # A caller that no longer waits is no fault of ours.
+                    gone = isinstance(error, asyncio.CancelledError)
+                    record_call(span, "CANCELLED" if gone else status, error)
+                    del error  # it refers to this frame
 
         return counted
+
+
+def _status(context: aio.ServicerContext[Any, Any]) -> str:
+    return getattr(context.code(), "name", "UNKNOWN")  # an int or nothing, if it was not aborted
 
 
 def _carrier(context: aio.ServicerContext[Any, Any]) -> dict[str, str]:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 TRACER = "holdfast"
 _SERVER_ERROR = 500
+_SERVER_FAULTS: Final = frozenset(
+    {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+)
+"""The gRPC codes that make a server's span an error, by OpenTelemetry's conventions."""
 _TRACEPARENT_WORDS = 4  # version, trace id, span id, flags
 _NAMED_OUTSIDE = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
 _NOT_TRACED: AbstractContextManager[None] = nullcontext()
@@ -181,7 +185,28 @@ def request_span(
     return _span(method, carrier(), {"http.request.method": method}, "SERVER")
 
 
-def record_response(span: Span | None, method: str, route: str, status: int) -> None:
+def call_span(name: str, carrier: Mapping[str, str]) -> AbstractContextManager[Span | None]:
+    """Open the span of a gRPC call at its server; gives None when nobody traces."""
+    if not carrier and not _is_traced():
+        return _NOT_TRACED
+    # An aborted call is an exception, and most often a refusal: which ones are errors, their code decides.
+    return _span(name, carrier, {"rpc.system": "grpc", "rpc.method": name}, "SERVER", exceptions=False)
+
+
+def record_call(span: Span | None, status: str, error: BaseException | None) -> None:
+    """Set the gRPC status of a call on its span; only a fault of the server makes it an error."""
+    if span is None:
+        return
+    span.set_attribute("rpc.response.status_code", status)
+    if error is not None and status in _SERVER_FAULTS:
+        # A handler aborts while it handles the exception that was the reason.
+        span.record_exception(error.__context__ or error)
+        mark_failed(span, f"{status}: {error.__context__ or error}")
+
+
+def record_response(
+    span: Span | None, method: str, route: str, status: int, error: Exception | None = None
+) -> None:
     """Set the route and the status of a request on its span; both may be missing."""
     if span is None:
         return
@@ -191,6 +216,8 @@ def record_response(span: Span | None, method: str, route: str, status: int) -> 
     if status:
         span.set_attribute("http.response.status_code", status)
     if status >= _SERVER_ERROR:
+        if error is not None:
+            span.record_exception(error)
         mark_failed(span, f"answered with {status}")
 
 
@@ -214,12 +241,22 @@ def _is_traced() -> bool:
 
 @contextmanager
 def _span(
-    name: str, carrier: Mapping[str, str], attributes: Mapping[str, AttributeValue] | None, kind: str
+    name: str,
+    carrier: Mapping[str, str],
+    attributes: Mapping[str, AttributeValue] | None,
+    kind: str,
+    *,
+    exceptions: bool = True,
 ) -> Generator[Span]:
     from opentelemetry.trace import SpanKind, get_tracer  # noqa: PLC0415
 
     with get_tracer(TRACER).start_as_current_span(
-        name, context=_extract(carrier), kind=SpanKind[kind], attributes=attributes
+        name,
+        context=_extract(carrier),
+        kind=SpanKind[kind],
+        attributes=attributes,
+        record_exception=exceptions,
+        set_status_on_exception=exceptions,
     ) as span:
         yield span
 

@@ -507,3 +507,34 @@ async def test_a_defect_of_ours_is_a_problem_too_and_tells_nothing_secret(api, m
     (logged,) = [line for line in log_lines() if line["event"] == "request failed"]
     assert answer.json()["request_id"] == logged["request_id"]
     assert "RuntimeError: password=hunter2" in str(logged)
+
+
+async def test_the_span_of_a_request_has_its_status_and_that_of_a_defect_the_exception(
+    api, monkeypatch, spans
+):
+    from opentelemetry.trace import SpanKind, StatusCode
+
+    client = (await api()).client()
+
+    async def broken(*_args):
+        raise RuntimeError("broken")
+
+    from holdfast.runs.queue import RunQueue
+
+    monkeypatch.setattr(RunQueue, "gate", broken)
+    for path in ("/queues", "/runs/nobody", "/healthz", "/nowhere"):
+        await client.get(path)
+    seen = await until(spans.get_finished_spans, lambda ended: len(ended) >= 3)
+    assert len(seen) == 3, "one for each request, and none for a probe"
+    found = {span.name: span for span in seen}
+    assert {span.kind for span in found.values()} == {SpanKind.SERVER}
+    assert {name: span.attributes["http.response.status_code"] for name, span in found.items()} == {
+        "GET /queues": 500,
+        "GET /runs/{run_id:path}": 404,
+        "GET": 404,
+    }
+    failed = {name for name, span in found.items() if span.status.status_code is StatusCode.ERROR}
+    assert failed == {"GET /queues"}, "what the caller asks wrongly is no error of the server"
+    (recorded,) = [event for span in found.values() for event in span.events]
+    assert recorded.attributes["exception.message"] == "broken"
+    assert "RuntimeError" in recorded.attributes["exception.stacktrace"]

@@ -17,9 +17,16 @@ from typing import Any, Self
 
 import httpx
 import pytest
+from grpc import StatusCode, aio
+from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from holdfast.hosts.proto import agent_host_pb2 as wire
+from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.redis.client import Redis
+from holdfast.services.residents import Residents
+from holdfast.telemetry.traces import inject
 from tests.support.processes import forked
 from tests.support.runs.system import System
 from tests.support.waiting import until
@@ -39,6 +46,18 @@ async def inline(value):
         return value
 
 
+@app.schedule(every="1s")
+async def tidy() -> None:
+    pass
+
+
+@app.resident
+class Clerk:
+    async def receive(self, ctx, message):
+        with trace.get_tracer("mine").start_as_current_span("my work"):
+            return message
+
+
 @app.agent(isolation="process")
 async def isolated(value):
     with trace.get_tracer("mine").start_as_current_span("my work"):
@@ -55,6 +74,8 @@ class Told:
     trace: str
     id: str
     parent: str
+    kind: str
+    failed: bool
 
 
 class Collector(ThreadingHTTPServer):
@@ -71,7 +92,15 @@ class Collector(ThreadingHTTPServer):
                 "service.name"
             ]
             self.spans += [
-                Told(service, span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex())
+                Told(
+                    service,
+                    span.name,
+                    span.trace_id.hex(),
+                    span.span_id.hex(),
+                    span.parent_span_id.hex(),
+                    Span.SpanKind.Name(span.kind),
+                    span.status.code == Status.STATUS_CODE_ERROR,
+                )
                 for scope in group.scope_spans
                 for span in scope.spans
             ]
@@ -194,6 +223,46 @@ async def test_a_request_its_run_and_what_the_agent_does_are_one_trace(system, c
     assert len(runs) == (2 if agent == "isolated" else 1)
     assert own.parent not in {span.parent for span in runs.values()}, "a child of the innermost"
     assert own.parent in runs
+
+
+async def test_calls_of_hosts_messages_to_residents_and_turns_are_spans(system, collector, spans, tmp_path):
+    traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    app = ("--app", "agents.py:app")
+    with (
+        Command(system, tmp_path, "host", *app, GRPC_PORT="0", **traced) as host,
+        Command(system, tmp_path, "scheduler", *app, **traced) as scheduler,
+    ):
+        address = (await host.says("host ready"))["address"]
+        with trace.get_tracer("mine").start_as_current_span("caller") as caller:
+            async with Residents(system.settings) as residents:
+                await residents.start("Clerk", "clerk")
+                assert await residents.ask("clerk", 7) == 7
+                await residents.stop("clerk")
+            async with aio.insecure_channel(address) as channel:
+                with pytest.raises(aio.AioRpcError) as refused:
+                    await AgentHostServiceStub(channel).GetAgentInfo(
+                        wire.GetAgentInfoRequest(agent_id="nobody"), metadata=tuple(inject().items())
+                    )
+        assert refused.value.code() is StatusCode.NOT_FOUND
+        names = ("host CreateAgent", "host GetAgentInfo", "run receive", "my work", "run tidy")
+        found = {
+            name: await until(lambda name=name: collector.find(name), what=f"the span {name!r}")
+            for name in names
+        }
+        assert [await scheduler.end(), await host.end()] == [0, 0]
+    asked = caller.get_span_context()
+    parent = (f"{asked.trace_id:032x}", f"{asked.span_id:016x}")
+    create, info, receive, own, turn = (found[name] for name in names)
+    for call in (create, info):
+        assert (call.service, call.kind, call.failed) == ("holdfast-host", "SPAN_KIND_SERVER", False)
+        assert (call.trace, call.parent) == parent
+    assert (receive.service, receive.kind, receive.trace, receive.parent) == (
+        "holdfast-resident",
+        "SPAN_KIND_CONSUMER",
+        *parent,
+    )
+    assert (own.service, own.parent) == ("holdfast-resident", receive.id)
+    assert (turn.service, turn.kind, turn.parent) == ("holdfast-scheduler", "SPAN_KIND_CONSUMER", "")
 
 
 async def test_what_is_left_is_sent_when_a_process_ends(system, collector, tmp_path):

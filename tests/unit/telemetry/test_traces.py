@@ -5,25 +5,19 @@ import sys
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from holdfast.telemetry.traces import inject, mark_failed, run_span
+from holdfast.telemetry.traces import (
+    call_span,
+    inject,
+    mark_failed,
+    record_call,
+    record_response,
+    request_span,
+    run_span,
+)
 
 SUBMITTER = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-
-
-@pytest.fixture
-def spans(monkeypatch):
-    """The spans that end during a test; the provider is installed for the test only."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    yield exporter
-    provider.shutdown()
 
 
 def test_a_runs_span_is_a_child_of_its_submitters_span(spans):
@@ -90,6 +84,43 @@ def test_an_exception_passes_through_and_is_recorded(spans):
         raise LookupError("gone")
     (run,) = spans.get_finished_spans()
     assert run.status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize(
+    ("code", "failed"),
+    [("NOT_FOUND", False), ("RESOURCE_EXHAUSTED", False), ("CANCELLED", False), ("INTERNAL", True)],
+)
+def test_only_a_fault_of_its_server_makes_a_call_an_error(spans, code, failed):
+    with pytest.raises(RuntimeError), call_span("host StopAgent", SUBMITTER) as span:
+        try:
+            raise LookupError("no such agent")
+        except LookupError:
+            aborted = RuntimeError("aborted")
+            aborted.__context__ = LookupError("no such agent")
+            record_call(span, code, aborted)
+            raise aborted from None
+    (call,) = spans.get_finished_spans()
+    assert (call.kind, call.parent.is_remote) == (SpanKind.SERVER, True)
+    assert call.attributes["rpc.response.status_code"] == code
+    assert (call.status.status_code is StatusCode.ERROR) == failed
+    assert [event.attributes["exception.message"] for event in call.events] == ["no such agent"] * failed
+
+
+def test_a_call_that_is_answered_is_no_error(spans):
+    with call_span("host Health", {}) as span:
+        record_call(span, "OK", None)
+    (call,) = spans.get_finished_spans()
+    assert (call.status.status_code, call.events) == (StatusCode.UNSET, ())
+
+
+@pytest.mark.parametrize(("status", "failed"), [(404, False), (429, False), (503, True)])
+def test_a_request_that_is_the_servers_fault_has_its_exception(spans, status, failed):
+    with request_span("GET", dict) as span:
+        record_response(span, "GET", "/runs/{run_id}", status, LookupError("why"))
+    (request,) = spans.get_finished_spans()
+    assert (request.name, request.attributes["http.response.status_code"]) == ("GET /runs/{run_id}", status)
+    assert (request.status.status_code is StatusCode.ERROR) == failed
+    assert [event.attributes["exception.message"] for event in request.events] == ["why"] * failed
 
 
 def test_an_untraced_worker_loads_neither_opentelemetry_nor_rich():
