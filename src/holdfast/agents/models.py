@@ -35,15 +35,23 @@ class InputType:
         self._annotation = annotation
         self._read: Callable[[Any], Any] | None = None
         self._wanted = ""
+        self._hint: Any = None
+
+    @property
+    def model(self) -> Any:
+        """The annotation, looked up; None if it is no model."""
+        self.complete()
+        return self._hint
 
     def look_up(self) -> bool:
         """Return whether it is a model; AppError if JSON can't be read as it, NameError if it is unknown."""
-        hint = _hint(self._call, self._annotation)
-        if not _holds_model(hint):
+        hint = hint_of(self._call, self._annotation)
+        if not holds_model(hint):
             self._read = _as_it_is
             return False
         self._wanted = _name(hint)
         self._read = _reader(self.whose, self._wanted, hint)
+        self._hint = hint
         return True
 
     def complete(self) -> None:
@@ -135,7 +143,7 @@ def _as_it_is(payload: Any) -> Any:
     return payload
 
 
-def _hint(call: Callable[..., Any], annotation: Any) -> Any:
+def hint_of(call: Callable[..., Any], annotation: Any) -> Any:
     """Look up one annotation; those of other parameters may be names that only a type checker knows."""
     function = _function(call)
     # The names of a function's module, and its type parameters: `def f[T](ctx, input: T)`.
@@ -154,8 +162,9 @@ def _function(call: Any) -> Any:
     return call if hasattr(call, "__globals__") else type(call).__call__
 
 
-def _holds_model(hint: Any) -> bool:
-    return _is_model(hint) or any(map(_holds_model, typing.get_args(hint)))
+def holds_model(hint: Any) -> bool:
+    """Whether an annotation is a model, or one of its parts is."""
+    return _is_model(hint) or any(map(holds_model, typing.get_args(hint)))
 
 
 def _is_model(hint: Any) -> bool:
@@ -164,15 +173,16 @@ def _is_model(hint: Any) -> bool:
         return False
     own: Any = found  # not narrowed by each test
     known = issubclass(own, msgspec.Struct) or dataclasses.is_dataclass(own)
-    return known or typing.is_typeddict(own) or _is_pydantic(own)
+    return known or typing.is_typeddict(own) or is_pydantic(own)
 
 
-def _is_pydantic(found: Any) -> bool:
+def is_pydantic(found: Any) -> bool:
+    """Whether a class is a model or a dataclass of pydantic."""
     return hasattr(found, "__pydantic_validator__")
 
 
 def _reader(whose: str, wanted: str, hint: Any) -> Callable[[Any], Any]:
-    if _is_pydantic(hint):
+    if is_pydantic(hint):
         _require_complete(hint)
         return functools.partial(_read_pydantic, hint)
     try:
@@ -191,7 +201,7 @@ def _require_complete(model: Any) -> None:
 
 def _read_pydantic(model: Any, payload: Any) -> Any:
     """Read one model, as JSON: its strict types know what a date is in JSON."""
-    if not _is_pydantic(model):
+    if not is_pydantic(model):
         raise ValueError(f"Expected `{model.__name__}`, which can't be sent as JSON")
     try:
         return model.__pydantic_validator__.validate_json(msgspec.json.encode(payload))
@@ -202,7 +212,7 @@ def _read_pydantic(model: Any, payload: Any) -> Any:
 def _require_readable(hint: Any) -> None:
     """Raise TypeError if a field that must be sent is of a class that nothing in JSON can be."""
     for where, info in _required(type_info(hint), "", set()):
-        if isinstance(info, CustomType) and not _is_pydantic(info.cls):
+        if isinstance(info, CustomType) and not is_pydantic(info.cls):
             at = f"field `{where}` is a" if where else "it is a"
             raise TypeError(f"{at} {info.cls.__name__}")
 

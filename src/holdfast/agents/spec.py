@@ -93,7 +93,7 @@ def describe(
         retry_programming_errors=_yes_or_no(name, "retry_programming_errors", retry_programming_errors),
         concurrency=_at_least_one(name, "concurrency", concurrency),
         isolation=_isolation(name, isolation, is_async=is_async),
-        description=_first_line(function) if description is None else description,
+        description=_first_paragraph(function) if description is None else description,
         memory_mb=_of_a_process(name, isolation, "memory_mb", _at_least_one(name, "memory_mb", memory_mb)),
         nice=_of_a_process(name, isolation, "nice", _niceness(name, nice)),
         input_type=input_type(_named(name, function), function, takes) if takes is not None else None,
@@ -223,6 +223,6 @@ def _of_a_process(name: str, isolation: str | None, what: str, value: int | None
     return value
 
 
-def _first_line(call: Callable[..., Any]) -> str:
+def _first_paragraph(call: Callable[..., Any]) -> str:
     text = inspect.getdoc(call) if inspect.isroutine(call) else None
-    return text.partition("\n")[0] if text else ""
+    return " ".join(text.partition("\n\n")[0].split()) if text else ""

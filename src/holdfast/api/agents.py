@@ -1,242 +1,96 @@
-"""``/agents``: long-lived agents on hosts; start, look at, move and stop them, and send messages."""
+"""``/agents``: the registered agents; what was here before, residents, has moved to ``/residents``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
-from urllib.parse import quote
+from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Request, Response
+from starlette.exceptions import HTTPException
 
+from holdfast.agents.catalogue import AgentInfo, AgentListing, find_agent, list_agents
 from holdfast.api.access import access
-from holdfast.api.agentshapes import (
-    AgentList,
-    AgentRequest,
-    AgentView,
-    MessageRequest,
-    MessageView,
-    MoveRequest,
-)
-from holdfast.api.auth import OPERATE, READ, SUBMIT
-from holdfast.api.execute import KEY_HEADER, checked_key
-from holdfast.api.openapi import answers, takes
-from holdfast.api.paths import VerbRoute
-from holdfast.api.replies import body, read, reply
-from holdfast.api.roster import Roster
-from holdfast.api.runs import LONGEST_WAIT_SECONDS, result_of, waited
-from holdfast.api.tracing import HEADERS as TRACE_HEADERS
-from holdfast.api.tracing import origin_of
-from holdfast.client.mail import letter
-from holdfast.errors import NotFound
-from holdfast.hosts.mailbox import mailbox_of
-from holdfast.hosts.residents import missing, require_alive, require_movable, require_resident
+from holdfast.api.auth import READ
+from holdfast.api.openapi import answers
+from holdfast.api.replies import reply
 
-router = APIRouter(tags=["agents"], route_class=VerbRoute)
+router = APIRouter(tags=["agents"])
 
-AgentId = Annotated[
+Name = Annotated[
     str,
     Path(
-        description="The agent's id; a slash in it may be %2F, and must be if it ends like /messages.",
+        description="The agent's name.",
         min_length=1,
-        max_length=512,
-        pattern=r"^\S+$",
-        examples=["clerk-1"],
+        max_length=200,
+        pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$",
+        examples=["triage"],
     ),
 ]
-_create = msgspec.json.Decoder(AgentRequest)
-_message = msgspec.json.Decoder(MessageRequest)
-_move = msgspec.json.Decoder(MoveRequest)
-
-_ROW: Final[dict[str, Any]] = {
-    "id": "clerk-1",
-    "name": "Clerk",
-    "entry": "resident",
-    "tenant": "acme",
-    "guild_id": "",
-    "status": "running",
-    "host": "host-2",
-    "address": "10.0.0.7:50051",
-    "pid": 4711,
-    "fence": 1,
-    "restarts": 0,
-    "error": "",
-    "created_at": 1731000000.0,
-    "started_at": 1731000000.04,
+_AGENT: Final[dict[str, Any]] = {
+    "name": "triage",
+    "description": "Sort a ticket.",
+    "input_schema": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]},
+    "result_schema": None,
+    "isolation": "loop",
+    "timeout_seconds": 1800.0,
+    "max_attempts": None,
+    "concurrency": None,
+    "queues": ["agent-queue"],
+    "served_by": ["worker-1"],
+    "workers": 1,
 }
-_VIEW: Final[dict[str, Any]] = {
-    **_ROW,
-    "needs": {"cpu": 0.5, "memory_mb": 200.0, "near": ["gpu"], "apart": [], "labels": ["clerk"]},
-    "input": "good morning",
-    "mailbox": {"queue": "mailbox:clerk-1", "waiting": 0, "receiving": 1, "delayed": 0, "dead": 0},
-}
-_SENT: Final = {
-    "agent_id": "clerk-1",
-    "run_id": "0192f0c1-7e6a-7c3b-9d54-0a8f5e1b2c3d",
-    "queue": "mailbox:clerk-1",
-    "status": "queued",
-}
-_READS: Final = answers(errors=(401, 403, 404, 422, 503))
-_CHANGES: Final = answers(errors=(401, 403, 404, 409, 413, 422, 501, 503))
+_OF_RESIDENTS: Final = frozenset({"status", "host", "guild_id", "tenant", "cursor"})
+"""Parameters that only the list of residents ever had."""
 
 
 @router.get(
     "/agents",
-    summary="List agents, oldest first",
+    summary="List the registered agents",
     responses={
-        **answers(
-            200,
-            AgentList,
-            "A page of agents; it may be short and yet not the last.",
-            {"agents": [_ROW], "cursor": ""},
-        ),
-        **answers(errors=(401, 403, 422, 503)),
+        **answers(200, AgentListing, "Agents, by name.", {"agents": [_AGENT], "note": ""}),
+        **answers(errors=(401, 403, 503)),
     },
 )
-async def get_agents(
-    request: Request,
-    status: Annotated[
-        Literal["", "placing", "starting", "running", "stopping", "crashed"],
-        Query(description="Only agents that are there in their life."),
-    ] = "",
-    host: Annotated[str, Query(description="Only agents on this host.")] = "",
-    name: Annotated[str, Query(description="Only agents of this name: for residents, which one it is.")] = "",
-    guild_id: Annotated[str, Query(description="Only agents of this guild.")] = "",
-    tenant: Annotated[str, Query(description="Only agents of this tenant.")] = "",
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[str, Query(description="Where the last page ended.")] = "",
-) -> Response:
-    """List every agent that should live, and where it is."""
-    wanted = {"status": status, "host": host, "name": name, "guild_id": guild_id, "tenant": tenant}
-    return reply(await Roster(access(request, READ)).list(wanted, limit=limit, cursor=cursor))
+async def get_agents(request: Request) -> Response:
+    """Show every agent that a live process has registered; a note says why there is none."""
+    if _OF_RESIDENTS & set(request.query_params):
+        raise _moved(request)
+    return reply(await _listed(request))
 
 
-@router.post(
-    "/agents",
-    summary="Have a resident live on one of the hosts",
-    status_code=201,
+@router.get(
+    "/agents/{name:path}",
+    summary="Read what a registered agent is and who serves it",
     responses={
-        **answers(201, AgentView, "It lives and can receive.", _VIEW),
-        **answers(200, AgentView, "The very same lived already.", _VIEW),
-        **_CHANGES,
-    },
-    openapi_extra=takes(
-        AgentRequest,
-        {
-            "plain": {"id": "clerk-1", "resident": "Clerk"},
-            "given": {
-                "id": "clerk-2",
-                "resident": "Clerk",
-                "input": "good morning",
-                "needs": {"cpu": 0.5, "memory_mb": 200, "near": ["gpu"]},
-            },
-        },
-    ),
-)
-async def start_agent(request: Request) -> Response:
-    """Start a resident; the same again changes nothing, another one of its id is refused."""
-    roster = Roster(access(request, OPERATE))
-    placed, fresh = await roster.start(read(await request.body(), _create))
-    view = await roster.view(placed)
-    return reply(view, 201 if fresh else 200, {"Location": f"/agents/{quote(view.id, safe='')}"})
-
-
-@router.post(
-    "/agents/{agent_id:path}/messages",
-    summary="Send a resident a message, and wait for its reply if wanted",
-    status_code=202,
-    responses={
-        **answers(202, MessageView, "The message is in the mailbox: there is no reply yet.", _SENT),
-        **answers(
-            200,
-            MessageView,
-            "The resident is done with it: result is its reply.",
-            {**_SENT, "status": "succeeded", "result": {"said": "good morning Ada"}},
-        ),
-        **answers(errors=(401, 403, 404, 409, 413, 422, 429, 503)),
-    },
-    openapi_extra={
-        "parameters": [KEY_HEADER, *TRACE_HEADERS],
-        **takes(MessageRequest, {"greeting": {"message": {"name": "Ada"}}}),
+        **answers(200, AgentInfo, "The agent.", _AGENT),
+        **answers(errors=(401, 403, 404, 422, 503)),
     },
 )
-async def send_message(
-    request: Request,
-    agent_id: AgentId,
-    wait: Annotated[
-        float, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait for the reply.")
-    ] = 0,
-) -> Response:
-    """Put a message into a resident's mailbox; it is a run of that queue, and can be followed as one."""
-    roster = Roster(access(request, SUBMIT))
-    given = read(await request.body(), _message)
-    key = checked_key(request.headers.get("idempotency-key", ""))
-    placed = await roster.find(agent_id)
-    require_resident(placed, agent_id)
-    if wait:
-        require_alive(placed.status, placed.error, agent_id)
-    line = roster.here.backend.mailbox(mailbox_of(placed.agent.agent_id))
-    submission = letter(
-        placed.agent,
-        given.message,
-        idempotency_key=key,
-        timeout_seconds=given.timeout_seconds,
-        metadata=given.metadata or {},
-        **origin_of(request.headers),
+async def get_agent(request: Request, name: Name) -> Response:
+    """Show one agent: its queues, its description, the schema of its input, and the workers that serve it."""
+    return reply(find_agent(await _listed(request), name))
+
+
+@router.post("/agents", include_in_schema=False)
+@router.api_route("/agents/{rest:path}", methods=["POST", "DELETE"], include_in_schema=False)
+async def redirect_to_residents(request: Request) -> Response:
+    """Name the path that residents have moved to."""
+    raise _moved(request)
+
+
+async def _listed(request: Request) -> AgentListing:
+    here = access(request, READ)
+    found = await list_agents(here.backend.redis, here.backend.members)
+    if not here.caller.tenant:
+        return found
+    # Which processes there are is no tenant's business, as in /members.
+    return AgentListing(
+        [msgspec.structs.replace(each, served_by=[]) for each in found.agents],  # guard: served-by-hidden
+        found.note,
     )
-    ticket = await line.sender.submit(submission)
-    sent = MessageView(agent_id, ticket.run_id, line.queue.name, ticket.status.value)
-    if not wait and not ticket.status.ended:
-        return reply(sent, 202)
-    try:
-        run = await line.queue.get(ticket.run_id)
-    except NotFound:  # sent before under this key, and done so long ago that only the archive has it
-        run = await roster.here.past(ticket.run_id, line.queue.name)
-    if wait and not run.status.ended:
-        run = await waited(roster.here, line, run, wait)
-    said = result_of(roster.here, run)
-    sent = msgspec.structs.replace(sent, status=said.status, result=said.result, error=said.error)
-    return reply(sent, 200 if run.status.ended else 202)
 
 
-@router.post(
-    "/agents/{agent_id:path}/move",
-    summary="Have an agent live on another host",
-    responses={**answers(200, AgentView, "The agent, where it is now.", _VIEW), **_CHANGES},
-    openapi_extra=takes(MoveRequest, {"anywhere": {}, "there": {"host": "host-3"}}, required=False),
-)
-async def move_agent(request: Request, agent_id: AgentId) -> Response:
-    """Move an agent: it stops where it is, then starts there, so that there are never two."""
-    roster = Roster(access(request, OPERATE))
-    wanted = await body(request, _move, MoveRequest())
-    if wanted.host:
-        roster.here.caller.require_every_tenant()  # which hosts there are is no tenant's business
-    placed = await roster.find(agent_id)
-    engine = await roster.engine()
-    await require_movable(engine, placed, wanted.host)
-    return reply(await roster.view(await engine.move(placed.agent.agent_id, to=wanted.host)))
-
-
-@router.get(
-    "/agents/{agent_id:path}",
-    summary="Read everything that is known of an agent",
-    responses={**answers(200, AgentView, "The agent.", _VIEW), **_READS},
-)
-async def get_agent(request: Request, agent_id: AgentId) -> Response:
-    """Read an agent: where it is, what it was made with, and how full its mailbox is."""
-    roster = Roster(access(request, READ))
-    return reply(await roster.view(await roster.find(agent_id)))
-
-
-@router.delete(
-    "/agents/{agent_id:path}",
-    summary="Have an agent live no more",
-    responses={**answers(200, AgentView, "The agent as it was.", _VIEW), **_CHANGES},
-)
-async def stop_agent(request: Request, agent_id: AgentId) -> Response:
-    """Stop an agent; a resident's mailbox and state stay, for when it comes back."""
-    roster = Roster(access(request, OPERATE))
-    placed = await roster.find(agent_id)
-    was = await roster.view(placed)
-    if not await (await roster.engine()).stop(placed.agent.agent_id):
-        raise missing(agent_id)
-    return reply(was)
+def _moved(request: Request) -> HTTPException:
+    raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    path = raw.decode("ascii", "replace").replace("/agents", "/residents", 1)[:600]
+    return HTTPException(410, f"long-lived agents are residents now: use {request.method} {path}")

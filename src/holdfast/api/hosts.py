@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Path, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.agentshapes import HostDetail, HostList, HostView
 from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
+from holdfast.api.residentshapes import HostDetail, HostList, HostView
 from holdfast.errors import NotFound
 from holdfast.hosts.directory import KIND, hosts_among
 

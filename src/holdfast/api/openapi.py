@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from fastapi.openapi.utils import get_openapi
 
-from holdfast.api import agentshapes, problems, scheduleshapes, shapes
+from holdfast.agents.catalogue import AgentInfo, AgentListing
+from holdfast.api import problems, residentshapes, scheduleshapes, shapes
 from holdfast.packages import missing_extra
 from holdfast.scaling.depth import Need
 
@@ -124,9 +125,13 @@ def _complete(operation: dict[str, Any]) -> None:
 
 
 def _shapes() -> list[type]:
-    modules = (shapes, scheduleshapes, agentshapes)
+    modules = (shapes, scheduleshapes, residentshapes)
     found = [value for each in modules for value in vars(each).values() if isinstance(value, type)]
-    return [each for each in (*found, Need, problems.Problem) if issubclass(each, msgspec.Struct)]
+    return [
+        each
+        for each in (*found, Need, AgentInfo, AgentListing, problems.Problem)
+        if issubclass(each, msgspec.Struct)
+    ]
 
 
 def _ref(shape: type) -> dict[str, str]:

@@ -74,6 +74,7 @@ _PLAIN: Final[Mapping[int, tuple[str, str]]] = {
     404: ("no-such-path", "There is no such path"),
     405: ("wrong-method", "The path exists, but not with this method"),
     408: ("too-slow", "The request did not arrive in time"),
+    410: ("moved", "This is at another path now"),
     413: ("too-large", "The body is too large"),
     431: ("head-too-large", "The head of the request is too large"),
     501: ("not-installed", "A part that this needs is not installed here"),

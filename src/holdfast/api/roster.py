@@ -1,4 +1,4 @@
-"""The agents as one caller may see them: a tenant's begin with its name, which the tenant never sees."""
+"""The residents as one caller may see them: a tenant's begin with its name, which the tenant never sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.exceptions import HTTPException
 
-from holdfast.api.agentshapes import AgentList, AgentRow, AgentView, MailboxView, NeedsRequest
+from holdfast.api.residentshapes import MailboxView, NeedsRequest, ResidentList, ResidentRow, ResidentView
 from holdfast.errors import InputError
 from holdfast.hosts.agent import Needs, checked
 from holdfast.hosts.mailbox import mailbox_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.api.access import Access
-    from holdfast.api.agentshapes import AgentRequest
+    from holdfast.api.residentshapes import ResidentRequest
     from holdfast.hosts.agent import Placed
     from holdfast.hosts.engine import Engine
 
@@ -29,45 +29,45 @@ _LATEST: Final = 1 << 53
 
 
 class Roster:
-    """The agents for one caller."""
+    """The residents of one caller."""
 
     def __init__(self, here: Access) -> None:
         self.here = here
         self._registry = here.backend.registry
 
-    async def find(self, agent_id: str) -> Placed:
-        """The agent of that id, if the caller may see it; one that is being stopped is still there."""
-        placed = await self._registry.get(checked(self._stored(agent_id)))
+    async def find(self, resident_id: str) -> Placed:
+        """The resident of that id, if the caller may see it; one that is being stopped is still there."""
+        placed = await self._registry.get(checked(self._stored(resident_id)))
         # The same words whether it does not exist or belongs to another tenant.
         if placed is None or not (placed.wanted or placed.host) or not self._sees(placed):
-            raise missing(agent_id)
+            raise missing(resident_id)
         return placed
 
-    async def list(self, wanted: Mapping[str, str], *, limit: int, cursor: str) -> AgentList:
+    async def list(self, wanted: Mapping[str, str], *, limit: int, cursor: str) -> ResidentList:
         """Read one page, oldest first; it may be short and yet not the last."""
         since, after = _place(cursor)
-        rows: list[AgentRow] = []
+        rows: list[ResidentRow] = []
         for _ in range(_LOOKS):
             page = await self._registry.page(since, after, limit)
             for placed in page:
                 since, after = round(placed.created_at * 1000), placed.agent.agent_id
                 if self._fits(placed, wanted):
-                    rows.append(AgentRow(**self._fields(placed)))
+                    rows.append(ResidentRow(**self._fields(placed)))
                 if len(rows) == limit:
-                    return AgentList(rows, write_cursor({"since": str(since), "after": after}))
+                    return ResidentList(rows, write_cursor({"since": str(since), "after": after}))
             if len(page) < limit:
-                return AgentList(rows)
-        return AgentList(rows, write_cursor({"since": str(since), "after": after}))
+                return ResidentList(rows)
+        return ResidentList(rows, write_cursor({"since": str(since), "after": after}))
 
     async def engine(self) -> Engine:
-        """What starts, stops and moves agents; where the API lacks a part for that, it says so."""
+        """What starts, stops and moves residents; where the API lacks a part for that, it says so."""
         try:
             return await self.here.backend.engine()
         except ModuleNotFoundError as exc:
             missing = missing_extra("this", exc.name or "grpc", "hosts")
             raise HTTPException(501, f"{missing} where the API runs") from exc
 
-    async def start(self, wanted: AgentRequest) -> tuple[Placed, bool]:
+    async def start(self, wanted: ResidentRequest) -> tuple[Placed, bool]:
         """Have a resident live; also whether that is news."""
         tenant = self._tenant(wanted.tenant or "")
         needs = msgspec.convert(msgspec.to_builtins(wanted.needs), Needs)
@@ -81,19 +81,19 @@ class Roster:
         require_same(placed, agent, wanted.id)
         return placed, not lives(known)
 
-    async def view(self, placed: Placed) -> AgentView:
-        """Everything known of an agent."""
+    async def view(self, placed: Placed) -> ResidentView:
+        """Everything known of a resident."""
         agent = placed.agent
         mailbox = await self._mailbox(agent.agent_id) if agent.entry == ENTRY else None
         needs = msgspec.convert(msgspec.to_builtins(agent.needs), NeedsRequest)
-        return AgentView(**self._fields(placed), needs=needs, input=input_of(agent), mailbox=mailbox)
+        return ResidentView(**self._fields(placed), needs=needs, input=input_of(agent), mailbox=mailbox)
 
     def shown(self, placed: Placed) -> str:
-        """What the caller calls an agent."""
+        """The id of a resident for the caller."""
         return unscoped(self.here.caller.tenant, placed.agent.agent_id)
 
-    def _stored(self, agent_id: str) -> str:
-        return scoped(self.here.caller.tenant, agent_id)
+    def _stored(self, resident_id: str) -> str:
+        return scoped(self.here.caller.tenant, resident_id)
 
     def _sees(self, placed: Placed) -> bool:
         return self.here.caller.sees(placed.agent.organization_id)
@@ -136,8 +136,8 @@ class Roster:
             "started_at": placed.started_at,
         }
 
-    async def _mailbox(self, agent_id: str) -> MailboxView:
-        queue = mailbox_of(agent_id)
+    async def _mailbox(self, resident_id: str) -> MailboxView:
+        queue = mailbox_of(resident_id)
         depth = await self.here.backend.mailbox(queue).queue.depth()
         return MailboxView(queue, depth.undelivered + depth.due, depth.pending, depth.delayed, depth.dead)
 

@@ -1,10 +1,9 @@
-"""``holdfast agents``: long-lived agents on hosts, and what they are told."""
+"""``holdfast agents``: the registered agents, what they take and who serves them."""
 
 from __future__ import annotations
 
 import shlex
-import time
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -12,43 +11,23 @@ import typer
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.wording import ago, compact, moment
-from holdfast.errors import HoldfastError, InputError, NoHost, NotFound, ResultTimeout, RunError
+from holdfast.cli.station import Station, at_station
+from holdfast.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from holdfast.client.agents import AgentInfo, Agents
-    from holdfast.client.handle import RunHandle
+    from holdfast.agents.catalogue import AgentInfo, AgentListing
     from holdfast.config import Settings
-    from holdfast.hosts.agent import Needs
-
-T = TypeVar("T")
-
-_LOOK_SECONDS = 0.25
-"""How long after a look for a first host the next one is."""
 
 agents = options.group(COMMANDS["agents"])
 
-AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, which is its own.")]
-Message = Annotated[
-    str,
-    typer.Argument(
-        metavar="JSON",
-        help="A JSON value, null if it is left out; - reads it from stdin.",
-        show_default=False,
-    ),
-]
-
 _COLUMNS = (
-    Column("ID", free=True),
     Column("NAME", free=True),
-    Column("STATE"),
-    Column("HOST", free=True),
-    Column("PID", number=True),
-    Column("RESTARTS", number=True),
-    Column("SINCE"),
+    Column("QUEUES", free=True),
+    Column("WORKERS", number=True),
+    Column("DESCRIPTION", free=True),
 )
+_MOVED = ("start", "stop", "move", "send", "ask")
+"""What was asked of residents here, before they had a command of their own."""
 
 
 def add_to(root: typer.Typer) -> None:
@@ -57,253 +36,74 @@ def add_to(root: typer.Typer) -> None:
 
 
 @agents.command("list")
-def list_agents(
-    status: Annotated[str, typer.Option("--status", help="Only those in this state.")] = "",
-    host: Annotated[str, typer.Option("--host", help="Only those on this host.")] = "",
-    name: Annotated[str, typer.Option("--name", help="Only those of this name.")] = "",
-    limit: options.Limit = 100,
-    json: options.Json = False,
-    config: options.Config = None,
-) -> None:
-    """List every agent that should live, and where it is."""
-    found = with_agents(
-        options.read_settings(config),
-        lambda known: known.list(status=status, host=host, name=name, limit=limit),
-    )
+def list_all(json: options.Json = False, config: options.Config = None) -> None:
+    """List every agent that a live process has registered."""
+    found = _listed(options.read_settings(config))
     if json:
-        output.document(found)
+        output.document(found.agents)
     else:
-        output.table(_COLUMNS, [_row(each) for each in found], empty=_none(status, host, name))
-
-
-def _none(status: str, host: str, name: str) -> str:
-    """What a list without agents says: that there are none, or none like that."""
-    if not (status or host or name):
-        return "no agent lives"
-    called = f" of the name {name!r}" if name else ""
-    return f"no agent{called} is {status or 'there'}" + (f" on host {host!r}" if host else "")
+        output.table(_COLUMNS, [_row(agent) for agent in found.agents], empty=found.note)
+    if found.note and (json or found.agents):
+        output.note(found.note)
 
 
 @agents.command("show")
-def show(agent_id: AgentId, json: options.Json = False, config: options.Config = None) -> None:
-    """Show one agent: what it is, where it lives, and why it last ended."""
-    found = with_agents(options.read_settings(config), lambda known: known.get(agent_id))
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The agent's name.")],
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Show one agent: queues, limits, schemas and workers."""
+    from holdfast.agents.catalogue import find_agent
+
+    found = find_agent(_listed(options.read_settings(config)), name)
     output.document(found) if json else output.record(_fields(found))
 
 
-@agents.command("start")
-def start(
-    resident: Annotated[str, typer.Argument(metavar="RESIDENT", help="Its name in the hosts' app.")],
-    agent_id: AgentId,
-    value: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="JSON",
-            help="A JSON value; left out, it is what the agent of this id was made with, else null.",
-            show_default=False,
-        ),
-    ] = None,
-    needs: Annotated[
-        str | None,
-        typer.Option(
-            "--needs",
-            metavar="JSON",
-            help='What it asks of its host, like {"near": ["gpu"]}; left out, it stays.',
-        ),
-    ] = None,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", min=0, help="How many seconds a first host may take to come; 0 does not wait."
-        ),
-    ] = 15.0,
-    json: options.Json = False,
-    config: options.Config = None,
-) -> None:
-    """Have a resident live, or live again, on one of the hosts. JSON is what its class is made with."""
-    made_with, wanted = options.json_value("null" if value is None else value), _needs(needs or "{}")
-
-    async def work(known: Agents) -> AgentInfo:
-        there = await _known(known, resident, agent_id)
-        stored = there.input if there and value is None else made_with
-        needed = there.needs if there and needs is None else wanted
-        try:
-            return await _begun(known, lambda: known.start(resident, agent_id, stored, needs=needed), wait)
-        except HoldfastError:
-            if there and stored is not None:  # what could not be started is forgotten
-                output.note(f"{agent_id} is made with {compact(stored)}: give that when you start it again")
-            raise
-
-    _tell(with_agents(options.read_settings(config), work), json=json)
+def _moved(ctx: typer.Context) -> None:
+    """Name the command that residents have moved to."""
+    words = shlex.join([ctx.info_name or "", *ctx.args])
+    raise InputError(f"long-lived agents are residents now: use `holdfast residents {words}`")
 
 
-async def _known(known: Agents, resident: str, agent_id: str) -> AgentInfo | None:
-    """The agent of that id, if it is such a resident: one that crashed is started as it was."""
-    try:
-        there = await known.get(agent_id)
-    except NotFound:
-        return None
-    return there if there.name == resident else None
+for _verb in _MOVED:
+    agents.command(
+        _verb,
+        hidden=True,
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(_moved)
 
 
-@agents.command("move")
-def move(
-    agent_id: AgentId,
-    to: Annotated[str, typer.Option("--to", metavar="HOST", help="There, and not to the best host.")] = "",
-    json: options.Json = False,
-    config: options.Config = None,
-) -> None:
-    """Have an agent live on another host. It stops, then starts; where it was, if there is no other."""
-    _tell(with_agents(options.read_settings(config), lambda known: known.move(agent_id, to=to)), json=json)
+def _listed(settings: Settings) -> AgentListing:
+    from holdfast.agents.catalogue import list_agents
+
+    async def work(station: Station) -> AgentListing:
+        return await list_agents(station.redis, station.members())
+
+    return at_station(settings, work)
 
 
-@agents.command("stop")
-def stop(agent_id: AgentId, json: options.Json = False, config: options.Config = None) -> None:
-    """Have an agent live no more; its mailbox and its state stay."""
-    with_agents(options.read_settings(config), lambda known: known.stop(agent_id))
-    output.document({"id": agent_id, "stopped": True}) if json else output.line(f"{agent_id} has stopped")
+def _row(agent: AgentInfo) -> tuple[str, ...]:
+    return agent.name, ",".join(agent.queues), str(agent.workers), agent.description
 
 
-@agents.command("send")
-def send(
-    agent_id: AgentId,
-    value: Message = "null",
-    wait: Annotated[
-        float, typer.Option("--wait", min=0, help="Wait so many seconds for the reply; 0 does not wait.")
-    ] = 0.0,
-    json: options.Json = False,
-    config: options.Config = None,
-) -> None:
-    """Put a message into a mailbox, and wait for its reply if wanted."""
-    if wait:
-        ask(agent_id, value, wait, config=config)
-        return
-    message = options.json_value(value)
-    sent = with_agents(options.read_settings(config), lambda known: known.send(agent_id, message))
-    if json:
-        output.document({"id": agent_id, "run_id": sent.run_id, "queue": sent.queue})
-    else:
-        output.line(f"message {sent.run_id} is in the mailbox of {agent_id}: {_look(sent)}")
-
-
-@agents.command("ask")
-def ask(
-    agent_id: AgentId,
-    value: Message = "null",
-    wait: Annotated[float, typer.Option("--wait", min=0.001, help="How many seconds at most.")] = 30.0,
-    json: options.Json = False,
-    config: options.Config = None,
-) -> None:
-    """Send a resident a message and print its reply, which is JSON."""
-    del json  # the reply is JSON in any case; with it, what is wrong is too
-    message = options.json_value(value)
-    settings = options.read_settings(config)
-    output.document(with_agents(settings, lambda known: _answer(known, agent_id, message, wait)))
-
-
-async def _answer(known: Agents, agent_id: str, message: Any, wait: float) -> Any:
-    """What ``ask`` returns; where there is no reply, say how to look at the message."""
-    from holdfast.hosts.residents import require_alive
-
-    there = await known.get(agent_id)
-    require_alive(there.status, there.error, agent_id)
-    sent = await known.send(agent_id, message)
-    try:
-        return await sent.result(wait)
-    except (ResultTimeout, RunError):
-        output.note(f"no reply to message {sent.run_id}: {_look(sent)}")
-        raise
-
-
-def _look(sent: RunHandle) -> str:
-    """The command that shows a message; no mailbox is among the queues that are looked in unasked."""
-    return f"`holdfast runs show {sent.run_id} --queue {shlex.quote(sent.queue)}` shows it"
-
-
-def with_agents(settings: Settings, work: Callable[[Agents], Awaitable[T]]) -> T:
-    """Do something with the agents of the Redis that is configured, or of this directory's server."""
-    from holdfast.client.client import Client
-    from holdfast.redis.nearby import nearby
-    from holdfast.services.signals import run_until_interrupted
-
-    near = msgspec.structs.replace(settings, redis=nearby(settings.redis))
-
-    async def use() -> T:
-        async with Client(near.redis.url, settings=near) as client:
-            return await work(client.agents)
-
-    return run_until_interrupted(use())
-
-
-async def _begun(known: Agents, begin: Callable[[], Awaitable[AgentInfo]], seconds: float) -> AgentInfo:
-    """Begin, once there is a host: the one of `holdfast dev` is ready some seconds after its first lines."""
-    had_hosts = bool(await known.hosts())
-    try:
-        return await begin()
-    except NoHost:
-        # Hosts that were there have said why they don't take it: that is no matter of waiting.
-        if had_hosts or not await _first_host(known, seconds):
-            raise
-    return await begin()
-
-
-async def _first_host(known: Agents, seconds: float) -> bool:
-    """Wait for any host; False if none comes in time."""
-    import asyncio
-
-    if not seconds:
-        return False
-    output.note(f"waiting for a host, {seconds:g} s at most")
-    deadline = time.monotonic() + seconds
-    while not await known.hosts():
-        if time.monotonic() >= deadline:
-            return False
-        await asyncio.sleep(_LOOK_SECONDS)
-    return True
-
-
-def _needs(text: str) -> Needs:
-    from holdfast.hosts.agent import Needs
-
-    try:
-        return msgspec.convert(options.json_value(text), Needs)
-    except msgspec.ValidationError as exc:
-        raise InputError(f"--needs: {exc}") from exc
-
-
-def _tell(placed: AgentInfo, *, json: bool) -> None:
-    if json:
-        output.document(placed)
-    else:
-        output.line(f"{placed.id} lives on {placed.host} (process {placed.pid})")
-
-
-def _row(found: AgentInfo) -> tuple[str, ...]:
-    return (
-        found.id,
-        found.name,
-        found.status,
-        found.host,
-        str(found.pid or ""),
-        str(found.restarts),
-        ago(found.started_at),
-    )
-
-
-def _fields(found: AgentInfo) -> list[tuple[str, str]]:
+def _fields(agent: AgentInfo) -> list[tuple[str, str]]:
+    unnamed = agent.workers - len(agent.served_by)
+    names = ", ".join(agent.served_by) + (f" and {unnamed} more" if unnamed else "")
     return [
-        ("id", found.id),
-        ("name", found.name),
-        ("entry", found.entry),
-        ("tenant", found.tenant),
-        ("guild", found.guild_id),
-        ("input", "" if found.input is None else compact(found.input)),
-        ("state", found.status),
-        ("host", f"{found.host} ({found.address})" if found.host else ""),
-        ("process", str(found.pid or "")),
-        ("fence", str(found.fence)),
-        ("restarts", str(found.restarts)),
-        ("created", moment(found.created_at)),
-        ("started", moment(found.started_at)),
-        ("error", found.error),
+        ("name", agent.name),
+        ("description", agent.description),
+        ("queues", ", ".join(agent.queues)),
+        ("served by", names or "no live worker"),
+        ("isolation", agent.isolation),
+        ("timeout", "" if agent.timeout_seconds is None else f"{agent.timeout_seconds:g} s"),
+        ("attempts", str(agent.max_attempts or "")),
+        ("concurrency", str(agent.concurrency or "")),
+        ("input", _schema(agent.input_schema)),
+        ("result", _schema(agent.result_schema)),
     ]
+
+
+def _schema(schema: dict[str, object] | None) -> str:
+    return "" if schema is None else msgspec.json.format(msgspec.json.encode(schema), indent=2).decode()

@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cli import options, output
-from holdfast.cli.agents import with_agents
 from holdfast.cli.output import Column
+from holdfast.cli.residents import with_residents
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.wording import ago
 
 if TYPE_CHECKING:
     import typer
 
-    from holdfast.client.agents import HostInfo
+    from holdfast.client.residents import HostInfo
 
 hosts = options.group(COMMANDS["hosts"])
 
 _COLUMNS = (
     Column("NAME", free=True),
     Column("STATE"),
-    Column("AGENTS", number=True),
+    Column("RESIDENTS", number=True),
     Column("ADDRESS", free=True),
     Column("CPU", number=True),
     Column("MEMORY", number=True),
@@ -38,7 +38,7 @@ def add_to(root: typer.Typer) -> None:
 @hosts.command("list")
 def list_hosts(json: options.Json = False, config: options.Config = None) -> None:
     """List every live host and how full it is. CPU and memory are what nobody has asked for."""
-    found = with_agents(options.read_settings(config), lambda agents: agents.hosts())
+    found = with_residents(options.read_settings(config), lambda residents: residents.hosts())
     if json:
         output.document(found)
     else:

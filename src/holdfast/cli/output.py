@@ -45,7 +45,10 @@ _STYLES: Final[Mapping[str, str]] = {
 
 _TIMES: Final = frozenset({"at", "deadline", "last_start", "last_end"})
 _NOT_OURS: Final = frozenset(
-    {"input", "result", "data", "metadata", "logger_context", "fields", "spec", "schedule"}
+    {
+        *("input", "result", "data", "metadata", "logger_context", "fields", "spec", "schedule"),
+        *("input_schema", "result_schema"),
+    }
 )
 """What agents and users have written, which is printed as it is."""
 

@@ -1,174 +1,62 @@
-"""Long-lived agents as a client sees them: started, looked at, told something, moved and stopped."""
+"""Registered agents as a client sees them: what they are, what they take, and who serves them."""
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
-from holdfast.client.handle import RunHandle
-from holdfast.client.request import seconds_of
-from holdfast.errors import InputError
-from holdfast.hosts.agent import Needs, Status, checked
-from holdfast.hosts.residents import require_alive
+from holdfast.agents.catalogue import find_agent, list_agents
+from holdfast.redis.edge import answering
+from holdfast.redis.members import Members
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.client.line import Way
-    from holdfast.client.request import Duration
-
-_STATUSES = tuple(one.value for one in Status if one is not Status.STOPPED)
-
-
-class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent and where it is; times are epoch seconds, 0 where there is none."""
-
-    id: str
-    name: str
-    """For a resident, which one it is."""
-    entry: str
-    """``resident``, or what else its host runs."""
-    tenant: str
-    guild_id: str
-    status: str
-    """``placing``, ``starting``, ``running``, ``stopping`` or ``crashed``."""
-    host: str
-    address: str
-    """Where its host is called; over HTTP for operators only."""
-    pid: int
-    fence: int
-    restarts: int
-    error: str
-    """Why it last ended or did not start."""
-    created_at: float
-    started_at: float
-    input: Any = None
-    """What a resident's class was made with; lists over HTTP leave it and the needs out."""
-    needs: Needs = Needs()
-
-
-class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A live host, as it last described itself."""
-
-    name: str
-    address: str
-    state: str
-    agents: int
-    capacity: int
-    density: float
-    cpu: float
-    memory_mb: float
-    labels: list[str]
-    pid: int
-    since: float
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """Which agents a list is asked for; empty is any."""
-
-    status: str = ""
-    host: str = ""
-    name: str = ""
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """A message that is in a mailbox: a run of that queue."""
-
-    run_id: str
-    queue: str
-    fresh: bool = True
+    from holdfast.agents.catalogue import AgentInfo
+    from holdfast.config import Settings
+    from holdfast.redis.client import Redis
 
 
 class AgentLine(Protocol):
-    """What a way to the system can do with agents."""
+    """What a way to the system can do with registered agents."""
 
-    async def list(self, wanted: Wanted, limit: int) -> list[AgentInfo]:
-        """Read up to ``limit`` agents, oldest first."""
+    async def list(self) -> list[AgentInfo]:
+        """Read all of them, by name."""
         ...
 
-    async def get(self, agent_id: str) -> AgentInfo:
+    async def get(self, name: str) -> AgentInfo:
         """Read one."""
-        ...
-
-    async def start(self, agent_id: str, resident: str, made_with: Any, needs: Needs) -> AgentInfo:
-        """Have a resident live."""
-        ...
-
-    async def stop(self, agent_id: str) -> AgentInfo:
-        """Have one live no more; returns what it was."""
-        ...
-
-    async def move(self, agent_id: str, to: str) -> AgentInfo:
-        """Have one live elsewhere."""
-        ...
-
-    async def send(self, agent_id: str, message: Any, key: str) -> Sent:
-        """Put a message into a mailbox; the same key again is the same message."""
-        ...
-
-    async def hosts(self) -> list[HostInfo]:
-        """Read every live host."""
         ...
 
 
 class Agents:
-    """``client.agents``: the long-lived agents of the system."""
+    """``client.agents``: the agents that live processes have registered (residents: ``client.residents``)."""
 
-    def __init__(self, way: Callable[[], Way]) -> None:
-        self._way = way
+    def __init__(self, line: Callable[[], AgentLine]) -> None:
+        self._line = line
 
-    async def start(
-        self,
-        resident: str,
-        agent_id: str,
-        input: Any = None,  # noqa: A002 - it is called so everywhere else
-        *,
-        needs: Needs | None = None,
-    ) -> AgentInfo:
-        """Have a resident live; returns when it can receive. The same again is the same agent."""
-        return await self._line().start(checked(agent_id), resident, input, needs or Needs())
+    async def list(self) -> list[AgentInfo]:
+        """Read every registered agent, by name; none while no process that has one is alive."""
+        return await self._line().list()
 
-    async def stop(self, agent_id: str) -> AgentInfo:
-        """Have an agent live no more, and return what it was; its mailbox and state stay."""
-        return await self._line().stop(checked(agent_id))
+    async def get(self, name: str) -> AgentInfo:
+        """Read one agent; UnknownAgent if no live process has it."""
+        return await self._line().get(name)
 
-    async def move(self, agent_id: str, *, to: str = "") -> AgentInfo:
-        """Have an agent live on another host, the one that is named or the best one."""
-        return await self._line().move(checked(agent_id), to)
 
-    async def get(self, agent_id: str) -> AgentInfo:
-        """Read where an agent is."""
-        return await self._line().get(checked(agent_id))
+class RedisAgents:
+    """The registered agents of the processes on one Redis."""
 
-    async def send(self, agent_id: str, message: Any, *, idempotency_key: str = "") -> RunHandle:
-        """Put a message into a resident's mailbox; the handle's result is what ``receive`` returns."""
-        sent = await self._line().send(checked(agent_id), message, idempotency_key or uuid.uuid4().hex)
-        return RunHandle(sent.run_id, self._way().line(sent.queue), fresh=sent.fresh)
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        self._redis = redis
+        self._members = Members.of(settings)
+        self._url = settings.redis.url
 
-    async def ask(self, agent_id: str, message: Any, timeout: Duration | None = 30.0) -> Any:
-        """Send a message and wait for what ``receive`` returns; raises at once if the agent has crashed."""
-        patience = None if timeout is None else seconds_of("timeout", timeout)
-        known = await self.get(agent_id)
-        require_alive(known.status, known.error, agent_id)
-        return await (await self.send(agent_id, message)).result(patience)
+    async def list(self) -> list[AgentInfo]:
+        """Read all of them, by name."""
+        with answering(self._url):
+            return (await list_agents(self._redis, self._members)).agents
 
-    async def hosts(self) -> list[HostInfo]:
-        """Read every live host, by name."""
-        return await self._line().hosts()
-
-    async def list(
-        self, *, status: str = "", host: str = "", name: str = "", limit: int = 100
-    ) -> list[AgentInfo]:
-        """Read up to ``limit`` agents, oldest first: those in a status, on a host or of a name."""
-        if status and status not in _STATUSES:
-            raise InputError(
-                f"status must be one of {', '.join(_STATUSES)}, or empty for any, got {status[:200]!r}"
-            )
-        if limit < 1:
-            raise InputError(f"limit must be at least 1, got {limit}")
-        return await self._line().list(Wanted(status, host, name), limit)
-
-    def _line(self) -> AgentLine:
-        return self._way().agents()
+    async def get(self, name: str) -> AgentInfo:
+        """Read one."""
+        with answering(self._url):
+            return find_agent(await list_agents(self._redis, self._members), name)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.client.agents import Agents
     from holdfast.client.line import Line, Way
     from holdfast.client.request import SubmitOptions, SubmitRequest
+    from holdfast.client.residents import ClientResidents
     from holdfast.client.schedules import Schedules
     from holdfast.runs.run import Submission, Ticket
 
@@ -113,10 +114,17 @@ class Client:
 
     @property
     def agents(self) -> Agents:
-        """The long-lived agents: start, stop, move, list, get, send, ask, hosts."""
+        """The registered agents: list, get."""
         from holdfast.client.agents import Agents  # noqa: PLC0415 - most clients need none
 
-        return Agents(self._open)
+        return Agents(lambda: self._open().agents())
+
+    @property
+    def residents(self) -> ClientResidents:
+        """The long-lived agents: start, stop, move, list, get, send, ask, hosts."""
+        from holdfast.client.residents import ClientResidents  # noqa: PLC0415 - most clients need none
+
+        return ClientResidents(self._open)
 
     # -- runs that are there
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.client.agents import AgentLine
+    from holdfast.client.residents import ResidentLine
     from holdfast.client.schedules import ScheduleLine
     from holdfast.events.event import Event
     from holdfast.runs.run import Run, Submission, Ticket
@@ -76,5 +77,9 @@ class Way(Protocol):
         ...
 
     def agents(self) -> AgentLine:
-        """The long-lived agents."""
+        """The registered agents."""
+        ...
+
+    def residents(self) -> ResidentLine:
+        """The long-lived agents, which live on hosts."""
         ...

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
-    from holdfast.client.agentsredis import RedisAgents
+    from holdfast.client.agents import RedisAgents
+    from holdfast.client.residentsredis import RedisResidents
     from holdfast.client.schedulesredis import RedisSchedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
@@ -143,7 +144,7 @@ class RedisWay:
         self._reading, self._sending = connect(redis), connect(redis)
         self.breaker = Breaker(redis.breaker)
         self._lines: dict[str, RedisLine] = {}
-        self._agents: RedisAgents | None = None
+        self._residents: RedisResidents | None = None
         self._stack = contextlib.AsyncExitStack()
         self._archive = StoreDoor(settings.database)
         for opened in (self._reading, self._sending, self._archive):
@@ -179,12 +180,18 @@ class RedisWay:
         return RedisSchedules(self._reading, self._settings, self._archive.found)
 
     def agents(self) -> RedisAgents:
-        """The long-lived agents."""
-        from holdfast.client.agentsredis import RedisAgents  # noqa: PLC0415 - most clients need none
+        """The registered agents."""
+        from holdfast.client.agents import RedisAgents  # noqa: PLC0415 - most clients need none
 
-        if self._agents is None:
-            self._agents = RedisAgents(self._reading, self._settings, self.line, self._stack)
-        return self._agents
+        return RedisAgents(self._reading, self._settings)
+
+    def residents(self) -> RedisResidents:
+        """The long-lived agents, which live on hosts."""
+        from holdfast.client.residentsredis import RedisResidents  # noqa: PLC0415 - most clients need none
+
+        if self._residents is None:
+            self._residents = RedisResidents(self._reading, self._settings, self.line, self._stack)
+        return self._residents
 
     def _connect(self, name: str) -> RedisLine:
         settings, redis = self._settings, self._settings.redis

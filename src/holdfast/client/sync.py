@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from holdfast.client.agents import AgentInfo, Agents, HostInfo
+    from holdfast.agents.catalogue import AgentInfo
+    from holdfast.client.agents import Agents
     from holdfast.client.handle import RunHandle
     from holdfast.client.request import Duration, SubmitOptions, SubmitRequest
+    from holdfast.client.residents import ClientResidents, HostInfo, ResidentInfo
     from holdfast.client.schedules import ScheduleInfo, Schedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
@@ -228,45 +230,65 @@ class SyncAgents:
         self._agents = agents
         self._call = call
 
+    def get(self, name: str) -> AgentInfo:
+        """Read one agent; UnknownAgent if no live process has it."""
+        return self._call(self._agents.get(name))
+
+    def list(self) -> list[AgentInfo]:
+        """Read every registered agent, by name."""
+        return self._call(self._agents.list())
+
+
+class SyncResidents:
+    """``ClientResidents`` with blocking methods."""
+
+    __slots__ = ("_call", "_residents")
+
+    def __init__(self, residents: ClientResidents, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._residents = residents
+        self._call = call
+
     def start(
         self,
         resident: str,
-        agent_id: str,
+        resident_id: str,
         input: Any = None,  # noqa: A002 - as above
         *,
         needs: Needs | None = None,
-    ) -> AgentInfo:
+    ) -> ResidentInfo:
         """Have a resident live; returns when it can receive."""
-        return self._call(self._agents.start(resident, agent_id, input, needs=needs))
+        return self._call(self._residents.start(resident, resident_id, input, needs=needs))
 
-    def stop(self, agent_id: str) -> AgentInfo:
-        """Have an agent live no more, and return what it was."""
-        return self._call(self._agents.stop(agent_id))
+    def stop(self, resident_id: str) -> ResidentInfo:
+        """Have a resident live no more, and return what it was."""
+        return self._call(self._residents.stop(resident_id))
 
-    def move(self, agent_id: str, *, to: str = "") -> AgentInfo:
-        """Have an agent live on another host."""
-        return self._call(self._agents.move(agent_id, to=to))
+    def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:
+        """Have a resident live on another host."""
+        return self._call(self._residents.move(resident_id, to=to))
 
-    def get(self, agent_id: str) -> AgentInfo:
-        """Read where an agent is."""
-        return self._call(self._agents.get(agent_id))
+    def get(self, resident_id: str) -> ResidentInfo:
+        """Read where a resident is."""
+        return self._call(self._residents.get(resident_id))
 
-    def send(self, agent_id: str, message: Any, *, idempotency_key: str = "") -> SyncRunHandle:
+    def send(self, resident_id: str, message: Any, *, idempotency_key: str = "") -> SyncRunHandle:
         """Put a message into a resident's mailbox."""
-        sent = self._agents.send(agent_id, message, idempotency_key=idempotency_key)
+        sent = self._residents.send(resident_id, message, idempotency_key=idempotency_key)
         return SyncRunHandle(self._call(sent), self._call)
 
-    def ask(self, agent_id: str, message: Any, timeout: Duration | None = 30.0) -> Any:
+    def ask(self, resident_id: str, message: Any, timeout: Duration | None = 30.0) -> Any:
         """Send a message and wait for what ``receive`` returns."""
-        return self._call(self._agents.ask(agent_id, message, timeout))
+        return self._call(self._residents.ask(resident_id, message, timeout))
 
     def hosts(self) -> list[HostInfo]:
         """Read every live host, by name."""
-        return self._call(self._agents.hosts())
+        return self._call(self._residents.hosts())
 
-    def list(self, *, status: str = "", host: str = "", name: str = "", limit: int = 100) -> list[AgentInfo]:
-        """Read up to ``limit`` agents, oldest first."""
-        return self._call(self._agents.list(status=status, host=host, name=name, limit=limit))
+    def list(
+        self, *, status: str = "", host: str = "", name: str = "", limit: int = 100
+    ) -> list[ResidentInfo]:
+        """Read up to ``limit`` residents, oldest first."""
+        return self._call(self._residents.list(status=status, host=host, name=name, limit=limit))
 
 
 class SyncClient:
@@ -339,8 +361,13 @@ class SyncClient:
 
     @property
     def agents(self) -> SyncAgents:
-        """The long-lived agents: start, stop, move, list, get, send, ask, hosts."""
+        """The registered agents: list, get."""
         return SyncAgents(self._client.agents, self._call)
+
+    @property
+    def residents(self) -> SyncResidents:
+        """The long-lived agents: start, stop, move, list, get, send, ask, hosts."""
+        return SyncResidents(self._client.residents, self._call)
 
     def _sync(self, handle: RunHandle) -> SyncRunHandle:
         return SyncRunHandle(handle, self._call)

@@ -53,7 +53,7 @@ _HOUSE_KEYS: Final = frozenset(
     }
 )
 _HOUSE_FAMILIES: Final = (
-    *("member:", "pod:", "rollout:", "schedule:", "agent:", "agent_location:", "host_agents:"),
+    *("member:", "catalogue:", "pod:", "rollout:", "schedule:", "agent:", "agent_location:", "host_agents:"),
 )
 _TAG = re.compile(r"\{([^}]+)\}")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")

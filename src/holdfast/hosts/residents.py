@@ -81,17 +81,19 @@ def require_same(placed: Placed, wanted: Agent, shown: str) -> None:
 def require_resident(placed: Placed, shown: str) -> None:
     """Raise Conflict unless an agent can be sent messages."""
     if placed.agent.entry != ENTRY:
-        raise Conflict(f"the agent {shown!r} is no resident, so it has no mailbox here")
+        raise Conflict(
+            f"{shown!r} is not of `@app.resident` but of another framework, so it has no mailbox here"
+        )
     if not placed.wanted:
-        raise Conflict(f"the agent {shown!r} is being stopped")
+        raise Conflict(f"the resident {shown!r} is being stopped")
 
 
 def require_alive(status: str, error: str, shown: str) -> None:
     """Raise Conflict if nobody will answer: a crashed agent reads its mailbox when it is started again."""
     if status == Status.CRASHED:  # guard: crashed-resident-refuses
         raise Conflict(
-            f"the agent {shown!r} crashed, so nobody answers: start it again "
-            "(`holdfast agents start NAME ID`). "
+            f"the resident {shown!r} crashed, so nobody answers: start it again "
+            "(`holdfast residents start NAME ID`). "
             f"What was sent to it waits until then. It ended so: {error}"
         )
 
@@ -99,11 +101,13 @@ def require_alive(status: str, error: str, shown: str) -> None:
 async def require_movable(engine: Engine, placed: Placed, to: str) -> None:
     """Raise, while nothing has been stopped yet, if an agent can't go where it should."""
     if placed.agent.bound:
-        raise Conflict(f"the agent {placed.agent.agent_id!r} belongs to the program that started it")
+        raise Conflict(f"the resident {placed.agent.agent_id!r} belongs to the program that started it")
     if to and to not in {host.name for host in await engine.hosts()}:
         raise NotFound(f"there is no live host {to[:200]!r}: `holdfast hosts list` or GET /hosts shows them")
 
 
 def missing(shown: str) -> NotFound:
-    """The error for an agent that there is not."""
-    return NotFound(f"there is no agent {shown[:200]!r}: `holdfast agents list` or GET /agents shows them")
+    """The error for a resident that does not exist."""
+    return NotFound(
+        f"there is no resident {shown[:200]!r}: `holdfast residents list` or GET /residents shows them"
+    )

@@ -242,9 +242,18 @@ DATA_MODEL = (
         "member:<kind>:<name>",
         "hash",
         "three heartbeats",
-        "one live process: kind, name, host, pid, version, since; of workers and schedulers also capacity "
-        "and load, of hosts capacity and agents; of a worker in Kubernetes also namespace, pod, pod_uid, and "
+        "one live process: kind, name, host, pid, version, since; of those with an app agents (their names) "
+        "and catalogue (the digest of their descriptions); of workers and schedulers also capacity and load, "
+        "of hosts capacity and agents; of a worker in Kubernetes also namespace, pod, pod_uid, and "
         "held_seconds: for how long, all together, it has held its runs",
+    ),
+    KeyDoc(
+        "catalogue:<digest>",
+        "string",
+        "three heartbeats",
+        "the agents of an app (JSON): name, description, input_schema, result_schema, isolation, "
+        "timeout_seconds, max_attempts, concurrency; written when a process starts, then only its ttl is "
+        "renewed; 256 KiB at most",
     ),
     KeyDoc(
         "pod:<kind>:<name>",

@@ -184,6 +184,11 @@ def member_key(kind: str, name: str, *, prefix: str = "") -> str:
     return f"{prefix}member:{kind}:{name}"
 
 
+def catalogue_key(digest: str, *, prefix: str = "") -> str:
+    """The agents of one app, by the digest of what is written there: processes of the same app share it."""
+    return f"{prefix}catalogue:{digest}"
+
+
 def members_key(*, prefix: str = "") -> str:
     """The index of member records, by expiry."""
     return f"{prefix}members"

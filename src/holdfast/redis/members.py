@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.redis.command import command, commands
-from holdfast.redis.keys import member_key, members_key, pod_key
+from holdfast.redis.keys import catalogue_key, member_key, members_key, pod_key
 from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Self
 
     from holdfast.config import Settings
@@ -123,6 +123,18 @@ class Members:
             records = zip(names, await commands(redis, reads), strict=True)
             found += [_member(*each, fields) for each, fields in records if fields]
         return sorted(found, key=lambda member: (member.kind, member.name))
+
+    async def keep_catalogue(self, redis: Redis, digest: str, data: bytes) -> None:
+        """Keep a catalogue of agents for as long as a record; it is sent only if Redis does not have it."""
+        key = catalogue_key(digest, prefix=self._prefix)
+        if not await command(redis, "PEXPIRE", key, self._ttl_ms):
+            await command(redis, "SET", key, data, "PX", self._ttl_ms)
+
+    async def catalogues(self, redis: Redis, digests: Collection[str]) -> dict[str, bytes]:
+        """The catalogues of these digests that are there, by digest."""
+        reads = [("GET", catalogue_key(digest, prefix=self._prefix)) for digest in digests]
+        found: list[bytes | None] = await commands(redis, reads) if reads else []
+        return {digest: data for digest, data in zip(digests, found, strict=True) if data is not None}
 
     async def serving(self, redis: Redis) -> Counter[str]:
         """How many live workers serve each queue: ghosts are among a group's consumers, but not here."""

@@ -37,6 +37,7 @@ from holdfast.redis.members import Member, Members
 from holdfast.redis.outages import redis_outages
 from holdfast.runs.feeds import Feeds
 from holdfast.scaling.depth import needs
+from holdfast.services.announcing import AnnouncedAgents
 from holdfast.services.connections import Connections
 from holdfast.services.enginedoor import EngineDoor
 from holdfast.services.janitor import Janitor
@@ -97,6 +98,7 @@ class ApiProcess:
         self._hurry = asyncio.Event()
         self._since = time.time()
         self._members = Members.of(settings)
+        self._agents = AnnouncedAgents(app, self._members)
         self._unserved = UnservedQueues(settings.api.unserved_seconds)
 
     def request_stop(self) -> None:
@@ -261,10 +263,12 @@ class ApiProcess:
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",
             "address": f"{self._settings.api.host}:{self.port}",
+            **self._agents.fields,
         }
         while True:
             with contextlib.suppress(*TROUBLE), self._outages:
                 await self._members.announce(connections.redis, Member("api", self.name, fields))
+                await self._agents.keep(connections.redis)
             await asyncio.sleep(self._members.heartbeat_seconds)
 
     async def _report_unserved(self, backend: Backend) -> None:

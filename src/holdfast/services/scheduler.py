@@ -37,6 +37,7 @@ from holdfast.schedules.shards import Shards
 from holdfast.schedules.targets import Targets
 from holdfast.schedules.troubles import counting_discarded, script_failed
 from holdfast.schedules.upkeep import Upkeep
+from holdfast.services.announcing import AnnouncedAgents
 from holdfast.services.connections import Connections
 from holdfast.services.isolation import isolation
 from holdfast.services.process import (
@@ -87,6 +88,7 @@ class SchedulerProcess:
         self._since = time.time()
         self._senders: dict[str, RunQueue] = {}
         self._members = Members.of(settings)
+        self._agents = AnnouncedAgents(app, self._members)
 
     def request_stop(self) -> None:
         """Begin the shutdown; asking again changes nothing."""
@@ -251,7 +253,7 @@ class SchedulerProcess:
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",
-            "agents": ",".join(sorted(self._app.agents)),
+            **self._agents.fields,
             "capacity": str(max(scheduler.permits.limit, 0)),
             "load": str(len(scheduler.running)),
             "state": self._state,
@@ -260,6 +262,7 @@ class SchedulerProcess:
         await self._members.announce(connections.redis, Member(_KIND, self.name, fields))
         # guard: members-told-of-change
         await self._notify_schedulers(connections, DRAINING if fields["state"] == "draining" else JOINED)
+        await self._agents.keep(connections.redis)
 
     @property
     def _state(self) -> str:

@@ -28,6 +28,7 @@ from holdfast.packages import version
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
 from holdfast.redis.members import Member, Members
 from holdfast.redis.outages import redis_outages
+from holdfast.services.announcing import AnnouncedAgents
 from holdfast.services.connections import Connections
 from holdfast.services.desk import Floor, Place, Ways
 from holdfast.services.isolation import isolation
@@ -92,6 +93,8 @@ class WorkerProcess:
         self._holding = Holding()
         self._idle = True
         self._own_name = OwnName(self._members.ttl_seconds)
+        mailbox = all(queue.private for queue in settings.worker_queues())
+        self._agents = AnnouncedAgents(app, self._members, described=not mailbox)
         self._desks: list[Desk] = []
 
     def running(self) -> list[str]:
@@ -234,7 +237,7 @@ class WorkerProcess:
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",
             "queues": ",".join(floor.names),
-            "agents": ",".join(sorted(self._app.agents)),
+            **self._agents.fields,
             "capacity": str(floor.slots),
             "load": str(load),
             "state": "draining" if self._stop.is_set() else "working" if load else "idle",
@@ -245,6 +248,7 @@ class WorkerProcess:
         if await self._members.announce(connections.redis, ourselves, again=again):
             self._own_name.keep(asked)
             self._idle = not load
+            await self._agents.keep(connections.redis)
         elif not self._own_name.lost:
             self._own_name.lost = True
             self._log.error("another worker has taken this name: leaving everything to it")

@@ -7,6 +7,7 @@ import math
 import threading
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from holdfast import (
@@ -26,6 +27,7 @@ from holdfast import (
     RunFailed,
     RunTimedOut,
     SyncClient,
+    UnknownAgent,
 )
 from holdfast.events import feed, hub
 from holdfast.runs.run import Run, Status
@@ -39,6 +41,20 @@ app = App("tests")
 @app.agent
 async def echo(value):
     return value
+
+
+class Ticket(msgspec.Struct):
+    id: int
+
+
+@app.agent(name="sorting/by-hand", timeout="1m")
+async def sort_by_hand(ticket: Ticket):
+    """Sort a ticket
+    by hand.
+
+    It takes a while.
+    """
+    return ticket.id
 
 
 @app.agent
@@ -71,6 +87,36 @@ async def ask(ctx: Context, questions):
 @pytest.fixture
 async def worker(system):
     return await system.worker(app)
+
+
+# -- the agents that there are
+
+
+async def test_registered_agents_are_listed_with_who_serves_them(client, worker, face):
+    found = await client.agents.list()
+    assert [agent.name for agent in found] == sorted(app.agents)
+    shown = await client.agents.get("sorting/by-hand")
+    assert shown == found[-2]
+    assert shown.description == "Sort a ticket by hand."
+    assert shown.input_schema is not None
+    assert shown.input_schema["properties"]["id"] == {"type": "integer"}
+    assert (shown.result_schema, shown.isolation, shown.timeout_seconds) == (None, "loop", 60.0)
+    assert (shown.queues, shown.served_by, shown.workers) == (["agent-queue"], [worker.process.name], 1)
+    assert await asyncio.to_thread(_listed_by_a_script, face) == (found, shown)
+
+
+def _listed_by_a_script(face):
+    with SyncClient(**face.here) as client:
+        return client.agents.list(), client.agents.get("sorting/by-hand")
+
+
+async def test_an_agent_that_nobody_has_is_unknown(client, system):
+    assert await client.agents.list() == []
+    with pytest.raises(UnknownAgent, match=r"'sort'.*no worker is alive"):
+        await client.agents.get("sort")
+    await system.worker(app)
+    with pytest.raises(UnknownAgent, match=r"'eccho': did you mean 'echo'\?.*holdfast residents show"):
+        await client.agents.get("eccho")
 
 
 # -- a run and its result
@@ -148,7 +194,7 @@ async def test_a_patience_that_is_no_duration_is_the_callers_mistake(client, sub
         with subtests.test(repr(patience)), pytest.raises(InputError, match="timeout"):
             await client.handle("a").result(timeout=patience)
         with subtests.test(f"ask {patience!r}"), pytest.raises(InputError, match="timeout"):
-            await client.agents.ask("a", 1, timeout=patience)
+            await client.residents.ask("a", 1, timeout=patience)
 
 
 async def test_cancelling_the_waiting_does_not_cancel_the_run(client):

@@ -49,11 +49,13 @@ ROUTES = [
     ("GET", "/relay/undelivered", "operate"),
     ("POST", "/relay/undelivered/redeliver", "operate"),
     ("GET", "/agents", "read"),
-    ("POST", "/agents", "operate"),
     ("GET", "/agents/agent-queue", "read"),
-    ("DELETE", "/agents/agent-queue", "operate"),
-    ("POST", "/agents/agent-queue/messages", "submit"),
-    ("POST", "/agents/agent-queue/move", "operate"),
+    ("GET", "/residents", "read"),
+    ("POST", "/residents", "operate"),
+    ("GET", "/residents/agent-queue", "read"),
+    ("DELETE", "/residents/agent-queue", "operate"),
+    ("POST", "/residents/agent-queue/messages", "submit"),
+    ("POST", "/residents/agent-queue/move", "operate"),
     ("GET", "/hosts", "read"),
     ("GET", "/hosts/agent-queue", "read"),
     ("GET", "/schedules", "read"),
@@ -80,7 +82,7 @@ async def test_every_route_asks_for_a_key_and_a_role(api):
     running = await api(keys=(*KEYS, key_line("s", "*", "submit"), key_line("o", "*", "operate")))
     described = (await running.client().get("/openapi.json")).json()["paths"]
     listed = {
-        (method.upper(), path.format(run_id="a", name="agent-queue", ref="a", agent_id="agent-queue"))
+        (method.upper(), path.format(run_id="a", name="agent-queue", ref="a", resident_id="agent-queue"))
         for path, methods in described.items()
         for method in methods
     }

@@ -32,6 +32,7 @@ from schemathesis.checks import (
 
 from holdfast.config import DatabaseSettings, RedisSettings
 from holdfast.redis.embedded import EmbeddedServer
+from holdfast.redis.members import Member, Members
 from tests.support.processes import forked
 from tests.support.runs.sample_runs import EACH, Seeds, seed
 from tests.support.runs.system import System
@@ -46,6 +47,7 @@ EXAMPLES = {GenerationMode.POSITIVE: 25, GenerationMode.NEGATIVE: 10}
 
 
 QUEUE = "described-queue"
+AGENT = "described-agent"
 HOST = "described-host"
 RESIDENTS = str(Path(__file__).parents[1] / "hosts" / "residents.py") + ":app"
 
@@ -74,6 +76,8 @@ def seeds(redis_url_of_module: str, place: Path) -> Seeds:
         redis = RedisSettings(url=redis_url_of_module)
         queue = {"name": QUEUE, "group": f"{QUEUE}-group", "slots": EACH}
         async with System(redis, ttl=30.0, database=database, **queue) as system:
+            worker = Member("worker", "described-worker", {"queues": QUEUE, "agents": AGENT})
+            await Members(prefix="", heartbeat_seconds=3600).announce(system.redis, worker)
             return await seed(system)
 
     return asyncio.run(sow())
@@ -182,7 +186,7 @@ def test_no_input_makes_the_api_fail(address, document, seeds, mode):
 
             @given(case=operation.as_strategy(generation_mode=mode), random=randoms(use_true_random=False))
             @settings(
-                max_examples=8 if operation.path.startswith("/agents") else EXAMPLES[mode],
+                max_examples=8 if operation.path.startswith("/residents") else EXAMPLES[mode],
                 deadline=None,
                 database=None,
                 derandomize=True,
@@ -209,8 +213,8 @@ def test_no_input_makes_the_api_fail(address, document, seeds, mode):
         assert reached["GET /runs/{run_id}/result"] >= {200, 202, 404}
         assert reached["GET /runs/{run_id}/events"] >= {200, 410}
         assert reached["POST /runs/{run_id}/retry"] >= {202, 409}
-        assert reached["POST /agents"] >= {201}
-        assert reached["POST /agents/{agent_id}/messages"] >= {202, 404}
+        assert reached["POST /residents"] >= {201}
+        assert reached["POST /residents/{resident_id}/messages"] >= {202, 404}
 
 
 class Known:
@@ -243,8 +247,10 @@ class Known:
                 parameters[name] = known(case, random)
         if case.path.startswith("/hosts") and "name" in parameters:
             parameters["name"] = HOST
-        if case.path.startswith("/agents"):
-            self._put_agent(case, parameters)
+        if case.path.startswith("/agents") and "name" in parameters:
+            parameters["name"] = AGENT
+        if case.path.startswith("/residents"):
+            self._put_resident(case, parameters)
         if "queue" in (case.query or {}):
             case.query["queue"] = random.choice([QUEUE, ""])
         if case.path in self._cursors and random.random() < 0.5:
@@ -253,27 +259,27 @@ class Known:
         if isinstance(case.body, dict) and "queue" in case.body:
             case.body["queue"] = QUEUE
 
-    def _put_agent(self, case, parameters) -> None:
-        if "agent_id" in parameters:
-            parameters["agent_id"] = self._agent(fresh=case.method == "DELETE")
+    def _put_resident(self, case, parameters) -> None:
+        if "resident_id" in parameters:
+            parameters["resident_id"] = self._resident(fresh=case.method == "DELETE")
         if case.method == "POST" and isinstance(case.body, dict):
-            if case.path == "/agents" and "resident" in case.body:
+            if case.path == "/residents" and "resident" in case.body:
                 case.body |= {"resident": "Clerk", "input": "hello", "needs": {}}
             if case.path.endswith("/move") and "host" in case.body:
                 case.body["host"] = HOST
 
-    def _agent(self, *, fresh: bool) -> str:
+    def _resident(self, *, fresh: bool) -> str:
         """A resident that lives; one of its own for who would stop it."""
         if self._clerk and not fresh:
             return self._clerk
         self._made += fresh
-        agent_id = f"described/{self._made if fresh else 'clerk'}"
-        wanted = {"id": agent_id, "resident": "Clerk"}
-        answer = self._session.post(f"{self._address}/agents", json=wanted, timeout=60)
+        resident_id = f"described/{self._made if fresh else 'clerk'}"
+        wanted = {"id": resident_id, "resident": "Clerk"}
+        answer = self._session.post(f"{self._address}/residents", json=wanted, timeout=60)
         assert answer.ok, answer.text
         if not fresh:
-            self._clerk = agent_id
-        return agent_id
+            self._clerk = resident_id
+        return resident_id
 
     def _run(self, case, random) -> str:
         fitting = self.FITTING.get(case.path.rpartition("/")[2], [])
@@ -290,7 +296,7 @@ def _hurry(case) -> None:
         case.query = {**(case.query or {}), "follow": "false"}
     if "wait" in (case.query or {}):
         case.query = {**case.query, "wait": "0.01"}
-    if case.path == "/agents" and isinstance(case.body, dict) and isinstance(case.body.get("needs"), dict):
+    if case.path == "/residents" and isinstance(case.body, dict) and isinstance(case.body.get("needs"), dict):
         case.body["needs"].pop("near", None)
 
 

@@ -11,6 +11,7 @@ app = App("cli-tests")
 
 @app.agent
 async def echo(ctx: Context, value):
+    """Repeat the value."""
     await ctx.emit("thinking", {"value": value})
     return value
 

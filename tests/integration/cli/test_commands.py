@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
 import time
 
 import pytest
@@ -406,6 +408,61 @@ def test_the_version_and_the_help_are_printed(cli):
     assert "Commands:" in bare.err
 
 
+def test_agents_are_listed_and_shown(cli, store):
+    assert cli("agents", "list").out.startswith("no agents are known, since no worker is alive")
+    empty = cli("agents", "list", "--json")
+    assert (empty.json, empty.code) == ([], 0)
+    assert "no worker is alive" in empty.err
+    entry = {
+        "name": "echo",
+        "description": "Repeat it.",
+        "input_schema": {"type": "object"},
+        "max_attempts": 2,
+    }
+    store.set("catalogue:d", json.dumps([entry]), px=60_000)
+    store.hset(
+        "member:worker:w", mapping={"queues": "q", "agents": "echo,sort", "catalogue": "d", "since": "1"}
+    )
+    store.zadd("members", {"worker:w": time.time() + 30})
+    listed = cli("agents", "list")
+    assert [line.split(maxsplit=3) for line in listed.out.splitlines()] == [
+        ["NAME", "QUEUES", "WORKERS", "DESCRIPTION"],
+        ["echo", "q", "1", "Repeat it."],
+        ["sort", "q", "1"],
+    ]
+    assert [agent["name"] for agent in cli("agents", "list", "--json").json] == ["echo", "sort"]
+    shown = cli("agents", "show", "echo").out
+    for line in (
+        r"description +Repeat it\.",
+        r"queues +q",
+        r"served by +w",
+        r"attempts +2",
+        r' +"type": "object"',
+    ):
+        assert re.search(f"^{line}$", shown, re.MULTILINE), shown
+    missing = cli("agents", "show", "eccho", "--json")
+    assert missing.code == 1
+    assert "did you mean 'echo'?" in json.loads(missing.err)["error"]
+    store.delete("member:worker:w", "members")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "start Clerk clerk-1 '{\"a b\": 1}' --wait 0",
+        "stop x",
+        "move x --to h",
+        "send x",
+        "ask x",
+        "start --help",
+    ],
+)
+def test_what_was_asked_of_residents_under_agents_is_answered_with_their_command(cli, words):
+    said = cli("agents", *shlex.split(words))
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"holdfast: long-lived agents are residents now: use `holdfast residents {words}`\n"
+
+
 @pytest.mark.parametrize(
     ("words", "usage"),
     [
@@ -417,7 +474,7 @@ def test_the_version_and_the_help_are_printed(cli):
         (["schedules", "list"], "schedules list [OPTIONS] [GLOB]"),
         (["schedules", "pause"], "schedules pause [OPTIONS] [NAME]..."),
         (["queues", "pause"], "queues pause [OPTIONS] [QUEUE]"),
-        (["agents", "start"], "agents start [OPTIONS] RESIDENT ID [JSON]"),
+        (["residents", "start"], "residents start [OPTIONS] RESIDENT ID [JSON]"),
         (["rollout", "set"], "rollout set [OPTIONS] NAME [PERCENT]"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -427,7 +484,20 @@ def test_a_usage_line_has_its_arguments_as_people_write_them(cli, words, usage):
 
 
 @pytest.mark.parametrize(
-    "noun", ["", "agents", "config", "dead", "hosts", "queues", "rollout", "runs", "schedules", "simulate"]
+    "noun",
+    [
+        "",
+        "agents",
+        "config",
+        "dead",
+        "hosts",
+        "queues",
+        "residents",
+        "rollout",
+        "runs",
+        "schedules",
+        "simulate",
+    ],
 )
 def test_no_sentence_of_a_list_of_commands_is_cut(cli, monkeypatch, noun):
     """Fails if one is too long for a terminal of 80 columns."""

@@ -1,4 +1,4 @@
-"""``holdfast host`` and ``holdfast agents``, as a person would use them."""
+"""``holdfast host`` and ``holdfast residents``, as a person would use them."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def test_a_host_that_can_start_no_agent_is_never_ready(redis, environ):
 
 
 def test_a_resident_from_its_start_to_its_end(host, environ):
-    assert holdfast(environ, "agents", "list").stdout == "no agent lives\n"
-    started = holdfast(environ, "agents", "start", "Clerk", "clerk-1", '"good day"')
+    assert holdfast(environ, "residents", "list").stdout == "no residents\n"
+    started = holdfast(environ, "residents", "start", "Clerk", "clerk-1", '"good day"')
     assert started.stdout.startswith("clerk-1 lives on here (process "), started.stderr
-    answered = holdfast(environ, "agents", "send", "clerk-1", '{"name": "Ada"}', "--wait", "60")
+    answered = holdfast(environ, "residents", "send", "clerk-1", '{"name": "Ada"}', "--wait", "60")
     assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
-    sent = holdfast(environ, "agents", "send", "clerk-1", '{"name": "Bob"}', "--json")
+    sent = holdfast(environ, "residents", "send", "clerk-1", '{"name": "Bob"}', "--json")
     assert json.loads(sent.stdout)["queue"] == "mailbox:clerk-1"
-    (row,) = json.loads(holdfast(environ, "agents", "list", "--name", "Clerk", "--json").stdout)
-    assert holdfast(environ, "agents", "list", "--status", "crashed").stdout == "no agent is crashed\n"
-    asked = holdfast(environ, "agents", "ask", "clerk-1", '{"name": "Cid"}', "--wait", "60")
+    (row,) = json.loads(holdfast(environ, "residents", "list", "--name", "Clerk", "--json").stdout)
+    assert holdfast(environ, "residents", "list", "--status", "crashed").stdout == "no resident is crashed\n"
+    asked = holdfast(environ, "residents", "ask", "clerk-1", '{"name": "Cid"}', "--wait", "60")
     assert json.loads(asked.stdout)["seen"] == 3, asked.stderr
-    shown = holdfast(environ, "agents", "show", "clerk-1").stdout
+    shown = holdfast(environ, "residents", "show", "clerk-1").stdout
     assert re.search(r"^host +here \(127.0.0.1:\d+\)$", shown, re.MULTILINE), shown
     for _ in range(20):  # told at once, but not before the caller is
         (host,) = json.loads(holdfast(environ, "hosts", "list", "--json").stdout)
@@ -80,39 +80,39 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
             break
     assert (host["name"], host["agents"], host["state"]) == ("here", 1, "ready")
     assert re.search(r"^here +ready +\d/100 ", holdfast(environ, "hosts", "list").stdout, re.MULTILINE)
-    moved = holdfast(environ, "agents", "move", "clerk-1", "--to", "here")
+    moved = holdfast(environ, "residents", "move", "clerk-1", "--to", "here")
     assert moved.stdout.startswith("clerk-1 lives on here (process "), moved.stderr
-    nowhere = holdfast(environ, "agents", "move", "clerk-1", "--to", "nowhere")
+    nowhere = holdfast(environ, "residents", "move", "clerk-1", "--to", "nowhere")
     assert (nowhere.returncode, "there is no live host 'nowhere'" in nowhere.stderr) == (1, True)
     assert (row["name"], row["status"], row["host"], row["restarts"]) == ("Clerk", "running", "here", 0)
-    assert holdfast(environ, "agents", "stop", "clerk-1").stdout == "clerk-1 has stopped\n"
-    again = holdfast(environ, "agents", "stop", "clerk-1")
-    assert (again.returncode, "there is no agent 'clerk-1'" in again.stderr) == (1, True)
+    assert holdfast(environ, "residents", "stop", "clerk-1").stdout == "clerk-1 has stopped\n"
+    again = holdfast(environ, "residents", "stop", "clerk-1")
+    assert (again.returncode, "there is no resident 'clerk-1'" in again.stderr) == (1, True)
 
 
 def test_a_resident_that_crashed_is_started_as_it_was_made(host, environ):
     needs = ("--needs", '{"labels": ["clerk"]}')
     begun = json.loads(
-        holdfast(environ, "agents", "start", "Clerk", "c", '"good day"', *needs, "--json").stdout
+        holdfast(environ, "residents", "start", "Clerk", "c", '"good day"', *needs, "--json").stdout
     )
     os.kill(begun["pid"], signal.SIGKILL)
     wait_until(
-        lambda: holdfast(environ, "agents", "list", "--status", "crashed").stdout,
+        lambda: holdfast(environ, "residents", "list", "--status", "crashed").stdout,
         lambda listed: "c " in listed,
         seconds=60,
     )
-    shown = holdfast(environ, "agents", "show", "c").stdout
+    shown = holdfast(environ, "residents", "show", "c").stdout
     assert re.search(r'^input +"good day"$', shown, re.MULTILINE), shown
-    again = json.loads(holdfast(environ, "agents", "start", "Clerk", "c", "--json").stdout)
+    again = json.loads(holdfast(environ, "residents", "start", "Clerk", "c", "--json").stdout)
     assert (again["input"], again["needs"]["labels"]) == ("good day", ["clerk"])
-    answered = holdfast(environ, "agents", "ask", "c", '{"name": "Ada"}', "--wait", "60")
+    answered = holdfast(environ, "residents", "ask", "c", '{"name": "Ada"}', "--wait", "60")
     assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
 
 
 def test_a_message_without_a_reply_is_shown_by_the_command_that_is_told(host, environ):
-    holdfast(environ, "agents", "start", "Clerk", "c")
-    sent = holdfast(environ, "agents", "send", "c", '{"name": "Ada"}').stdout
-    failed = holdfast(environ, "agents", "ask", "c", '{"fails": true}', "--wait", "0.001")
+    holdfast(environ, "residents", "start", "Clerk", "c")
+    sent = holdfast(environ, "residents", "send", "c", '{"name": "Ada"}').stdout
+    failed = holdfast(environ, "residents", "ask", "c", '{"fails": true}', "--wait", "0.001")
     assert failed.returncode == 1
     for said in (sent, failed.stderr):
         look = re.search(r"`holdfast (runs show \S+ --queue mailbox:c)` shows it$", said, re.MULTILINE)
@@ -122,7 +122,7 @@ def test_a_message_without_a_reply_is_shown_by_the_command_that_is_told(host, en
 
 
 def test_a_start_waits_for_the_first_host(redis, environ, tmp_path):
-    start = [sys.executable, "-m", "holdfast", "agents", "start", "Clerk", "early", "--wait", "80"]
+    start = [sys.executable, "-m", "holdfast", "residents", "start", "Clerk", "early", "--wait", "80"]
     with forked.Popen(start, env=environ, stdout=PIPE, stderr=PIPE, text=True) as starting:
         assert starting.stderr is not None
         assert starting.stderr.readline() == "holdfast: waiting for a host, 80 s at most\n"
@@ -137,31 +137,31 @@ def test_a_start_waits_for_the_first_host(redis, environ, tmp_path):
 
 def test_hosts_that_refuse_are_not_waited_for(host, environ):
     needs = ("--needs", '{"near": ["gpu"]}')
-    refused = holdfast(environ, "agents", "start", "Clerk", "x", *needs, "--wait", "80")
+    refused = holdfast(environ, "residents", "start", "Clerk", "x", *needs, "--wait", "80")
     assert (refused.returncode, "it is not labelled gpu" in refused.stderr) == (1, True), refused.stderr
     assert "waiting" not in refused.stderr
 
 
 def test_the_only_host_of_an_agent_that_moves_has_it_again(host, environ):
-    begun = holdfast(environ, "agents", "start", "Clerk", "clerk-1", "--json")
-    moved = holdfast(environ, "agents", "move", "clerk-1", "--json")
+    begun = holdfast(environ, "residents", "start", "Clerk", "clerk-1", "--json")
+    moved = holdfast(environ, "residents", "move", "clerk-1", "--json")
     before, after = json.loads(begun.stdout), json.loads(moved.stdout)
     assert before["host"] == after["host"] == "here"
     assert before["pid"] != after["pid"]
 
 
 def test_what_is_wrong_is_said(redis, environ):
-    alone = holdfast(environ, "agents", "start", "Clerk", "x", "--wait", "0")
+    alone = holdfast(environ, "residents", "start", "Clerk", "x", "--wait", "0")
     assert (alone.returncode, "there is no live host" in alone.stderr) == (1, True), alone.stderr
     assert "waiting" not in alone.stderr
-    patient = holdfast(environ, "agents", "start", "Clerk", "x", "--wait", "0.1")
+    patient = holdfast(environ, "residents", "start", "Clerk", "x", "--wait", "0.1")
     *_, waiting, refused = patient.stderr.splitlines()
     assert waiting == "holdfast: waiting for a host, 0.1 s at most"
     assert (patient.returncode, "there is no live host" in refused) == (1, True)
-    nobody = holdfast(environ, "agents", "send", "x", "{}")
-    assert "there is no agent 'x'" in nobody.stderr
-    assert "is not JSON" in holdfast(environ, "agents", "start", "Clerk", "x", "{").stderr
-    needs = holdfast(environ, "agents", "start", "Clerk", "x", "--needs", '{"gpu": 1}')
+    nobody = holdfast(environ, "residents", "send", "x", "{}")
+    assert "there is no resident 'x'" in nobody.stderr
+    assert "is not JSON" in holdfast(environ, "residents", "start", "Clerk", "x", "{").stderr
+    needs = holdfast(environ, "residents", "start", "Clerk", "x", "--needs", '{"gpu": 1}')
     assert (needs.returncode, "--needs: Object contains unknown field `gpu`" in needs.stderr) == (2, True)
     assert holdfast(environ, "hosts", "list").stdout == "no host is alive\n"
     wrong = holdfast(environ, "host", "--app", "nothing.py:app")

@@ -224,12 +224,12 @@ async def test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_
         async with Residents(cluster.settings) as residents, Client(settings=cluster.settings) as client:
             placed = await residents.start("Clerk", "clerk")
             os.kill(placed.pid, signal.SIGKILL)
-            await until(lambda: client.agents.get("clerk"), lambda found: found.status == "crashed")
+            await until(lambda: client.residents.get("clerk"), lambda found: found.status == "crashed")
             async with asyncio.timeout(30):  # a tenth of the time that an answer is waited for
-                for ask in (residents.ask, client.agents.ask):
+                for ask in (residents.ask, client.residents.ask):
                     with pytest.raises(Conflict, match=r"'clerk' crashed.*was killed by SIGKILL"):
                         await ask("clerk", {"name": "Ada"}, 300)
-            sent = await client.agents.send("clerk", {"name": "Bob"})
+            sent = await client.residents.send("clerk", {"name": "Bob"})
             await residents.start("Clerk", "clerk")
             answer = await sent.result(60)
             assert (answer["said"], answer["seen"]) == ("hello Bob", 1), "nobody was asked before"

@@ -35,6 +35,19 @@ async def test_one_without_a_record_does_not_live_and_leaves_the_index_in_the_en
     assert await redis.execute_command("EXISTS", "members") == 0
 
 
+async def test_a_catalogue_is_sent_once_and_then_kept(redis: Redis, members: Members):
+    """Fails if every heartbeat sends it, or if one that Redis has lost stays lost."""
+    await members.keep_catalogue(redis, "digest", b"[1]")
+    await redis.execute_command("SET", "catalogue:digest", "there", "PX", 5_000)
+    await members.keep_catalogue(redis, "digest", b"[2]")
+    assert await members.catalogues(redis, ["digest", "other"]) == {"digest": b"there"}
+    assert 5_000 < await redis.execute_command("PTTL", "catalogue:digest") <= 30_000
+    await redis.execute_command("DEL", "catalogue:digest")
+    await members.keep_catalogue(redis, "digest", b"[3]")
+    assert await members.catalogues(redis, ["digest"]) == {"digest": b"[3]"}
+    assert 5_000 < await redis.execute_command("PTTL", "catalogue:digest") <= 30_000
+
+
 async def test_what_somebody_else_wrote_into_the_index_is_nobody(redis: Redis, members: Members):
     await redis.execute_command("ZADD", "members", 9e9, "nonsense", 9e9, b"\xff:\xff", 9e9, "")
     await members.announce(redis, Member("worker", "a", {}))

@@ -10,8 +10,10 @@ import pytest
 from redis.asyncio import Redis
 
 from holdfast.agents.app import App
+from holdfast.agents.catalogue import list_agents
 from holdfast.config import RedisSettings
 from holdfast.errors import ConfigError
+from holdfast.redis.members import Members
 from holdfast.runs.run import Status
 from tests.support.runs.manual_worker import expiry_without_retention, retention_of
 from tests.support.runs.system import System
@@ -63,6 +65,27 @@ async def test_a_user_that_may_not_register_the_store_is_told_which_right_it_lac
         with pytest.raises(ConfigError, match="`~registered-store` in its ACL"):
             await system.worker(App("test"))
         system.workers.clear()
+        await root.execute_command("ACL", "SETUSER", "holdfast", "allkeys", "+@all")
+
+
+async def test_a_user_that_may_not_write_catalogues_has_its_agents_listed_by_name(start_valkey):
+    server = start_valkey(append_only=False)
+    root = Redis.from_url(server.tcp_url)
+    await root.execute_command(*(word for word in rights() if word != "~catalogue:*"))
+    url = server.tcp_url.replace("127", "holdfast:secret@127", 1)
+    app = App("test")
+
+    @app.agent
+    async def echo(value):
+        """Repeat it."""
+        return value
+
+    async with root, System(RedisSettings(url=url)) as system:
+        await system.worker(app)
+        run_id = await system.submit("echo", 1)
+        assert (await system.ended(run_id)).status is Status.SUCCEEDED
+        (found,) = (await list_agents(root, Members.of(system.settings))).agents
+        assert (found.name, found.description, found.workers) == ("echo", "", 1)
         await root.execute_command("ACL", "SETUSER", "holdfast", "allkeys", "+@all")
 
 

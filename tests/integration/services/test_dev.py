@@ -101,11 +101,11 @@ async def test_residents_have_a_host_from_the_change_that_brings_them(start_dev:
     (short_dir / "desk.py").write_text(version("Dear ") + clerk)
     dev.says("host ready")
     async with Client(settings=dev.settings()) as client:
-        await client.agents.start("Clerk", "front")
-        assert await client.agents.ask("front", "Ada", 60) == "Dear Ada"
+        await client.residents.start("Clerk", "front")
+        assert await client.residents.ask("front", "Ada", 60) == "Dear Ada"
         (short_dir / "desk.py").write_text(version("Good day, ") + clerk)
         dev.says("host ready", 2)
-        assert await client.agents.ask("front", "Ada", 60) == "Good day, Ada"
+        assert await client.residents.ask("front", "Ada", 60) == "Good day, Ada"
     os.kill(dev.process.pid, signal.SIGTERM)
     assert dev.exited() == 0
 

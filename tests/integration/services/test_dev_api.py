@@ -63,7 +63,7 @@ def test_with_residents_only_nothing_is_offered_that_could_be_submitted(start_de
     assert dev.api
     words = [line.partition("│")[2].split()[:1] for line in dev.lines[:5]]
     assert words == [["Redis"], ["resident"], ["api"], ["reload"], ["stop"]], dev.text
-    assert f"resident Clerk: holdfast agents start Clerk ID (in {short_dir.resolve()}, or with" in dev.text
+    assert f"resident Clerk: holdfast residents start Clerk ID (in {short_dir.resolve()}, or with" in dev.text
 
 
 def test_the_api_is_janitor_and_relay_too_and_all_share_one_database(start_dev: StartDev, short_dir: Path):

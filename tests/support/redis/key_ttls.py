@@ -11,7 +11,7 @@ from holdfast.runs.run import ENDED
 _SCHEDULES_TAG = re.compile(r"(?<=\w)\{[^{}]+\}")
 """A queue's tag comes first in a name; that of the schedules comes after the base, if there is one."""
 
-_FREE = {"<id>": r".+", "<key>": r".+", "<kind>": r"[a-z]+", "<name>": r".+"}
+_FREE = {"<id>": r".+", "<digest>": r"[0-9a-f]+", "<key>": r".+", "<kind>": r"[a-z]+", "<name>": r".+"}
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -1,95 +1,33 @@
-"""Agents over HTTP."""
+"""Registered agents over HTTP."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
 
-from holdfast.client.agents import AgentInfo, HostInfo, Sent
+from holdfast.agents.catalogue import AgentInfo, AgentListing
 from holdfast.client.overhttp.problems import read
-from holdfast.runs.message import encode_value
 
 if TYPE_CHECKING:
-    from holdfast.client.agents import Wanted
     from holdfast.client.overhttp.calls import Calls
-    from holdfast.hosts.agent import Needs
-
-_PAGE: Final = 200
-_START_SECONDS: Final = 90.0
-"""An agent may take its time to begin or to end, and the API says when it took too much."""
-
-
-class _Page(msgspec.Struct):
-    agents: list[AgentInfo]
-    cursor: str = ""
-
-
-class _Hosts(msgspec.Struct):
-    hosts: list[HostInfo]
-
 
 _info = msgspec.json.Decoder(AgentInfo)
-_page = msgspec.json.Decoder(_Page)
-_hosts = msgspec.json.Decoder(_Hosts)
-_sent = msgspec.json.Decoder(Sent)
+_listing = msgspec.json.Decoder(AgentListing)
 
 
 class HttpAgents:
-    """The agents that the API shows to this key."""
+    """The registered agents that the API shows to this key."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
-    async def list(self, wanted: Wanted, limit: int) -> list[AgentInfo]:
-        """Read up to ``limit`` agents, oldest first."""
-        found: list[AgentInfo] = []
-        cursor, more = "", True
-        while more and len(found) < limit:
-            asked = {**msgspec.structs.asdict(wanted), "cursor": cursor}
-            said = urlencode(
-                {"limit": min(limit - len(found), _PAGE)}
-                | {name: value for name, value in asked.items() if value}
-            )
-            page = read(self._calls.url, (await self._calls.call("GET", f"/agents?{said}")).body, _page)
-            found += page.agents
-            cursor, more = page.cursor, bool(page.cursor)
-        return found
+    async def list(self) -> list[AgentInfo]:
+        """Read all of them, by name."""
+        return read(self._calls.url, (await self._calls.call("GET", "/agents")).body, _listing).agents
 
-    async def get(self, agent_id: str) -> AgentInfo:
+    async def get(self, name: str) -> AgentInfo:
         """Read one."""
-        return read(self._calls.url, (await self._calls.call("GET", _path(agent_id))).body, _info)
-
-    async def start(self, agent_id: str, resident: str, made_with: Any, needs: Needs) -> AgentInfo:
-        """Have a resident live."""
-        asked = {"id": agent_id, "resident": resident, "input": made_with, "needs": needs}
-        body = encode_value(asked, "the input of a resident")
-        answer = await self._calls.call("POST", "/agents", body, wait_seconds=_START_SECONDS)
+        answer = await self._calls.call("GET", f"/agents/{quote(name, safe='')}")
         return read(self._calls.url, answer.body, _info)
-
-    async def stop(self, agent_id: str) -> AgentInfo:
-        """Have one live no more."""
-        answer = await self._calls.call("DELETE", _path(agent_id), wait_seconds=_START_SECONDS)
-        return read(self._calls.url, answer.body, _info)
-
-    async def move(self, agent_id: str, to: str) -> AgentInfo:
-        """Have one live elsewhere."""
-        # Asked twice, it might move twice: whether it was heard is not known when an answer is lost.
-        body, path = msgspec.json.encode({"host": to}), _path(agent_id, "move")
-        answer = await self._calls.call("POST", path, body, wait_seconds=_START_SECONDS, repeatable=False)
-        return read(self._calls.url, answer.body, _info)
-
-    async def send(self, agent_id: str, message: Any, key: str) -> Sent:
-        """Put a message into a mailbox."""
-        body = encode_value({"message": message}, f"the message to {agent_id}")
-        answer = await self._calls.call("POST", _path(agent_id, "messages"), body, key=key)
-        return read(self._calls.url, answer.body, _sent)
-
-    async def hosts(self) -> list[HostInfo]:
-        """Read every live host."""
-        return read(self._calls.url, (await self._calls.call("GET", "/hosts")).body, _hosts).hosts
-
-
-def _path(agent_id: str, verb: str = "") -> str:
-    return f"/agents/{quote(agent_id, safe='')}{f'/{verb}' if verb else ''}"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.client.overhttp.agents import HttpAgents
+    from holdfast.client.overhttp.residents import HttpResidents
     from holdfast.client.overhttp.schedules import HttpSchedules
     from holdfast.config import ClientSettings
     from holdfast.events.event import Event
@@ -149,7 +150,13 @@ class HttpWay:
         return HttpSchedules(self._calls)
 
     def agents(self) -> HttpAgents:
-        """The long-lived agents that the API shows to this key."""
+        """The registered agents that the API shows to this key."""
         from holdfast.client.overhttp.agents import HttpAgents  # noqa: PLC0415 - most clients need none
 
         return HttpAgents(self._calls)
+
+    def residents(self) -> HttpResidents:
+        """The residents that the API shows to this key."""
+        from holdfast.client.overhttp.residents import HttpResidents  # noqa: PLC0415 - most clients need none
+
+        return HttpResidents(self._calls)

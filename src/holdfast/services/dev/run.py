@@ -292,7 +292,7 @@ class Dev:
         if runs:
             lines.append(f"agents   {', '.join(agents) or 'none yet: register one with @app.agent'}")
         if residents:
-            start = console.bold(f"holdfast agents start {residents[0]} ID")
+            start = console.bold(f"holdfast residents start {residents[0]} ID")
             lines.append(f"resident {', '.join(residents)}: {start}{'' if runs else here}")
         if runs:
             lines.append(f"submit   {console.bold(submit_line(first))}{here}")

@@ -1,4 +1,4 @@
-"""What goes in and out of ``/agents`` and ``/hosts``, as msgspec reads and writes it and OpenAPI tells."""
+"""What goes in and out of ``/residents`` and ``/hosts``, as msgspec reads and writes it and OpenAPI tells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta
 from holdfast.api.shapes import NAMED, ErrorView, Tenant, add_iso
 
 _UNBROKEN: Final = {"must": "be printable characters without blanks"}
-AgentId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^\S+$", extra=_UNBROKEN)]
+ResidentId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^\S+$", extra=_UNBROKEN)]
 Resident: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$", extra=NAMED)
 ]
@@ -27,31 +27,31 @@ Labels: TypeAlias = Annotated[tuple[Label, ...], Meta(max_length=100)]
 
 
 class NeedsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an agent asks of its host."""
+    """What a resident asks of its host."""
 
     cpu: Annotated[float, Meta(ge=0, le=100_000, description="Cores.")] = 0.0
     memory_mb: Annotated[float, Meta(ge=0, le=100_000_000)] = 0.0
     near: Annotated[Labels, Meta(description="Labels that its host must have.")] = ()
-    apart: Annotated[Labels, Meta(description="Labels of agents that its host must not hold yet.")] = ()
+    apart: Annotated[Labels, Meta(description="Labels of residents that its host must not hold yet.")] = ()
     labels: Annotated[Labels, Meta(description="Its own labels.")] = ()
 
 
-class AgentRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResidentRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Have a resident live."""
 
-    id: Annotated[AgentId, Meta(description="Its id; the same one again is the same agent.")]
+    id: Annotated[ResidentId, Meta(description="Its id; the same one again is the same resident.")]
     resident: Annotated[Resident, Meta(description="Its name in the app of the hosts.")]
     input: Annotated[Any, Meta(description="What its class is made with; null makes it without.")] = None
     needs: NeedsRequest = NeedsRequest()
     tenant: Annotated[Tenant | None, Meta(description="Forced to the key's own, if the key has one.")] = None
 
 
-class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that should live, and where it is; its host's address is told to operators only."""
+class ResidentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A resident that should live, and where it is; its host's address is told to operators only."""
 
     id: str
     name: str
-    """For a resident, which one it is."""
+    """The name of its class in the app."""
     entry: str
     tenant: str
     guild_id: str
@@ -82,18 +82,18 @@ class MailboxView(msgspec.Struct, frozen=True):
     dead: int
 
 
-class AgentView(AgentRow, frozen=True, kw_only=True):
-    """Everything known of an agent; only a resident has an input and a mailbox."""
+class ResidentView(ResidentRow, frozen=True, kw_only=True):
+    """Everything known of a resident; one of another framework has no input and no mailbox."""
 
     needs: NeedsRequest
     input: Any = None
     mailbox: MailboxView | None = None
 
 
-class AgentList(msgspec.Struct, frozen=True):
-    """A page of agents, oldest first; without a cursor that was all."""
+class ResidentList(msgspec.Struct, frozen=True):
+    """A page of residents, oldest first; without a cursor that was all."""
 
-    agents: list[AgentRow]
+    residents: list[ResidentRow]
     cursor: str = ""
 
 
@@ -108,7 +108,7 @@ class MessageRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message, which is a run of the mailbox: its result is the reply."""
 
-    agent_id: str
+    id: str
     run_id: str
     queue: str
     status: str
@@ -117,7 +117,7 @@ class MessageView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MoveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where an agent should go; without a host, to whichever is best."""
+    """Where a resident should go; without a host, to whichever is best."""
 
     host: Annotated[str, Meta(max_length=200, pattern="^[!-~]*$", extra=_UNBROKEN)] = ""
 
@@ -141,7 +141,7 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostDetail(HostView, frozen=True, kw_only=True):
-    """A host and the ids of the agents that run there."""
+    """A host and the ids of the residents that run there."""
 
     agent_ids: list[str]
 

@@ -1,4 +1,4 @@
-"""Agents over Redis: what starts, stops or moves one also calls its host, which needs gRPC."""
+"""Residents over Redis: what starts, stops or moves one also calls its host, which needs gRPC."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.client.agents import AgentInfo, HostInfo, Sent
 from holdfast.client.mail import letter
+from holdfast.client.residents import HostInfo, ResidentInfo, Sent
 from holdfast.hosts.directory import KIND, hosts_among
 from holdfast.hosts.engines import members_of, open_cluster, registry_of
 from holdfast.hosts.mailbox import mailbox_of
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AsyncExitStack
 
-    from holdfast.client.agents import Wanted
     from holdfast.client.line import Line
+    from holdfast.client.residents import Wanted
     from holdfast.config import Settings
     from holdfast.hosts.agent import Needs, Placed
     from holdfast.hosts.engine import Engine
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _PAGE = 200
 
 
-class RedisAgents:
-    """The agents of one registry."""
+class RedisResidents:
+    """The residents of one registry."""
 
     def __init__(
         self, redis: Redis, settings: Settings, line: Callable[[str], Line], stack: AsyncExitStack
@@ -50,9 +50,9 @@ class RedisAgents:
         self._registry = registry_of(settings, redis)
         self._opened: Engine | None = None
 
-    async def list(self, wanted: Wanted, limit: int) -> list[AgentInfo]:
-        """Read up to ``limit`` agents, oldest first."""
-        found: list[AgentInfo] = []
+    async def list(self, wanted: Wanted, limit: int) -> list[ResidentInfo]:
+        """Read up to ``limit`` residents, oldest first."""
+        found: list[ResidentInfo] = []
         since, after = 0, ""
         with answering(self._url):
             while len(found) < limit:
@@ -63,40 +63,40 @@ class RedisAgents:
                 since, after = round(page[-1].created_at * 1000), page[-1].agent.agent_id
         return found[:limit]
 
-    async def get(self, agent_id: str) -> AgentInfo:
+    async def get(self, resident_id: str) -> ResidentInfo:
         """Read one."""
-        return info_of(await self._find(agent_id))
+        return info_of(await self._find(resident_id))
 
-    async def start(self, agent_id: str, resident: str, made_with: Any, needs: Needs) -> AgentInfo:
+    async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentInfo:
         """Have a resident live; one that a tenant has started stays the tenant's."""
         with answering(self._url):
-            there = await self._registry.get(agent_id)
+            there = await self._registry.get(resident_id)
             tenant = there.agent.organization_id if there and there.wanted else ""
-            agent = resident_agent(agent_id, resident, made_with, needs=needs, tenant=tenant)
+            agent = resident_agent(resident_id, resident, made_with, needs=needs, tenant=tenant)
             placed = await self._engine().run(agent)
-        require_same(placed, agent, agent_id)
+        require_same(placed, agent, resident_id)
         return info_of(placed)
 
-    async def stop(self, agent_id: str) -> AgentInfo:
+    async def stop(self, resident_id: str) -> ResidentInfo:
         """Have one live no more."""
-        placed, engine = await self._find(agent_id), self._engine()
+        placed, engine = await self._find(resident_id), self._engine()
         with answering(self._url):
-            if not await engine.stop(agent_id):
-                raise missing(agent_id)
+            if not await engine.stop(resident_id):
+                raise missing(resident_id)
         return info_of(placed)
 
-    async def move(self, agent_id: str, to: str) -> AgentInfo:
+    async def move(self, resident_id: str, to: str) -> ResidentInfo:
         """Have one live elsewhere."""
-        placed, engine = await self._find(agent_id), self._engine()
+        placed, engine = await self._find(resident_id), self._engine()
         with answering(self._url):
             await require_movable(engine, placed, to)
-            return info_of(await engine.move(agent_id, to=to))
+            return info_of(await engine.move(resident_id, to=to))
 
-    async def send(self, agent_id: str, message: Any, key: str) -> Sent:
+    async def send(self, resident_id: str, message: Any, key: str) -> Sent:
         """Put a message into a mailbox."""
-        placed = await self._find(agent_id)
-        require_resident(placed, agent_id)
-        line = self._line(mailbox_of(agent_id))
+        placed = await self._find(resident_id)
+        require_resident(placed, resident_id)
+        line = self._line(mailbox_of(resident_id))
         ticket = await line.submit(letter(placed.agent, message, idempotency_key=key))
         return Sent(ticket.run_id, line.name, ticket.fresh)
 
@@ -106,25 +106,25 @@ class RedisAgents:
             members = await members_of(self._settings).all(self._redis, KIND)
         return [_host(member.fields, host) for member, host in hosts_among(members)]
 
-    async def _find(self, agent_id: str) -> Placed:
+    async def _find(self, resident_id: str) -> Placed:
         with answering(self._url):
-            placed = await self._registry.get(agent_id)
+            placed = await self._registry.get(resident_id)
         if placed is None or not (placed.wanted or placed.host):
-            raise missing(agent_id)
+            raise missing(resident_id)
         return placed
 
     def _engine(self) -> Engine:
         if self._opened is None:
-            with needs_extra("starting, stopping or moving agents", "hosts"):
+            with needs_extra("starting, stopping or moving residents", "hosts"):
                 self._opened = open_cluster(self._settings, self._redis)
             self._stack.push_async_callback(self._opened.close)
         return self._opened
 
 
-def info_of(placed: Placed) -> AgentInfo:
-    """An agent as a client sees it."""
+def info_of(placed: Placed) -> ResidentInfo:
+    """A resident as a client sees it."""
     agent = placed.agent
-    return AgentInfo(
+    return ResidentInfo(
         id=agent.agent_id,
         name=agent.name,
         entry=agent.entry,

@@ -1,4 +1,4 @@
-"""``client.agents``, over Redis and over HTTP: the same agents, words and errors."""
+"""``client.residents``, over Redis and over HTTP: the same residents, words and errors."""
 
 from __future__ import annotations
 
@@ -51,38 +51,38 @@ async def hosts(cluster: Cluster, tmp_path: Path, *names: str) -> None:
 async def test_a_resident_from_its_start_to_its_end(cluster, given, tmp_path):
     await hosts(cluster, tmp_path, "a", "b")
     async with Client(**given) as client:
-        agents = client.agents
-        made = await agents.start("Clerk", "front/clerk", "good day", needs=Needs(labels=("clerk",)))
+        residents = client.residents
+        made = await residents.start("Clerk", "front/clerk", "good day", needs=Needs(labels=("clerk",)))
         assert (made.id, made.name, made.status, made.entry) == (
             "front/clerk",
             "Clerk",
             "running",
             "resident",
         )
-        again = await agents.start("Clerk", "front/clerk", "good day", needs=Needs(labels=("clerk",)))
+        again = await residents.start("Clerk", "front/clerk", "good day", needs=Needs(labels=("clerk",)))
         assert again.pid == made.pid
         with pytest.raises(Conflict, match="is taken"):
-            await agents.start("Clerk", "front/clerk", "else")
-        assert (await agents.ask("front/clerk", {"name": "Ada"}, 60))["said"] == "good day Ada"
-        first = await agents.send("front/clerk", {"name": "Bob"}, idempotency_key="once")
-        second = await agents.send("front/clerk", {"name": "Bob"}, idempotency_key="once")
+            await residents.start("Clerk", "front/clerk", "else")
+        assert (await residents.ask("front/clerk", {"name": "Ada"}, 60))["said"] == "good day Ada"
+        first = await residents.send("front/clerk", {"name": "Bob"}, idempotency_key="once")
+        second = await residents.send("front/clerk", {"name": "Bob"}, idempotency_key="once")
         assert (await first.result(60), first.run_id) == (await second.result(60), second.run_id)
         assert first.queue == "mailbox:front.2Fclerk"
         with pytest.raises(RunFailed, match="no such form"):
-            await agents.ask("front/clerk", {"fails": True}, 60)
+            await residents.ask("front/clerk", {"fails": True}, 60)
         target = "a" if made.host == "b" else "b"
-        assert (await agents.move("front/clerk", to=target)).host == target
+        assert (await residents.move("front/clerk", to=target)).host == target
         with pytest.raises(NotFound, match="there is no live host 'nowhere'"):
-            await agents.move("front/clerk", to="nowhere")
-        assert (await agents.get("front/clerk")).host == target
-        assert (await agents.stop("front/clerk")).host == target
+            await residents.move("front/clerk", to="nowhere")
+        assert (await residents.get("front/clerk")).host == target
+        assert (await residents.stop("front/clerk")).host == target
         for call in (
-            agents.get("front/clerk"),
-            agents.stop("front/clerk"),
-            agents.move("front/clerk"),
-            agents.send("front/clerk", 1),
+            residents.get("front/clerk"),
+            residents.stop("front/clerk"),
+            residents.move("front/clerk"),
+            residents.send("front/clerk", 1),
         ):
-            with pytest.raises(NotFound, match="there is no agent 'front/clerk'"):
+            with pytest.raises(NotFound, match="there is no resident 'front/clerk'"):
                 await call
 
 
@@ -90,7 +90,7 @@ async def test_a_resident_that_a_tenant_has_started_stays_the_tenants(cluster, t
     await hosts(cluster, tmp_path, "a")
     await cluster.engine.run(resident_agent("clerk", "Clerk", "good day", tenant="acme"))
     async with Client(settings=cluster.settings) as client:
-        again = await client.agents.start("Clerk", "clerk", "good day")
+        again = await client.residents.start("Clerk", "clerk", "good day")
         assert (again.tenant, again.input) == ("acme", "good day")
 
 
@@ -98,51 +98,52 @@ async def test_agents_and_hosts_are_listed(cluster, given, tmp_path):
     await hosts(cluster, tmp_path, "a")
     await asyncio.gather(*(cluster.engine.run(agent(f"idle-{n}")) for n in range(5)))
     async with Client(**given) as client:
-        await client.agents.start("Clerk", "clerk")
-        found = await client.agents.list()
+        await client.residents.start("Clerk", "clerk")
+        found = await client.residents.list()
         assert (len(found), found[-1].id) == (6, "clerk")
-        assert [one.id for one in await client.agents.list(limit=2)] == [one.id for one in found[:2]]
-        assert [one.id for one in await client.agents.list(name="Clerk", host="a")] == ["clerk"]
-        assert await client.agents.list(status="crashed") == []
+        assert await client.agents.list() == []  # a resident's mailbox is read by a worker, of no agent
+        assert [one.id for one in await client.residents.list(limit=2)] == [one.id for one in found[:2]]
+        assert [one.id for one in await client.residents.list(name="Clerk", host="a")] == ["clerk"]
+        assert await client.residents.list(status="crashed") == []
         with pytest.raises(InputError, match=r"placing, starting, running, stopping, crashed.*'bogus'"):
-            await client.agents.list(status="bogus")
-        (host,) = await client.agents.hosts()
+            await client.residents.list(status="bogus")
+        (host,) = await client.residents.hosts()
         assert (host.name, host.state, host.capacity) == ("a", "ready", 100)
-        with pytest.raises(Conflict, match="no resident"):
-            await client.agents.send("idle-0", 1)
+        with pytest.raises(Conflict, match="another framework"):
+            await client.residents.send("idle-0", 1)
 
 
 async def test_what_can_not_be_done_is_said(cluster, given, tmp_path):
     async with Client(**given) as client:
         with pytest.raises(NoHost, match="there is no live host"):
-            await client.agents.start("Clerk", "clerk")
-        assert await client.agents.hosts() == []
+            await client.residents.start("Clerk", "clerk")
+        assert await client.residents.hosts() == []
         with pytest.raises(InputError, match="is no id of an agent"):
-            await client.agents.get("a b")
+            await client.residents.get("a b")
         with pytest.raises(InputError, match="JSON"):
-            await client.agents.start("Clerk", "clerk", object())
+            await client.residents.start("Clerk", "clerk", object())
         await hosts(cluster, tmp_path, "a")
         with pytest.raises(InputError, match="has no resident 'Clark'"):
-            await client.agents.start("Clark", "clerk")
+            await client.residents.start("Clark", "clerk")
 
 
 def test_scripts_have_the_same_words(redis, redis_settings):
     with SyncClient(settings=Settings(redis=redis_settings)) as client:
-        assert client.agents.list() == []
-        assert client.agents.hosts() == []
-        for call in (client.agents.get, client.agents.stop, client.agents.move):
-            with pytest.raises(NotFound, match="there is no agent 'x'"):
+        assert client.residents.list() == []
+        assert client.residents.hosts() == []
+        for call in (client.residents.get, client.residents.stop, client.residents.move):
+            with pytest.raises(NotFound, match="there is no resident 'x'"):
                 call("x")
-        for call in (client.agents.send, client.agents.ask):
+        for call in (client.residents.send, client.residents.ask):
             with pytest.raises(NotFound):
                 call("x", 1)
         with pytest.raises(NoHost):
-            client.agents.start("Clerk", "x")
+            client.residents.start("Clerk", "x")
 
 
 async def test_redis_away_is_said():
     away = Settings(redis=RedisSettings(url="redis://127.0.0.1:1"))
     async with Client(settings=away) as client:
-        for call in (client.agents.list(), client.agents.hosts(), client.agents.send("x", 1)):
+        for call in (client.residents.list(), client.residents.hosts(), client.residents.send("x", 1)):
             with pytest.raises(Refused, match="does not answer"):
                 await call

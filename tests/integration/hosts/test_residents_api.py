@@ -1,4 +1,4 @@
-"""``/agents`` and ``/hosts`` over real HTTP, with a real host behind them."""
+"""``/residents`` and ``/hosts`` over real HTTP, with a real host behind them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def hosts(cluster: Cluster, tmp_path: Path, *names: str) -> None:
 
 
 def path(agent_id: str, verb: str = "") -> str:
-    return f"/agents/{quote(agent_id, safe='')}{verb}"
+    return f"/residents/{quote(agent_id, safe='')}{verb}"
 
 
 async def say(client: httpx.AsyncClient, agent_id: str, message: Any, wait: float = 60, **more: Any) -> Any:
@@ -80,16 +80,16 @@ async def test_a_resident_from_its_start_to_its_end(cluster, api, tmp_path):
     await hosts(cluster, tmp_path, "a", "b")
     client = (await api()).client()
     wanted = {"id": "front/clerk", "resident": "Clerk", "input": "good day", "needs": {"labels": ["clerk"]}}
-    made = await client.post("/agents", json=wanted)
+    made = await client.post("/residents", json=wanted)
     assert made.status_code == 201, made.text
-    assert made.headers["location"] == "/agents/front%2Fclerk"
+    assert made.headers["location"] == "/residents/front%2Fclerk"
     first = made.json()
     assert (first["name"], first["status"], first["input"]) == ("Clerk", "running", "good day")
     assert (first["mailbox"]["queue"], first["needs"]["labels"]) == ("mailbox:front.2Fclerk", ["clerk"])
-    again = await client.post("/agents", json=wanted)
+    again = await client.post("/residents", json=wanted)
     assert (again.status_code, again.json()["pid"]) == (200, first["pid"])
     for other in ({"input": "else"}, {"resident": "sick"}, {"needs": {}}):
-        assert "is taken" in problem(await client.post("/agents", json={**wanted, **other}), 409)
+        assert "is taken" in problem(await client.post("/residents", json={**wanted, **other}), 409)
 
     told = await say(client, "front/clerk", {"name": "Ada"})
     assert (told["status"], told["result"]["said"], told["agent_id"]) == (
@@ -109,7 +109,7 @@ async def test_a_resident_from_its_start_to_its_end(cluster, api, tmp_path):
     assert [letter["run_id"] for letter in letters] == [failed["run_id"]]
     problem(await client.get(run), 404)  # without its queue, only configured ones are looked through
 
-    read = (await client.get("/agents/front/clerk")).json()
+    read = (await client.get("/residents/front/clerk")).json()
     assert (read["id"], read["mailbox"]["dead"]) == ("front/clerk", 1)
     target = "a" if first["host"] == "b" else "b"
     problem(await client.post(path("front/clerk", "/move"), json={"host": "nowhere"}), 404)
@@ -129,44 +129,46 @@ async def test_a_resident_from_its_start_to_its_end(cluster, api, tmp_path):
         ("POST", "/messages", {"message": 1}),
     ):
         answer = await client.request(method, path("front/clerk", verb), json=body)
-        assert "there is no agent 'front/clerk'" in problem(answer, 404)
+        assert "there is no resident 'front/clerk'" in problem(answer, 404)
 
 
 async def test_the_same_key_is_the_same_message(cluster, api, tmp_path):
     await hosts(cluster, tmp_path, "a")
     client = (await api()).client()
-    await client.post("/agents", json={"id": "clerk", "resident": "Clerk"})
+    await client.post("/residents", json={"id": "clerk", "resident": "Clerk"})
     key = {"headers": {"Idempotency-Key": "once"}}
     first = await say(client, "clerk", {"name": "Ada"}, **key)
     second = await say(client, "clerk", {"name": "Ada"}, wait=0, **key)
     assert first == second
     assert (await say(client, "clerk", {"name": "Bob"}))["result"]["seen"] == 2
-    problem(await client.post("/agents/clerk/messages", json={}, headers={"Idempotency-Key": "x" * 200}), 422)
+    problem(
+        await client.post("/residents/clerk/messages", json={}, headers={"Idempotency-Key": "x" * 200}), 422
+    )
 
 
 async def test_agents_are_listed_by_pages_and_by_what_they_are(cluster, api, tmp_path):
     await hosts(cluster, tmp_path, "a", "b")
     await asyncio.gather(*(cluster.engine.run(agent(f"idle-{n}")) for n in range(7)))
     client = (await api()).client()
-    await client.post("/agents", json={"id": "clerk", "resident": "Clerk"})
-    every = (await client.get("/agents")).json()
-    assert (len(every["agents"]), every["cursor"]) == (8, "")
+    await client.post("/residents", json={"id": "clerk", "resident": "Clerk"})
+    every = (await client.get("/residents")).json()
+    assert (len(every["residents"]), every["cursor"]) == (8, "")
     paged, cursor = list[str](), ""
     while True:
-        page = (await client.get("/agents", params={"limit": 3, "cursor": cursor})).json()
-        paged += [each["id"] for each in page["agents"]]
+        page = (await client.get("/residents", params={"limit": 3, "cursor": cursor})).json()
+        paged += [each["id"] for each in page["residents"]]
         cursor = page["cursor"]
         if not cursor:
             break
-    assert paged == [each["id"] for each in every["agents"]]
+    assert paged == [each["id"] for each in every["residents"]]
     assert paged[-1] == "clerk"  # oldest first
-    (clerk,) = (await client.get("/agents", params={"name": "Clerk"})).json()["agents"]
+    (clerk,) = (await client.get("/residents", params={"name": "Clerk"})).json()["residents"]
     assert (clerk["id"], clerk["entry"]) == ("clerk", "resident")
-    on = {name: (await client.get("/agents", params={"host": name})).json()["agents"] for name in "ab"}
+    on = {name: (await client.get("/residents", params={"host": name})).json()["residents"] for name in "ab"}
     assert len(on["a"]) + len(on["b"]) == 8
-    assert (await client.get("/agents", params={"status": "crashed"})).json()["agents"] == []
+    assert (await client.get("/residents", params={"status": "crashed"})).json()["residents"] == []
     for wrong in ({"cursor": "nonsense"}, {"status": "asleep"}, {"limit": 0}):
-        problem(await client.get("/agents", params=wrong), 422)
+        problem(await client.get("/residents", params=wrong), 422)
 
     found = (await client.get("/hosts")).json()["hosts"]
     assert [(host["name"], host["state"], host["capacity"]) for host in found] == [
@@ -177,9 +179,9 @@ async def test_agents_are_listed_by_pages_and_by_what_they_are(cluster, api, tmp
     assert one["agent_ids"] == sorted(each["id"] for each in on["a"])
     problem(await client.get("/hosts/c"), 404)
     # A plain agent has no mailbox, and its record says nothing of an input.
-    idle = (await client.get("/agents/idle-0")).json()
+    idle = (await client.get("/residents/idle-0")).json()
     assert (idle["mailbox"], idle["input"]) == (None, None)
-    assert "no resident" in problem(await client.post("/agents/idle-0/messages", json={}), 409)
+    assert "another framework" in problem(await client.post("/residents/idle-0/messages", json={}), 409)
 
 
 async def test_each_tenant_has_its_own_agents_and_each_role_goes_as_far_as_it_goes(cluster, api, tmp_path):
@@ -189,14 +191,16 @@ async def test_each_tenant_has_its_own_agents_and_each_role_goes_as_far_as_it_go
         running.client(name) for name in ("boss", "acme", "umbrella", "acme-reader", "acme-sender")
     )
     clerk = {"id": "clerk", "resident": "Clerk"}
-    mine = (await acme.post("/agents", json=clerk)).json()
+    mine = (await acme.post("/residents", json=clerk)).json()
     assert (mine["id"], mine["tenant"], mine["address"]) == ("clerk", "acme", "")
-    assert (await umbrella.post("/agents", json=clerk)).status_code == 201
-    assert (await boss.post("/agents", json={**clerk, "id": "spare", "tenant": "acme"})).status_code == 201
-    problem(await acme.post("/agents", json={**clerk, "id": "x", "tenant": "umbrella"}), 422)
+    assert (await umbrella.post("/residents", json=clerk)).status_code == 201
+    assert (await boss.post("/residents", json={**clerk, "id": "spare", "tenant": "acme"})).status_code == 201
+    problem(await acme.post("/residents", json={**clerk, "id": "x", "tenant": "umbrella"}), 422)
 
     async def ids(client: httpx.AsyncClient, **query: str) -> list[str]:
-        return sorted(each["id"] for each in (await client.get("/agents", params=query)).json()["agents"])
+        return sorted(
+            each["id"] for each in (await client.get("/residents", params=query)).json()["residents"]
+        )
 
     assert await ids(acme) == ["clerk", "spare"]
     assert await ids(umbrella) == ["clerk"]
@@ -222,16 +226,16 @@ async def test_each_tenant_has_its_own_agents_and_each_role_goes_as_far_as_it_go
             ("POST", "/messages", {}),
         ):
             answer = await umbrella.request(method, path(other, verb), json=body)
-            assert f"there is no agent {other!r}" in problem(answer, 404)
-    problem(await reader.post("/agents/clerk/messages", json={}), 403)
+            assert f"there is no resident {other!r}" in problem(answer, 404)
+    problem(await reader.post("/residents/clerk/messages", json={}), 403)
     for client in (reader, sender):
-        problem(await client.post("/agents", json=clerk), 403)
-        problem(await client.delete("/agents/clerk"), 403)
-        problem(await client.post("/agents/clerk/move"), 403)
-    problem(await acme.post("/agents/clerk/move", json={"host": "a"}), 403)
+        problem(await client.post("/residents", json=clerk), 403)
+        problem(await client.delete("/residents/clerk"), 403)
+        problem(await client.post("/residents/clerk/move"), 403)
+    problem(await acme.post("/residents/clerk/move", json={"host": "a"}), 403)
     problem(await acme.get("/hosts"), 403)
     problem(await acme.get("/hosts/a"), 403)
-    assert (await acme.delete("/agents/clerk")).status_code == 200
+    assert (await acme.delete("/residents/clerk")).status_code == 200
     assert await ids(umbrella) == ["clerk"]
 
 
@@ -239,30 +243,30 @@ async def test_what_can_not_be_done_is_said(cluster, api, tmp_path):
     running = await api(*KEYS)
     boss, acme = running.client("boss"), running.client("acme")
     clerk = {"id": "clerk", "resident": "Clerk"}
-    alone = await boss.post("/agents", json=clerk)
+    alone = await boss.post("/residents", json=clerk)
     assert "there is no live host" in problem(alone, 503)
     assert alone.headers["retry-after"]
-    assert "no host does this now" in problem(await acme.post("/agents", json=clerk), 503)
-    assert (await boss.get("/agents")).json()["agents"] == []
+    assert "no host does this now" in problem(await acme.post("/residents", json=clerk), 503)
+    assert (await boss.get("/residents")).json()["residents"] == []
     await hosts(cluster, tmp_path, "a")
     assert "has no resident 'Clark'" in problem(
-        await boss.post("/agents", json={**clerk, "resident": "Clark"}), 422
+        await boss.post("/residents", json={**clerk, "resident": "Clark"}), 422
     )
-    told = problem(await acme.post("/agents", json={**clerk, "input": {"x": 1}, "resident": "sick"}), 422)
+    told = problem(await acme.post("/residents", json={**clerk, "input": {"x": 1}, "resident": "sick"}), 422)
     assert "TypeError" in told
     assert 'File "' not in told  # a traceback is for operators
     for body in (b"", b"{", b"[]", b'{"id": "x"}', b'{"id": "a b", "resident": "Clerk"}', b"\xff"):
-        problem(await boss.post("/agents", content=body), 422)
-    assert "unknown field `nam`" in problem(await boss.post("/agents", json={**clerk, "nam": 1}), 422)
-    problem(await boss.post("/agents", json={**clerk, "needs": {"cpu": -1}}), 422)
-    await boss.post("/agents", json=clerk)
-    problem(await boss.post("/agents/clerk/messages", content=b"not JSON"), 422)
-    problem(await boss.post("/agents/clerk/messages", content=b"{}" + b" " * 3_000_000), 413)
-    problem(await boss.post("/agents/clerk/messages?wait=1000", json={}), 422)
-    problem(await boss.put("/agents/clerk", json={}), 405)
+        problem(await boss.post("/residents", content=body), 422)
+    assert "unknown field `nam`" in problem(await boss.post("/residents", json={**clerk, "nam": 1}), 422)
+    problem(await boss.post("/residents", json={**clerk, "needs": {"cpu": -1}}), 422)
+    await boss.post("/residents", json=clerk)
+    problem(await boss.post("/residents/clerk/messages", content=b"not JSON"), 422)
+    problem(await boss.post("/residents/clerk/messages", content=b"{}" + b" " * 3_000_000), 413)
+    problem(await boss.post("/residents/clerk/messages?wait=1000", json={}), 422)
+    problem(await boss.put("/residents/clerk", json={}), 405)
     # Its host is gone: messages wait, but it can't be asked to leave.
     cluster.children["a"].kill()
-    sent = await boss.post("/agents/clerk/messages?wait=0.1", json={"message": {"name": "x"}})
+    sent = await boss.post("/residents/clerk/messages?wait=0.1", json={"message": {"name": "x"}})
     assert sent.status_code == 202, sent.text
 
 
@@ -275,17 +279,17 @@ async def test_a_heartbeat_that_can_not_be_read_hides_no_host(cluster, api, redi
     assert [host["name"] for host in (await client.get("/hosts")).json()["hosts"]] == ["good"]
     problem(await client.get("/hosts/odd"), 404)
     async with Client(cluster.settings.redis.url, settings=cluster.settings) as own:
-        assert [host.name for host in await own.agents.hosts()] == ["good"]
+        assert [host.name for host in await own.residents.hosts()] == ["good"]
 
 
 async def test_redis_away_is_said(cluster, api):
     client = (await api(redis=RedisSettings(url="redis://127.0.0.1:1"))).client()
     for method, where, body in (
-        ("GET", "/agents", None),
-        ("GET", "/agents/x", None),
-        ("POST", "/agents", {"id": "x", "resident": "Clerk"}),
-        ("POST", "/agents/x/messages", {}),
-        ("DELETE", "/agents/x", None),
+        ("GET", "/residents", None),
+        ("GET", "/residents/x", None),
+        ("POST", "/residents", {"id": "x", "resident": "Clerk"}),
+        ("POST", "/residents/x/messages", {}),
+        ("DELETE", "/residents/x", None),
         ("GET", "/hosts", None),
         ("GET", "/hosts/x", None),
     ):
@@ -299,18 +303,18 @@ async def test_without_grpc_agents_are_looked_at_and_told_but_not_started(
 ):
     await hosts(cluster, tmp_path, "a")
     started = (await api()).client()
-    await started.post("/agents", json={"id": "clerk", "resident": "Clerk"})
+    await started.post("/residents", json={"id": "clerk", "resident": "Clerk"})
     for name in ("grpc", "grpc.aio", "holdfast.hosts.remote"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "grpc", None)
     client = (await api()).client()
-    assert (await client.get("/agents/clerk")).json()["status"] == "running"
+    assert (await client.get("/residents/clerk")).json()["status"] == "running"
     assert (await say(client, "clerk", {"name": "Ada"}))["result"]["seen"] == 1
     assert len((await client.get("/hosts")).json()["hosts"]) == 1
     for method, where, body in (
-        ("POST", "/agents", {"id": "x", "resident": "Clerk"}),
-        ("POST", "/agents/clerk/move", {}),
-        ("DELETE", "/agents/clerk", None),
+        ("POST", "/residents", {"id": "x", "resident": "Clerk"}),
+        ("POST", "/residents/clerk/move", {}),
+        ("DELETE", "/residents/clerk", None),
     ):
         assert "holdfast[hosts]" in problem(await client.request(method, where, json=body), 501)
 
@@ -319,10 +323,10 @@ async def test_without_grpc_agents_are_looked_at_and_told_but_not_started(
 async def test_every_id_has_a_path_of_its_own(cluster, api, tmp_path, agent_id):
     await hosts(cluster, tmp_path, "a")
     client = (await api()).client()
-    made = await client.post("/agents", json={"id": agent_id, "resident": "Clerk"})
+    made = await client.post("/residents", json={"id": agent_id, "resident": "Clerk"})
     assert made.status_code == 201, made.text
     assert (await client.get(made.headers["location"])).json()["id"] == agent_id
-    assert (await say(client, agent_id, {"name": "Ada"}))["agent_id"] == agent_id
+    assert (await say(client, agent_id, {"name": "Ada"}))["id"] == agent_id
     assert (await client.delete(path(agent_id))).status_code == 200
 
 
@@ -331,8 +335,8 @@ async def test_what_residents_count_and_use_is_among_their_hosts_metrics(cluster
     database = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite"), "MAX_ATTEMPTS": "2"}
     await cluster.start("a", app=APP, METRICS_PORT=str(port), **database)
     client = (await api()).client()
-    await client.post("/agents", json={"id": "clerk", "resident": "Clerk"})
-    problem(await client.post("/agents", json={"id": "x", "resident": "Clark"}), 422)
+    await client.post("/residents", json={"id": "clerk", "resident": "Clerk"})
+    problem(await client.post("/residents", json={"id": "x", "resident": "Clark"}), 422)
     await say(client, "clerk", {"name": "Ada"})
     await say(client, "clerk", {"fails": True})
     wanted = [
@@ -351,6 +355,6 @@ async def test_what_residents_count_and_use_is_among_their_hosts_metrics(cluster
             return (await scraper.get(f"http://127.0.0.1:{port}/metrics")).text
 
     await until(shown, lambda text: all(line in text for line in wanted), seconds=60)
-    await client.delete("/agents/clerk")  # what it was doing it tells before it ends, and its series end
+    await client.delete("/residents/clerk")  # what it was doing it tells before it ends, and its series end
     await until(shown, lambda found: 'agent_id="clerk"' not in found, seconds=60)
     assert 'holdfast_host_lookups_total{status="found"}' in (await client.get("/metrics")).text

@@ -1,0 +1,95 @@
+"""Residents over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from holdfast.client.overhttp.problems import read
+from holdfast.client.residents import HostInfo, ResidentInfo, Sent
+from holdfast.runs.message import encode_value
+
+if TYPE_CHECKING:
+    from holdfast.client.overhttp.calls import Calls
+    from holdfast.client.residents import Wanted
+    from holdfast.hosts.agent import Needs
+
+_PAGE: Final = 200
+_START_SECONDS: Final = 90.0
+"""A resident may take its time to begin or to end, and the API says when it took too much."""
+
+
+class _Page(msgspec.Struct):
+    residents: list[ResidentInfo]
+    cursor: str = ""
+
+
+class _Hosts(msgspec.Struct):
+    hosts: list[HostInfo]
+
+
+_info = msgspec.json.Decoder(ResidentInfo)
+_page = msgspec.json.Decoder(_Page)
+_hosts = msgspec.json.Decoder(_Hosts)
+_sent = msgspec.json.Decoder(Sent)
+
+
+class HttpResidents:
+    """The residents that the API shows to this key."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def list(self, wanted: Wanted, limit: int) -> list[ResidentInfo]:
+        """Read up to ``limit`` residents, oldest first."""
+        found: list[ResidentInfo] = []
+        cursor, more = "", True
+        while more and len(found) < limit:
+            asked = {**msgspec.structs.asdict(wanted), "cursor": cursor}
+            said = urlencode(
+                {"limit": min(limit - len(found), _PAGE)}
+                | {name: value for name, value in asked.items() if value}
+            )
+            page = read(self._calls.url, (await self._calls.call("GET", f"/residents?{said}")).body, _page)
+            found += page.residents
+            cursor, more = page.cursor, bool(page.cursor)
+        return found
+
+    async def get(self, resident_id: str) -> ResidentInfo:
+        """Read one."""
+        return read(self._calls.url, (await self._calls.call("GET", _path(resident_id))).body, _info)
+
+    async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentInfo:
+        """Have a resident live."""
+        asked = {"id": resident_id, "resident": resident, "input": made_with, "needs": needs}
+        body = encode_value(asked, "the input of a resident")
+        answer = await self._calls.call("POST", "/residents", body, wait_seconds=_START_SECONDS)
+        return read(self._calls.url, answer.body, _info)
+
+    async def stop(self, resident_id: str) -> ResidentInfo:
+        """Have one live no more."""
+        answer = await self._calls.call("DELETE", _path(resident_id), wait_seconds=_START_SECONDS)
+        return read(self._calls.url, answer.body, _info)
+
+    async def move(self, resident_id: str, to: str) -> ResidentInfo:
+        """Have one live elsewhere."""
+        # Asked twice, it might move twice: whether it was heard is not known when an answer is lost.
+        body, path = msgspec.json.encode({"host": to}), _path(resident_id, "move")
+        answer = await self._calls.call("POST", path, body, wait_seconds=_START_SECONDS, repeatable=False)
+        return read(self._calls.url, answer.body, _info)
+
+    async def send(self, resident_id: str, message: Any, key: str) -> Sent:
+        """Put a message into a mailbox."""
+        body = encode_value({"message": message}, f"the message to {resident_id}")
+        answer = await self._calls.call("POST", _path(resident_id, "messages"), body, key=key)
+        return read(self._calls.url, answer.body, _sent)
+
+    async def hosts(self) -> list[HostInfo]:
+        """Read every live host."""
+        return read(self._calls.url, (await self._calls.call("GET", "/hosts")).body, _hosts).hosts
+
+
+def _path(resident_id: str, verb: str = "") -> str:
+    return f"/residents/{quote(resident_id, safe='')}{f'/{verb}' if verb else ''}"

@@ -1,0 +1,174 @@
+"""Residents, which are long-lived agents, as a client sees them: start, read, message, move and stop them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from holdfast.client.handle import RunHandle
+from holdfast.client.request import seconds_of
+from holdfast.errors import InputError
+from holdfast.hosts.agent import Needs, Status, checked
+from holdfast.hosts.residents import require_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.client.line import Way
+    from holdfast.client.request import Duration
+
+_STATUSES = tuple(one.value for one in Status if one is not Status.STOPPED)
+
+
+class ResidentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One resident and where it is; times are epoch seconds, 0 where there is none."""
+
+    id: str
+    name: str
+    """For a resident, which one it is."""
+    entry: str
+    """``resident``, or what else its host runs."""
+    tenant: str
+    guild_id: str
+    status: str
+    """``placing``, ``starting``, ``running``, ``stopping`` or ``crashed``."""
+    host: str
+    address: str
+    """Where its host is called; over HTTP for operators only."""
+    pid: int
+    fence: int
+    restarts: int
+    error: str
+    """Why it last ended or did not start."""
+    created_at: float
+    started_at: float
+    input: Any = None
+    """What a resident's class was made with; lists over HTTP leave it and the needs out."""
+    needs: Needs = Needs()
+
+
+class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A live host, as it last described itself."""
+
+    name: str
+    address: str
+    state: str
+    agents: int
+    capacity: int
+    density: float
+    cpu: float
+    memory_mb: float
+    labels: list[str]
+    pid: int
+    since: float
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which residents a list is asked for; empty is any."""
+
+    status: str = ""
+    host: str = ""
+    name: str = ""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A message that is in a mailbox: a run of that queue."""
+
+    run_id: str
+    queue: str
+    fresh: bool = True
+
+
+class ResidentLine(Protocol):
+    """What a way to the system can do with residents."""
+
+    async def list(self, wanted: Wanted, limit: int) -> list[ResidentInfo]:
+        """Read up to ``limit`` residents, oldest first."""
+        ...
+
+    async def get(self, resident_id: str) -> ResidentInfo:
+        """Read one."""
+        ...
+
+    async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentInfo:
+        """Have a resident live."""
+        ...
+
+    async def stop(self, resident_id: str) -> ResidentInfo:
+        """Have one live no more; returns what it was."""
+        ...
+
+    async def move(self, resident_id: str, to: str) -> ResidentInfo:
+        """Have one live elsewhere."""
+        ...
+
+    async def send(self, resident_id: str, message: Any, key: str) -> Sent:
+        """Put a message into a mailbox; the same key again is the same message."""
+        ...
+
+    async def hosts(self) -> list[HostInfo]:
+        """Read every live host."""
+        ...
+
+
+class ClientResidents:
+    """``client.residents``: the long-lived agents of the system, which live on hosts."""
+
+    def __init__(self, way: Callable[[], Way]) -> None:
+        self._way = way
+
+    async def start(
+        self,
+        resident: str,
+        resident_id: str,
+        input: Any = None,  # noqa: A002 - it is called so everywhere else
+        *,
+        needs: Needs | None = None,
+    ) -> ResidentInfo:
+        """Have a resident live; returns when it can receive. The same again is the same resident."""
+        return await self._line().start(checked(resident_id), resident, input, needs or Needs())
+
+    async def stop(self, resident_id: str) -> ResidentInfo:
+        """Have a resident live no more, and return what it was; its mailbox and state stay."""
+        return await self._line().stop(checked(resident_id))
+
+    async def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:
+        """Have a resident live on another host, the one that is named or the best one."""
+        return await self._line().move(checked(resident_id), to)
+
+    async def get(self, resident_id: str) -> ResidentInfo:
+        """Read where a resident is."""
+        return await self._line().get(checked(resident_id))
+
+    async def send(self, resident_id: str, message: Any, *, idempotency_key: str = "") -> RunHandle:
+        """Put a message into a resident's mailbox; the handle's result is what ``receive`` returns."""
+        sent = await self._line().send(checked(resident_id), message, idempotency_key or uuid.uuid4().hex)
+        return RunHandle(sent.run_id, self._way().line(sent.queue), fresh=sent.fresh)
+
+    async def ask(self, resident_id: str, message: Any, timeout: Duration | None = 30.0) -> Any:
+        """Send a message and wait for what ``receive`` returns; raises at once if it has crashed."""
+        patience = None if timeout is None else seconds_of("timeout", timeout)
+        known = await self.get(resident_id)
+        require_alive(known.status, known.error, resident_id)
+        return await (await self.send(resident_id, message)).result(patience)
+
+    async def hosts(self) -> list[HostInfo]:
+        """Read every live host, by name."""
+        return await self._line().hosts()
+
+    async def list(
+        self, *, status: str = "", host: str = "", name: str = "", limit: int = 100
+    ) -> list[ResidentInfo]:
+        """Read up to ``limit`` residents, oldest first: those in a status, on a host or of a name."""
+        if status and status not in _STATUSES:
+            raise InputError(
+                f"status must be one of {', '.join(_STATUSES)}, or empty for any, got {status[:200]!r}"
+            )
+        if limit < 1:
+            raise InputError(f"limit must be at least 1, got {limit}")
+        return await self._line().list(Wanted(status, host, name), limit)
+
+    def _line(self) -> ResidentLine:
+        return self._way().residents()
