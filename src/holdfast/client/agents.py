@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.agents.catalogue import find_agent, list_agents
+from holdfast.agents.spec import require_name
+from holdfast.errors import AppError, InputError
 from holdfast.redis.edge import answering
 from holdfast.redis.members import Members
 
@@ -40,6 +42,10 @@ class Agents:
 
     async def get(self, name: str) -> AgentInfo:
         """Read one agent; UnknownAgent if no live process has it."""
+        try:
+            require_name(name, "the name")
+        except AppError as exc:
+            raise InputError(f"no agent can be called so: {exc}") from None
         return await self._line().get(name)
 
 

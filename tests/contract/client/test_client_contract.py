@@ -115,6 +115,9 @@ async def test_an_agent_that_nobody_has_is_unknown(client, system):
     with pytest.raises(UnknownAgent, match=r"'sort'.*no worker is alive"):
         await client.agents.get("sort")
     await system.worker(app)
+    for wrong in ("", "a b", "x" * 201, 7):
+        with pytest.raises(InputError, match="no agent can be called so"):
+            await client.agents.get(wrong)
     with pytest.raises(UnknownAgent, match=r"'eccho': did you mean 'echo'\?.*holdfast residents show"):
         await client.agents.get("eccho")
 

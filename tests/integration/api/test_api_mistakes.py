@@ -15,6 +15,7 @@ CLIENT = "tests/contract/client/test_client_contract.py"
 HUB = "tests/integration/events/test_hub.py"
 
 U = "tests/unit/test_api_unserved.py"
+AGENTS = "tests/integration/api/test_agents.py"
 
 UNSERVED = [
     Mistake(
@@ -346,6 +347,11 @@ WHO_CALLS = [
         "a tenant sees and delivers the undelivered events of another",
         replaced("undelivered-of-tenant", "not tenant or event.tenant == tenant", "True"),
         f"{A}::test_undelivered_events_belong_to_their_tenant",
+    ),
+    Mistake(
+        "a tenant is shown the names of the workers",
+        replaced("served-by-hidden", "served_by=[]", "served_by=each.served_by"),
+        f"{AGENTS}::test_a_tenant_sees_the_agents_but_not_the_names_of_workers",
     ),
     Mistake(
         "a route asks for no role",

@@ -581,6 +581,11 @@ MISTAKES = [
         f"{SENDER}::test_a_redis_that_stays_away_is_not_asked_by_every_submission",
     ),
     Mistake(
+        "a worker that may not write the catalogue of its agents dies of it",
+        replaced("catalogue-refused", "REFUSALS", "ZeroDivisionError"),
+        f"{RIGHTS}::test_a_user_that_may_not_write_catalogues_has_its_agents_listed_by_name",
+    ),
+    Mistake(
         "the API submits without a breaker",
         replaced("api-submit-breaker", "connections.sender(settings)", "queue"),
         "tests/integration/api/test_nouns.py"
