@@ -73,7 +73,7 @@ async def get_agent(request: Request, name: Name) -> Response:
 
 @router.post("/agents", include_in_schema=False)
 @router.api_route("/agents/{rest:path}", methods=["POST", "DELETE"], include_in_schema=False)
-async def redirect_to_residents(request: Request) -> Response:
+async def point_to_residents(request: Request) -> Response:
     """Name the path that residents have moved to."""
     raise _moved(request)
 

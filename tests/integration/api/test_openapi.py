@@ -77,7 +77,7 @@ def seeds(redis_url_of_module: str, place: Path) -> Seeds:
         queue = {"name": QUEUE, "group": f"{QUEUE}-group", "slots": EACH}
         async with System(redis, ttl=30.0, database=database, **queue) as system:
             worker = Member("worker", "described-worker", {"queues": QUEUE, "agents": AGENT})
-            await Members(prefix="", heartbeat_seconds=3600).announce(system.redis, worker)
+            await Members(prefix="", heartbeat_seconds=3600).announce(system.queue.redis, worker)
             return await seed(system)
 
     return asyncio.run(sow())

@@ -92,7 +92,7 @@ async def test_a_resident_from_its_start_to_its_end(cluster, api, tmp_path):
         assert "is taken" in problem(await client.post("/residents", json={**wanted, **other}), 409)
 
     told = await say(client, "front/clerk", {"name": "Ada"})
-    assert (told["status"], told["result"]["said"], told["agent_id"]) == (
+    assert (told["status"], told["result"]["said"], told["id"]) == (
         "succeeded",
         "good day Ada",
         "front/clerk",
