@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.config import ApiSettings
 from holdfast.errors import ConfigError
-from holdfast.services.dev.address import Address, curl_line, reserved
+from holdfast.services.dev.address import Address, curl_line, opened
 
 
 @pytest.mark.parametrize(
@@ -32,19 +32,22 @@ def test_an_api_with_keys_is_called_with_one():
     assert "Bearer" not in curl_line(Address("127.0.0.1", 80), "greet", keyed=False)
 
 
-def test_a_reserved_port_refuses_callers_until_the_child_listens_and_again_afterwards():
-    with reserved(ApiSettings(port=0)) as address:
-        for _ in range(2):
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(("127.0.0.1", address.port))
-            with socket.create_server(("127.0.0.1", address.port)):
-                socket.create_connection(("127.0.0.1", address.port)).close()
+def test_callers_wait_while_no_child_accepts_and_are_refused_once_the_port_is_closed():
+    with (
+        opened(ApiSettings(port=0)) as address,
+        socket.create_connection(("127.0.0.1", address.port)) as caller,
+    ):
+        accepted, where = address.listener.accept()
+        with accepted:
+            assert where == caller.getsockname()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", address.port))
 
 
 def test_a_taken_port_gives_another_and_says_why():
     with (
         socket.create_server(("127.0.0.1", 0)) as other,
-        reserved(ApiSettings(port=other.getsockname()[1])) as address,
+        opened(ApiSettings(port=other.getsockname()[1])) as address,
     ):
         assert address.port != other.getsockname()[1]
         assert address.refused == "Address already in use"
@@ -53,13 +56,13 @@ def test_a_taken_port_gives_another_and_says_why():
 def test_a_taken_port_that_was_asked_for_is_an_error_that_names_it():
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {taken} can't be had .*--port"):
-            reserved(ApiSettings(port=taken), asked=True).__enter__()
+        with pytest.raises(ConfigError, match=f"port {taken} can't be opened .*--port"):
+            opened(ApiSettings(port=taken), asked=True).__enter__()
 
 
 def test_a_host_that_is_nobodys_is_an_error_that_names_the_setting():
     with (
         pytest.raises(ConfigError, match=r"api\.host"),
-        reserved(ApiSettings(host="198.51.100.7", open=True)),
+        opened(ApiSettings(host="198.51.100.7", open=True)),
     ):
         pass

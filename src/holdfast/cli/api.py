@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from typing import TYPE_CHECKING
 
@@ -31,18 +32,45 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--port", metavar="PORT", type=int, help="the port, instead of api.port; 0 is a free one"
     )
+    parser.add_argument(
+        "--fd",
+        metavar="FD",
+        type=int,
+        help="the number of a listening socket that the parent process has opened, instead of host and port: "
+        "the parent keeps it open while the API is restarted",
+    )
     given = parser.parse_args(arguments)
     from holdfast.agents.loader import load_app
     from holdfast.config import load
     from holdfast.telemetry import traces
 
+    inherited = None
+    if given.fd is not None:
+        if given.host is not None or given.port is not None:
+            raise InputError("--fd has its own host and port: leave out --host and --port")
+        inherited = _inherited(given.fd)
+        given.host, given.port = inherited.getsockname()[:2]
     settings = _placed(load(given.config).settings, given.host, given.port)
     with needs_extra("the API", "api"):
         from holdfast.services.api import run_api
     with serving(settings, json=given.json) as settings:
         app = load_app(given.app) if given.app else None
         traces.start("api")
-        return run_api(settings, app)
+        return run_api(settings, app, inherited=inherited)
+
+
+def _inherited(number: int) -> socket.socket:
+    """Return the listening socket of that number; InputError if it is something else."""
+    try:
+        found = socket.socket(fileno=number)
+        listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except (OSError, ValueError) as exc:
+        raise InputError(f"--fd {number} is not an open socket: {exc}") from exc
+    if not listens or found.family not in {socket.AF_INET, socket.AF_INET6}:
+        raise InputError(f"--fd {number} must be a TCP socket that listens")
+    found.set_inheritable(False)
+    found.settimeout(0)
+    return found
 
 
 def _placed(settings: Settings, host: str | None, port: int | None) -> Settings:

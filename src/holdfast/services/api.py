@@ -5,6 +5,8 @@
     SIGTERM ─> /readyz says no, event streams end with a hint to come back, connections are not kept
             ─> after linger_seconds nobody new is let in
             ─> open requests finish within drain_seconds, exit 0 (a second signal: now)
+
+A parent's listening socket (``--fd``) is closed first: new connections wait there for the next process.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
 
 _GOODBYE_SECONDS = 2.0
 _BACKLOG = 2048
+_HANDOVER_SECONDS = 0.3
+"""How long the request of a connection that was accepted last may take to arrive."""
 _KEEP_ALIVE_SECONDS = 75
 """Longer than a load balancer keeps an idle connection, so that it is the one to close it."""
 _log = get_logger(__name__)
@@ -85,10 +89,13 @@ class Server(uvicorn.Server):
 class ApiProcess:
     """Serves HTTP until it is stopped, then lets open requests finish."""
 
-    def __init__(self, settings: Settings, app: App | None = None) -> None:
+    def __init__(
+        self, settings: Settings, app: App | None = None, *, inherited: socket.socket | None = None
+    ) -> None:
         check_exposure(settings.api)
         self._settings = settings
         self._app = app
+        self._inherited = inherited
         self.name = f"api-{uuid.uuid4()}"
         self.metrics = Metrics(app.agents if app is not None else None)
         self.port = 0
@@ -111,7 +118,7 @@ class ApiProcess:
         """Serve until stopped."""
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
-            listener = stack.enter_context(_listen(settings.api.host, settings.api.port))
+            listener = stack.enter_context(self._inherited or _listen(settings.api.host, settings.api.port))
             self.port = listener.getsockname()[1]
             connections = await stack.enter_async_context(Connections(settings, self.metrics))
             registration = StoreRegistration(connections, "api", self.name)
@@ -227,8 +234,13 @@ class ApiProcess:
         """Let nobody new in after a while, and wait for those who are here."""
         _log.info("api drains", open_requests=len(server.server_state.tasks))
         hurry = asyncio.create_task(self._hurry.wait())
+        linger_seconds = self._settings.api.linger_seconds
+        if self._inherited is not None and server.started:
+            for each in server.servers:  # the port stays open: the parent holds the socket, too
+                each.close()
+            linger_seconds = min(linger_seconds, _HANDOVER_SECONDS)
         try:
-            await asyncio.wait((hurry,), timeout=self._settings.api.linger_seconds)
+            await asyncio.wait((hurry,), timeout=linger_seconds)
             server.should_exit = True
             await asyncio.wait((hurry, serving), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
@@ -295,16 +307,16 @@ class ApiProcess:
             await asyncio.sleep(min(self._members.heartbeat_seconds, after / 2))
 
 
-def run_api(settings: Settings, app: App | None = None) -> int:
+def run_api(settings: Settings, app: App | None = None, *, inherited: socket.socket | None = None) -> int:
     """Run the API until SIGTERM or SIGINT; return its exit code."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, plain_errors():
-        runner.run(_until_signal(settings, app))
+        runner.run(_until_signal(settings, app, inherited))
     ignore_signals()
     return 0
 
 
-async def _until_signal(settings: Settings, app: App | None) -> None:
-    process = ApiProcess(settings, app)
+async def _until_signal(settings: Settings, app: App | None, inherited: socket.socket | None) -> None:
+    process = ApiProcess(settings, app, inherited=inherited)
     asked = 0
 
     def stop() -> None:

@@ -44,6 +44,8 @@ USAGE = [
     (["worker", "--app", "agents:app", "--queue", "two words"], "two words"),
     (["worker", "--app", "agents:app", "--nonsense"], "--nonsense"),
     (["janitor", "now"], "now"),
+    (["api", "--fd", "99999"], "--fd 99999"),
+    (["api", "--fd", "99999", "--port", "8080"], "--port"),
     (["dev"], "APP"),
     (["dev", "agents:app", "--workers", "0"], "--workers"),
     (["--", "worker"], "first"),

@@ -16,7 +16,7 @@ from holdfast.config import Settings, load
 from holdfast.redis.client import connect
 from holdfast.services.dev.address import Address
 from holdfast.services.dev.recipes import Recipes
-from tests.support.cli.dev_command import Command, Dev, StartDev, gone, greeting, version
+from tests.support.cli.dev_command import APP, Command, Dev, StartDev, gone, greeting, version
 from tests.support.waiting import until, wait_until
 
 
@@ -76,13 +76,23 @@ def test_a_store_can_t_be_registered_where_no_system_was(short_dir: Path):
         command.close()
 
 
-async def test_a_changed_file_is_picked_up(start_dev: StartDev, short_dir: Path):
+async def test_a_changed_file_is_picked_up_if_the_app_imports_it(start_dev: StartDev, short_dir: Path):
+    (short_dir / "desk.py").write_text(
+        APP + "\ntry:\n    from words import GREETING\nexcept ImportError: ...\n"
+    )
+    (short_dir / "script.py").write_text("")
     dev = start_dev().ready()
-    assert await greeting(dev) == "Hello Ada"
-    (short_dir / "desk.py").write_text(version("Good morning"))
-    dev.says("desk.py changed")
+    (short_dir / "words.py").write_text("GREETING = 'Hello'\n")  # missing until now
     dev.ready(2)
+    assert await greeting(dev) == "Hello Ada"
+    (short_dir / "script.py").write_text("print(1)")
+    (short_dir / "test_desk.py").write_text("print(1)")
+    (short_dir / "words.py").write_text("GREETING = 'Good morning'\n")
+    dev.says("words.py changed", 2)
+    dev.ready(3)
     assert await greeting(dev) == "Good morning Ada"
+    assert "script.py" not in dev.text
+    assert "test_desk.py" not in dev.text
 
 
 async def test_schedules_run_and_those_of_a_change_do_too(start_dev: StartDev, short_dir: Path):

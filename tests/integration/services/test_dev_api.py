@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import http.client
 import json
 import re
 import shlex
 import socket
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -28,6 +32,36 @@ def call(url: str, body: Any = None) -> tuple[int, Any]:
     except urllib.error.HTTPError as exc:
         with exc:
             return exc.code, json.load(exc)
+
+
+class Caller(threading.Thread):
+    """Makes a connection for each of its requests, one after the other, and counts the answers."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._where = (urlsplit(url).hostname, urlsplit(url).port)
+        self._stopping = threading.Event()
+        self.answers = collections.Counter[str]()
+        self.start()
+
+    def run(self) -> None:
+        while not self._stopping.wait(0.01):
+            self.answers[self._answer()] += 1
+
+    def _answer(self) -> str:
+        connection = http.client.HTTPConnection(*self._where, timeout=60)
+        try:
+            connection.request("GET", "/healthz")
+            return str(connection.getresponse().status)
+        except OSError as exc:
+            return type(exc).__name__
+        finally:
+            connection.close()
+
+    def stop(self) -> collections.Counter[str]:
+        self._stopping.set()
+        self.join()
+        return self.answers
 
 
 def refuses(url: str) -> bool:
@@ -110,7 +144,7 @@ def test_the_default_port_moves_if_it_is_taken_and_says_where(start_dev: StartDe
             stack.enter_context(socket.create_server(("127.0.0.1", default)))
         dev = start_dev(HOLDFAST_API_PORT="").ready()
         assert not dev.api.endswith(f":{default}")
-        assert f"port {default} can't be had (Address already in use): the api is on" in dev.text
+        assert f"port {default} can't be opened (Address already in use): the api is on" in dev.text
         assert call(f"{dev.api}/healthz")[0] == 200
 
 
@@ -120,16 +154,18 @@ def test_a_port_that_was_asked_for_and_is_taken_stops_the_start(start_dev: Start
         taken = str(other.getsockname()[1])
         dev = start_dev("--port", taken) if by == "option" else start_dev(HOLDFAST_API_PORT=taken)
         assert dev.exited() == 1
-        assert f"port {taken} can't be had (Address already in use): name another" in dev.text
+        assert f"port {taken} can't be opened (Address already in use): choose another" in dev.text
 
 
-def test_an_api_that_dies_comes_back_at_the_same_address(start_dev: StartDev):
+def test_an_api_that_dies_is_replaced_and_callers_are_answered_503_or_wait(start_dev: StartDev):
     dev = start_dev().ready()
     api = dev.api
     dev.child("api").kill()
     dev.says("api was ended by SIGKILL; starting it again")
+    caller = Caller(api)
     dev.says("api ready", 2)
     assert call(f"{api}/healthz")[0] == 200
+    assert caller.stop().keys() <= {"200", "503"}
 
 
 def test_the_api_learns_of_a_new_agent_and_is_left_alone_otherwise(start_dev: StartDev, short_dir: Path):
@@ -139,11 +175,14 @@ def test_the_api_learns_of_a_new_agent_and_is_left_alone_otherwise(start_dev: St
     dev.ready(2)
     assert dev.child("api").pid == pid
     assert call(f"{api}/execute", {"agent_id": "wave"})[0] == 404
+    caller = Caller(api)
     wave = "\n@app.agent\nasync def wave():\n    return 'o/'\n"
     (short_dir / "desk.py").write_text(version("Good morning") + wave)
     dev.says("reloading 1 workers, the scheduler and the api")
     dev.says("api ready", 2)
     assert call(f"{api}/execute", {"agent_id": "wave"})[0] == 202
+    assert "ConnectionRefusedError" not in caller.stop(), caller.answers
+    assert caller.answers["200"]
 
 
 def test_an_api_that_strangers_could_call_stops_the_start(start_dev: StartDev):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 
@@ -19,9 +20,11 @@ from tests.support.waiting import until
 
 
 @contextlib.asynccontextmanager
-async def living(code: str) -> AsyncIterator[tuple[Child, io.StringIO]]:
+async def living(
+    code: str, listener: socket.socket | None = None
+) -> AsyncIterator[tuple[Child, io.StringIO]]:
     printed = io.StringIO()
-    recipe = Recipe("c", (sys.executable, "-u", "-c", code), lambda: {"GIVEN": "yes"})
+    recipe = Recipe("c", (sys.executable, "-u", "-c", code), lambda: {"GIVEN": "yes"}, listener)
     child = Child(recipe, Console(printed))
     task = asyncio.create_task(child.run())
     try:
@@ -49,6 +52,46 @@ async def test_a_child_that_ends_is_started_again_each_time_later(monkeypatch):
         await until(lambda: printed.getvalue().count("ended with exit code 3") >= 3)
     assert "again in 0.02 s" in printed.getvalue()
     assert "again in 0.04 s" in printed.getvalue()
+
+
+async def http_get(address: tuple[str, int]) -> bytes:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_requests_are_answered_503_while_a_child_that_can_t_be_started_pauses(monkeypatch):
+    monkeypatch.setattr(child_module, "FIRST_PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(child_module, "LONGEST_PAUSE_SECONDS", 60.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with living("import sys; sys.exit(3)", listener):
+            answer = await http_get(listener.getsockname())
+    assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"\r\nRetry-After: 60\r\n" in answer
+    assert b"c ended with exit code 3; starting it again in 60 s" in answer
+
+
+async def test_connections_made_while_a_child_is_replaced_are_accepted_by_the_next_one():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        code = (
+            "import os, socket, signal\n"
+            f"listener = socket.socket(fileno={listener.fileno()})\n"
+            "print('up')\n"
+            "while True:\n"
+            "    with listener.accept()[0] as caller:\n"
+            "        caller.recv(100)\n"
+            "        caller.sendall(str(os.getpid()).encode())\n"
+        )
+        async with living(code, listener) as (child, printed):
+            await until(lambda: "up" in printed.getvalue())
+            first = child.pid
+            assert int(await http_get(listener.getsockname())) == first
+            replaced = asyncio.create_task(child.replace(5.0, asyncio.Event()))
+            await until(lambda: child.pid != first)
+            assert int(await http_get(listener.getsockname())) != first
+            await replaced
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 0.5), (2, 1.0), (4, 4.0), (6, 15.0), (10_000, 15.0)])

@@ -1,6 +1,7 @@
 """The API of ``holdfast dev``: whether it can be there, on which port, and how to call it.
 
-Invariant: a port that was found is kept for the API until dev ends, also while the API is started again.
+Invariant: the port is open from the start until dev ends. While the API is started again, connections wait in
+the backlog of the socket that dev holds, and the next API accepts them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import contextlib
 import importlib.util
 import json
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ConfigError
@@ -20,16 +21,18 @@ if TYPE_CHECKING:
     from holdfast.config import ApiSettings
 
 _PACKAGES: Final = ("fastapi", "uvicorn", "httptools", "aiohttp")
+_BACKLOG: Final = 2048
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is opened here
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the API listens; ``refused`` says why it is not the port that was wanted."""
+    """Where the API listens; ``refused`` says why it is not the configured port."""
 
     host: str
     port: int
     refused: str = ""
+    listener: socket.socket | None = field(default=None, compare=False)
 
     @property
     def url(self) -> str:
@@ -44,29 +47,29 @@ def missing_packages() -> list[str]:
 
 
 @contextlib.contextmanager
-def reserved(settings: ApiSettings, *, asked: bool = False) -> Generator[Address]:
-    """Keep the wanted port for a child, or a free one if that is taken and nobody ``asked`` for it.
+def opened(settings: ApiSettings, *, asked: bool = False) -> Generator[Address]:
+    """Open the configured port for a child, or a free one if that is in use and not ``asked`` for explicitly.
 
-    A free one rather than none: a second dev on the same machine shall work, too, and it says where.
+    A free one rather than none: a second dev on the same machine works, too, and prints its port.
     """
     _require_safety(settings)
     with contextlib.ExitStack() as stack:
         try:
-            place, refused = stack.enter_context(_bound(settings.host, settings.port)), ""
+            place, refused = stack.enter_context(_listening(settings.host, settings.port)), ""
         except OSError as exc:
             refused = exc.strerror or str(exc)
             try:
-                place = stack.enter_context(_bound(settings.host, 0))
+                place = stack.enter_context(_listening(settings.host, 0))
             except OSError as worse:
                 raise ConfigError(
                     f"api.host (HOLDFAST_API_HOST) {settings.host!r} can't be listened on: {worse}"
                 ) from worse
             if asked:
                 raise ConfigError(
-                    f"port {settings.port} can't be had ({refused}): name another with --port or api.port "
-                    "(HOLDFAST_API_PORT), where 0 is a free one"
+                    f"port {settings.port} can't be opened ({refused}): choose another with --port or "
+                    "api.port (HOLDFAST_API_PORT), where 0 is a free one"
                 ) from exc
-        yield Address(settings.host, place.getsockname()[1], refused)
+        yield Address(settings.host, place.getsockname()[1], refused, place)
 
 
 def _require_safety(settings: ApiSettings) -> None:
@@ -76,13 +79,14 @@ def _require_safety(settings: ApiSettings) -> None:
     check_exposure(settings)
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket that has the port but does not listen: others are kept away, the child may listen."""
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens, so that callers wait for the child; nothing is accepted here."""
     family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     place = socket.socket(family, kind, protocol)
     try:
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         place.bind(where)
+        place.listen(_BACKLOG)
     except OSError:
         place.close()
         raise

@@ -7,6 +7,8 @@ import contextlib
 import sys
 from dataclasses import dataclass
 
+import msgspec
+
 from holdfast.services.dev.leash import leashed
 
 PATIENCE_SECONDS = 60.0
@@ -16,18 +18,28 @@ MISNAMED = 2
 """Its exit code for code that is sound but holds nothing, or no App, of that name."""
 
 
+class Contents(msgspec.Struct, frozen=True):
+    """What the probe prints of an app."""
+
+    agents: list[str] = []
+    residents: list[str] = []
+    files: list[str] = []
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is in an app that can be loaded, or why it can't; ``misnamed`` if only its name is wrong."""
 
     agents: tuple[str, ...] = ()
     residents: tuple[str, ...] = ()
+    files: frozenset[str] = frozenset()
+    """The Python files under the app's folder that it is made of."""
     problem: str = ""
     misnamed: bool = False
 
 
 async def check_app(reference: str) -> Verdict:
-    """Load the app elsewhere and say how that went."""
+    """Load the app in another process; return what is in it, or why it can't be loaded."""
     command = [sys.executable, "-m", "holdfast.services.dev.probe", reference]
     process = await asyncio.create_subprocess_exec(
         *leashed(command),
@@ -45,8 +57,8 @@ async def check_app(reference: str) -> Verdict:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
     if process.returncode:
-        told = problem.decode(errors="replace").strip() or f"{reference} can't be loaded"
-        return Verdict(problem=told, misnamed=process.returncode == MISNAMED)
-    # The app may print, too: ours are the last two lines.
-    agents, residents = printed.decode(errors="replace").split("\n")[-3:-1]
-    return Verdict(tuple(agents.split()), tuple(residents.split()))
+        text = problem.decode(errors="replace").strip() or f"{reference} can't be loaded"
+        return Verdict(problem=text, misnamed=process.returncode == MISNAMED)
+    # The app may print, too: the last line is the probe's.
+    found = msgspec.json.decode(printed.split(b"\n")[-2], type=Contents)
+    return Verdict(tuple(found.agents), tuple(found.residents), frozenset(found.files))

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.services.dev.leash import leashed
+from holdfast.services.dev.unavailable import answering_unavailable
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping
 
     from holdfast.services.voices import Voice
@@ -38,6 +40,8 @@ class Recipe:
     name: str
     command: tuple[str, ...]
     environment: Callable[[], Mapping[str, str]]
+    listener: socket.socket | None = None
+    """The socket that the child accepts HTTP connections from; it stays open when the child ends."""
 
 
 def pause_seconds(failures: int) -> float:
@@ -102,6 +106,7 @@ class Child:
 
     async def _live(self) -> int:
         """Start the process, pass its lines on, and return its exit code."""
+        listener = self._recipe.listener
         self._wake.clear()
         self._started.clear()
         try:
@@ -112,6 +117,7 @@ class Child:
                 stderr=asyncio.subprocess.STDOUT,
                 env={**os.environ, **self._recipe.environment()},
                 start_new_session=True,
+                pass_fds=(listener.fileno(),) if listener else (),
                 limit=_LONGEST_LINE,
             )
         finally:
@@ -139,9 +145,11 @@ class Child:
     async def _wait_to_restart(self, end: str, seconds: float) -> None:
         if self._stopping:
             return
-        self._console.warn(f"{self.name} {end}; starting it again in {seconds:g} s")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+        text = f"{self.name} {end}; starting it again in {seconds:g} s"
+        self._console.warn(text)
+        async with answering_unavailable(self._recipe.listener, text, seconds):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), seconds)
 
     # -- ending
 

@@ -1,18 +1,22 @@
-"""``python -m holdfast.services.dev.probe APP`` prints an app's agents, or what is wrong with it."""
+"""``python -m holdfast.services.dev.probe APP`` prints an app's contents as JSON, or its error."""
 
 from __future__ import annotations
 
 import sys
 import traceback
 
+import msgspec
+
 from holdfast.agents.loader import load_app
 from holdfast.agents.reference import load_module, split
 from holdfast.errors import AppError
-from holdfast.services.dev.check import BROKEN, MISNAMED
+from holdfast.services.dev.check import BROKEN, MISNAMED, Contents
+from holdfast.services.dev.imports import app_files
+from holdfast.services.dev.watch import app_folder
 
 
 def main(reference: str) -> int:
-    """Load the app and print its agents, then its residents."""
+    """Load the app and print its agents, its residents and its files."""
     code = BROKEN
     try:
         load_module(split(reference)[0])
@@ -21,9 +25,8 @@ def main(reference: str) -> int:
     except AppError as exc:
         sys.stderr.write(f"{exc}\n{_where(exc)}")
         return code
-    for names in (app.agents, app.residents):
-        sys.stdout.write("\n" + " ".join(sorted(names)))
-    sys.stdout.write("\n")
+    contents = Contents(sorted(app.agents), sorted(app.residents), app_files(app_folder(reference)))
+    sys.stdout.write(f"\n{msgspec.json.encode(contents).decode()}\n")
     return 0
 
 

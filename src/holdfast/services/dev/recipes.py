@@ -58,9 +58,10 @@ class Recipes:
         """The API, if it has an address."""
         if self._address is None:
             return []
-        where = ("--host", self._address.host, "--port", str(self._address.port))
+        listener = self._address.listener
+        where = ("--fd", str(listener.fileno())) if listener else ("--port", str(self._address.port))
         command = _holdfast("api", "--app", self._app_path, *where)
-        return [Recipe("api", command, self._environment(self._count))]
+        return [Recipe("api", command, self._environment(self._count), listener)]
 
     def upkeep(self) -> list[Recipe]:
         """What the API does beside HTTP, where it does not: processes of their own."""

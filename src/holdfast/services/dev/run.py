@@ -5,7 +5,8 @@
     start    server ─> app checked ─> workers, scheduler, api (janitor and relay are in it, or beside it)
                                       (workers: a fixed number, or those of an autoscaler)
                                       and a host, once there are residents
-    change   app checked ─> sound: workers, scheduler and host replaced, the api if agents came or went
+    change   of a file that the app imports
+             app checked ─> sound: workers, scheduler and host replaced, the api if agents came or went
                          ─> broken: the old go on
     stop     workers, scheduler (drain; a second Ctrl-C hands back now) ─> api and the others ─> server
 """
@@ -27,7 +28,7 @@ from holdfast.packages import missing_extra
 from holdfast.redis.nearby import embedded_server
 from holdfast.services.autoscaler import STOP_MARGIN_SECONDS, Autoscaler
 from holdfast.services.connections import Connections
-from holdfast.services.dev.address import curl_line, missing_packages, reserved, submit_line
+from holdfast.services.dev.address import curl_line, missing_packages, opened, submit_line
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.child import Child
 from holdfast.services.dev.console import Console, JsonConsole
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 
 RELOAD_GRACE_SECONDS = 2.0
 """How long runs may finish on the old code before they are handed to workers with the new one."""
-API_GRACE_SECONDS = 0.5
-"""How long the api may linger: here no load balancer has to learn first that it leaves."""
+API_GRACE_SECONDS = 2.0
+"""How long open requests may finish before the api ends; new ones wait for the next api meanwhile."""
 SERVER_LOOK_SECONDS = 1.0
 
 
@@ -151,7 +152,7 @@ class Dev:
 
     async def _sound_app(self) -> Verdict | None:
         """Wait until the app can be loaded; None if the stop came first."""
-        while (verdict := await check_app(self._app_path)).problem:
+        while (verdict := await self._check_app()).problem:
             # A change of the code mends broken code; a wrong name on the command line it does not.
             if self._watch is None or verdict.misnamed:
                 raise AppError(verdict.problem)
@@ -159,6 +160,13 @@ class Dev:
             self._console.say("waiting for a change")
             if not await self._changed(self._watch):
                 return None
+        return verdict
+
+    async def _check_app(self) -> Verdict:
+        """Load the app in another process, and follow the files that it is made of from now on."""
+        verdict = await check_app(self._app_path)
+        if self._watch is not None:
+            self._watch.files = None if verdict.problem else verdict.files
         return verdict
 
     async def _changed(self, watch: Watch) -> bool:
@@ -178,9 +186,15 @@ class Dev:
         house: Callable[[Verdict], None],
     ) -> None:
         while (watch := self._watch) is not None:
-            changed = await watch.changed()
-            self._console.say(f"{_named(changed)} changed")
-            verdict = await check_app(self._app_path)
+            changes = await watch.changed()
+            if changes.app:
+                self._console.say(f"{_named(changes.app)} changed")
+            verdict = await self._check_app()
+            if not changes.app:
+                imported = watch.of_app(changes.new)
+                if not imported and not verdict.problem:
+                    continue  # a script, a test: the app does not import it
+                self._console.say(f"{_named(imported or changes.new)} added")
             if verdict.problem:
                 self._console.warn(verdict.problem)
                 self._console.say("the old code goes on; waiting for the next change")
@@ -261,10 +275,10 @@ class Dev:
             )
             yield None
             return
-        with reserved(self._settings.api, asked=self._port_asked) as address:
+        with opened(self._settings.api, asked=self._port_asked) as address:
             if address.refused:
                 self._console.warn(
-                    f"port {self._settings.api.port} can't be had ({address.refused}): the api is on "
+                    f"port {self._settings.api.port} can't be opened ({address.refused}): the api is on "
                     f"{address.port} instead; --port or api.port (HOLDFAST_API_PORT) chooses another"
                 )
             yield address

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.agents.reference import split
@@ -61,21 +62,46 @@ def snapshot(folder: Path) -> Snapshot:
     return seen
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Python files that have changed: those of the app, and new ones, which it may import now."""
+
+    app: list[Path]
+    new: list[Path]
+
+
 class Watch:
     """Remembers the files of a folder as they were last seen."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.files: frozenset[str] | None = None
+        """The files that the app is made of; None is every file, as after a load that has failed."""
         self._seen = snapshot(folder)
 
-    async def changed(self) -> list[Path]:
-        """Wait until files have changed and are still; return which."""
+    async def changed(self) -> Changes:
+        """Wait until files that may concern the app have changed and are still; return which."""
+        while True:
+            changes = self._changes(await self._settled())
+            if changes.app or changes.new:
+                return changes
+
+    def _changes(self, now: Snapshot) -> Changes:
+        before, self._seen = self._seen, now
+        paths = sorted(Path(path) for path in {*before, *now} if before.get(path) != now.get(path))
+        app = self.of_app(paths)
+        return Changes(app, [path for path in paths if str(path) not in before and path not in app])
+
+    def of_app(self, paths: list[Path]) -> list[Path]:
+        """Those of the paths that the app is made of."""
+        return [path for path in paths if self.files is None or os.path.realpath(path) in self.files]
+
+    async def _settled(self) -> Snapshot:
         while (now := await self._look(POLL_SECONDS)) == self._seen:
             pass
         while (later := await self._look(STILL_SECONDS)) != now:
             now = later
-        before, self._seen = self._seen, now
-        return sorted(Path(path) for path in {*before, *now} if before.get(path) != now.get(path))
+        return now
 
     async def _look(self, after_seconds: float) -> Snapshot:
         await asyncio.sleep(after_seconds)
