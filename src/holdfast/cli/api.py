@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,11 @@ def run(arguments: list[str]) -> int:
     """Serve HTTP until SIGTERM or Ctrl-C, or make a key."""
     if arguments[:1] == ["new-key"]:
         return _new_key(arguments[1:])
+    return _serve(parser().parse_args(arguments))
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
     parser = Parser("api")
     parser.epilog = "`holdfast api new-key NAME` makes a key for it"
     parser.add_argument(
@@ -39,7 +44,10 @@ def run(arguments: list[str]) -> int:
         help="the number of a listening socket that the parent process has opened, instead of host and port: "
         "the parent keeps it open while the API is restarted",
     )
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def _serve(given: Any) -> int:
     from holdfast.agents.loader import load_app
     from holdfast.config import load
     from holdfast.telemetry import traces
@@ -82,7 +90,8 @@ def _placed(settings: Settings, host: str | None, port: int | None) -> Settings:
     return msgspec.structs.replace(settings, api=msgspec.structs.replace(settings.api, **changes))
 
 
-def _new_key(arguments: list[str]) -> int:
+def new_key_parser() -> Parser:
+    """Return the parser of ``holdfast api new-key``."""
     parser = Parser("api")
     parser.prog, parser.description = "holdfast api new-key", "Make a key and print it, once."
     parser.add_argument("name", metavar="NAME", help="whose key it is; shown in logs and errors")
@@ -92,7 +101,11 @@ def _new_key(arguments: list[str]) -> int:
     parser.add_argument(
         "--roles", default="read+submit", metavar="ROLES", help="what it may do: of read+submit+operate"
     )
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def _new_key(arguments: list[str]) -> int:
+    given = new_key_parser().parse_args(arguments)
     with needs_extra("the API", "api"):
         from holdfast.api.auth import new_key
     key, line = new_key(given.name, tenant=given.tenant, roles=given.roles)

@@ -10,11 +10,7 @@ from holdfast.packages import needs_extra
 
 def run(arguments: list[str]) -> int:
     """Hold agents until SIGTERM or Ctrl-C."""
-    parser = Parser("host")
-    parser.add_argument(
-        "--app", default="", metavar="APP", help="its residents: package.module:app or path/to/file.py:app"
-    )
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     from holdfast.agents.loader import load_app
     from holdfast.config import load
     from holdfast.config.environment import CONFIG_VARIABLE
@@ -32,3 +28,12 @@ def run(arguments: list[str]) -> int:
     with serving(settings, json=given.json) as settings:
         traces.start("host")
         return run_host(settings, given.app)
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
+    parser = Parser("host")
+    parser.add_argument(
+        "--app", default="", metavar="APP", help="its residents: package.module:app or path/to/file.py:app"
+    )
+    return parser

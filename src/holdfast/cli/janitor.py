@@ -7,9 +7,14 @@ from holdfast.cli.serving import Parser, serving
 
 def run(arguments: list[str]) -> int:
     """Sweep until SIGTERM or Ctrl-C."""
-    given = Parser("janitor").parse_args(arguments)
+    given = parser().parse_args(arguments)
     from holdfast.config import load
     from holdfast.services.janitor import run_janitor
 
     with serving(load(given.config).settings, json=given.json) as settings:
         return run_janitor(settings)
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
+    return Parser("janitor")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Annotated, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 import typer
 
@@ -33,6 +33,11 @@ def run(wanted: str, arguments: list[str]) -> int:
         _explain(cast("typer.BadParameter", exc), arguments)
         return USAGE
     return code if isinstance(code, int) else 0
+
+
+def command_of(wanted: str) -> Any:
+    """Return the parser of ``holdfast`` with all commands of one module."""
+    return typer.main.get_command(_root(wanted))
 
 
 def _root(wanted: str) -> typer.Typer:

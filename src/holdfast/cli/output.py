@@ -89,6 +89,11 @@ def _with_iso(value: Any) -> Any:
     return written
 
 
+def text(written: str) -> None:
+    """Print a text of ours as it is."""
+    _write(written)
+
+
 def line(text: str) -> None:
     """Print one line, at once."""
     _write(printable(text) + "\n")

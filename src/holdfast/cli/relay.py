@@ -17,16 +17,21 @@ def run(arguments: list[str]) -> int:
         from holdfast.cli import menu
 
         return menu.run("relay", ["relay", *arguments])
-    parser = Parser("relay")
-    parser.epilog = (
-        "`holdfast relay undelivered` lists events that no receiver took, and has them delivered again"
-    )
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     from holdfast.config import load
     from holdfast.services.relay import run_relay
 
     with serving(load(given.config).settings, json=given.json) as settings:
         return run_relay(settings)
+
+
+def parser() -> Parser:
+    """Return the parser of the process itself."""
+    parser = Parser("relay")
+    parser.epilog = (
+        "`holdfast relay undelivered` lists events that no receiver took, and has them delivered again"
+    )
+    return parser
 
 
 def add_to(root: typer.Typer) -> None:

@@ -49,9 +49,10 @@ COMMANDS: Final = {
     "store": "Show which store the system uses, or register another one.",
     "render": "Write the Kubernetes manifests, from the chart.",
     "config": "Show or check the settings.",
+    "completion": "Print a script that completes commands and options in a shell.",
 }
-_SERVICES: Final = frozenset({"api", "worker", "scheduler", "janitor", "relay", "host", "scaler"})
-_LONG: Final = _SERVICES | {"dev"}
+SERVICES: Final = frozenset({"api", "worker", "scheduler", "janitor", "relay", "host", "scaler"})
+_LONG: Final = SERVICES | {"dev"}
 _SHORT: Final = frozenset({("api", "new-key"), ("relay", "undelivered")})
 """Commands of a service that do one thing: a signal ends them half-way, which is no success."""
 
@@ -125,7 +126,7 @@ def _leaving_on_sigterm() -> Generator[None]:
 
 
 def _call(given: list[str]) -> int:
-    if given and given[0] in _SERVICES:
+    if given and given[0] in SERVICES:
         return cast("Service", importlib.import_module(f"holdfast.cli.{given[0]}")).run(given[1:])
     wanted = next((word for word in given if not word.startswith("-")), "")
     return cast("Menu", importlib.import_module("holdfast.cli.menu")).run(wanted, given)

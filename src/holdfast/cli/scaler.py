@@ -8,7 +8,7 @@ from holdfast.packages import needs_extra
 
 def run(arguments: list[str]) -> int:
     """Answer KEDA until SIGTERM or Ctrl-C."""
-    given = Parser("scaler").parse_args(arguments)
+    given = parser().parse_args(arguments)
     from holdfast.config import load
 
     settings = load(given.config).settings
@@ -16,3 +16,8 @@ def run(arguments: list[str]) -> int:
         from holdfast.services.scaler import run_scaler
     with serving(settings, json=given.json) as settings:
         return run_scaler(settings)
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
+    return Parser("scaler")

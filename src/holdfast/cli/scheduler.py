@@ -7,11 +7,7 @@ from holdfast.cli.serving import Parser, serving
 
 def run(arguments: list[str]) -> int:
     """Run the schedules of an app, and those added at run time, until SIGTERM or Ctrl-C."""
-    parser = Parser("scheduler")
-    parser.add_argument(
-        "--app", required=True, metavar="APP", help="the agents: package.module:app or path/to/file.py:app"
-    )
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     from holdfast.agents.loader import load_app
     from holdfast.config import load
     from holdfast.services.scheduler import run_scheduler
@@ -21,3 +17,12 @@ def run(arguments: list[str]) -> int:
         app = load_app(given.app)
         traces.start("scheduler")
         return run_scheduler(settings, app)
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
+    parser = Parser("scheduler")
+    parser.add_argument(
+        "--app", required=True, metavar="APP", help="the agents: package.module:app or path/to/file.py:app"
+    )
+    return parser

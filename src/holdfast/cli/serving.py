@@ -31,6 +31,10 @@ class Parser(argparse.ArgumentParser):
             help="read the settings from FILE instead of ./holdfast.yaml",
         )
 
+    def actions(self) -> list[argparse.Action]:
+        """The arguments and options that were added."""
+        return self._actions
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the arguments."""
         raise InputError(f"{message} (`{self.prog} --help` tells more)")

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 def run(arguments: list[str]) -> int:
     """Serve queues until SIGTERM or Ctrl-C."""
+    return _serve(parser().parse_args(arguments))
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
     parser = Parser("worker")
     parser.add_argument(
         "--app", required=True, metavar="APP", help="the agents: package.module:app or path/to/file.py:app"
@@ -33,7 +38,7 @@ def run(arguments: list[str]) -> int:
         help="keep as many worker processes for each queue as it needs, within this range or, without one, "
         "within the queue's scaling settings",
     )
-    return _serve(parser.parse_args(arguments))
+    return parser
 
 
 def _serve(given: Any) -> int:

@@ -18,17 +18,20 @@ def add_to(root: typer.Typer) -> None:
     root.command("demo", help=SENTENCE)(demo)
 
 
-def run_demo(*, keep: bool = False) -> int:
+def run_demo(*, keep: bool = False, json: bool = False) -> int:
     """Run the demo and return its exit code: 0 only if every run is accounted for."""
     with needs_extra("the demo", "api,embedded"):
         from holdfast.cli.demo.run import play_demo
-    return play_demo(keep=keep)
+    return play_demo(keep=keep, json=json)
 
 
 def demo(
     keep: Annotated[
         bool, typer.Option("--keep", envvar="KEEP", help="Stay up afterwards, until Ctrl-C.")
     ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the proof as JSON; the story goes to stderr.")
+    ] = False,
 ) -> None:
     """Run the example agents through crashes and recoveries, and prove that every run is accounted for."""
-    raise typer.Exit(run_demo(keep=keep))
+    raise typer.Exit(run_demo(keep=keep, json=json))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from holdfast.cli import output
 from holdfast.cli.demo.books import Books
 from holdfast.cli.demo.http import Http
 from holdfast.cli.demo.program import ACTS, HOSTS, REPLICAS, WORKERS
@@ -30,9 +31,9 @@ EXAMPLE = Path("examples/support_desk.py")
 INTERRUPTED = 130
 
 
-def play_demo(*, keep: bool = False) -> int:
+def play_demo(*, keep: bool = False, json: bool = False) -> int:
     """Run the demo and return its exit code: 0 only if every run is accounted for."""
-    demo = Demo(Console(highlight=False), find_example(), keep=keep)
+    demo = Demo(Console(highlight=False, stderr=json), find_example(), keep=keep, json=json)
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(demo.run())
     return demo.code
@@ -49,10 +50,11 @@ def find_example() -> Path:
 class Demo:
     """One showing."""
 
-    def __init__(self, console: Console, app: Path, *, keep: bool) -> None:
+    def __init__(self, console: Console, app: Path, *, keep: bool, json: bool = False) -> None:
         self._console = console
         self._app = app
         self._keep = keep
+        self._json = json
         self.code = INTERRUPTED
         self._view = LivePicture(console) if console.is_terminal else PlainLines(console)
 
@@ -71,6 +73,8 @@ class Demo:
             if failure:
                 self._console.print(failure, style="red", markup=False, soft_wrap=True)
             self.code = 0 if proof.holds and not failure else 1
+            if self._json:
+                output.document({"holds": self.code == 0, "failure": failure, "proof": proof})
             if self._keep:
                 await self._stay(system)
 
