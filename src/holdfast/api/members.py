@@ -15,7 +15,7 @@ router = APIRouter(tags=["members"])
 _MEMBER = {
     "kind": "worker",
     "name": "worker-1",
-    "fields": {"host": "node-1", "pid": "7", "queues": "agent-queue", "load": "2", "capacity": "10"},
+    "fields": {"host": "node-1", "pid": 7, "queues": "agent-queue", "load": 2, "capacity": 10},
 }
 
 
@@ -32,4 +32,4 @@ async def get_members(request: Request) -> Response:
     here = access(request, READ)
     here.caller.require_every_tenant()
     found = await here.backend.members.all(here.backend.redis)
-    return reply(MemberList([MemberView(each.kind, each.name, each.fields) for each in found]))
+    return reply(MemberList([MemberView(each.kind, each.name, each.typed_fields()) for each in found]))

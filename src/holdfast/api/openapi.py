@@ -83,7 +83,7 @@ def answers(
             "detail": detail,
             "request_id": "5f0c2a7be1d94b3c8a6e7d10",
         }
-        content = {"schema": _ref(problems.Problem), "example": example}
+        content = {"schema": _ref(shapes.Problem), "example": example}
         described[code] = {"description": sentence, "content": {problems.MEDIA_TYPE: content}}
         if code in {429, 503}:
             described[code]["headers"] = {
@@ -129,7 +129,7 @@ def _shapes() -> list[type]:
     found = [value for each in modules for value in vars(each).values() if isinstance(value, type)]
     return [
         each
-        for each in (*found, Need, AgentInfo, AgentListing, problems.Problem)
+        for each in (*found, Need, AgentInfo, AgentListing, shapes.Problem)
         if issubclass(each, msgspec.Struct)
     ]
 

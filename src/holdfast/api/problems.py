@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from holdfast.api.shapes import Fault, Problem
 from holdfast.errors import (
     ConfigError,
     Conflict,
@@ -79,24 +80,6 @@ _PLAIN: Final[Mapping[int, tuple[str, str]]] = {
     431: ("head-too-large", "The head of the request is too large"),
     501: ("not-installed", "A part that this needs is not installed here"),
 }
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a request: where, and what."""
-
-    where: str
-    what: str
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A problem, as RFC 9457 has it; ``request_id`` finds the request in the logs."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    request_id: str = ""
-    errors: tuple[Fault, ...] = ()
 
 
 def answer(exc: Exception, *, request_id: str = "", redis_url: str = "", candid: bool = False) -> Response:

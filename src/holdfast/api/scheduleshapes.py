@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -10,7 +10,11 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast.api.shapes import NAMED, Tenant, add_iso
 from holdfast.config.durations import iso
 from holdfast.schedules.history import PastTurn
+from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import LATEST, Cron, Every, Once
+
+if TYPE_CHECKING:
+    from holdfast.schedules.entries import Entry
 
 Name: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$", extra=NAMED)
@@ -166,6 +170,22 @@ class ScheduleView(ScheduleRow, frozen=True, kw_only=True):
     overlap_most: int
     pause_after_failures: int
     metadata: dict[str, str]
+
+
+S = TypeVar("S", bound=ScheduleRow)
+
+
+def schedule_view(shape: type[S], entry: Entry, schedule: Schedule | None, name: str = "") -> S:
+    """The view of a schedule; without one its stored definition can't be read."""
+    known = schedule or Schedule(name=entry.name, agent="", trigger=Every(seconds=1))
+    fields = {
+        field: getattr(entry if hasattr(entry, field) else known, field)
+        for field in shape.__struct_fields__
+        if not field.endswith("_iso")  # these follow from the times
+    }
+    fields |= {"name": name or entry.name, "state": entry.state.value}
+    fields["trigger"] = schedule.trigger if schedule is not None else None
+    return shape(**fields)
 
 
 class ScheduleList(msgspec.Struct, frozen=True):

@@ -10,7 +10,14 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.api.scheduledruns import submitter
-from holdfast.api.scheduleshapes import ScheduleList, ScheduleRow, ScheduleTurn, ScheduleView
+from holdfast.api.scheduleshapes import (
+    S,
+    ScheduleList,
+    ScheduleRow,
+    ScheduleTurn,
+    ScheduleView,
+    schedule_view,
+)
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, Conflict, InputError, NotFound
 from holdfast.runs.paging import read_cursor, write_cursor
@@ -93,7 +100,7 @@ class Book:
 
     def viewed(self, found: Found) -> ScheduleView:
         """The schedule as the caller sees it."""
-        return ScheduleView(**self._fields(found, ScheduleView))
+        return self._view(found, ScheduleView)
 
     async def turns(self, name: str, limit: int) -> list[ScheduleTurn]:
         """The past turns of a schedule, by the ids that the caller knows."""
@@ -115,7 +122,7 @@ class Book:
             for start in range(0, len(names), limit):
                 for found in map(_found, await self._entries.get_many(names[start : start + limit])):
                     if self._fits(found, wanted):
-                        rows.append(ScheduleRow(**self._fields(found, ScheduleRow)))
+                        rows.append(self._view(found, ScheduleRow))
                     if len(rows) == limit:
                         return ScheduleList(rows, write_cursor({"at": at, "after": found.entry.name}))
             at, after = following, ""
@@ -142,17 +149,9 @@ class Book:
         fits = all(not wanted[field] or wanted[field] == value for field, value in has.items())
         return fits and self.here.caller.sees(schedule.tenant)  # guard: schedule-list-own-tenant
 
-    def _fields(self, found: Found, shape: type[ScheduleRow]) -> dict[str, Any]:
-        entry, schedule = found.entry, found.schedule
-        fields = {
-            name: getattr(entry if hasattr(entry, name) else schedule, name)
-            for name in shape.__struct_fields__
-            if not name.endswith("_iso")  # these follow from the times
-        }
-        fields["name"] = self.shown(entry.name)
-        fields["state"] = entry.state.value
-        fields["trigger"] = schedule.trigger if found.readable else None
-        return fields
+    def _view(self, found: Found, shape: type[S]) -> S:
+        schedule = found.schedule if found.readable else None
+        return schedule_view(shape, found.entry, schedule, self.shown(found.entry.name))
 
     # -- what is asked for
 

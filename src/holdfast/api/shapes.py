@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.api.problems import Problem
 from holdfast.config.durations import iso
 from holdfast.runs.receivers import (
     TOKEN_LONGEST,
@@ -41,6 +40,24 @@ Tenant = Annotated[
     ),
 ]
 Url = Annotated[str, Meta(max_length=URL_LONGEST, pattern=URL_PATTERN, extra={"must": URL_MUST})]
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a request: where, and what."""
+
+    where: str
+    what: str
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A problem, as RFC 9457 has it; ``request_id`` finds the request in the logs."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str = ""
+    errors: tuple[Fault, ...] = ()
 
 
 class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -322,7 +339,8 @@ class MemberView(msgspec.Struct, frozen=True):
 
     kind: str
     name: str
-    fields: dict[str, str]
+    fields: dict[str, Any]
+    """Its record: ``pid``, ``load``, ``capacity`` and ``since`` (epoch seconds) are numbers."""
 
 
 class MemberList(msgspec.Struct, frozen=True):

@@ -81,7 +81,7 @@ def cleanup(
 
     passes = at_station(settings, work)
     if json:
-        output.document(passes)
+        output.document({"passes": passes})
     else:
         _tell(passes)
 

@@ -37,7 +37,7 @@ def show_config(
 
     rows = [shown for shown in load(config).shown() if not changed or shown.source != "default"]
     if json:
-        output.document(rows)
+        output.document({"settings": rows})
     else:
         cells = [(shown.path, shown.value, shown.source) for shown in rows]
         output.table(_COLUMNS, cells, empty="every setting has its default")

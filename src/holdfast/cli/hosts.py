@@ -40,7 +40,7 @@ def list_hosts(json: options.Json = False, config: options.Config = None) -> Non
     """List every live host and how full it is. CPU and memory are what nobody has asked for."""
     found = with_residents(options.read_settings(config), lambda residents: residents.hosts())
     if json:
-        output.document(found)
+        output.document({"hosts": found})
     else:
         output.table(_COLUMNS, [_row(host) for host in found], empty="no host is alive")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
@@ -40,9 +40,13 @@ def list_members(json: options.Json = False, config: options.Config = None) -> N
 
     members = at_station(options.read_settings(config), work)
     if json:
-        output.document([member.fields for member in members])
+        output.document({"members": [_document(member) for member in members]})
     else:
         output.table(_COLUMNS, [_row(member) for member in members], empty="no process is alive")
+
+
+def _document(member: Member) -> dict[str, Any]:
+    return {"kind": member.kind, "name": member.name, "fields": member.typed_fields()}
 
 
 def _row(member: Member) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from holdfast.runs.partition import Depth, Gate
+    from holdfast.runs.partition import Depth
     from holdfast.runs.queue import RunQueue
 
 queues = options.group(COMMANDS["queues"])
@@ -47,10 +47,12 @@ def add_to(root: typer.Typer) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueState:
-    """A queue as it is now."""
+    """A queue as it is now: the fields of ``GET /queues/{name}``, and each of its partitions."""
 
     name: str
-    gate: Gate
+    mode: str
+    reason: str
+    since: float
     depth: int
     undelivered: int
     pending: int
@@ -58,7 +60,8 @@ class QueueState:
     dead: int
     oldest_seconds: float
     workers: int
-    partitions: list[PartitionState]
+    partitions: int
+    streams: list[PartitionState]
     settings: Any = None
 
 
@@ -81,7 +84,7 @@ def list_queues(json: options.Json = False, config: options.Config = None) -> No
 
     states = at_station(options.read_settings(config), work)
     if json:
-        output.document(states)
+        output.document({"queues": states})
     else:
         output.table(_COLUMNS, [_row(state) for state in states], empty="no queues")
 
@@ -111,9 +114,12 @@ async def _state(queue: RunQueue, serving: Counter[str]) -> QueueState:
     depths = await partition_depths(queue.redis, partitions)
     depth = together(depths)
     streams = [partition.keys.stream for partition in partitions]
+    gate = await queue.gate()
     return QueueState(
         name=queue.name,
-        gate=await queue.gate(),
+        mode=gate.mode,
+        reason=gate.reason,
+        since=gate.since,
         depth=depth.depth,
         undelivered=depth.undelivered,
         pending=depth.pending,
@@ -121,7 +127,8 @@ async def _state(queue: RunQueue, serving: Counter[str]) -> QueueState:
         dead=depth.dead,
         oldest_seconds=depth.oldest_seconds,
         workers=serving[queue.name],
-        partitions=[
+        partitions=len(queue.partitions),
+        streams=[
             PartitionState(stream, key_slot(stream), depth)
             for stream, depth in zip(streams, depths, strict=True)
         ],
@@ -131,15 +138,15 @@ async def _state(queue: RunQueue, serving: Counter[str]) -> QueueState:
 def _row(state: QueueState) -> tuple[str, ...]:
     counts = (state.depth, state.undelivered, state.pending, state.delayed, state.dead)
     oldest = span(state.oldest_seconds) if state.oldest_seconds else ""
-    return (state.name, state.gate.mode, *map(str, counts), oldest, str(state.workers))
+    return (state.name, state.mode, *map(str, counts), oldest, str(state.workers))
 
 
 def _fields(state: QueueState) -> list[tuple[str, str]]:
-    gate, settings = state.gate, state.settings
-    since = f" since {moment(gate.since)}" if gate.since else ""
+    settings = state.settings
+    since = f" since {moment(state.since)}" if state.since else ""
     return [
         ("queue", state.name),
-        ("gate", f"{gate.mode}{since}{': ' + gate.reason if gate.reason else ''}"),
+        ("gate", f"{state.mode}{since}{': ' + state.reason if state.reason else ''}"),
         ("depth", f"{state.depth} ({state.undelivered} waiting, {state.pending} pending)"),
         ("delayed", str(state.delayed)),
         ("dead", str(state.dead)),
@@ -151,7 +158,7 @@ def _fields(state: QueueState) -> list[tuple[str, str]]:
         ("attempts", f"{settings.max_attempts} at most"),
         ("max depth", str(settings.max_depth)),
         ("retention", span(settings.retention_seconds)),
-        ("partitions", "\n".join(map(_partition, state.partitions)) if len(state.partitions) > 1 else ""),
+        ("partitions", "\n".join(map(_partition, state.streams)) if len(state.streams) > 1 else ""),
     ]
 
 
@@ -192,13 +199,13 @@ def resume_queue(name: QueueName = None, json: options.Json = False, config: opt
 def _set_gate(
     name: str | None, change: Callable[[RunQueue], Awaitable[None]], *, json: bool, config: Path | None
 ) -> None:
-    async def work(station: Station) -> tuple[str, Gate]:
+    async def work(station: Station) -> QueueState:
         queue = await station.queue(name)
         await change(queue)
-        return queue.name, await queue.gate()
+        return await _state(queue, await station.members().serving(station.redis))
 
-    queue_name, gate = at_station(options.read_settings(config), work)
+    state = at_station(options.read_settings(config), work)
     if json:
-        output.document({"name": queue_name, "gate": gate})
+        output.document(state)
     else:
-        output.line(f"{queue_name} {gate.mode}")
+        output.line(f"{state.name} {state.mode}")

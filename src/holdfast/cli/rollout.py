@@ -87,7 +87,7 @@ def list_rollouts(json: options.Json = False, config: options.Config = None) -> 
 
     found = at_station(options.read_settings(config), work)
     if json:
-        output.document([_view(each) for each in found])
+        output.document({"rollouts": [_view(each) for each in found]})
     else:
         output.table(_COLUMNS, [_row(each) for each in found], empty="no roll-out was set")
 
@@ -202,8 +202,8 @@ def _fields(found: Rollout, tenants: list[str]) -> list[tuple[str, str]]:
     return [
         ("rollout", found.name),
         ("percent", f"{found.percent:g}"),
-        ("allowed", ", ".join(sorted(found.allowed)) or "nobody in particular"),
-        ("denied", ", ".join(sorted(found.denied)) or "nobody"),
+        ("allowed", ", ".join(sorted(found.allowed)) or "none"),
+        ("denied", ", ".join(sorted(found.denied)) or "none"),
         ("changed", moment(found.changed_at)),
         ("reason", found.reason),
         *shown,

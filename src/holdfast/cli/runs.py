@@ -93,7 +93,7 @@ def _merged(pages: list[Page], limit: int) -> Page:
 def _listed(run: Run) -> dict[str, Any]:
     """What a list knows of a run: not its input, question and result, which `runs show` reads."""
     fields: dict[str, Any] = msgspec.to_builtins(run)
-    return {name: value for name, value in fields.items() if name not in _UNLISTED}
+    return {name: value for name, value in fields.items() if name not in _UNLISTED} | {"archived": False}
 
 
 def _row(run: Run) -> tuple[str, ...]:
@@ -110,9 +110,9 @@ def show_run(
 ) -> None:
     """Show everything that is known of a run."""
     checked_id(run_id, "RUN")
-    run = at_station(options.read_settings(config), lambda station: station.run(run_id, queue))
+    run, archived = at_station(options.read_settings(config), lambda station: station.run(run_id, queue))
     if json:
-        output.document(run)
+        output.document({**msgspec.to_builtins(run), "archived": archived})
     else:
         output.record(_fields(run))
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from holdfast.api.scheduleshapes import ScheduleView
     from holdfast.runs.run import Ticket
     from holdfast.schedules.backfill import Filled
     from holdfast.schedules.definitions import Definitions
@@ -37,6 +38,13 @@ Names = Annotated[
 _SHOWN_TURNS = 5
 _LONGEST_HISTORY = 1000
 Everything = Annotated[bool, typer.Option("--all", help="All schedules.")]
+
+_OUTCOMES = {
+    "already": "is not changed: it is like that already",
+    "declared": "is not removed: the code declares it",
+    "stale": "is not changed: another change came first, try again",
+    "buffered": "runs once more after the present run",
+}
 
 _COLUMNS = (
     Column("NAME", free=True),
@@ -79,7 +87,7 @@ def list_schedules(
 
     found = sorted(at_station(options.read_settings(config), work), key=lambda entry: entry.name)[:limit]
     if json:
-        output.document([_document(entry) for entry in found])
+        output.document({"schedules": [_document(entry) for entry in found]})
     else:
         output.table(_COLUMNS, [_row(entry) for entry in found], empty="no schedules")
 
@@ -93,7 +101,7 @@ def show_schedule(name: Name, json: options.Json = False, config: options.Config
 
     entry, turns = at_station(options.read_settings(config), work)
     if json:
-        output.document({**_document(entry), "turns": turns})
+        output.document(_document(entry))
         return
     output.record(_fields(entry))
     if turns:
@@ -118,7 +126,7 @@ def list_turns(
 
     turns = at_station(options.read_settings(config), work)
     if json:
-        output.document(turns)
+        output.document({"name": name, "turns": turns})
     else:
         _show_turns(turns)
 
@@ -232,7 +240,7 @@ def pause_schedules(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Let schedules take no turns until they are resumed."""
+    """Pause schedules until they are resumed."""
     wanted = _wanted(names, everything=everything)
     _change(wanted, lambda known, found: known.pause(found, reason), json=json, config=config)
 
@@ -244,7 +252,7 @@ def resume_schedules(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Let paused schedules take their turns again."""
+    """Resume paused schedules."""
     wanted = _wanted(names, everything=everything)
     _change(wanted, lambda known, found: known.resume(found), json=json, config=config)
 
@@ -252,11 +260,13 @@ def resume_schedules(
 @schedules.command("remove")
 def remove_schedules(
     names: Names = None,
-    force: Annotated[bool, typer.Option("--force", help="Also those that the code once declared.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also schedules that the code declared before.")
+    ] = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Remove schedules for good. Those that the code declares only by --force: it would bring them back."""
+    """Remove schedules. Those that the code declares need --force, and come back if it still does."""
     wanted = _wanted(names, everything=False)
     _change(wanted, lambda known, found: known.remove(found, force=force), json=json, config=config)
 
@@ -280,7 +290,9 @@ def next_times(
 
     times, zone = at_station(options.read_settings(config), work)
     if json:
-        output.document(times)
+        from holdfast.api.scheduleshapes import ScheduleTimes
+
+        output.document(ScheduleTimes(name, times))
     else:
         for at in times:
             output.line(moment(at, zone))
@@ -317,7 +329,9 @@ def backfill_schedule(
 
     turns, zone = at_station(options.read_settings(config), work)
     if json:
-        output.document(turns)
+        from holdfast.api.scheduleshapes import Backfilled, BackfilledTurn
+
+        output.document(Backfilled(name, [BackfilledTurn(one.turn, one.at, one.word) for one in turns]))
         return
     for one in turns:
         output.line(f"{one.word} {one.turn} {moment(one.at, zone)}")
@@ -343,7 +357,7 @@ def _time(option: str, text: str) -> float:
 def explain_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
     """Say why a schedule does not run now."""
 
-    async def work(station: Station) -> str:
+    async def work(station: Station) -> tuple[str, str]:
         from holdfast.schedules.explain import explain
         from holdfast.schedules.patterns import Patterns
         from holdfast.schedules.schedule import decoded
@@ -351,7 +365,7 @@ def explain_schedule(name: Name, json: options.Json = False, config: options.Con
 
         entry, now = await _entries(station).get(name), (await _registry(station).count()).now
         members = await station.members().all(station.redis)
-        return explain(
+        why = explain(
             entry,
             decoded(entry.spec),
             now=now,
@@ -360,12 +374,13 @@ def explain_schedule(name: Name, json: options.Json = False, config: options.Con
             schedulers={one.name: one.fields for one in members if one.kind == "scheduler"},
             queues=served_queues(station.settings.queue_names(), members),
         )
+        return entry.state.value, why
 
-    said = at_station(options.read_settings(config), work)
+    state, why = at_station(options.read_settings(config), work)
     if json:
-        output.document({"name": name, "why": said})
+        output.document({"name": name, "state": state, "because": [why]})
     else:
-        output.line(f"{name}: {said}")
+        output.line(f"{name}: {why}")
 
 
 def _entries(station: Station) -> Entries:
@@ -423,10 +438,11 @@ def _change(
     if unknown:
         raise NotFound(f"there is no schedule {unknown[0]!r}: `holdfast schedules list` shows what there is")
     if json:
-        output.document(done)
+        changed = [{"name": name, "status": word.value} for name, word in done.items()]
+        output.document({"schedules": changed})
     else:
         for name, word in done.items():
-            output.line(f"{name} {word.value}")
+            output.line(f"{name} {_OUTCOMES.get(word.value, word.value)}")
     declared = [name for name, word in done.items() if word is Changed.DECLARED]
     if declared:
         raise removal_refused(declared[0])
@@ -453,10 +469,10 @@ def _schedule(entry: Entry) -> Schedule | None:
         return None
 
 
-def _document(entry: Entry) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(entry)
-    fields.pop("spec")
-    return {**fields, "schedule": _schedule(entry)}
+def _document(entry: Entry) -> ScheduleView:
+    from holdfast.api.scheduleshapes import ScheduleView, schedule_view
+
+    return schedule_view(ScheduleView, entry, _schedule(entry))
 
 
 def _trigger(schedule: Schedule | None) -> str:

@@ -202,7 +202,7 @@ def _report(outcomes: Sequence[Outcome], plot: Path | None, *, priced: bool, cha
     if plot is not None:
         _write(plot, svg(outcomes, span))
     if json:
-        output.document(outcomes)
+        output.document({"outcomes": outcomes})
         return
     _show(outcomes, priced=priced)
     if chart:

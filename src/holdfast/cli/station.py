@@ -64,12 +64,12 @@ class Station:
             "`holdfast runs list` shows what is there"
         )
 
-    async def run(self, run_id: str, name: str | None) -> Run:
-        """Everything known of a run, live or archived."""
+    async def run(self, run_id: str, name: str | None) -> tuple[Run, bool]:
+        """Everything known of a run, and whether only the archive has it."""
         try:
-            return await (await self.queue_of(run_id, name)).get(run_id)
+            return await (await self.queue_of(run_id, name)).get(run_id), False
         except NotFound as missing:
-            return await self.past(run_id, name, missing)
+            return await self.past(run_id, name, missing), True
 
     async def past(self, run_id: str, name: str | None, missing: NotFound) -> Run:
         """A run that only the archive knows, else ``missing``."""

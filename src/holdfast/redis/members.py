@@ -28,6 +28,7 @@ _PAGE = 200
 """How many records are read in one round trip."""
 _LINGER_SECONDS = 60
 """How long the index remembers a process that is gone."""
+_NUMBERS = frozenset({"pid", "load", "capacity", "since", "held_seconds", "cpu", "memory_mb"})
 _POD_PARTS = 3
 _POD_SECONDS = 86400
 """How long the pod of a process is remembered: by then the janitor has removed what it left."""
@@ -39,6 +40,10 @@ class Member(msgspec.Struct, frozen=True):
     kind: str
     name: str
     fields: dict[str, str]
+
+    def typed_fields(self) -> dict[str, str | int | float]:
+        """The fields, with the numbers among them as numbers."""
+        return {name: _number(value) if name in _NUMBERS else value for name, value in self.fields.items()}
 
 
 class PodName(msgspec.Struct, frozen=True):
@@ -57,6 +62,13 @@ class PodName(msgspec.Struct, frozen=True):
         """The pod that a record names, if it names one."""
         name = fields.get("pod")
         return cls(fields.get("namespace", ""), name, fields.get("pod_uid", "")) if name else None
+
+
+def _number(value: str) -> str | int | float:
+    try:
+        return float(value) if "." in value else int(value)
+    except ValueError:  # a process of another version wrote it
+        return value
 
 
 class Members:

@@ -9,8 +9,23 @@ import time
 import pytest
 import redis as redis_py
 
+from holdfast.api.agentshapes import HostView
+from holdfast.api.scheduleshapes import Backfilled, ScheduleExplained, ScheduleTimes, ScheduleView
+from holdfast.api.shapes import (
+    Changed,
+    Explained,
+    LetterView,
+    MemberView,
+    QueueView,
+    RunRow,
+    RunView,
+    UndeliveredView,
+)
+from holdfast.client.agents import HostInfo
 from holdfast.config import DatabaseSettings
+from holdfast.events.undelivered import GivenUp
 from holdfast.redis.keys import QueueKeys, member_key, members_key
+from holdfast.runs.deadletter import Letter
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
 
@@ -187,19 +202,19 @@ def test_queues_are_shown_paused_drained_and_resumed(cli):
     assert refused.code == 1
     assert "is paused (upgrade); `holdfast queues resume agent-queue`" in refused.err
     state = cli("queues", "show", "--json").json
-    assert (state["gate"]["mode"], state["gate"]["reason"], state["depth"]) == ("paused", "upgrade", 1)
+    assert (state["mode"], state["reason"], state["depth"]) == ("paused", "upgrade", 1)
     assert state["settings"]["max_attempts"] == 5
     assert "paused since" in cli("queues", "show").out
-    assert cli("queues", "drain", "agent-queue", "--json").json["gate"]["mode"] == "draining"
+    assert cli("queues", "drain", "agent-queue", "--json").json["mode"] == "draining"
     assert cli("queues", "resume").out == "agent-queue open\n"
-    assert cli("queues", "list", "--json").json[0]["gate"]["mode"] == "open"
+    assert cli("queues", "list", "--json").json["queues"][0]["mode"] == "open"
 
 
 def test_a_queue_counts_the_workers_that_live_and_no_ghosts(cli, store):
     store.xgroup_create("agent-queue", "agent-queue-group", mkstream=True)
     store.xgroup_createconsumer("agent-queue", "agent-queue-group", "killed")
     state = cli("queues", "show", "--json").json
-    assert (state["workers"], state["partitions"][0]["depth"]["consumers"]) == (0, 1)
+    assert (state["workers"], state["partitions"], state["streams"][0]["depth"]["consumers"]) == (0, 1, 1)
     assert cli("queues", "list").out.splitlines()[1].split()[-1] == "0"
     store.hset("member:worker:first", mapping={"queues": "other,agent-queue"})
     store.zadd("members", {"worker:first": time.time() + 30})
@@ -360,7 +375,7 @@ def test_cleanup_says_what_it_does(cli, store):
     store.xgroup_create("agent-queue", "agent-queue-group", id="0", mkstream=True)
     store.xadd("agent-queue", {"message_data": "1", "agent_id": "echo", "correlation_id": "a"})
     store.xreadgroup("agent-queue-group", "gone", {"agent-queue": ">"})
-    found = cli("cleanup", "--dry-run", "--json").json[0]
+    found = cli("cleanup", "--dry-run", "--json").json["passes"][0]
     assert (found["dry_run"], found["ghosts"][0]["fate"]) == (True, "waiting")
     said = cli("cleanup")
     assert said.out.splitlines()[1].split()[:2] == ["agent-queue", "gone"]
@@ -370,7 +385,7 @@ def test_cleanup_says_what_it_does(cli, store):
 
 def test_nobody_is_alive(cli):
     assert cli("members").out == "no process is alive\n"
-    assert cli("members", "--json").json == []
+    assert cli("members", "--json").json == {"members": []}
 
 
 def test_settings_are_shown_with_their_origin(cli, place, monkeypatch):
@@ -381,7 +396,7 @@ def test_settings_are_shown_with_their_origin(cli, place, monkeypatch):
     assert rows["lease.ttl_seconds"] == ["10", "other.yaml:1"]
     assert rows["queue.max_attempts"] == ["7", "environment", "MAX_ATTEMPTS"]
     assert "hush" not in said.out
-    shown = cli("config", "show", "--json").json
+    shown = cli("config", "show", "--json").json["settings"]
     assert {"path": "worker.drain_seconds", "value": "20", "source": "default"} in shown
 
 
@@ -505,3 +520,43 @@ def test_no_sentence_of_a_list_of_commands_is_cut(cli, monkeypatch, noun):
     _, _, commands = cli(*noun.split(), "--help").out.partition("Commands:\n")
     assert commands
     assert [line for line in commands.splitlines() if line.endswith("...")] == []
+
+
+def fields(shape) -> set[str]:
+    return set(shape.__struct_fields__)
+
+
+def test_what_is_printed_as_json_has_the_fields_of_the_http_api(cli, store):
+    cli("submit", "echo", "1", "--run-id", "a")
+    cli("schedules", "create", "s", "echo", "--every", "5m")
+    store.hset(
+        member_key("worker", "one"), mapping={"kind": "worker", "pid": "7", "since": "1.500", "load": ""}
+    )
+    store.expire(member_key("worker", "one"), 600)
+    store.zadd(members_key(), {"worker:one": time.time() + 600})
+    shapes = {
+        ("runs", "list"): ("runs", RunRow),
+        ("queues", "list"): ("queues", QueueView),
+        ("schedules", "list"): ("schedules", ScheduleView),
+        ("members",): ("members", MemberView),
+    }
+    for words, (noun, shape) in shapes.items():
+        (row,) = cli(*words, "--json").json[noun]
+        assert fields(shape) <= row.keys(), words
+    assert row["fields"] == {"kind": "worker", "pid": 7, "since": 1.5, "load": ""}
+    one = {
+        ("runs", "show", "a"): RunView,
+        ("runs", "explain", "a"): Explained,
+        ("queues", "show"): QueueView,
+        ("queues", "pause"): QueueView,
+        ("schedules", "show", "s"): ScheduleView,
+        ("schedules", "next", "s"): ScheduleTimes,
+        ("schedules", "explain", "s"): ScheduleExplained,
+        ("schedules", "backfill", "s", "--from", "1", "--to", "2", "--dry-run"): Backfilled,
+        ("runs", "cancel", "a"): Changed,
+    }
+    for words, shape in one.items():
+        assert fields(shape) <= cli(*words, "--json").json.keys(), words
+    assert fields(HostInfo) == fields(HostView)  # `hosts list` prints these
+    assert fields(Letter) | {"queue", "at_iso"} >= fields(LetterView)
+    assert fields(GivenUp) | {"queue", "at_iso"} >= fields(UndeliveredView)

@@ -58,8 +58,8 @@ def test_a_submitter_hears_that_nobody_knows_the_agent(shell, worker):
 def test_members_and_running_runs_are_seen_and_cancelled(shell, worker):
     shell("submit", "sleep", "--run-id", "a")
     wait_until(lambda: shell("runs", "show", "a", "--json").json["status"] == "running")
-    [member] = shell("members", "--json").json
-    assert (member["kind"], member["name"], member["pid"]) == ("worker", "worker-a", str(worker.pid))
+    [member] = shell("members", "--json").json["members"]
+    assert (member["kind"], member["name"], member["fields"]["pid"]) == ("worker", "worker-a", worker.pid)
     assert "worker-a" in shell("members").out
     assert shell("runs", "cancel", "a").out == "a requested\n"
     assert shell("runs", "events", "a", "--follow", "--json").lines[-1]["type"] == "cancelled"
@@ -100,7 +100,9 @@ def test_a_janitor_runs_until_it_is_told_to_stop(shell):
     ) as process:
         assert process.stderr is not None
         assert any("janitor ready" in line for line in process.stderr)
-        [member] = wait_until(lambda: shell("members", "--json").json)  # it says so when it is ready
+        [member] = wait_until(
+            lambda: shell("members", "--json").json["members"]
+        )  # it says so when it is ready
         assert member["kind"] == "janitor"
         process.terminate()
         process.stderr.read()

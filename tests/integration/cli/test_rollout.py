@@ -22,7 +22,7 @@ def test_a_rollout_is_set_shown_and_listed(cli):
         "tenants": {"acme": True, "globex": False},
     }
     assert cli("rollout", "list").out.splitlines()[1].split()[:4] == [FLAG, "10", "1", "1"]
-    assert [each["percent"] for each in cli("rollout", "list", "--json").json] == [10]
+    assert [each["percent"] for each in cli("rollout", "list", "--json").json["rollouts"]] == [10]
 
 
 def test_a_person_is_told_which_way_a_tenant_goes(cli):
@@ -54,7 +54,7 @@ def test_a_slip_in_the_name_is_no_new_rollout(cli):
     assert cli("rollout", "set", FLAG, "60").err == ""
     slip = cli("rollout", "set", FLAG.replace("cluster", "clutser"), "0")
     assert (slip.code, f"did you mean {FLAG!r}?" in slip.err) == (1, True)
-    assert [each["percent"] for each in cli("rollout", "list", "--json").json] == [60]
+    assert [each["percent"] for each in cli("rollout", "list", "--json").json["rollouts"]] == [60]
     other = cli("rollout", "set", "shop_to_queue", "10")
     assert (other.code, other.err) == (0, f"holdfast: new roll-out shop_to_queue; others are: {FLAG}\n")
     assert cli("rollout", "set", "shop_to_queues", "10", "--create").code == 0
@@ -88,7 +88,7 @@ def test_what_cant_be_is_refused_and_changes_nothing(cli, arguments, told):
     said = cli("rollout", *arguments)
     assert said.code == 2
     assert told in said.err
-    assert cli("rollout", "list", "--json").json == []
+    assert cli("rollout", "list", "--json").json == {"rollouts": []}
 
 
 def test_a_name_nobody_has_set_is_told_with_those_that_are(cli):

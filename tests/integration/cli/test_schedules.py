@@ -60,9 +60,9 @@ def test_they_are_listed(cli, registered):
         ["nightly-a", "waiting"],
         ["nightly-b", "waiting"],
     ]
-    found = cli("schedules", "list", "nightly-*", "--json").json
+    found = cli("schedules", "list", "nightly-*", "--json").json["schedules"]
     assert [one["name"] for one in found] == ["nightly-a", "nightly-b"]
-    assert found[0]["schedule"]["trigger"] == {"kind": "cron", "expression": "0 3 * * *"}
+    assert found[0]["trigger"] == {"kind": "cron", "expression": "0 3 * * *"}
 
 
 def test_one_is_created_once(cli, registered):
@@ -80,8 +80,8 @@ def test_one_is_created_once(cli, registered):
     assert cli(*wanted).out.startswith("made created, next ")
     assert cli(*wanted).out.startswith("made already exists, next ")
     found = cli(*wanted, "--json").json
-    assert (found["state"], found["schedule"]["input"]) == ("waiting", {"day": 1})
-    assert found["schedule"]["trigger"] == {
+    assert (found["state"], found["input"]) == ("waiting", {"day": 1})
+    assert found["trigger"] == {
         "kind": "cron",
         "expression": "30 3 * * *",
         "zone": "Europe/Berlin",
@@ -110,7 +110,7 @@ def test_one_is_created_once(cli, registered):
 def test_what_can_not_be_created_is_told(cli, registered, words, told):
     refused = cli("schedules", "create", "made", "work", *words)
     assert (refused.code != 0, told in refused.err) == (True, True), refused.err
-    assert cli("schedules", "list", "made", "--json").json == []
+    assert cli("schedules", "list", "made", "--json").json == {"schedules": []}
 
 
 def test_one_is_shown(cli, registered):
@@ -127,12 +127,15 @@ def test_they_are_paused_and_resumed_by_pattern(cli, registered):
     said = cli("schedules", "pause", "nightly-*", "--reason", "the database moves")
     assert said.out == "nightly-a paused\nnightly-b paused\n"
     assert "the database moves" in cli("schedules", "explain", "nightly-a").out
-    assert cli("schedules", "list", "due", "--json").json[0]["state"] == "waiting"
+    assert cli("schedules", "list", "due", "--json").json["schedules"][0]["state"] == "waiting"
     assert cli("schedules", "resume", "--all", "--json").json == {
-        "due": "already",
-        "nightly-a": "resumed",
-        "nightly-b": "resumed",
+        "schedules": [
+            {"name": "due", "status": "already"},
+            {"name": "nightly-a", "status": "resumed"},
+            {"name": "nightly-b", "status": "resumed"},
+        ]
     }
+    assert cli("schedules", "resume", "due").out == "due is not changed: it is like that already\n"
 
 
 @pytest.mark.parametrize("wanted", ["due", "du*"])
@@ -156,10 +159,10 @@ def test_without_names_nothing_is_paused(cli, registered):
 
 
 def test_the_next_turns_are_told(cli, registered):
-    times = cli("schedules", "next", "nightly-a", "--count", "3", "--json").json
+    times = cli("schedules", "next", "nightly-a", "--count", "3", "--json").json["times"]
     assert len(times) == 3
     assert [b - a for a, b in itertools.pairwise(times)] == [86400, 86400]
-    assert len(cli("schedules", "next", "nightly-b", "--json").json) == 1
+    assert len(cli("schedules", "next", "nightly-b", "--json").json["times_iso"]) == 1
 
 
 def test_times_are_told_with_their_zone(cli, registered):
@@ -269,7 +272,7 @@ def test_a_trigger_makes_it_due_now(cli, registered):
 
 
 def test_it_is_explained_why_one_does_not_run(cli, registered):
-    assert "not due" in cli("schedules", "explain", "nightly-b", "--json").json["why"]
+    assert "not due" in cli("schedules", "explain", "nightly-b", "--json").json["because"][0]
     assert "no scheduler lives" in cli("schedules", "explain", "due").out
 
 
@@ -279,11 +282,15 @@ def test_a_window_is_backfilled_once(cli, registered):
     assert [line.split()[:2] for line in planned] == [
         ["planned", f"nightly-a@{1772334000 + 86400 * n}.000"] for n in range(3)
     ]
-    words = [one["word"] for one in cli("schedules", "backfill", "nightly-a", *window, "--json").json]
+    words = [
+        one["status"] for one in cli("schedules", "backfill", "nightly-a", *window, "--json").json["turns"]
+    ]
     assert words == ["placed"] * 3
-    words = [one["word"] for one in cli("schedules", "backfill", "nightly-a", *window, "--json").json]
+    words = [
+        one["status"] for one in cli("schedules", "backfill", "nightly-a", *window, "--json").json["turns"]
+    ]
     assert words == ["already"] * 3
-    listed = cli("schedules", "list", "nightly-a*", "--json").json
+    listed = cli("schedules", "list", "nightly-a*", "--json").json["schedules"]
     assert [one["name"] for one in listed] == ["nightly-a", "nightly-a@1772334000.000"]
 
 
@@ -307,11 +314,14 @@ def test_a_backfill_that_is_not_meant_is_refused(cli, registered, arguments, sai
 
 def test_one_that_the_code_declares_is_only_removed_by_force(cli, registered):
     refused = cli("schedules", "remove", "due")
-    assert (refused.code, refused.out) == (1, "due declared\n")
+    assert (refused.code, refused.out) == (1, "due is not removed: the code declares it\n")
     assert "declared in the code" in refused.err
     assert "--force" in refused.err
     assert cli("schedules", "remove", "due", "--force").out == "due removed\n"
-    assert [one["name"] for one in cli("schedules", "list", "--json").json] == ["nightly-a", "nightly-b"]
+    assert [one["name"] for one in cli("schedules", "list", "--json").json["schedules"]] == [
+        "nightly-a",
+        "nightly-b",
+    ]
 
 
 def test_a_scheduler_runs_until_it_is_told_to_stop(cli, place):
@@ -325,12 +335,12 @@ def test_a_scheduler_runs_until_it_is_told_to_stop(cli, place):
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "hello from a schedule\n"
-        members = wait_until(lambda: cli("members", "--json").json)
+        members = wait_until(lambda: cli("members", "--json").json["members"])
         assert [member["kind"] for member in members] == ["scheduler"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     finally:
         process.kill()
         process.communicate()
-    assert cli("members", "--json").json == []
+    assert cli("members", "--json").json == {"members": []}
     assert cli("schedules", "show", "hello", "--json").json["runs"] == 1

@@ -50,13 +50,13 @@ def test_json_has_every_figure_and_the_same_seed_the_same(cli):
         "--startup",
         "1s..9s",
     )
-    depth, fixed = cli(*asked).json
+    depth, fixed = cli(*asked).json["outcomes"]
     assert (depth["policy"], depth["runs"], depth["ended"]) == ("depth", fixed["runs"], depth["runs"])
     assert fixed["replicas_mean"] == 2
     assert set(depth["wait_seconds"]) == {"mean", "p50", "p95", "p99", "most"}
     assert len(depth["samples"]) > 500
-    assert cli(*asked).json == [depth, fixed]
-    assert cli(*asked, "--seed", "2").json != [depth, fixed]
+    assert cli(*asked).json["outcomes"] == [depth, fixed]
+    assert cli(*asked, "--seed", "2").json["outcomes"] != [depth, fixed]
 
 
 def test_what_a_policy_leaves_is_said(cli):
@@ -96,12 +96,12 @@ def test_the_settings_of_the_queue_count(cli, place):
     (place / "holdfast.yaml").write_text(
         "queues: {media: {slots: 5, scaling: {min_workers: 2, max_workers: 4}}}"
     )
-    [media] = cli("simulate", "--trace", BURST, "--queue", "media", "--json").json
+    [media] = cli("simulate", "--trace", BURST, "--queue", "media", "--json").json["outcomes"]
     assert (media["slots"], media["replicas_most"]) == (5, 4)
     assert min(sample["replicas"] for sample in media["samples"]) == 2
     [wide] = cli(
         "simulate", "--trace", BURST, "--queue", "media", "--max", "9", "--slots", "2", "--json"
-    ).json
+    ).json["outcomes"]
     assert (wide["slots"], wide["replicas_most"]) == (2, 9)
 
 
@@ -111,12 +111,12 @@ def test_the_queue_that_all_runs_of_a_trace_name_counts_if_it_is_configured(cli,
     (place / "some.csv").write_text("0,5,nap:jobs\n1,5\n")
     (place / "else.csv").write_text("0,5,elsewhere\n")
     said = cli("simulate", "--trace", "naps.csv", "--json")
-    assert (said.json[0]["slots"], said.err.strip()) == (2, "holdfast: as nap:jobs, 2 slots")
+    assert (said.json["outcomes"][0]["slots"], said.err.strip()) == (2, "holdfast: as nap:jobs, 2 slots")
     for name in ("some.csv", "else.csv"):
         said = cli("simulate", "--trace", name, "--json")
-        assert (said.json[0]["slots"], said.err) == (3, "")
+        assert (said.json["outcomes"][0]["slots"], said.err) == (3, "")
     named = cli("simulate", "--trace", "else.csv", "--queue", "elsewhere", "--json")
-    assert (named.json[0]["slots"], named.err) == (3, "")
+    assert (named.json["outcomes"][0]["slots"], named.err) == (3, "")
 
 
 def test_a_misspelt_queue_is_refused_with_the_name_that_was_meant(cli, place):
@@ -208,7 +208,7 @@ def test_a_trace_is_recorded_from_live_and_archived_runs_and_simulated(cli, work
     lines = (place / "trace.csv").read_text().splitlines()
     assert lines[:2] == ["arrival,duration,queue,priority", "0.000,30.500,agent-queue,"]
     assert lines[2].endswith(",agent-queue,high")
-    [outcome] = cli("simulate", "--trace", "trace.csv", "--json").json
+    [outcome] = cli("simulate", "--trace", "trace.csv", "--json").json["outcomes"]
     assert (outcome["runs"], outcome["ended"]) == (5, 5)
     recent = cli("simulate", "record", "--out", "recent.csv", "--since", "1h", "--json").json
     assert (recent["runs"], recent["skipped"]) == (4, 1)

@@ -75,7 +75,7 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     shown = holdfast(environ, "residents", "show", "clerk-1").stdout
     assert re.search(r"^host +here \(127.0.0.1:\d+\)$", shown, re.MULTILINE), shown
     for _ in range(20):  # told at once, but not before the caller is
-        (host,) = json.loads(holdfast(environ, "hosts", "list", "--json").stdout)
+        (host,) = json.loads(holdfast(environ, "hosts", "list", "--json").stdout)["hosts"]
         if host["agents"]:
             break
     assert (host["name"], host["agents"], host["state"]) == ("here", 1, "ready")

@@ -244,6 +244,6 @@ async def test_the_command_looks_at_pods_too(queue, kube, redis, redis_url):
     environ = {**os.environ, "REDIS_URL": redis_url, "HOLDFAST_JANITOR_KUBERNETES": "true"}
     ran = await asyncio.create_subprocess_exec(*command, env=environ, stdout=asyncio.subprocess.PIPE)
     said, _ = await ran.communicate()
-    (done,) = json.loads(said)
+    (done,) = json.loads(said)["passes"]
     found = {ghost["consumer"]["name"]: (ghost["fate"], ghost["pod"]) for ghost in done["ghosts"]}
     assert found == {"dead": ("would_remove", "gone"), "lives": ("pod_lives", "lives")}

@@ -84,7 +84,7 @@ async def test_the_command_answers_and_is_a_member_until_it_is_told_to_stop(scal
     told = await redis.hgetall(found[0])
     assert (told[b"pid"], told[b"queues"]) == (str(process.pid).encode(), b"agent-queue")
     listed = await asyncio.to_thread(holdfast, environ, "members", "--json")
-    assert [member["kind"] for member in json.loads(listed.stdout)] == ["scaler"]
+    assert [member["kind"] for member in json.loads(listed.stdout)["members"]] == ["scaler"]
     await caller.channel.close()
     process.send_signal(signal.SIGINT)
     assert await asyncio.to_thread(process.wait, 30) == 0

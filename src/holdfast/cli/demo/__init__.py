@@ -6,16 +6,15 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.root import COMMANDS
 from holdfast.packages import needs_extra
 
 __all__ = ["add_to", "run_demo"]
 
-SENTENCE = "See a whole system at work, with crashes, recovery and a proof."
-
 
 def add_to(root: typer.Typer) -> None:
     """Add the command."""
-    root.command("demo", help=SENTENCE)(demo)
+    root.command("demo", help=COMMANDS["demo"])(demo)
 
 
 def run_demo(*, keep: bool = False, json: bool = False) -> int:
