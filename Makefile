@@ -51,6 +51,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: $(SYNCED) ## Install everything into .venv (the other targets do this by themselves)
+	@echo "Ready. Next: . .venv/bin/activate && holdfast dev examples/support_desk.py:app   (docs/start.md)"
 
 demo: $(SYNCED) ## See the whole system at work, then a summary (KEEP=1 stays up)
 	@$(PY) -m holdfast demo $(if $(KEEP),--keep) $(ARGS)

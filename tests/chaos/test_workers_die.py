@@ -251,7 +251,7 @@ async def test_one_that_is_stopped_while_it_waits_for_its_name_takes_nothing_fro
         await until(lambda: "another worker has this name" in second.logged())
         second.terminate()
         assert await second.exited() == 0
-        assert "stopped before it could join" in second.logged()
+        assert "stopped before it joined" in second.logged()
         assert "worker ready" not in second.logged()
         assert await redis.exists("member:worker:twin")
         gate.touch()

@@ -87,7 +87,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 async def test_a_flag_that_nobody_has_set_sends_everything_the_old_way(system, old_way):
     async with producer(system, old_way) as sending:
         sent = await sending.send({"n": 1}, tenant="acme", run_id="job-1")
-    assert (sent.run_id, sent.path, sent.reason) == ("job-1", "fallback", "")
+    assert (sent.run_id, sent.path, sent.reason) == ("job-1", "fallback", "rollout")
     assert [(m.run_id, m.tenant, m.input) for m in old_way.taken] == [("job-1", "acme", {"n": 1})]
 
 
@@ -290,7 +290,7 @@ async def test_the_last_known_flag_stays_while_redis_is_away(system, rollouts, o
         await sending.send(1)
         fault_proxy.refuse()
         sent = await sending.send(2)
-    assert (sent.path, sent.reason) == ("fallback", ""), "it was not meant for the queue"
+    assert (sent.path, sent.reason) == ("fallback", "rollout"), "it was not meant for the queue"
 
 
 async def test_without_a_fallback_a_redis_that_is_away_is_told(system, fault_proxy):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import socket
 
 import pytest
 
 from holdfast.config import ApiSettings
 from holdfast.errors import ConfigError
-from holdfast.services.dev.address import Address, curl_line, opened
+from holdfast.services.dev.address import Address, curl_line, opened, submit_line
 
 
 @pytest.mark.parametrize(
@@ -26,10 +28,18 @@ def test_the_url_is_one_that_can_be_called(host: str, url: str):
 
 
 def test_an_api_with_keys_is_called_with_one():
-    line = curl_line(Address("127.0.0.1", 80), "greet", keyed=True)
+    line = curl_line(Address("127.0.0.1", 80), "greet", {"id": 7}, keyed=True)
     assert "-H 'Authorization: Bearer KEY'" in line
-    assert '"input": {"id": 7}' in line  # an agent of the guides does not fail with that
-    assert "Bearer" not in curl_line(Address("127.0.0.1", 80), "greet", keyed=False)
+    assert '"input": {"id": 7}' in line
+    assert "Bearer" not in curl_line(Address("127.0.0.1", 80), "greet", None, keyed=False)
+
+
+def test_the_shown_commands_are_words_of_a_shell():
+    told = {"text": "it's"}
+    curl = shlex.split(curl_line(Address("127.0.0.1", 80), "greet", told, keyed=False))
+    assert json.loads(curl[-1]) == {"agent_id": "greet", "input": told}
+    assert json.loads(shlex.split(submit_line("greet", told))[3]) == told
+    assert submit_line("wave", None) == "holdfast submit wave --follow"
 
 
 def test_callers_wait_while_no_child_accepts_and_are_refused_once_the_port_is_closed():

@@ -138,7 +138,7 @@ SCHEDULES = Dashboard(
                 ),
                 Panel(
                     "Watchdogs",
-                    "1 while one barks; kind is its signal.",
+                    "1 while one reports a problem; kind is which one.",
                     "short",
                     one(gauge("schedule_signals", by="kind", selector=HERE), "{{kind}}"),
                     bad=1,

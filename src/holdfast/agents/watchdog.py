@@ -1,4 +1,4 @@
-"""The watchdog barks when agent code blocks the event loop, and says which line it is.
+"""The watchdog logs when agent code blocks the event loop, and which line it is.
 
 It watches from a thread of its own: whoever blocks the loop can't block that.
 """

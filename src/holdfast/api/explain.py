@@ -116,10 +116,14 @@ def _queued(run: Run, gate: Gate, depth: Depth, members: Sequence[Member], paren
     if run.attempt:
         said.append(f"it was handed back or reclaimed after {_attempts(run)}; it is served first")
     said.append(
-        f"{depth.undelivered} runs wait in queue {run.queue!r}, {depth.pending} are held by "
-        f"{len(workers)} workers; the oldest has waited {depth.oldest_seconds:.1f} s"
+        f"queue {run.queue!r}: {depth.undelivered} waiting, {depth.pending} pending, "
+        f"{_counted(len(workers), 'worker')}; the oldest has waited {depth.oldest_seconds:.1f} s"
     )
     return said
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _running(run: Run, members: Sequence[Member], now: float) -> list[str]:
@@ -138,7 +142,7 @@ def _delayed(run: Run, now: float) -> str:
 
 
 def _ended_well(run: Run) -> list[str]:
-    return [f"it ended well after {_attempts(run)}, in {run.finished_at - run.started_at:.3f} s"]
+    return [f"it succeeded after {_attempts(run)}, in {run.finished_at - run.started_at:.3f} s"]
 
 
 def _ended_badly(run: Run) -> list[str]:

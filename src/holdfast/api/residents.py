@@ -114,7 +114,7 @@ async def get_residents(
 
 @router.post(
     "/residents",
-    summary="Have a resident live on one of the hosts",
+    summary="Start a resident on one of the hosts",
     status_code=201,
     responses={
         **answers(201, ResidentView, "It lives and can receive.", _VIEW),
@@ -202,7 +202,7 @@ async def send_message(
 
 @router.post(
     "/residents/{resident_id:path}/move",
-    summary="Have a resident live on another host",
+    summary="Move a resident to another host",
     responses={**answers(200, ResidentView, "The resident, where it is now.", _VIEW), **_CHANGES},
     openapi_extra=takes(MoveRequest, {"anywhere": {}, "there": {"host": "host-3"}}, required=False),
 )
@@ -231,7 +231,7 @@ async def get_resident(request: Request, resident_id: ResidentId) -> Response:
 
 @router.delete(
     "/residents/{resident_id:path}",
-    summary="Have a resident live no more",
+    summary="Stop a resident",
     responses={**answers(200, ResidentView, "The resident as it was.", _VIEW), **_CHANGES},
 )
 async def stop_resident(request: Request, resident_id: ResidentId) -> Response:

@@ -37,7 +37,7 @@ class NeedsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ResidentRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Have a resident live."""
+    """A request to start a resident."""
 
     id: Annotated[ResidentId, Meta(description="Its id; the same one again is the same resident.")]
     resident: Annotated[Resident, Meta(description="Its name in the app of the hosts.")]

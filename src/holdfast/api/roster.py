@@ -68,7 +68,7 @@ class Roster:
             raise HTTPException(501, f"{missing} where the API runs") from exc
 
     async def start(self, wanted: ResidentRequest) -> tuple[Placed, bool]:
-        """Have a resident live; also whether that is news."""
+        """Start a resident; also returns whether it was not running before."""
         tenant = self._tenant(wanted.tenant or "")
         needs = msgspec.convert(msgspec.to_builtins(wanted.needs), Needs)
         agent = resident_agent(

@@ -101,7 +101,7 @@ async def past_turns(
             {
                 "name": "nightly-report",
                 "state": "waiting",
-                "because": ["it is not due: its turn is in 86.4 s"],
+                "because": ["it is not due: its next turn is in 1m 26s"],
             },
         ),
         **READS,

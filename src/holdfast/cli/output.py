@@ -55,11 +55,12 @@ _NOT_OURS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; numbers stand right, and free text may be cut to fit."""
+    """A column of a table. A narrow terminal leaves out ``optional`` ones and cuts ``free`` text."""
 
     title: str
     number: bool = False
     free: bool = False
+    optional: bool = False
 
 
 def document(value: Any) -> None:
@@ -113,7 +114,9 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, empty: st
         line(empty)
         return
     if sys.stdout.isatty():
-        _fit(columns, cells, shutil.get_terminal_size().columns)
+        width = shutil.get_terminal_size().columns
+        columns, cells = _without_optional(columns, cells, width)
+        _fit(columns, cells, width)
     shown = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
         shown.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
@@ -122,9 +125,26 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, empty: st
     _print(shown)
 
 
+def _without_optional(
+    columns: Sequence[Column], rows: list[list[Text]], width: int
+) -> tuple[Sequence[Column], list[list[Text]]]:
+    """Leave out optional columns, the last one first, until the others fit."""
+    while sum(widths := _widths(columns, rows)) + _GAP * (len(widths) - 1) > width:
+        last = next((at for at in reversed(range(len(columns))) if columns[at].optional), None)
+        if last is None:
+            break
+        columns = [*columns[:last], *columns[last + 1 :]]
+        rows = [[*row[:last], *row[last + 1 :]] for row in rows]
+    return columns, rows
+
+
+def _widths(columns: Sequence[Column], rows: list[list[Text]]) -> list[int]:
+    return [max(len(c.title), *(row[at].cell_len for row in rows)) for at, c in enumerate(columns)]
+
+
 def _fit(columns: Sequence[Column], rows: list[list[Text]], width: int) -> None:
     """Cut free text so that the rest keeps its room: half an id is worth nothing."""
-    widths = [max(len(c.title), *(row[at].cell_len for row in rows)) for at, c in enumerate(columns)]
+    widths = _widths(columns, rows)
     while sum(widths) + _GAP * (len(widths) - 1) > width:
         longest = max((at for at, c in enumerate(columns) if c.free), key=lambda at: widths[at], default=None)
         if longest is None or widths[longest] <= len(columns[longest].title):
@@ -136,16 +156,20 @@ def _fit(columns: Sequence[Column], rows: list[list[Text]], width: int) -> None:
 
 
 def record(fields: Iterable[tuple[str, str]]) -> None:
-    """Print one thing, a field a line; fields that are empty are left out."""
+    """Print one thing, a field a line, text of several lines below; fields that are empty are left out."""
     from rich.table import Table
 
+    fields = list(fields)
     shown = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column(overflow="fold")
     for name, value in fields:
-        if value:
-            shown.add_row(name, _styled(value, lines=True))
+        if value and "\n" not in value:
+            shown.add_row(name, _styled(value))
     _print(shown)
+    for name, value in fields:
+        if "\n" in value:  # a traceback: as it is, so that it can be read and copied
+            _write(f"{name}\n{printable(value, lines=True)}\n")
 
 
 def event(happened: Event) -> None:

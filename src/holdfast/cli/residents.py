@@ -122,7 +122,7 @@ def start(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Have a resident live, or live again, on one of the hosts. JSON is what its class is made with."""
+    """Start a resident on one of the hosts, or start it again. JSON is what its class is made with."""
     made_with, wanted = options.json_value("null" if value is None else value), _needs(needs or "{}")
 
     async def work(known: ClientResidents) -> ResidentInfo:
@@ -157,7 +157,7 @@ def move(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Have a resident live on another host. It stops, then starts; where it was, if there is no other."""
+    """Move a resident to another host. It stops, then starts; where it was, if there is no other."""
     _tell(
         with_residents(options.read_settings(config), lambda known: known.move(resident_id, to=to)), json=json
     )
@@ -165,7 +165,7 @@ def move(
 
 @residents.command("stop")
 def stop(resident_id: ResidentId, json: options.Json = False, config: options.Config = None) -> None:
-    """Have a resident live no more; its mailbox and its state stay."""
+    """Stop a resident; its mailbox and its state stay."""
     with_residents(options.read_settings(config), lambda known: known.stop(resident_id))
     output.document({"id": resident_id, "stopped": True}) if json else output.line(
         f"{resident_id} has stopped"

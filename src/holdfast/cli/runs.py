@@ -34,9 +34,9 @@ _COLUMNS = (
     Column("STATUS"),
     Column("AGENT", free=True),
     Column("QUEUE", free=True),
-    Column("TRY", number=True),
+    Column("TRY", number=True, optional=True),
     Column("SUBMITTED"),
-    Column("TOOK", number=True),
+    Column("TOOK", number=True, optional=True),
 )
 
 
@@ -241,7 +241,7 @@ def explain_run(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Say why a run is where it is."""
+    """Explain the state of a run: why it waits, what it does, how it ended."""
     checked_id(run_id, "RUN")
     run, because = at_station(
         options.read_settings(config), lambda station: _explained(station, run_id, queue)
@@ -249,7 +249,7 @@ def explain_run(
     if json:
         output.document({"run_id": run.id, "status": run.status, "because": because})
         return
-    output.line(f"{run.id} is {run.status}")
+    output.line(f"{run.id}: {run.status}")
     for sentence in because:
         output.line(f"- {sentence}")
 

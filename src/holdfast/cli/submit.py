@@ -1,4 +1,4 @@
-"""``holdfast submit``: ask for a run; with ``--follow``, show its events and end as it ends."""
+"""``holdfast submit``: submit a run; with ``--follow``, show its events and end as it ends."""
 
 from __future__ import annotations
 
@@ -26,25 +26,34 @@ def add_to(root: typer.Typer) -> None:
 
 
 def submit(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent that should run.")],
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Agent to run.")],
     payload: Annotated[
-        str, typer.Argument(metavar="JSON", help="Its input; - reads it from stdin.", show_default=False)
+        str,
+        typer.Argument(metavar="JSON", help="Input of the run; - reads it from stdin.", show_default=False),
     ] = "null",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the events until it ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print the run's events until it ends.")
+    ] = False,
     queue: options.OneQueue = None,
-    priority: Annotated[
-        Priority, typer.Option("--priority", help="Which lane it waits in.")
-    ] = Priority.NORMAL,
-    delay: Annotated[str, typer.Option("--delay", metavar="TIME", help="Start it later: 30s, 5m.")] = "0",
+    priority: Annotated[Priority, typer.Option("--priority", help="Priority of the run.")] = Priority.NORMAL,
+    delay: Annotated[
+        str, typer.Option("--delay", metavar="TIME", help="Delay before the run starts: 30s, 5m.")
+    ] = "0",
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="How long one attempt may take.")
+        str | None, typer.Option("--timeout", metavar="TIME", help="Timeout of one attempt.")
     ] = None,
     run_id: Annotated[
-        str, typer.Option("--run-id", metavar="ID", help="Its id, which is accepted once.")
+        str,
+        typer.Option("--run-id", metavar="ID", help="Run id. Submitting it again returns the existing run."),
     ] = "",
-    thread_id: Annotated[str, typer.Option("--thread-id", metavar="ID", help="What it belongs to.")] = "",
+    thread_id: Annotated[
+        str,
+        typer.Option(
+            "--thread-id", metavar="ID", help="Conversation id: runs of a thread go one after the other."
+        ),
+    ] = "",
     multitask: Annotated[
-        Multitask, typer.Option("--multitask", help="What to do if its thread is busy.")
+        Multitask, typer.Option("--multitask", help="What to do while another run of the thread goes on.")
     ] = Multitask.ENQUEUE,
     idempotency_key: Annotated[
         str, typer.Option("--idempotency-key", metavar="KEY", help="The same key gives the same run.")
@@ -52,7 +61,7 @@ def submit(
     metadata: Annotated[
         list[str] | None,
         typer.Option(
-            "--metadata", metavar="KEY=VALUE", help="For the agent to see; repeatable, or a JSON object."
+            "--metadata", metavar="KEY=VALUE", help="Metadata for the agent; repeatable, or a JSON object."
         ),
     ] = None,
     json: options.Json = False,
@@ -96,7 +105,7 @@ def _end_as(run: Run | None) -> None:
 
 async def _accepted(station: Station, handle: RunHandle, agent: str, *, json: bool) -> None:
     status = await handle.status()
-    known = f"submitted to {handle.queue}" if handle.fresh else f"known before in {handle.queue}: {status}"
+    known = f"submitted to {handle.queue}" if handle.fresh else f"already exists in {handle.queue}: {status}"
     if json:
         output.json_line(
             {"run_id": handle.run_id, "queue": handle.queue, "status": status, "fresh": handle.fresh}

@@ -68,8 +68,9 @@ class RunHandle:
         except TimeoutError as exc:
             if not scope.expired():
                 raise
-            told = f"run {self.run_id} was not seen to end within {seconds:g} s"
-            raise ResultTimeout(f"{told}; that ends the waiting, not the run") from exc
+            raise ResultTimeout(
+                f"run {self.run_id} has not ended within {seconds:g} s: waiting timed out, the run goes on"
+            ) from exc
 
     async def _looked(self) -> Run:
         # A look takes a moment, too: cut off at once, it would say of every run that it goes on.

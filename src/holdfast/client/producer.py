@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 QUEUE: Final = "queue"
 FALLBACK: Final = "fallback"
+ROLLOUT: Final = "rollout"
+"""The reason of a message whose tenant is not in the roll-out."""
 _REASONS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
     (QueueFull, "full"),
     (QueuePaused, "paused"),
@@ -69,7 +71,7 @@ class SendOptions(TypedDict, total=False):
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """The way that a message went; ``reason`` says why it was not the queue, if it was meant to be."""
+    """Where a message went, and why if it was the fallback: ``rollout``, or why the queue refused it."""
 
     run_id: str
     path: str
@@ -212,7 +214,7 @@ class Producer:
             raise
         if self._metrics is not None:
             self._metrics.producer_sent.labels(self.name, FALLBACK).inc()
-        return Sent(run_id=message.run_id, path=FALLBACK, reason=reason)
+        return Sent(run_id=message.run_id, path=FALLBACK, reason=reason or ROLLOUT)
 
     def _tell(self, reason: str) -> None:
         """Log when the reason changes: an outage is one line, not one for every message."""

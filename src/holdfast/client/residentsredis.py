@@ -78,7 +78,7 @@ class RedisResidents:
         return info_of(placed)
 
     async def stop(self, resident_id: str) -> ResidentInfo:
-        """Have one live no more."""
+        """Stop a resident."""
         placed, engine = await self._find(resident_id), self._engine()
         with answering(self._url):
             if not await engine.stop(resident_id):

@@ -260,7 +260,7 @@ class SyncResidents:
         return self._call(self._residents.start(resident, resident_id, input, needs=needs))
 
     def stop(self, resident_id: str) -> ResidentInfo:
-        """Have a resident live no more, and return what it was."""
+        """Stop a resident and return its last state."""
         return self._call(self._residents.stop(resident_id))
 
     def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:

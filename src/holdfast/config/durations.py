@@ -85,3 +85,18 @@ def iso(seconds: float) -> str:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else ""
     except (OverflowError, ValueError, OSError):
         return ""
+
+
+_SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"))
+
+
+def span(seconds: float) -> str:
+    """Write a length of time with two figures that matter: 0.25s, 12s, 3m 20s, 5h 2m."""
+    if seconds < 60:
+        return f"{seconds:.3g}s" if seconds < 10 else f"{seconds:.0f}s"
+    whole = round(seconds)
+    for (unit, name), (below, below_name) in zip(_SPANS, (*_SPANS[1:], (1.0, "s")), strict=True):
+        if whole >= unit:
+            rest = int(whole % unit // below)
+            return f"{int(whole // unit)}{name} {rest}{below_name}" if rest else f"{int(whole // unit)}{name}"
+    return f"{whole}s"

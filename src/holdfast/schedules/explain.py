@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.config.durations import span
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import family
 from holdfast.schedules.shards import Shards
@@ -59,7 +60,7 @@ def _waits(
     able = {name: said for name, said in schedulers.items() if _knows(said, schedule)}
     hindrance = _hindrance(entry, schedule, patterns, able, anybody=bool(schedulers))
     if entry.next_at is not None and entry.next_at > now:
-        said = f"it is not due: its turn is in {entry.next_at - now:.1f} s"
+        said = f"it is not due: its next turn is in {span(entry.next_at - now)}"
         return f"{said}; and then {hindrance}" if hindrance else said
     if hindrance:
         return f"it is due, but {hindrance}"

@@ -109,7 +109,7 @@ class Reconcile:
         except StoreUnavailable:  # the store reports it
             return planned
         except HoldfastError as exc:
-            _log.warning("whether schedules were paused can't be read from SQL now", error=str(exc))
+            _log.warning("pauses of schedules can't be read from the database", error=str(exc))
             return planned
         return [
             msgspec.structs.replace(one, paused=row.paused, paused_since=row.paused_since)

@@ -189,7 +189,7 @@ class Scheduler:
             is_outage = signal is Signal.REDIS_STALL and self.breaker.is_away
             _log.log(
                 logging.DEBUG if is_outage else logging.WARNING,
-                "watchdog barks",
+                "watchdog reports a problem",
                 signal=signal.value,
                 backlog=self.backlog,
                 free=self.permits.free,

@@ -78,7 +78,7 @@ def read(expression: str, zone: str) -> _Clock:
         template = CronSim(expression, _EPOCH)
     except CronSimError as exc:
         raise InputError(
-            f"cron: {expression[:100]!r} is no cron expression ({exc}): write five fields "
+            f"cron: {expression[:100]!r} is not a cron expression ({exc}): write five fields "
             "(minute hour day month weekday), or six with the seconds in front"
         ) from None
     minute, hour = expression.split()[-5:-3]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PATIENCE: Final = 3
-"""Cycles in a row before a watchdog barks."""
+"""Cycles in a row before a watchdog reports a problem."""
 
 
 class Signal(StrEnum):
@@ -44,7 +44,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Barking:
-    """Who barks now, and what has changed with this cycle."""
+    """The problems now, and what has changed with this cycle."""
 
     now: frozenset[Signal] = frozenset()
     began: frozenset[Signal] = frozenset()
@@ -59,7 +59,7 @@ class Watchdogs:
         self._barking: frozenset[Signal] = frozenset()
 
     def look(self, cycle: Cycle) -> Barking:
-        """Take one cycle into account and return who barks."""
+        """Take one cycle into account and return the problems."""
         for signal, suspicious in _SUSPICIOUS.items():
             self._in_a_row[signal] = self._in_a_row[signal] + 1 if suspicious(cycle) else 0
         before, now = self._barking, frozenset(s for s, count in self._in_a_row.items() if count >= PATIENCE)

@@ -59,7 +59,7 @@ class Residents:
         *,
         needs: Needs | None = None,
     ) -> Placed:
-        """Have a resident live; returns when it can receive. One that lives already is left as it is."""
+        """Start a resident; returns when it can receive. One that runs already is left as it is."""
         if self._homeless:
             raise ConfigError(
                 "hosts.engine is local, so residents live in the program that starts them: it says which "
@@ -68,7 +68,7 @@ class Residents:
         return await self.engine.run(resident_agent(agent_id, resident, input, needs=needs))
 
     async def stop(self, agent_id: str) -> bool:
-        """Have it live no more; False if there is none. Its mailbox stays, for when it comes back."""
+        """Stop a resident; False if there is none. Its mailbox stays, for when it is started again."""
         return await self.engine.stop(agent_id)
 
     async def list(self) -> list[Placed]:

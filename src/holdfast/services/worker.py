@@ -133,7 +133,7 @@ class WorkerProcess:
                 await self._work(connections, keeper, floor, registration)
                 await self._phase_3(connections, floor)
             else:  # what goes by our name is not ours: another worker may have it
-                self._log.info("stopped before it could join: nothing was begun")
+                self._log.info("stopped before it joined; no run was started")
                 await quit_sidecar(settings.worker.envoy_quit_url)
         if _threads_left() or any(desk.worker.lingering for desk in desks):  # guard: exit-without-lingering
             self._abandon()

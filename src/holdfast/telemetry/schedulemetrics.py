@@ -64,4 +64,6 @@ class ScheduleMetrics:
         "kind",
         "reason",
     )
-    schedule_signals: Gauge = gauge("1 while a watchdog barks, kind is its signal.", "kind")
+    schedule_signals: Gauge = gauge(
+        "1 while a watchdog of the scheduler reports a problem; kind is which one.", "kind"
+    )

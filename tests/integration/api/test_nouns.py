@@ -212,7 +212,7 @@ async def test_archived_runs_end_the_list_and_are_read_like_others(system, api):
     assert (because["run_id"], because["status"]) == ("old1", "failed")
     assert "its last error: ValueError: no" in because["because"]
     assert "only its record is in the archive" in because["because"][-1]
-    assert "it ended well" in (await client.get("/runs/old0/explain")).json()["because"][0]
+    assert "it succeeded after" in (await client.get("/runs/old0/explain")).json()["because"][0]
     failed = (await client.get("/runs", params={"status": "failed"})).json()["runs"]
     assert [run["id"] for run in failed] == ["old1", "old2"]
 

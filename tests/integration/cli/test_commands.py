@@ -59,7 +59,7 @@ def test_a_run_is_submitted_and_listed(cli):
 def test_a_submission_says_if_it_was_known_before(cli):
     cli("submit", "echo", "1", "--idempotency-key", "k", "--run-id", "a")
     said = cli("submit", "echo", "2", "--idempotency-key", "k")
-    assert said.out == "a known before in agent-queue: queued\n"
+    assert said.out == "a already exists in agent-queue: queued\n"
     assert cli("submit", "echo", "--run-id", "a", "--json").json == {
         "run_id": "a",
         "queue": "agent-queue",

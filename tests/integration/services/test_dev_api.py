@@ -80,12 +80,16 @@ def test_a_run_is_asked_for_and_read_over_http(start_dev: StartDev):
     assert (status, ended["result"]) == (200, "Hello Ada")
 
 
-def test_the_curl_line_of_the_welcome_is_accepted_as_it_stands(start_dev: StartDev):
+def test_the_curl_line_of_the_welcome_works_as_it_stands(start_dev: StartDev, short_dir: Path):
+    typed = "\n@dataclass\nclass Order:\n    number: int\n\n@app.agent\nasync def bill(order: Order):\n    return order.number\n"
+    (short_dir / "desk.py").write_text("from dataclasses import dataclass\n" + version("Hello") + typed)
     dev = start_dev().ready()
     assert re.match(r"http://127\.0\.0\.1:\d+$", dev.api)
     curl, url, option, body = shlex.split(re.search(r"http     (curl .*)", dev.text)[1])
     assert (curl, url, option) == ("curl", f"{dev.api}/execute", "-d")
-    assert call(url, json.loads(body))[0] == 202
+    status, accepted = call(url, json.loads(body))
+    assert status == 202
+    assert call(f"{dev.api}/runs/{accepted['run_id']}/result?wait=20")[1]["result"] == 7
 
 
 def test_with_residents_only_nothing_is_offered_that_could_be_submitted(start_dev: StartDev, short_dir: Path):

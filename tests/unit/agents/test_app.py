@@ -222,7 +222,7 @@ def test_a_wrong_declaration_names_its_file_and_line(app, declare):
 @pytest.mark.parametrize(
     ("declare", "said"),
     [
-        (scheduled, "schedule 'agent': cron: 'now and then' is no cron expression"),
+        (scheduled, "schedule 'agent': cron: 'now and then' is not a cron expression"),
         (scheduled_oddly, "schedule 'agent': misfire: 'never' is not one of coalesce, skip, catch_up"),
         (scheduled_in_no_zone, "schedule 'agent': tz: only a cron expression has a time zone"),
         (scheduled_never, r"write @app.schedule\(every=...\)"),

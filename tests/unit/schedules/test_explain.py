@@ -40,7 +40,7 @@ def why(found: Entry, schedulers: dict[str, dict[str, str]] | None = None, **opt
         (entry(State.PAUSED, paused="too loud"), "paused: too loud"),
         (entry(State.DONE), "no turn is left"),
         (entry(State.MISSING), "lost its place"),
-        (entry(next_at=130.0), "not due: its turn is in 30.0 s"),
+        (entry(next_at=130.0), "not due: its next turn is in 30s"),
         (entry(), "pod should take it at once"),
     ],
 )
@@ -88,7 +88,7 @@ def test_by_who_could_run_it(schedulers, options, said):
 )
 def test_what_will_keep_it_is_said_before_it_is_due(schedulers, options, said):
     told = why(entry(next_at=130.0), schedulers, **options)
-    assert told.startswith("it is not due: its turn is in 30.0 s; and then ")
+    assert told.startswith("it is not due: its next turn is in 30s; and then ")
     assert said in told
 
 

@@ -69,7 +69,7 @@ def test_what_is_damaged_is_an_input_error(raw):
         ({"trigger": Every(seconds=float("nan"))}, "every: "),
         ({"trigger": Every(seconds=float("inf"))}, "every: "),
         ({"trigger": Every(seconds=1, since="lunch")}, "since: 'lunch' is not one of start, completion"),
-        ({"trigger": Cron(expression="* * *")}, "cron: '* * *' is no cron expression"),
+        ({"trigger": Cron(expression="* * *")}, "cron: '* * *' is not a cron expression"),
         ({"trigger": Cron(expression="0 0 31 4 *")}, "cron: "),
         (
             {"trigger": Cron(expression="* * * * *", zone="Mars/Base")},

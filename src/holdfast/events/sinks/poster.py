@@ -34,7 +34,7 @@ _SHOWN = 200
 _SLICES = 10
 _UNITS_PER_SLICE = 2
 """What a slice of the timeout uses up; one at whose end our own event loop was late uses 1."""
-_PRIVATE = "it points to a private address, which relay.private_webhooks would allow"
+_PRIVATE = "the receiver has a private address: set relay.private_webhooks=true to allow it"
 
 
 class PrivateAddressError(Exception):

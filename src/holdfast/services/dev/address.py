@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import shlex
 import socket
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import ConfigError
 
@@ -93,17 +94,14 @@ def _listening(host: str, port: int) -> socket.socket:
     return place
 
 
-_INPUT: Final = {"id": 7}
-"""What the shown commands submit: README's agents don't fail with it."""
+def submit_line(agent: str, example: Any) -> str:
+    """The command that submits a run and follows it."""
+    given = "" if example is None else f" {shlex.quote(json.dumps(example))}"
+    return f"holdfast submit {agent}{given} --follow"
 
 
-def submit_line(agent: str) -> str:
-    """The command that asks for a run, and follows it."""
-    return f"holdfast submit {agent} '{json.dumps(_INPUT)}' --follow"
-
-
-def curl_line(address: Address, agent: str, *, keyed: bool) -> str:
-    """The command that asks for a run over HTTP."""
-    body = json.dumps({"agent_id": agent, "input": _INPUT})
+def curl_line(address: Address, agent: str, example: Any, *, keyed: bool) -> str:
+    """The command that submits a run over HTTP."""
+    body = {"agent_id": agent} if example is None else {"agent_id": agent, "input": example}
     key = " -H 'Authorization: Bearer KEY'" if keyed else ""
-    return f"curl {address.url}/execute{key} -d '{body}'"
+    return f"curl {address.url}/execute{key} -d {shlex.quote(json.dumps(body))}"

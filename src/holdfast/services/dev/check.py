@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -18,12 +19,20 @@ MISNAMED = 2
 """Its exit code for code that is sound but holds nothing, or no App, of that name."""
 
 
+class Example(msgspec.Struct, frozen=True):
+    """An agent, and an input that it takes."""
+
+    agent: str
+    input: Any
+
+
 class Contents(msgspec.Struct, frozen=True):
     """What the probe prints of an app."""
 
     agents: list[str] = []
     residents: list[str] = []
     files: list[str] = []
+    example: Example | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,8 @@ class Verdict:
     residents: tuple[str, ...] = ()
     files: frozenset[str] = frozenset()
     """The Python files under the app's folder that it is made of."""
+    example: Example | None = None
+    """For the commands that are shown."""
     problem: str = ""
     misnamed: bool = False
 
@@ -61,4 +72,4 @@ async def check_app(reference: str) -> Verdict:
         return Verdict(problem=text, misnamed=process.returncode == MISNAMED)
     # The app may print, too: the last line is the probe's.
     found = msgspec.json.decode(printed.split(b"\n")[-2], type=Contents)
-    return Verdict(tuple(found.agents), tuple(found.residents), frozenset(found.files))
+    return Verdict(tuple(found.agents), tuple(found.residents), frozenset(found.files), found.example)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.agents.example import example_input
 from holdfast.agents.loader import load_app
 from holdfast.agents.reference import load_module, split
-from holdfast.errors import AppError
-from holdfast.services.dev.check import BROKEN, MISNAMED, Contents
+from holdfast.errors import AppError, InputError
+from holdfast.services.dev.check import BROKEN, MISNAMED, Contents, Example
 from holdfast.services.dev.imports import app_files
 from holdfast.services.dev.watch import app_folder
+
+if TYPE_CHECKING:
+    from holdfast.agents.app import App
 
 
 def main(reference: str) -> int:
@@ -25,9 +31,18 @@ def main(reference: str) -> int:
     except AppError as exc:
         sys.stderr.write(f"{exc}\n{_where(exc)}")
         return code
-    contents = Contents(sorted(app.agents), sorted(app.residents), app_files(app_folder(reference)))
+    files = app_files(app_folder(reference))
+    contents = Contents(sorted(app.agents), sorted(app.residents), files, _example(app))
     sys.stdout.write(f"\n{msgspec.json.encode(contents).decode()}\n")
     return 0
+
+
+def _example(app: App) -> Example | None:
+    """The first agent for which an input can be made up."""
+    for _, spec in sorted(app.agents.items()):
+        with contextlib.suppress(InputError):
+            return Example(spec.name, example_input(spec))
+    return None
 
 
 def _where(exc: AppError) -> str:

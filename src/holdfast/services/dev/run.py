@@ -29,7 +29,7 @@ from holdfast.redis.nearby import embedded_server
 from holdfast.services.autoscaler import STOP_MARGIN_SECONDS, Autoscaler
 from holdfast.services.connections import Connections
 from holdfast.services.dev.address import curl_line, missing_packages, opened, submit_line
-from holdfast.services.dev.check import check_app
+from holdfast.services.dev.check import Example, check_app
 from holdfast.services.dev.child import Child
 from holdfast.services.dev.console import Console, JsonConsole
 from holdfast.services.dev.recipes import SINGLE_PLACES, Recipes
@@ -300,7 +300,7 @@ class Dev:
     def _welcome(self, url: str, verdict: Verdict, address: Address | None) -> None:
         console, agents, residents = self._console, verdict.agents, verdict.residents
         runs = bool(agents) or not residents  # with residents only there is nothing to submit
-        first = agents[0] if agents else "AGENT"
+        shown = verdict.example or Example(agents[0] if agents else "AGENT", {})
         here = "" if self._settings.redis.url else f" (in {Path.cwd()}, or with REDIS_URL set)"
         lines = [f"Redis    {redacted(url)}"]
         if runs:
@@ -309,12 +309,13 @@ class Dev:
             start = console.bold(f"holdfast residents start {residents[0]} ID")
             lines.append(f"resident {', '.join(residents)}: {start}{'' if runs else here}")
         if runs:
-            lines.append(f"submit   {console.bold(submit_line(first))}{here}")
+            lines.append(f"submit   {console.bold(submit_line(shown.agent, shown.input))}{here}")
         if address is not None:
             lines.append(f"api      {address.url}")
             if runs:
-                curl = console.bold(curl_line(address, first, keyed=bool(self._settings.api.keys)))
-                lines.append(f"http     {curl}")
+                keyed = bool(self._settings.api.keys)
+                curl = curl_line(address, shown.agent, shown.input, keyed=keyed)
+                lines.append(f"http     {console.bold(curl)}")
         lines += [f"reload   {self._watch.folder if self._watch else 'off'}", "stop     Ctrl-C"]
         console.say("\n".join(lines))
 
