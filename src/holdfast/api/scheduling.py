@@ -106,8 +106,8 @@ class Book:
         """The past turns of a schedule, by the ids that the caller knows."""
         stored = (await self.find(name)).entry.name
         found = await History(self._redis, self._keys).turns(stored, limit)
-        told: list[dict[str, Any]] = [msgspec.structs.asdict(each) for each in found]
-        return [ScheduleTurn(**each | {"turn": self.shown(each["turn"])}) for each in told]
+        shown = (msgspec.structs.replace(each, turn=self.shown(each.turn)) for each in found)
+        return [ScheduleTurn(**msgspec.structs.asdict(each)) for each in shown]
 
     async def list(self, wanted: Mapping[str, str], *, limit: int, cursor: str) -> ScheduleList:
         """Read one page; it may be short and yet not the last."""
