@@ -52,6 +52,36 @@ async def test_a_run_is_performed_and_its_result_kept(system, app):
     await system.nothing_left()
 
 
+async def test_a_refused_result_and_a_run_that_is_not_begun_are_logged_by_all_their_names(system, log_lines):
+    app, gate = App("test"), asyncio.Event()
+
+    @app.agent(log_fields=["job.id"])
+    async def waits(payload):
+        await gate.wait()
+
+    def submission(number: int) -> Submission:
+        return Submission(agent="waits", input={"job": {"id": number}}, logger_context={"user": "ada"})
+
+    poison = await system.queue.submit(submission(1))
+    await system.queue.redis.hset(system.queue.keys.run(poison.run_id), mapping={"fence": 7, "attempt": 7})
+    stale = await system.queue.submit(submission(2))
+    await system.worker(app)
+    await system.ended(poison.run_id)
+    await system.reaches(stale.run_id, Status.RUNNING)
+    await system.queue.redis.hincrby(system.queue.keys.run(stale.run_id), "fence", 1)
+    gate.set()
+
+    def line(event: str) -> dict | None:
+        return next((line for line in log_lines() if line["event"].startswith(event)), None)
+
+    for event, ticket, number in (("run failed", poison, 1), ("result refused", stale, 2)):
+        said = await until(lambda event=event: line(event))
+        names = ("correlation_id", "message_id", "agent_id", "id", "user", "platform")
+        expected = [ticket.run_id, ticket.message_id, "waits", number, "ada", "redis-streams"]
+        assert [said[name] for name in names] == expected
+        assert said["duration_seconds"] >= 0
+
+
 async def test_the_time_of_a_shutdown_phase_is_shown_while_it_lasts(system):
     """Fails if it is set at the phase's end: the process is gone before anybody scrapes that."""
     app, gate = App("test"), asyncio.Event()
