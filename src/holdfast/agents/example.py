@@ -38,7 +38,7 @@ def example_input(spec: AgentSpec) -> Any:
         schema = _schema(hint)
         # The schema of a plain datetime has no format: one of the texts fits.
         examples = [_Example(schema, text).of(schema) for text in ("text", *_TEXTS.values())]
-    except (TypeError, ValueError, NameError, KeyError, RecursionError) as exc:
+    except (TypeError, ValueError, NameError, KeyError, RecursionError, StopIteration) as exc:
         raise InputError(f"agent {spec.name!r}: no example of its input can be made: {exc}") from exc
     if spec.input_type is None:
         return examples[0] or UNTYPED
@@ -84,7 +84,7 @@ class _Example:
         for word in ("anyOf", "oneOf", "allOf"):
             if word in schema:
                 choices: list[dict[str, Any]] = schema[word]
-                return self.of(next((each for each in choices if each.get("type") != "null"), {}))
+                return self.of(next(each for each in choices if each.get("type") != "null"))
         return self._plain(schema)
 
     def _plain(self, schema: dict[str, Any]) -> Any:

@@ -111,7 +111,7 @@ async def create_schedule(request: Request) -> Response:
 
 @router.post(
     "/schedules/pause",
-    summary="Let all schedules that fit a glob take no turns",
+    summary="Pause all schedules that fit a glob",
     responses=MANY,
     openapi_extra=WHICH,
 )
@@ -125,7 +125,7 @@ async def pause_schedules(request: Request) -> Response:
 
 @router.post(
     "/schedules/resume",
-    summary="Let all schedules that fit a glob take their turns again",
+    summary="Resume all schedules that fit a glob",
     responses=MANY,
     openapi_extra=WHICH,
 )

@@ -153,7 +153,7 @@ async def trigger_schedule(request: Request, name: Name) -> Response:
 
 @router.post(
     "/schedules/{name:path}/pause",
-    summary="Let a schedule take no turns until it is resumed",
+    summary="Pause a schedule until it is resumed",
     responses=CHANGES,
     openapi_extra=WHY,
 )
@@ -166,7 +166,7 @@ async def pause_schedule(request: Request, name: Name) -> Response:
 
 @router.post(
     "/schedules/{name:path}/resume",
-    summary="Let a paused schedule take its turns again",
+    summary="Resume a paused schedule",
     responses=CHANGES,
     openapi_extra=WHY,
 )
