@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -43,17 +44,20 @@ class Log:
 @pytest.fixture
 def services(restartable_valkey, tmp_path):
     store = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "holdfast.sqlite")}
-    started = [Service(name, tmp_path / name, restartable_valkey.tcp_url, **store) for name in SERVICES]
-    yield dict(zip(SERVICES, started, strict=True))
-    for service in started:
-        service.close()
+    with contextlib.ExitStack() as stack:
+        started: dict[str, Service] = {}
+        for name in SERVICES:  # one after the other: five at once starve each other on a busy machine
+            started[name] = Service(name, tmp_path / name, restartable_valkey.tcp_url, **store)
+            stack.callback(started[name].close)
+            started[name].started()
+        yield started
 
 
 async def test_each_process_logs_an_outage_once_when_it_begins_and_once_when_it_ends(
     restartable_valkey, services
 ):
     """Fails if a loop logs each of its tries: a worker had 98 lines for 20 seconds without Redis."""
-    logs = {name: Log(service.started()) for name, service in services.items()}
+    logs = {name: Log(service) for name, service in services.items()}
     restartable_valkey.kill()
     await until(lambda: all(log.has(BEGAN) for log in logs.values()), what="all to notice the outage")
     # Several tries of each loop.
