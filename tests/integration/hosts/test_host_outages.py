@@ -155,7 +155,7 @@ class Fault:
         for process in self.tree:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
-            await until(lambda: has_ended(old) or writers(ledger)[old.pid] > before)
+            await until(lambda: has_ended(old) or writers(ledger)[old.pid] >= before + 20)
         self.proxy.heal()
 
 
