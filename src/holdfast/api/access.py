@@ -103,6 +103,7 @@ class Access:
             due_at=run.due_at,
             cancel=run.cancel,
             parked=run.parked,
+            parent=run.parent,
             error=self.error(run.error),
             archived=archived,
         )

@@ -25,11 +25,14 @@ _PAGE = 200
 _UNTAKEN_SECONDS = 1.0
 
 
-async def parents_of_waiting_runs(queue: RunQueue, depth: Depth) -> int:
+async def parents_of_waiting_runs(run: Run, queue: RunQueue, depth: Depth) -> int:
     """Count the running runs of a queue if every one has submitted a run that waits in the same one; else 0.
 
-    If they await these children, all of them wait for ever: no slot gets free.
+    If they await these children, all of them wait for ever: no slot gets free. That explains a run that
+    waits in this queue, or is running; for others nothing is counted.
     """
+    if run.status not in {Status.QUEUED, Status.RUNNING}:
+        return 0
     if not depth.pending or depth.oldest_seconds < _UNTAKEN_SECONDS:  # a free slot takes a run at once
         return 0
     waiting = (await queue.list(status=Status.QUEUED, limit=_CHILDREN)).runs
@@ -64,7 +67,7 @@ def explain(
         case Status.DELAYED:
             return [_delayed(run, now), *_last_error(run)]
         case Status.RUNNING:
-            return _running(run, members, now)
+            return _running(run, members, now, parents)
         case Status.INTERRUPTED:
             asked = f"the agent asked {_in_short(run.interrupt)}"
             return [f"{asked} and goes on when it has the answer: `holdfast runs resume {run.id} ANSWER`"]
@@ -108,11 +111,7 @@ def _queued(run: Run, gate: Gate, depth: Depth, members: Sequence[Member], paren
         names = ", ".join(sorted(member.name for member in workers)[:5])
         said.append(f"no worker of queue {run.queue!r} has the agent {run.agent!r}: {names} run others")
     elif parents:
-        said.append(
-            f"all {parents} running runs of queue {run.queue!r} have submitted children that wait in the "
-            "same queue: if they await them, no slot gets free; start another worker, and submit children to "
-            "a queue of their own"
-        )
+        said.append(_deadlock(run, parents))
     if run.attempt:
         said.append(f"it was handed back or reclaimed after {_attempts(run)}; it is served first")
     said.append(
@@ -126,12 +125,22 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _running(run: Run, members: Sequence[Member], now: float) -> list[str]:
+def _deadlock(run: Run, parents: int) -> str:
+    return (
+        f"all {parents} running runs of queue {run.queue!r} have submitted children that wait in the "
+        "same queue: if they await them, no slot gets free; start another worker, and submit children to "
+        "a queue of their own"
+    )
+
+
+def _running(run: Run, members: Sequence[Member], now: float, parents: int) -> list[str]:
     said = [f"{run.owner} has been at it for {max(now - run.started_at, 0):.1f} s, {_ordinal(run)}"]
     if run.cancel:
         said.insert(0, f"it was asked to stop: {run.cancel}")
     if not any(member.kind == "worker" and member.name == run.owner for member in members):
         said.append(f"{run.owner} gives no sign of life: another worker takes over when its lease ends")
+    if parents:
+        said.append(_deadlock(run, parents))
     return said + _last_error(run)
 
 

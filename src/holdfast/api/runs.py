@@ -55,6 +55,7 @@ _ROW: Final[dict[str, Any]] = {
     "due_at": 0.0,
     "cancel": "",
     "parked": "",
+    "parent": "",
     "error": None,
     "archived": False,
 }
@@ -208,7 +209,7 @@ async def get_explanation(request: Request, run_id: RunId, queue: OfQueue = "") 
     line, run = found
     gate, depth = await line.queue.gate(), await line.queue.depth()
     members = await here.backend.members.all(here.backend.redis)
-    parents = await parents_of_waiting_runs(line.queue, depth) if run.status is Status.QUEUED else 0
+    parents = await parents_of_waiting_runs(run, line.queue, depth)
     because = explain(run, gate, depth, members, parents=parents)
     return reply(Explained(run.id, run.status.value, because))
 

@@ -188,6 +188,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     due_at_iso: str = ""
     cancel: str = ""
     parked: str = ""
+    parent: str = ""
     error: ErrorView | None = None
     archived: bool = False
 

@@ -265,7 +265,7 @@ async def _explained(station: Station, run_id: str, name: str | None) -> tuple[R
         return past, explain_past(past)
     members = await station.members().all(station.redis)
     depth = await queue.depth()
-    parents = await parents_of_waiting_runs(queue, depth) if run.status is Status.QUEUED else 0
+    parents = await parents_of_waiting_runs(run, queue, depth)
     return run, explain(run, await queue.gate(), depth, members, parents=parents)
 
 

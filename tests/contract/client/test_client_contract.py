@@ -753,3 +753,9 @@ async def test_a_script_answers_a_run(face, worker, system):
             return handle.result()
 
     assert await asyncio.to_thread(script) == [1, 2]
+
+
+async def test_a_run_that_an_agent_submitted_names_its_parent(client, system):
+    with speaking_of({"run_id": "the-parent"}):  # as inside of an agent
+        await system.submit("child", run_id="the-child")
+    assert (await client.handle("the-child").run()).parent == "the-parent"

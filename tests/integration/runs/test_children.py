@@ -48,7 +48,7 @@ async def because(system: System, run_id: str) -> str:
     queue = system.queue
     run, depth = await queue.get(run_id), await queue.depth()
     members = await Members.of(system.settings).all(queue.redis)
-    parents = await parents_of_waiting_runs(queue, depth)
+    parents = await parents_of_waiting_runs(run, queue, depth)
     return "\n".join(explain(run, await queue.gate(), depth, members, parents=parents))
 
 
@@ -64,7 +64,7 @@ async def waiting(system: System, many: int) -> list[str]:
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-async def test_a_child_whose_parents_hold_every_slot_is_told_so(redis, redis_settings, partitions):
+async def test_a_child_and_parents_that_hold_every_slot_are_explained_by_the_deadlock(redis, redis_settings, partitions):
     release = asyncio.Event()
     async with System(redis_settings, slots=SLOTS, partitions=partitions, ttl=30.0) as system:
         await system.worker(app_of(system, release, parents=SLOTS))
@@ -73,6 +73,8 @@ async def test_a_child_whose_parents_hold_every_slot_is_told_so(redis, redis_set
         said = await until(lambda: because(system, child), lambda text: "submitted children" in text)
         assert f"all {SLOTS} running runs of queue '{system.queue.name}' have submitted children" in said
         assert "a queue of their own" in said
+        for parent in parents:
+            assert f"all {SLOTS} running runs of queue '{system.queue.name}'" in await because(system, parent)
         release.set()
         for run_id in (*parents, child):
             assert (await system.ended(run_id)).status is Status.SUCCEEDED
