@@ -64,7 +64,9 @@ async def waiting(system: System, many: int) -> list[str]:
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-async def test_a_child_and_parents_that_hold_every_slot_are_explained_by_the_deadlock(redis, redis_settings, partitions):
+async def test_a_child_and_parents_that_hold_every_slot_are_explained_by_the_deadlock(
+    redis, redis_settings, partitions
+):
     release = asyncio.Event()
     async with System(redis_settings, slots=SLOTS, partitions=partitions, ttl=30.0) as system:
         await system.worker(app_of(system, release, parents=SLOTS))
