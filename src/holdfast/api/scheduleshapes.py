@@ -163,6 +163,8 @@ class ScheduleView(ScheduleRow, frozen=True, kw_only=True):
     input: Any
     starts_at: float
     ends_at: float
+    starts_at_iso: str = ""
+    ends_at_iso: str = ""
     max_runs: int
     misfire: str
     catch_up_most: int
@@ -170,6 +172,10 @@ class ScheduleView(ScheduleRow, frozen=True, kw_only=True):
     overlap_most: int
     pause_after_failures: int
     metadata: dict[str, str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        add_iso(self, "starts_at", "ends_at")
 
 
 S = TypeVar("S", bound=ScheduleRow)

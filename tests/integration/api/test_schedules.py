@@ -49,6 +49,7 @@ async def test_a_schedule_is_made_read_changed_and_removed(client, board):
     assert view["trigger"] == {"kind": "cron", "expression": "30 3 * * *", "zone": "Europe/Berlin"}
     assert (view["timeout_seconds"], view["error_seconds"], view["priority"]) == (90, 5, 2)
     assert (view["starts_at"], view["source"], view["state"]) == (1896069600, "api", "waiting")
+    assert (view["starts_at_iso"][:19], view["ends_at_iso"]) == ("2030-01-31T06:00:00", "")
     assert (await client.get("/schedules/nightly")).json() == view
 
     changed = await client.patch("/schedules/nightly", json={"tz": "UTC", "input": None, "timeout": 60})
