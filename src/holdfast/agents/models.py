@@ -118,7 +118,7 @@ def read_kept(model: Any, data: bytes) -> Any:
 def _dumped(value: Any, *, by_alias: bool) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=by_alias)
-    raise TypeError(f"a {type(value).__name__} is no JSON")
+    raise TypeError(f"a value of type {type(value).__name__} can't be written as JSON")
 
 
 def _reads_names(model: Any) -> bool:
@@ -136,7 +136,7 @@ def unwritable(value: Any) -> str:
             break
         path, value = path + inner[0], inner[1]
     kind = type(value).__name__
-    return f"{path} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return f"{path} is {'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def _as_it_is(payload: Any) -> Any:

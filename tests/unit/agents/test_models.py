@@ -15,6 +15,7 @@ import pytest
 from holdfast import App, AppError, Context, SyncContext
 from holdfast.agents.failures import FailureClass
 from holdfast.agents.loader import load_app
+from holdfast.agents.models import dumped
 from holdfast.agents.outcome import Failed, Succeeded
 from holdfast.runs.message import encode_value
 from holdfast.runs.perform import written_result
@@ -251,8 +252,16 @@ def test_a_result_that_can_not_be_written_is_named_with_its_place():
     assert failure.kind is FailureClass.INVALID
     assert "agent 'model'" in failure.message
     assert "$.a[1].b is an object" in failure.message
+    failure = written_result("model", {"a": Unwritable()}, 1000)
+    assert "$.a is an Unwritable" in failure.message
+    with pytest.raises(TypeError, match="a value of type Unwritable can't be written as JSON"):
+        dumped(Unwritable())
     failure = written_result("model", Outer(inner=Level), 1000)
     assert "$.inner is a" in failure.message
+
+
+class Unwritable:
+    """Something that can't be written as JSON."""
 
 
 class Handle:
