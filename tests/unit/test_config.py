@@ -338,7 +338,7 @@ def test_the_cost_of_an_idle_pod_is_lowered_well_before_the_shortest_scale_in(fi
     file("queues: {slow: {scaling: {down_seconds: 10m}}, quick: {scaling: {down_seconds: 40}}}\n")
     assert lower({}) == 5, "half of it, and before the HPA may look"
     assert lower({"HEARTBEAT_INTERVAL": "22"}) == 1, "it is heard of late"
-    file("queues: {quick: {scaling: {down_seconds: 1}}}\n")
+    file("queues: {quick: {scaling: {down_seconds: 27}}}\n")
     assert lower({"HOLDFAST_JANITOR_KUBERNETES": "true"}) == 0
     file("queues: {agent-queue: {}, fixed: {scaling: {enabled: false, down_seconds: 1}}}\n")
     assert lower({}) == 15, "nobody scales that one in"

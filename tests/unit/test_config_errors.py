@@ -316,6 +316,14 @@ def test_every_scheme_is_offered(refusal):
             "janitor.deletion_cost_lower_seconds = 60 (holdfast.yaml:1) is too late for queue.scaling.down_seconds = 60 (default)",
         ),
         (
+            "janitor: {kubernetes: true}\nqueue: {scaling: {down_seconds: 15}}",
+            "queue.scaling.down_seconds = 15 (holdfast.yaml:2) is too short for janitor.kubernetes with janitor.deletion_cost",
+        ),
+        (
+            "janitor: {kubernetes: true}\nqueue: {scaling: {down_seconds: 26.9}}",
+            "set queue.scaling.down_seconds to 27 or more, or janitor.deletion_cost to false",
+        ),
+        (
             "metrics: {port: 50051}",
             "metrics.port = 50051 (holdfast.yaml:1) and hosts.grpc_port = 50051 (default) are the same port",
         ),

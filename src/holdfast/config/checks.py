@@ -234,7 +234,17 @@ def _idle_leave_first(settings: Settings, at: Locate, in_queue: LocateInQueue) -
             continue
         down = in_queue(queue.name, "scaling.down_seconds")
         latest = latest_lowering(queue.scaling.down_seconds, late)
-        if janitor.deletion_cost_lower_seconds > latest:
+        least = HPA_SECONDS + late
+        if queue.scaling.down_seconds < least:
+            heartbeat, round_ = at("worker.heartbeat_seconds"), at("janitor.deletion_cost_seconds")
+            sentence = (
+                f"{down.said} is too short for janitor.kubernetes with janitor.deletion_cost: the HPA may "
+                f"end workers {HPA_SECONDS:g} s before it is over, and the janitor hears of an idle worker "
+                f"up to {heartbeat.said} plus {round_.said} late, so busy workers would leave with idle "
+                f"ones; set {down.path} to {least:g} or more, or janitor.deletion_cost to false"
+            )
+            yield Contradiction((down.path, heartbeat.path, round_.path), sentence)
+        elif janitor.deletion_cost_lower_seconds > latest:
             sentence = (
                 f"{place.said} is too late for {down.said}: the HPA may end workers {HPA_SECONDS:g} s "
                 f"before that is over, and a janitor hears of an idle worker up to {late:g} s late; set it "
