@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from holdfast.runs.queue import RunQueue
 
 _GOODBYE_SECONDS = 2.0
+_FIRST_GROUPS_SECONDS = 2.0
 _BACKLOG = 2048
 _HANDOVER_SECONDS = 0.3
 """How long the request of a connection that was accepted last may take to arrive."""
@@ -205,13 +206,16 @@ class ApiProcess:
         listener: socket.socket,
     ) -> None:
         parts = self._parts(connections)
+        with contextlib.suppress(TimeoutError):  # a Redis that does not answer must not delay readiness
+            async with asyncio.timeout(_FIRST_GROUPS_SECONDS):
+                await self._ensure_groups(backend)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(server.serve([listener]), name="http")
             working = [group.create_task(part.run(), name=type(part).__name__) for part in parts]
             rounds = [
                 group.create_task(self._heartbeat(connections), name="heartbeat"),
                 group.create_task(registration.keep(), name="store registration"),
-                group.create_task(self._ensure_groups(backend), name="groups"),
+                group.create_task(self._keep_groups(backend), name="groups"),
                 group.create_task(self._report_unserved(backend), name="unserved"),
             ]
             self.ready = True
@@ -264,8 +268,11 @@ class ApiProcess:
             with contextlib.suppress(*TROUBLE):  # a damaged queue must not keep the others from theirs
                 await queue.ensure()
 
+        await asyncio.gather(*(ensure(line.queue) for line in backend.lines.values()))
+
+    async def _keep_groups(self, backend: Backend) -> None:
         while True:
-            await asyncio.gather(*(ensure(line.queue) for line in backend.lines.values()))
+            await self._ensure_groups(backend)
             await asyncio.sleep(self._members.heartbeat_seconds)
 
     async def _heartbeat(self, connections: Connections) -> None:

@@ -10,6 +10,8 @@ import pytest
 from holdfast import App, Context, GiveUp
 from holdfast.config import BreakerSettings, QueueSettings, SenderSettings
 from holdfast.redis.scripts import load
+from holdfast.runs.queue import RunQueue
+from holdfast.services.api import ApiProcess
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
 from tests.support.api.server import key_line
@@ -410,9 +412,25 @@ async def test_a_missing_group_is_told(system, client):
     await system.queue.ensure()
 
 
-async def test_a_fresh_system_without_any_worker_is_well(system, api):
+async def test_a_fresh_system_without_any_worker_has_its_groups_before_the_api_is_ready(
+    system, api, monkeypatch
+):
     await system.queue.redis.flushall()
+    ensure, processes = RunQueue.ensure, list[ApiProcess]()
+    begin, ready_at_first = ApiProcess.run, list[bool]()
+
+    async def watched_run(process):
+        processes.append(process)
+        await begin(process)
+
+    async def watched_ensure(queue):
+        ready_at_first.append(processes[0].ready)
+        await ensure(queue)
+
+    monkeypatch.setattr(ApiProcess, "run", watched_run)
+    monkeypatch.setattr(RunQueue, "ensure", watched_ensure)
     client = (await api()).client()
+    assert ready_at_first[0] is False
     answer = await until(
         lambda: client.get("/internal/health/redis"), lambda answer: answer.status_code == 200
     )
