@@ -57,6 +57,9 @@ class Running:
     def __iter__(self) -> Iterator[Turn]:
         return iter(list(self._turns.values()))
 
+    def __contains__(self, turn: Turn) -> bool:
+        return self._turns.get((turn.run.name, turn.run.fence)) is turn
+
     def add(self, turn: Turn) -> None:
         """Note a turn that begins."""
         self._turns[turn.run.name, turn.run.fence] = turn

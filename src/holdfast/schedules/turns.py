@@ -274,9 +274,17 @@ class Turns:
 
     async def look_for_zombies(self) -> None:
         """Scan every interval, until cancelled."""
+        was_whole = True
         while True:
             await asyncio.sleep(self._settings.zombie_cleanup.interval_ms / 1000)
-            self.zombies.scan(self.clock.now())  # guard: zombie-scan-clock
+            whole = self.zombies.scan(self.clock.now())  # guard: zombie-scan-clock
+            self._metrics.schedule_zombie_scans.labels("whole" if whole else "over_budget").inc()
+            if was_whole and not whole:
+                _log.info(
+                    "a scan for zombies was ended by its budget: the next goes on from there",
+                    setting="redis.scheduler.zombie-cleanup.run-budget-ms",
+                )
+            was_whole = whole
 
     def _abandon(self, turn: Turn) -> None:
         """Let a zombie's schedule go on without it."""

@@ -31,17 +31,24 @@ class Zombies:
         self._overrun = overrun
         self._abandon = abandon
         self._budget = budget_seconds or float("inf")
+        self._left: list[Turn] = []
+        """What the budget kept the last scan from looking at, to begin the next with."""
         self.found = 0
 
-    def scan(self, now: float) -> int:
-        """Abandon what is overdue at ``now``, which is Redis's time; return how many it were."""
+    def scan(self, now: float) -> bool:
+        """Abandon what is overdue at ``now``, which is Redis's time; False if the budget ended it.
+
+        One turn at least is looked at, and the next scan goes on with the rest.
+        """
         ends = time.monotonic() + self._budget
-        found = 0
-        for turn in self._running:
-            if time.monotonic() >= ends:
-                break
+        turns = [turn for turn in self._left if turn in self._running] or list(self._running)
+        looked_at = 0
+        for turn in turns:
+            looked_at += 1
             if not turn.told and self._overrun.left(turn.run.name, turn.run.deadline, now) <= 0:
                 self._abandon(turn)
-                found += 1
-        self.found += found
-        return found
+                self.found += 1
+            if time.monotonic() >= ends:
+                break
+        self._left = turns[looked_at:]  # guard: zombie-scan-goes-on
+        return not self._left

@@ -37,6 +37,7 @@ class ScheduleMetrics:
     schedule_zombies: Counter = counter(
         "Turns beyond deadline and threshold; kind is deadman or scan.", "kind"
     )
+    schedule_zombie_scans: Counter = counter("Scans for zombies; status is whole or over_budget.", "status")
     schedule_reclaimed: Counter = counter("Turns taken back from schedulers that stopped renewing.")
     schedule_repaired: Counter = counter(
         "Entries and keys that were put right, kind is what was wrong.", "kind"
@@ -49,9 +50,12 @@ class ScheduleMetrics:
     schedule_registered: Gauge = gauge("Schedules that there are.")
     schedule_waiting: Gauge = gauge("Schedules that wait for their turn.")
     schedule_working: Gauge = gauge("Schedules that run somewhere.")
-    schedule_due: Gauge = gauge("Schedules that are due and wait, of those that this scheduler runs.")
+    schedule_due: Gauge = gauge(
+        "Schedules that are due and wait, of those that this scheduler runs; NaN while Redis is unavailable."
+    )
     schedule_due_elsewhere: Gauge = gauge(
-        "Schedules that are due and that this scheduler does not run: disabled, another's, without an agent."
+        "Schedules that are due and that this scheduler does not run: disabled, another's, without an agent; "
+        "NaN while Redis is unavailable."
     )
     schedule_oldest_overdue_seconds: Gauge = gauge(
         "How long the most overdue schedule that this scheduler runs waits; goes on while Redis is away."

@@ -71,5 +71,30 @@ def test_k3_one_that_was_told_is_no_zombie_again():
     assert scan([gone], now=100.0) == []
 
 
-def test_k4_a_scan_over_its_budget_stops_between_items():
-    assert scan([turn("over", 1.0), turn("too", 2.0)], now=100.0, budget_seconds=-1.0) == []
+def test_k4_a_scan_over_its_budget_stops_between_items_and_the_next_goes_on_there():
+    running, found = Running(), []
+    ended = turn("ended", 2.0)
+    for each in (turn("fine", 200.0), turn("over", 1.0), ended, turn("too", 2.0)):
+        running.add(each)
+    zombies = Zombies(running, Overrun(30.0), lambda each: found.append(each.run.name), budget_seconds=-1.0)
+    assert [zombies.scan(100.0), zombies.scan(100.0), found] == [False, False, ["over"]]
+    running.remove(ended)
+    assert [zombies.scan(100.0), found, zombies.found] == [True, ["over", "too"], 2]
+
+
+async def test_k4_scans_over_their_budget_are_counted(stage):
+    app, begun, free = App("test"), [], asyncio.Event()
+
+    async def waits() -> None:
+        begun.append(1)
+        await free.wait()
+
+    for name in ("one", "two"):
+        app.schedule(name=name, every=3600)(waits)
+    scans = {"interval_ms": 20, "run_budget_ms": 1e-6}
+    running = await stage.start(app, zombies=scans)
+    try:
+        await until(lambda: running.count("schedule_zombie_scans_total", status="over_budget") >= 1)
+        await until(lambda: running.count("schedule_zombie_scans_total", status="whole") >= 1)
+    finally:
+        free.set()

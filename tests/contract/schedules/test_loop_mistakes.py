@@ -328,6 +328,11 @@ MISTAKES = [
         f"{BESIDE}::test_q50_turns_that_come_and_go_do_not_look_like_lost_schedules",
     ),
     Mistake(
+        "a scan for zombies that its budget ended begins with the first turn again",
+        instead("zombie-scan-goes-on", "self._left = []"),
+        f"{ZOMBIES}::test_k4_a_scan_over_its_budget_stops_between_items_and_the_next_goes_on_there",
+    ),
+    Mistake(
         "a zombie that the scan found is the dead-man timer's, too",
         instead(
             "zombie-ended-once", 'self._metrics.schedule_zombies.labels("scan").inc()\nself._end(turn, over)'
