@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -119,6 +120,8 @@ class Report:
             earliest = self._measured_at + shortest  # guard: overdue-while-all-run
         overdue = _since(earliest, self._scheduler.clock.now())
         silent = time.monotonic() - self._answered_at
+        for unknown in (self._metrics.schedule_due, self._metrics.schedule_due_elsewhere):
+            unknown.set(math.nan)  # the last count would be read as that of now
         return self._sampled(replace(self._last, oldest_overdue_seconds=overdue, silent_seconds=silent))
 
     def _sampled(self, sample: Sample) -> Sample:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import math
 import re
 import time
 from collections.abc import AsyncIterator
@@ -158,8 +159,10 @@ async def test_o13_while_redis_is_away_it_is_degraded_and_says_so(
             lambda: next((one for one in said(log_lines()) if "Redis has not answered" in str(one[1])), None)
         )
         assert (found[1], found[2], line["level"]) == ("DEGRADED", "1", "warning")
+        assert math.isnan(running.count("schedule_due")), "nobody knows it"
         fault_proxy.heal()
         await until(lambda: running.count("schedule_degraded") == 0)
+        await until(lambda: running.count("schedule_due") >= 0)
 
 
 async def test_o18_what_ran_when_redis_went_away_is_overdue_a_period_later(
