@@ -163,6 +163,8 @@ class RunQueue:
         Whoever still submits by such a number has said so within the patience, or says it before it does.
         """
         surplus = self.partitions[self._count :]
+        if not surplus:  # by the last look around: an idle janitor need not ask again
+            return self._count
         blank = await asyncio.gather(*(partition.blank() for partition in surplus))
         # guard: shrink-empty-only
         most, patience = self._count if all(blank) else 0, int(FORGET_SECONDS * 1000)

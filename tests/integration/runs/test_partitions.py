@@ -362,6 +362,18 @@ async def test_a_number_is_kept_while_something_is_left_or_somebody_says_it(
         assert len(await RunQueue(QueueSettings(), redis).all_partitions()) == 1
 
 
+async def test_a_queue_without_surplus_partitions_asks_nothing_to_forget_them(redis):
+    async def scripts() -> int:
+        stats = await redis.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
+
+    queue = RunQueue(QueueSettings(partitions=2), redis)
+    await queue.look_around(say=True)
+    before = await scripts()
+    assert await queue.forget_partitions() == 2
+    assert await scripts() == before
+
+
 async def test_a_killed_workers_runs_go_on_in_every_partition(redis, redis_settings, tmp_path):
     agents = tmp_path / "agents.py"
     agents.write_text(

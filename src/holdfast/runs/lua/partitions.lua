@@ -9,7 +9,7 @@ local own, most, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[
 
 local MOST = 64
 
-local now = now_ms()
+local now = (own > 1 or most > 0) and now_ms() or 0
 if own > 1 then redis.call('ZADD', partitions, now, own) end
 local greatest = 0
 local said = redis.call('ZRANGE', partitions, 0, -1, 'WITHSCORES')
