@@ -1,7 +1,8 @@
 """One log line when a dependency becomes unavailable, and one when it answers again.
 
 Every loop of a process reports its failures and its answers; all loops that meet the same outage share two
-lines. Repeated failures are logged at debug and counted in the last line.
+lines. An outage whose cause changes is logged once more. Repeated failures are logged at debug and counted in
+the last line.
 """
 
 from __future__ import annotations
@@ -39,20 +40,22 @@ class Outage:
         self._failures = 0
         self._held_up: dict[str, None] = {}
         self._failing: set[OutageReporter] = set()
+        self._causes: set[str] = set()
 
-    def failed(self, reporter: OutageReporter, error: str) -> None:
-        """Log the first failure as a warning, and each further one at debug."""
+    def failed(self, reporter: OutageReporter, error: str, cause: str = "") -> None:
+        """Log the first failure of each cause as a warning, and each further one at debug."""
         now = self._clock()
         with self._lock:
-            is_first = not self._is_on  # guard: outage-logged-once
-            if is_first:
+            is_new = cause not in self._causes  # guard: outage-logged-once
+            if not self._is_on:
                 self._is_on, self._began = True, now
+            self._causes.add(cause)
             self._failed_at, self._answered_at = now, None
             self._failures += 1
             self._held_up[reporter.held_up] = None
             self._failing.add(reporter)
         fields = {"held_up": reporter.held_up, "meanwhile": reporter.meanwhile, "error": error}
-        level = logging.WARNING if is_first else logging.DEBUG
+        level = logging.WARNING if is_new else logging.DEBUG
         _log.log(level, f"{self._dependency} unavailable", extra={"fields": fields})
 
     def answered(self, reporter: OutageReporter) -> None:
@@ -92,6 +95,7 @@ class OutageReporter:
         *,
         is_outage: Callable[[BaseException], bool],
         explain: Callable[[BaseException], str] | None = None,
+        cause: Callable[[BaseException], str] | None = None,
     ) -> None:
         self._outage = outage
         self.held_up = held_up
@@ -100,12 +104,13 @@ class OutageReporter:
         """What the process does until the dependency answers."""
         self._is_outage = is_outage
         self._explain = explain or _text
+        self._cause = cause or _no_cause
 
     def failed(self, exc: BaseException) -> bool:
         """Report an exception, if it means an outage; return whether it does."""
         if not self._is_outage(exc):
             return False
-        self._outage.failed(self, self._explain(exc))
+        self._outage.failed(self, self._explain(exc), self._cause(exc))
         return True
 
     def answered(self) -> None:
@@ -122,6 +127,11 @@ class OutageReporter:
             self._outage.answered(self)
         else:
             self.failed(exc)
+
+
+def _no_cause(exc: BaseException) -> str:
+    del exc
+    return ""
 
 
 def _text(exc: BaseException) -> str:

@@ -353,7 +353,7 @@ async def test_a_result_outlives_a_redis_that_takes_no_writes(restartable_valkey
         await system.queue.redis.execute_command(*begin)
         seen.release.set()
         await until(lambda: not seen.going)
-        await until(lambda: any("settling waits" in line["event"] for line in log_lines()))
+        await until(lambda: any(line["event"] == "Redis unavailable" for line in log_lines()))
         await system.queue.redis.execute_command(*end)
         for run_id in run_ids:
             run = await system.ended(run_id, 30)

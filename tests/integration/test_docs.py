@@ -255,6 +255,9 @@ def reference(page: str) -> frozenset[str]:
     return frozenset(span for span in SPAN.findall(text))
 
 
+LOG_FIELDS = ("duration_seconds", "elapsed_seconds")
+
+
 def is_setting(text: str) -> bool:
     settings = reference("settings.md") | set(CONNECTION)
     if match := VARIABLE.fullmatch(text):
@@ -270,7 +273,9 @@ def is_setting(text: str) -> bool:
     if DOTTED.fullmatch(text):
         return any(s == text or s.startswith(f"{text}.") for s in settings)
     if WITH_UNIT.fullmatch(text):
-        return text in ExecuteRequest.__struct_fields__ or any(s.endswith(f".{text}") for s in settings)
+        return text in {*ExecuteRequest.__struct_fields__, *LOG_FIELDS} or any(
+            s.endswith(f".{text}") for s in settings
+        )
     return True
 
 

@@ -9,7 +9,7 @@ TEST = "tests/unit/test_outages.py"
 MISTAKES = [
     Mistake(
         "every loop of a process logs the same outage",
-        replaced("outage-logged-once", "not self._is_on", "reporter not in self._failing"),
+        replaced("outage-logged-once", "cause not in self._causes", "reporter not in self._failing"),
         f"{TEST}::test_two_loops_that_meet_one_outage_give_two_lines",
     ),
     Mistake(

@@ -70,6 +70,18 @@ def test_two_loops_that_meet_one_outage_give_two_lines(outage, clock, log_lines)
     assert told(log_lines())[2:] == ["Redis unavailable"], "the next outage has its own line"
 
 
+def test_an_outage_whose_cause_changes_is_logged_once_more(outage, log_lines):
+    """A restart with another password: that no connection is made says nothing of the password."""
+
+    def cause(exc: BaseException) -> str:
+        return "password" if "password" in str(exc) else ""
+
+    claims = OutageReporter(outage, "claims", is_outage=lambda exc: True, cause=cause)
+    for error in ("reset", "password refused", "reset", "password refused"):
+        claims.failed(ConnectionError(error))
+    assert [line["error"] for line in log_lines()] == ["reset", "password refused"]
+
+
 def test_a_loop_that_still_fails_keeps_the_outage_open_while_others_are_answered(outage, clock, log_lines):
     """One server of a cluster is down: the answers of the others must not begin and end an outage each second."""
     here, there = reporter(outage, "partition 0"), reporter(outage, "partition 1")

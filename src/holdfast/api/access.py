@@ -120,7 +120,6 @@ class Access:
         fields = {name: getattr(row, name) for name in RunRow.__struct_fields__}
         return RunView(
             **fields,
-            parent=run.parent,
             input=run.input,
             metadata=run.metadata,
             result=run.result,

@@ -188,7 +188,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     due_at_iso: str = ""
     cancel: str = ""
     parked: str = ""
-    parent: str = ""
+    parent: Annotated[str, Meta(description="The run whose agent has submitted it, if one did.")] = ""
     error: ErrorView | None = None
     archived: bool = False
 
@@ -199,7 +199,6 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 class RunView(RunRow, frozen=True, kw_only=True):
     """Everything that is known of a run."""
 
-    parent: Annotated[str, Meta(description="The run whose agent has submitted it, if one did.")] = ""
     input: Any = None
     metadata: dict[str, Any] = {}
     result: Any = None

@@ -72,7 +72,8 @@ def _service(name: str) -> Command:
 
 
 def _converted(command: Any, name: str) -> Command:
-    below = tuple(_converted(each, word) for word, each in getattr(command, "commands", {}).items())
+    listed = ((word, each) for word, each in getattr(command, "commands", {}).items() if not each.hidden)
+    below = tuple(_converted(each, word) for word, each in listed)
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     return Command(
         name,

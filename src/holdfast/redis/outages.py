@@ -7,6 +7,7 @@ from typing import Final
 from holdfast.errors import RedisUnavailable
 from holdfast.outages import Outage, OutageReporter
 from holdfast.redis.client import DISCONNECTS, takes_no_writes
+from holdfast.redis.connections import PasswordRefused
 
 _REDIS: Final = Outage("Redis")
 
@@ -27,7 +28,7 @@ _ADVICE: Final = {
 
 def redis_outages(held_up: str, meanwhile: str = "") -> OutageReporter:
     """Return a reporter for the calls of one loop to Redis."""
-    return OutageReporter(_REDIS, held_up, meanwhile, is_outage=_is_outage, explain=explain)
+    return OutageReporter(_REDIS, held_up, meanwhile, is_outage=_is_outage, explain=explain, cause=_cause)
 
 
 def _is_outage(exc: BaseException) -> bool:
@@ -43,6 +44,17 @@ def explain(exc: BaseException) -> str:
 
 def advice_on(exc: BaseException) -> str:
     """Return what to do about a refusal of the whole server; empty if Redis did not answer at all."""
+    return _ADVICE.get(_code(exc), "")
+
+
+def _cause(exc: BaseException) -> str:
+    """Return what an operator has to mend; empty if Redis does not answer, or is starting."""
+    if isinstance(exc, PasswordRefused):
+        return "password"
+    code = _code(exc)
+    return code if code in _ADVICE and code != "LOADING" else ""
+
+
+def _code(exc: BaseException) -> str:
     # redis-py takes the code from the text of an error, and keeps it beside.
-    code = getattr(exc, "status_code", None) or str(exc).partition(" ")[0]
-    return _ADVICE.get(code, "")
+    return getattr(exc, "status_code", None) or str(exc).partition(" ")[0]

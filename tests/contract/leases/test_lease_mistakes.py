@@ -10,7 +10,7 @@ KEEPER = "tests/integration/leases/test_keeper.py"
 MISTAKES = [
     Mistake(
         "each failed renewal of an outage is a line in the log",
-        replaced("outage-logged-once", "not self._is_on", "True"),
+        replaced("outage-logged-once", "cause not in self._causes", "True"),
         "tests/integration/leases/test_keeper.py::test_an_outage_is_logged_once_with_a_summary_at_its_end",
     ),
     Mistake(

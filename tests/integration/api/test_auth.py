@@ -66,6 +66,7 @@ ROUTES = [
     ("PATCH", "/schedules/agent-queue", "operate"),
     ("DELETE", "/schedules/agent-queue", "operate"),
     ("GET", "/schedules/agent-queue/next", "read"),
+    ("GET", "/schedules/agent-queue/turns", "read"),
     ("GET", "/schedules/agent-queue/explain", "read"),
     ("POST", "/schedules/agent-queue/trigger", "submit"),
     ("POST", "/schedules/agent-queue/pause", "operate"),

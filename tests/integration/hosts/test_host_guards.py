@@ -377,7 +377,7 @@ async def test_after_trouble_with_redis_nobody_is_declared_dead_too_early(
     host._calm_since -= 100
     async with going(Rescue(table, engine, host).run()):
         # It has looked while Redis was away.
-        await until(lambda: [line for line in log_lines() if "does not answer" in line["event"]])
+        await until(lambda: [line for line in log_lines() if line["event"] == "Redis unavailable"])
         fault_proxy.heal()
         await until(lambda: engine.asked)
     # Counted from the last look that failed, which may have been just before.

@@ -31,9 +31,7 @@ class Log:
         text = self._service.logged()[self._before :].rpartition("\n")[0]
         found = [json.loads(line) for line in text.splitlines()]
         found = [line for line in found if line.get("logger") != "holdfast.agents.watchdog"]
-        found = [
-            line for line in found if not line["event"].endswith(" ready")
-        ]  # the api's relay and janitor
+        found = [line for line in found if line["event"] not in USUAL]
         events = [line["event"] for line in found]
         return found[: events.index(ENDED) + 1] if ENDED in events else found
 

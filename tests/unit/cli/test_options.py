@@ -24,7 +24,9 @@ def test_the_processes_that_hold_commands_have_json_too():
         assert any("--json" in option.names for option in command.options), name
 
 
-@pytest.mark.parametrize("words", [[], ["runs"], ["runs", "list"], ["submit"], ["agents", "ask"], ["demo"]])
+@pytest.mark.parametrize(
+    "words", [[], ["runs"], ["runs", "list"], ["submit"], ["residents", "ask"], ["demo"]]
+)
 def test_help_is_told_by_its_short_name(words, capsys):
     assert main([*words, "-h"]) == 0
     assert "Usage: holdfast" in capsys.readouterr().out
