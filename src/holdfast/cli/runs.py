@@ -241,7 +241,7 @@ def explain_run(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Explain the state of a run: why it waits, what it does, how it ended."""
+    """Explain why a run waits, what it does, or how it ended."""
     checked_id(run_id, "RUN")
     run, because = at_station(
         options.read_settings(config), lambda station: _explained(station, run_id, queue)

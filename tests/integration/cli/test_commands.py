@@ -178,7 +178,7 @@ def test_what_is_said_of_a_run_names_no_path_of_the_api(cli, place, store):
 def test_a_run_is_explained(cli):
     cli("submit", "echo", "1", "--run-id", "a")
     because = cli("runs", "explain", "a").out
-    assert because.startswith("a is queued\n- no worker serves queue 'agent-queue'")
+    assert because.startswith("a: queued\n- no worker serves queue 'agent-queue'")
 
 
 def test_events_are_shown(cli):
