@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     Duty = Callable[..., Awaitable[Cleaned | Swept | Filed]]
 
-_GAUGES_SECONDS = 5.0
+_GAUGES_SECONDS = 10.0
 _RETRY_SECONDS = 30.0
 """A pass that failed or stopped at its limit is followed by the next one this soon, not an interval later."""
 _STORE_SECONDS = 600.0

@@ -11,8 +11,8 @@ local LOOKED_AT = 10
 local now = now_ms()
 local length, idle, longest = 0, {}, 0
 
-local function look_at_consumers(lane)
-  for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', lane, group)) do
+local function look_at_consumers(consumers)
+  for _, info in ipairs(consumers) do
     local consumer = named(info)
     local name = consumer['name']
     idle[name] = math.min(idle[name] or consumer['idle'], consumer['idle'])
@@ -41,10 +41,12 @@ end
 
 for i = 1, 4 do
   local lane = KEYS[i]
-  length = length + redis.call('XLEN', lane)
-  if group_of(lane, group) then
-    look_at_consumers(lane)
-    longest = math.max(longest, running_for(lane))
+  local entries = redis.call('XLEN', lane)
+  length = length + entries
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', lane, group)
+  if not consumers.err then -- else no worker has joined this lane yet
+    look_at_consumers(consumers)
+    if entries > 0 then longest = math.max(longest, running_for(lane)) end
   end
 end
 
