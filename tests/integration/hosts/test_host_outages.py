@@ -243,7 +243,7 @@ async def test_a_redis_that_lost_everything_is_told_again(redis, redis_settings)
 
 async def test_when_two_hosts_tell_an_empty_redis_of_the_same_agent_one_of_them_has_it(redis, redis_settings):
     """Fails if the refusal of the one that comes second ends its host."""
-    async with hosts_of(redis_settings, "a", "b", ttl_seconds=3.0) as cluster:
+    async with hosts_of(redis_settings, "a", "b", ttl_seconds=6.0) as cluster:
         placed = await cluster.engine.run(agent())
         (other,) = {"a", "b"} - {placed.host}
         cluster.children[placed.host].freeze()
@@ -252,7 +252,7 @@ async def test_when_two_hosts_tell_an_empty_redis_of_the_same_agent_one_of_them_
         await redis.flushall()
         for name in (other, placed.host):
             cluster.children[name].thaw()
-        await until(lambda: len(cluster.copies("x")) == 1)
+        await until(lambda: len(cluster.copies("x")) == 1, seconds=90)
         await renewed(cluster, ["x"])
         await running(cluster, ["x"])
         assert all(child.process.poll() is None for child in cluster.children.values())
