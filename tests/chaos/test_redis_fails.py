@@ -14,6 +14,7 @@ from holdfast.errors import RedisUnavailable
 from holdfast.leases.streams import StreamLeases
 from holdfast.redis.scripts import load
 from holdfast.runs.run import Status, Submission
+from tests.support.outages import held_up_by_redis, outage_lines
 from tests.support.runs.system import System
 from tests.support.waiting import stays, until
 
@@ -332,11 +333,20 @@ async def test_a_flushed_redis_does_not_end_its_workers(redis, redis_settings):
 
 
 REFUSALS = {
-    "full": (("CONFIG", "SET", "maxmemory", "1mb"), ("CONFIG", "SET", "maxmemory", "0")),
-    "a replica": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    "full": (
+        ("CONFIG", "SET", "maxmemory", "1mb"),
+        ("CONFIG", "SET", "maxmemory", "0"),
+        "raise its maxmemory",
+    ),
+    "a replica": (
+        ("REPLICAOF", "127.0.0.1", "1"),
+        ("REPLICAOF", "NO", "ONE"),
+        "redis.url must lead to the master",
+    ),
     "alone": (
         ("CONFIG", "SET", "min-replicas-to-write", "1"),
         ("CONFIG", "SET", "min-replicas-to-write", "0"),
+        "lower its min-replicas-to-write",
     ),
 }
 
@@ -345,7 +355,7 @@ REFUSALS = {
 async def test_a_result_outlives_a_redis_that_takes_no_writes(restartable_valkey, how, log_lines):
     """Fails if the refusal of a settlement is taken for that of a damaged run: its work would be done again."""
     seen = Seen()
-    begin, end = REFUSALS[how]
+    begin, end, advice = REFUSALS[how]
     async with System(at(restartable_valkey), slots=4, ttl=30.0) as system:
         await system.worker(seen.app)
         run_ids = [await system.submit("hold") for _ in range(3)]
@@ -353,7 +363,9 @@ async def test_a_result_outlives_a_redis_that_takes_no_writes(restartable_valkey
         await system.queue.redis.execute_command(*begin)
         seen.release.set()
         await until(lambda: not seen.going)
-        await until(lambda: any(line["event"] == "Redis unavailable" for line in log_lines()))
+        await until(lambda: "results of runs" in held_up_by_redis())
+        began = outage_lines(log_lines())[0]
+        assert advice in began["error"], "the log names what to mend"
         await system.queue.redis.execute_command(*end)
         for run_id in run_ids:
             run = await system.ended(run_id, 30)

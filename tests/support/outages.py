@@ -21,3 +21,8 @@ def outage_lines(lines: list[dict[str, Any]], dependency: str = "Redis") -> list
     """The lines of outages of one dependency."""
     told = {f"{dependency} unavailable", f"{dependency} available again"}
     return [line for line in lines if line["event"] in told]
+
+
+def held_up_by_redis() -> list[str]:
+    """What has failed in this process since Redis became unavailable."""
+    return list(redis._REDIS._held_up)

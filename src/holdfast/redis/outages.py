@@ -19,6 +19,7 @@ _ADVICE: Final = {
     "NOREPLICAS": "it takes no writes with so few replicas: start them, or lower its min-replicas-to-write",
     "OOM": "its memory is full: raise its maxmemory, or shorten queue.retention_seconds",
     "READONLY": "it is a replica: redis.url must lead to the master, which a failover may have moved",
+    "UNBLOCKED": "it became a replica, or the stream was deleted: redis.url must lead to the master",
     "LOADING": "it is reading its data: wait until it has started",
     "BUSY": "a script occupies it: SCRIPT KILL ends one that has written nothing",
     "CLUSTERDOWN": "slots of its cluster have no server: see CLUSTER INFO",

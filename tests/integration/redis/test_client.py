@@ -11,7 +11,7 @@ from redis import asyncio as redis_py
 from redis import exceptions
 
 from holdfast.config import RedisSettings
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, RedisUnavailable
 from holdfast.redis.client import DISCONNECTS, Redis, connect, connect_blocking, unavailable
 from holdfast.redis.edge import answering
 from holdfast.redis.embedded import EmbeddedServer
@@ -356,6 +356,14 @@ async def test_errors_that_mean_not_now_have_the_type_of_one(redis: Redis):
     busy = "return redis.error_reply('MISCONF can not persist')"
     with pytest.raises(DISCONNECTS):
         await redis.execute_command("EVAL", busy, 0)
+
+
+async def test_a_redis_that_answers_but_takes_no_writes_is_told_from_one_that_does_not_answer(redis: Redis):
+    """Fails if an operator whose disk is full is told to check that Redis runs."""
+    misconf = "return redis.error_reply('MISCONF Redis is configured to save RDB snapshots')"
+    told = r"answers, but refuses.*stop-writes-on-bgsave-error"
+    with pytest.raises(RedisUnavailable, match=told), answering("redis://127.0.0.1"):
+        await redis.execute_command("EVAL", misconf, 0)
 
 
 async def calls_of(client: Redis, command: str) -> int:

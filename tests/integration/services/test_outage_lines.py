@@ -14,7 +14,7 @@ from tests.support.waiting import stays, until
 SERVICES = ("worker", "scheduler", "relay", "janitor", "api")
 BEGAN, ENDED = "Redis unavailable", "Redis available again"
 USUAL = {"relay ready", "janitor ready", "store swept"}
-"""What an api, which is a relay and a janitor too, logs soon after its start."""
+"""What a janitor, and an api, which is a relay and a janitor too, logs soon after its start."""
 MOST_LINES = 3
 """That it began, that it ended, and that the server has forgotten its scripts."""
 
