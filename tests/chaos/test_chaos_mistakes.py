@@ -209,7 +209,7 @@ MISTAKES = [
             replaced("breaker-counts-time", "with self._breakers[1].guard()", "if self._breakers"),
             replaced("breaker-counts-endings", ", self._breaker.guard()", ""),
         ),
-        f"{OUTAGE}[4 s-killed]",
+        "tests/integration/schedules/test_told.py::test_while_redis_is_away_the_breaker_is_in_the_log_and_in_the_metrics",
     ),
     Mistake(
         "more is acquired than there are permits",
