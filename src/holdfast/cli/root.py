@@ -33,7 +33,7 @@ COMMANDS: Final = {
     "relay": "Deliver events to receivers until it is stopped.",
     "host": "Run long-lived agents until it is stopped.",
     "scaler": "Report to KEDA how many workers each queue needs.",
-    "agents": "List the registered agents, what they take and who serves them.",
+    "agents": "List the registered agents and who serves them.",
     "residents": "Start, stop, move and message long-lived agents.",
     "hosts": "List the hosts of long-lived agents.",
     "submit": "Submit a run, and follow its events with --follow.",
