@@ -126,16 +126,18 @@ class Outside:
         )
 
     async def waiting(self) -> int:
-        """How many runs and lines wait. A run leaves one place for the other in one step: look there last."""
-        places = [
-            self.keys.outbox,
-            *(self.keys.outbox_lines(sink) for sink in ("eventapi", "webhook", "push")),
-        ]
-        return sum([await self.redis.zcard(place) for place in places])
+        return await undelivered_runs(self.redis, self.keys)
 
     async def undelivered(self) -> list[dict[str, str]]:
         entries = await self.redis.xrange(self.keys.undelivered)
         return [{name.decode(): value.decode() for name, value in fields.items()} for _, fields in entries]
+
+
+async def undelivered_runs(redis: Any, keys: QueueKeys) -> int:
+    """Count the runs with events that no receiver of a sink has taken yet."""
+    # A run moves from the outbox to the sinks in one step: read the sinks last, or it is missed.
+    sets = [keys.outbox, *(keys.outbox_lines(sink) for sink in ("eventapi", "webhook", "push"))]
+    return sum([await redis.zcard(each) for each in sets])
 
 
 async def announce_relay(redis: Any, *sinks: str, queue: str = "agent-queue") -> None:
