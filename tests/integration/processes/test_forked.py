@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,12 @@ def test_a_process_whose_pid_is_gone_has_a_return_code():
         while Path(f"/proc/{process.pid}").exists():
             pass  # the time between the two was microseconds
         assert process.poll() == -signal.SIGKILL
+
+
+def test_a_template_that_has_ended_is_started_again():
+    """Its socket is still there and refuses connections: the next template could not bind to that name."""
+    with forked.templates([]):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ended:
+            ended.bind(str(Path(os.environ[forked.FOLDER]) / "holdfast"))
+        done = forked.run([sys.executable, "-c", "print(1)"], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

@@ -179,11 +179,12 @@ def templates(arguments: Sequence[str]) -> Iterator[None]:
 def _connected(name: str) -> socket.socket:
     """Connect to a template; the first that needs it starts it."""
     address = str(_folder() / name)
-    with contextlib.suppress(OSError):
+    # Any other error is not of a template that is missing, and starting another one would hide it.
+    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
         return _connect(address)
     with (_folder() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
             return _connect(address)
         _start(name)
     return _connect(address)
@@ -231,8 +232,11 @@ class _Template:
     def __init__(self, folder: Path, name: str) -> None:
         self._session = os.pidfd_open(int((folder / "pid").read_text()))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(str(folder / name))
+        # Named once it listens, in the place of one whose template has ended: a connection is never refused meanwhile.
+        unnamed = folder / f"{name}.{os.getpid()}"
+        self._listener.bind(str(unnamed))
         self._listener.listen(64)
+        unnamed.rename(folder / name)
         self._woken, wakes = socket.socketpair()
         self._woken.setblocking(False)
         wakes.setblocking(False)
