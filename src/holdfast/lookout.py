@@ -27,6 +27,10 @@ class Lookout:
         self._at = when
         self._timer = asyncio.get_running_loop().call_at(when, self._ring)
 
+    def after(self, seconds: float) -> None:
+        """Look in so many seconds, if nothing earlier was asked for."""
+        self.at(asyncio.get_running_loop().time() + seconds)
+
     def close(self) -> None:
         """Look no more, until asked again."""
         if self._timer is not None:

@@ -12,6 +12,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+from holdfast.clock import boot_time
 from holdfast.errors import LeaseLost
 from holdfast.events.patience import counts_as_refusal, given_up, pause_seconds
 from holdfast.events.sinks.destinations import Unwell
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
     Hold = Callable[[Line, float], AbstractAsyncContextManager[object]]
-    """Keeps a line while its body runs, from the loop's time at which it was asked for."""
+    """Keeps a line while its body runs, from the ``boot_time()`` at which it was asked for."""
 
 _AGAIN_SECONDS = 0.5
 _GOODBYE_SECONDS = 1.0
@@ -89,7 +90,7 @@ class Courier:
 
     async def _claim(self, group: asyncio.TaskGroup) -> float:
         """Take lines that are due; return how long none will be: 0 if there may be more."""
-        asked = asyncio.get_running_loop().time()
+        asked = boot_time()
         claimed = await self._outbox.claim(self._sink.name, self._slots.free)
         for line in claimed.lines:
             self._slots.take()

@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from holdfast.clock import boot_time
 from holdfast.errors import Conflict, InputError, NotAllowed, NotFound, ProcessesFull, ProcessFailed
 from holdfast.hosts.agent import Agent
 from holdfast.hosts.agent import Status as Placing
@@ -62,7 +63,7 @@ class Copy(msgspec.Struct):
     fence: int
     since: float
     until: float
-    """How long its lease is trusted, by time.monotonic(): each renewal moves it, from when it was asked."""
+    """How long its lease is trusted, by boot_time(): each renewal moves it, from when it was asked."""
     stopping: bool = False
     told: int = 0
     """The process that the registry knows of; another one is told with the next renewal at the latest."""
@@ -248,7 +249,7 @@ class Host:
 
     def _trusted_from_now(self) -> float:
         """Until when a lease is trusted that Redis is asked for now."""
-        return time.monotonic() + self.settings.trust_seconds
+        return boot_time() + self.settings.trust_seconds
 
     async def _running_already(self, granted: Copy) -> AgentProcessInfo | None:
         """The copy that a repeated call asks for; one that is being restarted is waited for."""

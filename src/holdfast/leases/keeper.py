@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from holdfast.clock import boot_time
 from holdfast.errors import LeaseLost
 from holdfast.leases.lease import Lease, LeaseStore, Standing
 from holdfast.lookout import Lookout
@@ -82,8 +83,9 @@ class Hold:
         # The keeper's thread moves ``until``: uvloop runs due timers before what threads told it.
         if self._guard is None or self._guard.expired():
             return
-        if time.monotonic() < self.until:
-            self.keeper.lookout.at(self.until)  # guard: lease-end-timer
+        left = self.until - boot_time()
+        if left > 0:
+            self.keeper.lookout.after(left)  # guard: lease-end-timer
         else:
             # After a freeze a renewal may still succeed, before the guard has ended the body.
             self.lost = True  # guard: expired-lease-stays-lost
@@ -126,7 +128,7 @@ class Keeper:
     def hold(
         self, store: LeaseStore, lease: Lease, *, granted_at: float, on_stop: Callable[[], None] | None = None
     ) -> Hold:
-        """Start keeping ``lease``; ``granted_at`` is the loop's time when the grant was asked."""
+        """Start keeping ``lease``; ``granted_at`` is the ``boot_time()`` when the grant was asked."""
         hold = Hold(self, store, lease, granted_at + self.trust_seconds, on_stop)
         self._holds[id(hold)] = hold
         return hold
@@ -196,7 +198,7 @@ class Keeper:
         return all(await asyncio.gather(*calls))  # side by side: a store that hangs costs only its own leases
 
     async def _renew(self, redis: Redis, store: LeaseStore, holds: list[Hold]) -> bool:
-        asked = time.monotonic()
+        asked = boot_time()
         try:
             async with asyncio.timeout(self._every):
                 standings = await store.renew(redis, [hold.lease for hold in holds])
@@ -206,7 +208,7 @@ class Keeper:
                 _log.error("lease renewals refused", leases=len(holds), error=repr(exc))
             return False
         self._outages.answered()
-        self._metrics.lease_renewal_seconds.labels(store.kind).observe(time.monotonic() - asked)
+        self._metrics.lease_renewal_seconds.labels(store.kind).observe(boot_time() - asked)
         for hold, standing in zip(holds, standings, strict=True):
             if standing is not Standing.LOST and not hold.lost:
                 hold.until = asked + self.trust_seconds  # guard: trust-window

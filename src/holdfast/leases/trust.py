@@ -1,6 +1,6 @@
 """Whether a lease can still be trusted, by the clock, at the moment when something is done under it.
 
-A timer is not enough: after a freeze (SIGSTOP, a paused machine) the event loop runs what was due first. A
+A timer is not enough: after a freeze (SIGSTOP, a suspended machine) the event loop runs what was due first. A
 body whose sleep ended before its lease is resumed before the timer that would end it, while another process
 has the work already.
 """
@@ -8,10 +8,10 @@ has the work already.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from holdfast.clock import boot_time
 from holdfast.errors import LeaseLost
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _always() -> float:
 
 
 class Trust:
-    """Until when a lease is trusted; ``until`` is asked each time, because every renewal moves it."""
+    """Until which ``boot_time()`` a lease is trusted; ``until`` is called each time: renewals move it."""
 
     __slots__ = ("lost", "until")
 
@@ -41,7 +41,7 @@ class Trust:
 
     def holds(self) -> bool:
         """Return whether nobody else can have the lease now."""
-        return time.monotonic() < self.until()  # guard: trust-by-clock
+        return boot_time() < self.until()  # guard: trust-by-clock
 
 
 class _Ended(BaseException):

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.clock import boot_time
 from holdfast.errors import ProcessError
 from holdfast.processes.info import AgentProcessInfo, Status
 from holdfast.processes.limits import Limits
@@ -30,7 +31,7 @@ class Wanted:
     limits: Limits = field(default_factory=Limits)
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     until: Callable[[], float] | None = None
-    """When its lease ends, by time.monotonic(): it is ended then unless this returns a later time by then."""
+    """When its lease ends, by boot_time(): it is ended then unless this returns a later time by then."""
 
 
 def promise() -> Future[Any]:
@@ -79,7 +80,7 @@ class Agent:
     @property
     def has_lease(self) -> bool:
         """Whether it may run now: it has a lease that has not ended, or needs none."""
-        return self.wanted.until is None or time.monotonic() < self.wanted.until()
+        return self.wanted.until is None or boot_time() < self.wanted.until()
 
     def stopped_early(self) -> ProcessError:
         """The error for whoever still waits for it."""

@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import dataclasses
 import signal
-import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +28,7 @@ import msgspec
 
 from holdfast.agents.failures import Failure, FailureClass
 from holdfast.agents.outcome import Decided, Failed, StopReason, Succeeded
+from holdfast.clock import boot_time
 from holdfast.errors import AppError, LeaseLost
 from holdfast.processes import answers
 from holdfast.processes.info import EventKind
@@ -225,7 +225,7 @@ class Attempts:
         gone, errand = child.gone.result(), child.errand
         if isinstance(gone, BaseException):
             return Decided(Failed(_not_begun(gone)))
-        if gone.exit_code == -signal.SIGKILL and time.monotonic() >= errand.trusted():
+        if gone.exit_code == -signal.SIGKILL and boot_time() >= errand.trusted():
             return LeaseLost(f"{errand.id}: its process was ended, as nobody said that its lease is kept")
         self._metrics.processes_crashed.labels(errand.queue, self._metrics.agent_label(errand.agent)).inc()
         said = gone.last_error.partition("\n")[2]

@@ -35,7 +35,7 @@ class LeaseEnd:
 
     @property
     def at(self) -> float:
-        """A time of the monotonic clock, which all processes of a machine share."""
+        """A ``boot_time()``, which all processes of a machine share."""
         return self._value[0]
 
     @at.setter

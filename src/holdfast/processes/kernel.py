@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Final
+
+from holdfast.clock import CLOCK
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
@@ -31,7 +32,7 @@ def adopt_orphans() -> None:
 
 
 class KillTimer:
-    """Has the kernel kill this process at a moment of the monotonic clock, also while SIGSTOP has stopped it.
+    """Has the kernel kill this process at a ``boot_time()``, also while SIGSTOP has stopped it.
 
     A fork has no such timer.
     """
@@ -41,7 +42,7 @@ class KillTimer:
         event = _SignalEvent(signo=signal.SIGKILL, notify=0)
         _checked(
             "timer_create",
-            _librt.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)),
+            _librt.timer_create(CLOCK, ctypes.byref(event), ctypes.byref(self._timer)),
         )
         self._at: float | None = None
 

@@ -14,11 +14,11 @@ import select
 import signal
 import socket
 import sys
-import time
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.clock import boot_time
 from holdfast.errors import HoldfastError, NotAllowed, ProcessError
 from holdfast.processes import kernel, wire
 from holdfast.processes.child import Birth, become
@@ -169,7 +169,7 @@ class Zygote:
 
     def _patience(self) -> float | None:
         end = self._next_end()
-        return None if end is None else max(0.0, end - time.monotonic())
+        return None if end is None else max(0.0, end - boot_time())
 
     def _set_timer(self) -> None:
         """Have the kernel end this zygote if it is frozen past the end of a lease; its children end with it.
@@ -182,7 +182,7 @@ class Zygote:
 
     def _end_overdue(self) -> None:
         """End the agents that only live while the host says so: a host that stands still says nothing."""
-        now = time.monotonic()
+        now = boot_time()
         for pid in [pid for pid, lease in self._lease_ends.items() if lease.at <= now]:
             self._lease_ends.pop(pid).close()
             self._overdue.add(pid)

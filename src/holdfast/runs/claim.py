@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.clock import boot_time
 from holdfast.leases.lease import Lease
 from holdfast.redis.command import command
 from holdfast.redis.groups import group_is_missing
@@ -67,7 +67,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What one claim brought; the leases are trusted from ``asked_at``, the loop's time before the call."""
+    """What one claim brought; its leases are trusted from ``asked_at``, a ``boot_time()`` before it."""
 
     runs: list[Claimed]
     asked_at: float
@@ -133,7 +133,7 @@ class Claimer:
 
     async def claim(self, count: int, woken: Woken) -> Claims:
         """Make up to ``count`` runs ours: the woken ones, then whatever waits."""
-        asked_at = asyncio.get_running_loop().time()
+        asked_at = boot_time()
         self._turn += 1
         args: list[Any] = [self._group, self._owner, count, lane_order(self._turn), *self._tail]
         for number, entry in woken:

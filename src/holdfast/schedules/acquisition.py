@@ -5,12 +5,12 @@ Invariant: nothing is ours before it is due or while another holds it, whatever 
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.clock import boot_time
 from holdfast.leases.lease import Lease
 from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.redis.scripts import load
@@ -61,7 +61,7 @@ class Acquired(msgspec.Struct, frozen=True):
 
 
 class Acquisition(msgspec.Struct, frozen=True):
-    """What one call brought; the leases are trusted from ``asked_at``, the loop's time before the call."""
+    """What one call brought; its leases are trusted from ``asked_at``, a ``boot_time()`` before it."""
 
     schedules: list[Acquired]
     asked_at: float
@@ -185,7 +185,7 @@ class Acquirer:
         return _Page(float(now), names, int(due), int(size))
 
     async def _call(self, limit: int, names: Sequence[str], *, named: bool = False) -> Acquisition:
-        asked_at = asyncio.get_running_loop().time()
+        asked_at = boot_time()
         args = [self._owner, self._ttl_ms, max(limit, 0), *self._tail, int(named), *names]
         reply = await _ACQUIRE(self._redis, self._where, args)
         now = float(text(reply[0]))

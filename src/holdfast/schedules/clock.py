@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
+
+from holdfast.clock import boot_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class RedisClock:
-    """Redis's time, from its best answer of late and the loop's clock; before any answer the machine's.
+    """Redis's time, from its best answer of late and ``boot_time()``; before any answer the machine's.
 
     An answer is known to be right within the time that it took. So the quickest one is kept, for as long as
     it is trusted (``time-cache-duration-ms``): a slow answer in between would only shift the timers.
@@ -21,11 +22,11 @@ class RedisClock:
         self,
         trusted_seconds: float = 10.0,
         *,
-        monotonic: Callable[[], float] | None = None,
+        local: Callable[[], float] = boot_time,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._trusted = trusted_seconds
-        self._monotonic = monotonic
+        self._local = local
         self._wall = wall
         self._offset: float | None = None
         self._took = self._heard_at = 0.0
@@ -33,11 +34,11 @@ class RedisClock:
     @property
     def is_old(self) -> bool:
         """Whether Redis is to be asked again."""
-        return self._offset is None or self._loop_time() - self._heard_at >= self._trusted
+        return self._offset is None or self._local() - self._heard_at >= self._trusted
 
     def heard(self, now: float, asked_at: float) -> None:
-        """Take an answer into account that was asked for at the loop's time ``asked_at``."""
-        answered = self._loop_time()
+        """Take an answer into account that was asked for at the local time ``asked_at``."""
+        answered = self._local()
         took = answered - asked_at
         if self.is_old or took <= self._took:  # guard: clock-quickest-answer
             self._offset = now - (asked_at + answered) / 2
@@ -46,11 +47,8 @@ class RedisClock:
     def now(self) -> float:
         """Redis's time, epoch seconds."""
         # guard: clock-of-redis
-        return self._wall() if self._offset is None else self._loop_time() + self._offset
+        return self._wall() if self._offset is None else self._local() + self._offset
 
     def until(self, at: float) -> float:
         """Seconds from now to a time of Redis."""
         return at - self.now()
-
-    def _loop_time(self) -> float:
-        return asyncio.get_running_loop().time() if self._monotonic is None else self._monotonic()

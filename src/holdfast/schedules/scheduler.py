@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from holdfast.clock import boot_time
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.breaker import State
 from holdfast.redis.client import DISCONNECTS, TROUBLE
@@ -278,7 +279,7 @@ class Scheduler:
         """Ask Redis for its time while no acquisition does, but only once what we know is too old."""
         if not self.clock.is_old:
             return
-        asked_at = asyncio.get_running_loop().time()
+        asked_at = boot_time()
         with self._breakers[1].guard():  # guard: breaker-counts-time
             seconds, microseconds = await command(self._redis, "TIME")
         self.clock.heard(int(seconds) + int(microseconds) / 1_000_000, asked_at)

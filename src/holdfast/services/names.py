@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import time
 from typing import TYPE_CHECKING
+
+from holdfast.clock import boot_time
 
 if TYPE_CHECKING:
     from holdfast.redis.members import Member
@@ -41,12 +42,12 @@ class OwnName:
         self._kept = asyncio.Event()
 
     def keep(self, asked_at: float) -> None:
-        """Our record was written again, as was asked then."""
+        """Our record was written again, as was asked at that ``boot_time()``."""
         self._until = asked_at + self._ttl
         self._kept.set()
 
     async def sure(self) -> None:
         """Wait until it is certain that the name is ours."""
-        while time.monotonic() >= self._until:
+        while boot_time() >= self._until:
             self._kept.clear()
             await self._kept.wait()

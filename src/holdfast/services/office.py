@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.clock import boot_time
 from holdfast.leases.leader import Leadership
 from holdfast.redis.client import DISCONNECTS
 
@@ -38,7 +39,7 @@ class Office:
         One that is ``endless`` must see to it by itself that it never hangs.
         """
         async with self._turn:
-            asked = asyncio.get_running_loop().time()
+            asked = boot_time()
             lease = await self._campaign()
             if lease is None:
                 return None

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.agents.watchdog import LoopWatchdog
+from holdfast.clock import boot_time
 from holdfast.config.scaling import ANNOUNCE_SECONDS
 from holdfast.errors import ConfigError, Conflict, HoldfastError
 from holdfast.leases.keeper import Keeper
@@ -244,7 +245,7 @@ class WorkerProcess:
             "held_seconds": f"{self._holding.seconds(running):.0f}",
             **pod_name(self._settings).fields(),
         }
-        asked, ourselves = time.monotonic(), Member("worker", self.name, fields)
+        asked, ourselves = boot_time(), Member("worker", self.name, fields)
         if await self._members.announce(connections.redis, ourselves, again=again):
             self._own_name.keep(asked)
             self._idle = not load

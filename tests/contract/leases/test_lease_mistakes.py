@@ -50,13 +50,18 @@ MISTAKES = [
     ),
     Mistake(
         "a renewal is trusted from its answer",
-        replaced("trust-window", "asked", "time.monotonic()"),
+        replaced("trust-window", "asked", "boot_time()"),
         f"{KEEPER}::test_a_renewal_is_trusted_from_when_it_was_asked",
     ),
     Mistake(
         "a lease that was over is trusted again after a late renewal",
         removed("expired-lease-stays-lost"),
         f"{KEEPER}::test_a_lease_that_was_over_is_not_trusted_again",
+    ),
+    Mistake(
+        "a lease is trusted by a clock that stands still while the machine is suspended",
+        replaced("counts-suspended-time", "time.clock_gettime(CLOCK)", "time.monotonic()"),
+        f"{KEEPER}::test_a_lease_that_ended_while_the_machine_was_suspended_is_not_trusted",
     ),
     Mistake(
         "leases are renewed on the worker's own loop",

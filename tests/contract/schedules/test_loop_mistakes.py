@@ -45,7 +45,7 @@ MISTAKES = [
     ),
     Mistake(
         "R8 the time is that of this machine",
-        replaced("clock-of-redis", " if self._offset is None else self._loop_time() + self._offset", ""),
+        replaced("clock-of-redis", " if self._offset is None else self._local() + self._offset", ""),
         f"{R}::test_r8_the_time_is_that_of_redis_however_wrong_this_machine_is",
     ),
     Mistake(

@@ -52,7 +52,7 @@ class Hands:
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.clock = RedisClock(10.0, monotonic=lambda: self.time, wall=lambda: -1.0)
+        self.clock = RedisClock(10.0, local=lambda: self.time, wall=lambda: -1.0)
 
     def hear(self, offset: float, took: float) -> None:
         """Redis, which is ``offset`` ahead, answers in the middle of a call that takes so long."""

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.agents.outcome import Succeeded
+from holdfast.clock import boot_time
 from holdfast.config import SchedulerSettings
 from holdfast.errors import InputError
 from holdfast.schedules.acquisition import Acquired
@@ -118,7 +119,7 @@ class Away:
 async def unanswered(board: Board, schedule: Schedule, run: Acquired, redis: Away) -> Turn:
     """Run a turn whose next one comes while Redis does not answer, and end it."""
     turn, clock = Turn(run, schedule, None), RedisClock()
-    clock.heard(run.acquired_at + 60.5, asyncio.get_running_loop().time())
+    clock.heard(run.acquired_at + 60.5, boot_time())
     async with overlaps(board, redis).beside(turn, clock), asyncio.timeout(10):
         await redis.asked.wait()
     return turn

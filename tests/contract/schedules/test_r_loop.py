@@ -73,7 +73,7 @@ async def test_r1_in_the_loop_too(stage):
 
 def test_r8_the_time_is_that_of_redis_however_wrong_this_machine_is():
     loop_time = [100.0]
-    clock = RedisClock(10.0, monotonic=lambda: loop_time[0], wall=lambda: 5.0)
+    clock = RedisClock(10.0, local=lambda: loop_time[0], wall=lambda: 5.0)
     assert clock.now() == 5.0, "before Redis has answered there is no better one"
     clock.heard(1000.0, asked_at=100.0)
     loop_time[0] += 7

@@ -22,7 +22,7 @@ MISTAKES = [
             f"{framework}: a frozen worker goes on, and what it writes and says is taken",
             (
                 removed("expired-lease-stops-body"),
-                replaced("trust-by-clock", "time.monotonic() < self.until()", "True"),
+                replaced("trust-by-clock", "boot_time() < self.until()", "True"),
                 NO_FENCE,
                 replaced("emit-fence", "have[1] == owner and have[2] == ARGV[at + 1]", "true"),
             ),

@@ -9,7 +9,7 @@ SAME, KILLING, CRASHES, LEAVING = (
     f"{HERE}/test_{name}.py" for name in ("same_as_inline", "killing", "crashes", "leaving")
 )
 # A child that knows when its lease ends leaves by itself.
-NO_CLOCK = replaced("trust-by-clock", "time.monotonic() < self.until()", "True")
+NO_CLOCK = replaced("trust-by-clock", "boot_time() < self.until()", "True")
 
 TRACING = "tests/integration/services/test_tracing.py"
 

@@ -9,6 +9,7 @@ import time
 import msgspec
 import pytest
 
+from holdfast.clock import boot_time
 from holdfast.config import LeaseSettings, RedisSettings
 from holdfast.errors import LeaseLost
 from holdfast.leases.keeper import Keeper
@@ -42,7 +43,7 @@ def keeper_on(
 
 
 async def granted(redis, owner: str = "me", key: str = "thing", ttl: float = TTL) -> tuple[Lease, float]:
-    asked = asyncio.get_running_loop().time()
+    asked = boot_time()
     lease = (await leases(owner, ttl).grant(redis, [key]))[0]
     assert lease is not None
     return lease, asked
@@ -233,6 +234,21 @@ async def test_a_lease_that_was_over_is_not_trusted_again(redis, redis_settings,
             await asyncio.Event().wait()
 
 
+async def test_a_lease_that_ended_while_the_machine_was_suspended_is_not_trusted(
+    redis, redis_settings, settings, monkeypatch
+):
+    """time.monotonic() and the event loop's timers stand still meanwhile; Redis's clock does not."""
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        hold = keeper.hold(leases("me"), lease, granted_at=asked)
+        trust, read = Trust(hold.trusted_until), time.clock_gettime
+        async with hold:
+            assert trust.holds()
+            monkeypatch.setattr(time, "clock_gettime", lambda clock: read(clock) + 300)
+            assert not trust.holds()
+            monkeypatch.undo()
+
+
 async def test_a_cancellation_from_outside_is_not_taken_for_a_lost_lease(redis, redis_settings, settings):
     async with keeper_on(settings, redis_settings) as keeper:
         lease, asked = await granted(redis)
@@ -272,7 +288,7 @@ async def test_the_holder_hears_once_that_it_should_stop(redis, redis_settings, 
 async def test_a_thousand_leases_are_kept_by_one_call_per_beat(redis, redis_settings, settings):
     keys = [f"k{n}" for n in range(1000)]
     async with keeper_on(settings, redis_settings) as keeper:
-        asked = asyncio.get_running_loop().time()
+        asked = boot_time()
         held = await leases("me").grant(redis, keys)
         await redis.config_resetstat()
         store, began = leases("me"), time.monotonic()

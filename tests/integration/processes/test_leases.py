@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 
+from holdfast.clock import boot_time
 from holdfast.errors import ProcessError
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
@@ -21,14 +21,14 @@ class Lease:
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
-        self.until = time.monotonic() + 600
+        self.until = boot_time() + 600
 
     def end(self) -> None:
         self.until = 0.0
         self._processes.keep()
 
     def renew(self) -> None:
-        self.until = time.monotonic() + 600
+        self.until = boot_time() + 600
         self._processes.keep()
 
 
