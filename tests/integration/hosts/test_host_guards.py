@@ -73,6 +73,7 @@ def registry(redis) -> Registry:
 @contextlib.asynccontextmanager
 async def going(*work):
     tasks = [asyncio.ensure_future(each) for each in work]
+    await asyncio.sleep(0)  # host.watch() subscribes in its first step; an event before that is not seen
     try:
         yield
     finally:
