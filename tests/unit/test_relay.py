@@ -14,7 +14,7 @@ from holdfast.events.event import FINAL, Event, order
 from holdfast.events.origin import Origin, read_origin
 from holdfast.events.patience import given_up, pause_seconds
 from holdfast.events.sinks import destinations
-from holdfast.events.sinks.addresses import is_literal, is_public
+from holdfast.events.sinks.addresses import is_literal, is_public, leads_inside
 from holdfast.events.sinks.destinations import Destinations, Unwell
 from holdfast.events.sinks.eventapi import EventApi
 from holdfast.events.sinks.poster import Poster
@@ -177,6 +177,47 @@ async def test_a_guarded_call_goes_to_no_address_of_our_own_however_it_is_writte
         answer = await poster.post(Request(url=f"http://{host}:9/x", body=b"{}", headers={}, guarded=True))
     assert (answer.kind, called) == ("address", [])
     assert "private address" in answer.error
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("localhost", "LOCALHOST.", "api.localhost", "receiver", "receiver.", "receiver.shop.svc"),
+        *(
+            "receiver.shop.svc.cluster.local",
+            "Receiver.Shop.SVC.",
+            "printer.local",
+            "metadata.google.internal",
+        ),
+        *("nas.lan", "nas.home.arpa", "10.0.0.1", "[::1]", "[fd00::1]", "127.1"),
+    ],
+)
+def test_a_name_that_only_a_private_network_has_leads_inside(host):
+    """Fails if only addresses count: the run was accepted, and the relay gave all its events up at once."""
+    assert leads_inside(f"http://{host}/hook")
+    assert leads_inside(f"https://user:secret@{host}:8443")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "example.com",
+            "example.com.",
+            "hooks.internal.example.com",
+            "svc.example",
+            "mylocal.dev",
+            "x.arpa",
+        ),
+        *("local.example.org", "home.arpa.example.net", "8.8.8.8", "[2606:4700::1111]"),
+    ],
+)
+def test_a_name_of_the_public_dns_leads_outside(host):
+    assert not leads_inside(f"http://{host}:8080/hook")
+
+
+def test_a_url_without_a_host_leads_nowhere():
+    assert not leads_inside("http://:80/") and not leads_inside("http://[::1")
 
 
 def test_event_ids_are_ordered_by_number():

@@ -153,7 +153,7 @@ class RelaySettings(Section, frozen=True, kw_only=True):
     ] = ""
     private_webhooks: Annotated[
         bool,
-        about("Whether webhooks may point to private and loopback addresses."),
+        about("Whether webhooks may point to private addresses and to names of private networks."),
     ] = False
     poll_seconds: Annotated[
         float,

@@ -102,7 +102,11 @@ async def test_an_unknown_agent_is_refused_where_the_app_is_known(api):
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:18999/h", "http://localhost/", "http://[::1]/", "http://10.1.2.3/"]
+    "url",
+    [
+        *("http://127.0.0.1:18999/h", "http://localhost/", "http://[::1]/", "http://10.1.2.3/"),
+        *("http://receiver:8080/", "http://receiver.shop.svc/hook", "http://r.shop.svc.cluster.local/"),
+    ],
 )
 async def test_a_webhook_into_our_own_network_is_refused_and_not_dropped_later(system, api, url):
     system.settings = msgspec.structs.replace(system.settings, relay=RelaySettings())
@@ -116,9 +120,10 @@ async def test_a_webhook_into_our_own_network_is_refused_and_not_dropped_later(s
     assert accepted.status_code == 202
 
 
-async def test_private_webhooks_can_be_allowed(system, api):
+@pytest.mark.parametrize("url", ["http://127.0.0.1:18999/h", "http://receiver.shop.svc/hook"])
+async def test_private_webhooks_can_be_allowed(system, api, url):
     client = (await api()).client()
-    accepted = await client.post("/execute", json={"agent_id": "echo", "webhook": "http://127.0.0.1:18999/h"})
+    accepted = await client.post("/execute", json={"agent_id": "echo", "webhook": url})
     assert accepted.status_code == 202
 
 

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_PRIVATE_DOMAINS = frozenset({"localhost", "local", "internal", "svc", "lan", "home.arpa"})
+"""Domains that the public DNS does not have; a Kubernetes Service is below ``svc`` or ``cluster.local``."""
 _NUMERAL = re.compile(r"(?:0x[0-9a-f]*|[0-9]*)(?:\.(?:0x[0-9a-f]*|[0-9]*))*", re.IGNORECASE)
 
 
@@ -23,14 +25,26 @@ def is_public(host: str) -> bool:
 
 
 def leads_inside(url: str) -> bool:
-    """Tell whether a URL itself says that it leads to a private address; a name is not looked up."""
+    """Tell whether a URL has a private address, or a name that only a private network has.
+
+    Names are not looked up: a slow DNS server would hold up submissions, and the reply would tell the caller
+    which names our network has.
+    """
     try:
         host = (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
         return False
-    if host == "localhost" or host.endswith(".localhost"):
+    if is_literal(host):
+        return not is_public(host)
+    return bool(host) and _is_private_name(host)  # guard: webhook-private-names
+
+
+def _is_private_name(host: str) -> bool:
+    """Tell whether a lower-case name is without a domain, or in a domain of private networks only."""
+    labels = host.split(".")
+    if len(labels) == 1:
         return True
-    return is_literal(host) and not is_public(host)
+    return labels[-1] in _PRIVATE_DOMAINS or ".".join(labels[-2:]) in _PRIVATE_DOMAINS
 
 
 def _within(address: Ip) -> list[Ip]:
