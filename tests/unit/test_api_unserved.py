@@ -65,3 +65,14 @@ def test_while_redis_does_not_answer_no_time_passes_and_no_report_ends():
     queues.forget_times()
     assert queues.observe(2 * AFTER + 1, [need(undelivered=1)], []) == ([], [])
     assert queues.names == ("q",)
+
+
+def test_a_queue_that_can_not_be_read_stays_reported_and_its_time_begins_anew():
+    queues = UnservedQueues(AFTER)
+    both = [need("q", undelivered=1), need("r", undelivered=1)]
+    queues.observe(0.0, both[:1], [])
+    queues.observe(AFTER, both, [])
+    assert queues.observe(AFTER + 10, [], [], unread={"q", "r"}) == ([], [])
+    assert queues.names == ("q",)
+    assert queues.observe(2 * AFTER, both, []) == ([], []), "nobody knows if r had a worker in between"
+    assert queues.observe(2 * AFTER + 10, [], []) == ([], ["q"])

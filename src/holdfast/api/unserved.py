@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from holdfast.redis.members import Member
     from holdfast.scaling.depth import Need
@@ -25,15 +25,19 @@ class UnservedQueues:
         self.names: tuple[str, ...] = ()
 
     def observe(
-        self, now: float, needs: Sequence[Need], workers: Iterable[Member]
+        self, now: float, needs: Sequence[Need], workers: Iterable[Member], unread: Collection[str] = ()
     ) -> tuple[list[Need], list[str]]:
-        """Note what there is now; return the queues to report from now on, and those to report no longer."""
+        """Note what there is now; return the queues to report from now on, and those to report no longer.
+
+        A queue that could not be read stays reported or unreported, and its time begins anew.
+        """
         served = _served(workers)
         waiting = [need for need in needs if _waits(need) and need.queue not in served]
         self._since = {need.queue: self._since.get(need.queue, now) for need in waiting}
         before = self.names
         late = [need for need in waiting if need.queue in before or self._is_late(now, need.queue)]
-        self.names = tuple(need.queue for need in late)
+        kept = [name for name in before if name in unread]  # guard: unserved-unread-stays-reported
+        self.names = (*(need.queue for need in late), *kept)
         began = [need for need in late if need.queue not in before]
         return began, [name for name in before if name not in self.names]
 

@@ -29,10 +29,11 @@ _ADVICE: Final = {
 
 def redis_outages(held_up: str, meanwhile: str = "") -> OutageReporter:
     """Return a reporter for the calls of one loop to Redis."""
-    return OutageReporter(_REDIS, held_up, meanwhile, is_outage=_is_outage, explain=explain, cause=_cause)
+    return OutageReporter(_REDIS, held_up, meanwhile, is_outage=is_outage, explain=explain, cause=_cause)
 
 
-def _is_outage(exc: BaseException) -> bool:
+def is_outage(exc: BaseException) -> bool:
+    """Tell whether an error is about the server and not the command: the same command may succeed later."""
     return isinstance(exc, (*DISCONNECTS, RedisUnavailable)) or takes_no_writes(exc)
 
 

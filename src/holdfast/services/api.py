@@ -34,9 +34,9 @@ from holdfast.errors import ConfigError
 from holdfast.events.hub import Hub
 from holdfast.hosts.engines import registry_of
 from holdfast.packages import version
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.redis.members import Member, Members
-from holdfast.redis.outages import redis_outages
+from holdfast.redis.outages import explain, is_outage, redis_outages
 from holdfast.runs.feeds import Feeds
 from holdfast.scaling.depth import needs
 from holdfast.services.announcing import AnnouncedAgents
@@ -52,11 +52,13 @@ from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping, Sequence
 
     from holdfast.agents.app import App
     from holdfast.config import QueueSettings, Settings
+    from holdfast.redis.client import Redis
     from holdfast.runs.queue import RunQueue
+    from holdfast.scaling.depth import Need
 
 _GOODBYE_SECONDS = 2.0
 _FIRST_GROUPS_SECONDS = 2.0
@@ -87,6 +89,21 @@ class Server(uvicorn.Server):
         yield
 
 
+class _RejectedQueues:
+    """Logs one warning for each queue whose commands Redis rejects, until it takes them again."""
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._names: frozenset[str] = frozenset()
+
+    def observe(self, errors: Mapping[str, Exception]) -> None:
+        """Log the queues that were not rejected in the pass before."""
+        for name, exc in errors.items():
+            if name not in self._names:
+                _log.warning(self._event, queue=name, error=explain(exc))
+        self._names = frozenset(errors)
+
+
 class ApiProcess:
     """Serves HTTP until it is stopped, then lets open requests finish."""
 
@@ -102,6 +119,7 @@ class ApiProcess:
         self.port = 0
         self.ready = False
         self._outages = redis_outages("heartbeats of the API")
+        self._unread = _RejectedQueues("queue is not checked for runs without a worker")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._since = time.time()
@@ -296,12 +314,15 @@ class ApiProcess:
         queues = [line.queue for line in backend.lines.values()]
         while after:
             try:
-                found = await needs(backend.redis, queues)
+                found, rejected = await _read_needs(backend.redis, queues)
                 workers = await self._members.all(backend.redis, "worker")
-            except TROUBLE:
+            except TROUBLE as exc:
                 self._unserved.forget_times()
+                if not is_outage(exc):  # of the members: no queue can be checked
+                    self._unread.observe({queue.name: exc for queue in queues})
             else:
-                began, ended = self._unserved.observe(time.monotonic(), found, workers)
+                self._unread.observe(rejected)
+                began, ended = self._unserved.observe(time.monotonic(), found, workers, rejected)
                 for need in began:
                     _log.warning(
                         "runs wait in a queue that no worker serves",
@@ -312,6 +333,24 @@ class ApiProcess:
                 for name in ended:
                     _log.info("runs no longer wait in a queue without a worker", queue=name)
             await asyncio.sleep(min(self._members.heartbeat_seconds, after / 2))
+
+
+async def _read_needs(redis: Redis, queues: Sequence[RunQueue]) -> tuple[list[Need], dict[str, Exception]]:
+    """Read all queues in one round trip; if Redis rejects one, each by itself; return both kinds."""
+    try:
+        return await needs(redis, queues), {}
+    except REFUSALS as exc:
+        if is_outage(exc):
+            raise
+    found, rejected = list["Need"](), dict[str, Exception]()
+    for queue in queues:
+        try:
+            found += await needs(redis, [queue])  # guard: unserved-queue-by-queue
+        except REFUSALS as exc:
+            if is_outage(exc):
+                raise
+            rejected[queue.name] = exc
+    return found, rejected
 
 
 def run_api(settings: Settings, app: App | None = None, *, inherited: socket.socket | None = None) -> int:

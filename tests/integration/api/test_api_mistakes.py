@@ -14,6 +14,7 @@ X = "tests/integration/api/test_execute.py"
 CLIENT = "tests/contract/client/test_client_contract.py"
 HUB = "tests/integration/events/test_hub.py"
 
+S = "tests/integration/api/test_unserved.py"
 U = "tests/unit/test_api_unserved.py"
 AGENTS = "tests/integration/api/test_agents.py"
 
@@ -27,6 +28,16 @@ UNSERVED = [
         "an outage of Redis counts as time without a worker",
         removed("unserved-not-during-outage"),
         f"{U}::test_while_redis_does_not_answer_no_time_passes_and_no_report_ends",
+    ),
+    Mistake(
+        "the report of a queue ends because the queue can't be read",
+        replaced("unserved-unread-stays-reported", "name in unread", "False"),
+        f"{U}::test_a_queue_that_can_not_be_read_stays_reported_and_its_time_begins_anew",
+    ),
+    Mistake(
+        "one damaged queue turns the report off for all queues",
+        replaced("unserved-queue-by-queue", "[queue]", "queues"),
+        f"{S}::test_a_damaged_queue_is_named_once_and_the_others_are_still_reported",
     ),
 ]
 RECEIVERS = [

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import msgspec
+import pytest
+
+from holdfast.redis.keys import QueueKeys
 from tests.support.runs.sample_runs import agents
 from tests.support.waiting import until
+
+REPORTS = QueueKeys.of("reports")
 
 
 async def readiness(client):
@@ -26,3 +34,37 @@ async def test_runs_that_no_worker_serves_are_reported_and_logged_once_until_a_w
     assert [line["event"] for line in lines if "no longer" in line["event"]] == [
         "runs no longer wait in a queue without a worker"
     ]
+
+
+@pytest.fixture
+async def damaged(system, redis):
+    """Damage keys of a second queue, ``reports``; the api makes a pass over its queues ten times a second."""
+    settings = system.settings
+    system.settings = msgspec.structs.replace(
+        settings,
+        queues={"reports": msgspec.structs.replace(settings.queue, name="reports")},
+        worker=msgspec.structs.replace(settings.worker, heartbeat_seconds=0.1),
+    )
+    yield partial(redis.set, value="neither a stream nor a sorted set")
+    await redis.delete(REPORTS.delayed, REPORTS.stream)
+
+
+def warnings(log_lines, event):
+    return [
+        (line["level"], line["queue"], line["error"].partition(" ")[0])
+        for line in log_lines()
+        if line["event"] == event
+    ]
+
+
+async def test_a_damaged_queue_is_named_once_and_the_others_are_still_reported(
+    api, system, damaged, log_lines
+):
+    """Fails if one error is that of all queues: none was reported, and nothing named the damaged one."""
+    await damaged(REPORTS.delayed)
+    client = (await api(unserved_seconds=0.5)).client()
+    await system.submit("echo", {})
+    reported = (200, {"status": "ready", "unserved": ["agent-queue"]})
+    await until(lambda: readiness(client), lambda found: found == reported)
+    event = "queue is not checked for runs without a worker"
+    assert warnings(log_lines, event) == [("warning", "reports", "WRONGTYPE")]
