@@ -119,6 +119,8 @@ class ApiProcess:
         self.port = 0
         self.ready = False
         self._outages = redis_outages("heartbeats of the API")
+        self._group_outages = redis_outages("consumer groups of the API")
+        self._groupless = _RejectedQueues("consumer group can't be made")
         self._unread = _RejectedQueues("queue is not checked for runs without a worker")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -281,12 +283,15 @@ class ApiProcess:
 
     async def _ensure_groups(self, backend: Backend) -> None:
         """Create the groups that are missing: with workers scaled to zero nobody else does."""
-
-        async def ensure(queue: RunQueue) -> None:
-            with contextlib.suppress(*TROUBLE):  # a damaged queue must not keep the others from theirs
-                await queue.ensure()
-
-        await asyncio.gather(*(ensure(line.queue) for line in backend.lines.values()))
+        queues = [line.queue for line in backend.lines.values()]
+        # A damaged queue must not keep the others from theirs.
+        errors = await asyncio.gather(*(_ensure_error(queue) for queue in queues))
+        failed = {queue.name: exc for queue, exc in zip(queues, errors, strict=True) if exc is not None}
+        if outage := next((exc for exc in failed.values() if is_outage(exc)), None):
+            self._group_outages.failed(outage)
+        else:
+            self._group_outages.answered()
+            self._groupless.observe(failed)  # guard: group-errors-logged
 
     async def _keep_groups(self, backend: Backend) -> None:
         while True:
@@ -333,6 +338,15 @@ class ApiProcess:
                 for name in ended:
                     _log.info("runs no longer wait in a queue without a worker", queue=name)
             await asyncio.sleep(min(self._members.heartbeat_seconds, after / 2))
+
+
+async def _ensure_error(queue: RunQueue) -> Exception | None:
+    """Create the group of a queue; return the error of Redis, if it is one."""
+    try:
+        await queue.ensure()
+    except TROUBLE as exc:
+        return exc
+    return None
 
 
 async def _read_needs(redis: Redis, queues: Sequence[RunQueue]) -> tuple[list[Need], dict[str, Exception]]:

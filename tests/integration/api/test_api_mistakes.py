@@ -39,6 +39,11 @@ UNSERVED = [
         replaced("unserved-queue-by-queue", "[queue]", "queues"),
         f"{S}::test_a_damaged_queue_is_named_once_and_the_others_are_still_reported",
     ),
+    Mistake(
+        "nothing says why a consumer group is missing",
+        removed("group-errors-logged"),
+        f"{S}::test_why_a_consumer_group_can_not_be_made_is_logged_once_for_its_queue",
+    ),
 ]
 RECEIVERS = [
     Mistake(

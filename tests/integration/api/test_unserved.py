@@ -68,3 +68,16 @@ async def test_a_damaged_queue_is_named_once_and_the_others_are_still_reported(
     await until(lambda: readiness(client), lambda found: found == reported)
     event = "queue is not checked for runs without a worker"
     assert warnings(log_lines, event) == [("warning", "reports", "WRONGTYPE")]
+
+
+async def test_why_a_consumer_group_can_not_be_made_is_logged_once_for_its_queue(
+    api, system, redis, damaged, log_lines
+):
+    await damaged(REPORTS.stream)
+    await api()
+    groups = system.queue.keys.stream
+    for _ in range(3):  # passes of the api over its queues: the group of the other one is made again
+        await redis.xgroup_destroy(groups, system.settings.queue.group)
+        await until(lambda: redis.xinfo_groups(groups))
+    event = "consumer group can't be made"
+    assert warnings(log_lines, event) == [("warning", "reports", "WRONGTYPE")]
