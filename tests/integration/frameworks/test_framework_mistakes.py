@@ -51,6 +51,12 @@ MISTAKES = [
         for framework in ("pydantic_ai", "openai_agents")
     ),
     Mistake(
+        "openai_agents: a model that can't stream is asked after the end of the lease",
+        replaced("whole-response-needs-lease", "self._replay.leased(request)", "request()"),
+        "tests/integration/frameworks/test_openai_agents.py"
+        "::test_a_model_that_can_not_stream_is_not_asked_after_the_end_of_the_lease",
+    ),
+    Mistake(
         "langgraph: a node begins after the end of the lease",
         instead("graph-node-needs-lease", "pass"),
         "tests/integration/frameworks/test_langgraph.py::test_no_node_begins_after_the_end_of_the_lease[async]",

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 from holdfast.agents.frameworks.openai_agents import OpenAIAgent
 from holdfast.agents.frameworks.replay import warn_that_it_can_not_stream
-from holdfast.errors import InputError
+from holdfast.errors import InputError, LeaseLost
+from holdfast.leases.trust import Trust
 
 set_tracing_disabled(True)
 
@@ -99,6 +100,22 @@ async def test_a_model_that_can_not_stream_is_asked_for_whole_responses(attempts
     assert await twice(attempts, agent, log, crash) == ("{'x': 1}", ["model1"])
     told = [line for line in log_lines() if "can't stream" in line["event"]]
     assert [line["model"] for line in told] == ["Whole"], "once for each kind of model"
+
+
+async def test_a_model_that_can_not_stream_is_not_asked_after_the_end_of_the_lease(attempts):
+    """Fails if the lease is checked only before the model is asked to stream: it may wait before it refuses."""
+    lease, log = [float("inf")], []
+
+    class Late(Whole):
+        async def stream_response(self, *args: Any, **kwargs: Any):
+            lease[0] = 0.0
+            raise NotImplementedError
+            yield
+
+    agent = OpenAIAgent(Agent(name="a", model=Late(LAST, log=log)))
+    with pytest.raises(LeaseLost):
+        await attempts.run(agent, "go", trust=Trust(lambda: lease[0]))
+    assert log == [], "the model was asked under a lease that had ended"
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -199,7 +199,9 @@ class JournalledModel(Model):
             if began:
                 raise
             warn_that_it_can_not_stream(type(self._model).__name__)
-            yield _completed(await self._model.get_response(*args, **kwargs))
+            # The model may have waited before it raised: the lease may have ended since the first check.
+            request = functools.partial(self._model.get_response, *args, **kwargs)
+            yield _completed(await self._replay.leased(request))  # guard: whole-response-needs-lease
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         """Return what the model advises about a failed request."""
