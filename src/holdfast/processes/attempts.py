@@ -136,6 +136,8 @@ class Attempts:
         errand = child.errand
         info = msgspec.structs.replace(ctx.info, trace=inject() or ctx.info.trace)
         task = {"info": msgspec.to_builtins(info), "input": payload, "draining": ctx.draining, **errand.task}
+        if ctx.store is not None:
+            task["store"] = msgspec.to_builtins(ctx.store.admission)  # guard: attempt-has-admission
         created = self._processes.spawn(
             errand.id,
             ENTRY,

@@ -32,6 +32,8 @@ from holdfast.runs.emit import Emitter
 from holdfast.runs.perform import written_result
 from holdfast.services.connections import Connections
 from holdfast.services.process import loop_factory
+from holdfast.services.store_registration import admit_as_worker
+from holdfast.store.door import Admission
 from holdfast.telemetry import logs, traces
 from holdfast.telemetry.metrics import Metrics
 
@@ -70,6 +72,7 @@ class Task(msgspec.Struct, frozen=True):
     tenant: str = ""
     input: Any = None
     draining: bool = False
+    store: Admission = Admission()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ class _Attempt:
         """Run the agent, and report how it ended."""
         task, info = self._task, self._task.info
         async with Connections(self._settings) as connections:
+            admit_as_worker(connections, task.store, info.run_id)  # guard: attempt-store-compared
             memory, store = partial(self._memory, connections), connections.store
             if not task.queue:  # a schedule's turn has no feed, and nobody reads its result
                 ctx = Context(info, _logged, self._signals, memory=memory, store=store)

@@ -24,6 +24,7 @@ from holdfast.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from holdfast.config import DatabaseSettings
     from holdfast.services.connections import Connections
+    from holdfast.store.door import Admission
     from holdfast.store.store import Store
 
 _RETRY_SECONDS: Final = 1.0
@@ -78,6 +79,7 @@ class StoreRegistration:
             if registered.id != ours.id:
                 raise StoreMismatch(mismatch(ours, registered))
         self._ours = ours
+        self._connections.store.admitted_id = ours.id
 
     async def _register(self, ours: RegisteredStore) -> RegisteredStore:
         try:
@@ -124,6 +126,27 @@ def refuse_other_store(connections: Connections) -> None:
             raise StoreMismatch(mismatch(ours, registered))
 
     connections.store.admit = admit
+
+
+def admit_as_worker(connections: Connections, admission: Admission, run_id: str) -> None:
+    """Have the process of an attempt use the store that its worker uses, or compare it here.
+
+    A worker whose store was replaced by `holdfast store register` goes on with its own; so do its attempts.
+    """
+    door = connections.store
+    if not admission.store_id:
+        StoreRegistration(connections, "attempt", run_id)
+        door.refusal_ends_process = admission.refusal_ends_process
+        return
+
+    async def admit(store: Store) -> None:
+        if await store.id() != admission.store_id:
+            raise StoreMismatch(
+                f"the store {location(connections.settings.database)} is not the one that this worker has "
+                "opened: it was recreated or replaced since. Restart the worker"
+            )
+
+    door.admit = admit
 
 
 def _refused(exc: BaseException) -> bool:

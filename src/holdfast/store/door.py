@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.config import redacted
 from holdfast.errors import ConfigError
 from holdfast.store.engine import Away, database_outages
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 _PAUSE_SECONDS = 0.2
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """What a process has found out about its store, for the processes of its attempts."""
+
+    store_id: str = ""
+    """The id of the store that was admitted; empty while it was not compared with the registered one."""
+    refusal_ends_process: bool = False
 
 
 def location(settings: DatabaseSettings) -> str:
@@ -39,6 +49,12 @@ class StoreDoor:
         """Raises if the store must not be used; awaited once, before anybody gets the store."""
         self.refusal_ends_process = False
         """Whether a process ends soon if its store must not be used; if not, the agent gets the error."""
+        self.admitted_id = ""
+
+    @property
+    def admission(self) -> Admission:
+        """What is known now of the store."""
+        return Admission(self.admitted_id, self.refusal_ends_process)
 
     async def get(self) -> Store:
         """Return the store, opened."""

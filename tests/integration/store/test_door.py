@@ -12,7 +12,8 @@ from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.config import DatabaseSettings
 from holdfast.errors import StoreMismatch
-from holdfast.redis.stores import registered_store
+from holdfast.redis.stores import RegisteredStore, register_store, registered_store
+from holdfast.runs.run import Status
 from holdfast.services.desk import Ways
 from holdfast.services.worker import WorkerProcess
 from holdfast.store.door import StoreDoor
@@ -101,3 +102,62 @@ async def test_an_app_that_changes_the_directory_on_import_has_the_store_of_its_
         assert run.result == str(elsewhere)
     assert (tmp_path / "holdfast.sqlite").exists()
     assert not (elsewhere / "holdfast.sqlite").exists()
+
+
+REMEMBERS = """
+from holdfast import App, Context
+
+app = App("remembers")
+
+
+@app.agent(isolation="process")
+async def remembers(ctx: Context):
+    return await ctx.step("one", lambda: 1)
+"""
+
+
+@pytest.fixture
+def remembers(tmp_path) -> App:
+    path = tmp_path / "remembers.py"
+    path.write_text(REMEMBERS)
+    return load_app(str(path))
+
+
+async def test_the_process_of_an_attempt_does_not_use_a_store_that_was_never_compared(
+    redis, redis_settings, database, remembers
+):
+    """The mistake: it opened the store by itself, found no journal, and did finished steps again."""
+    await register_store(redis, RegisteredStore(id="other", location="elsewhere"))
+    async with System(redis_settings, ttl=30.0, database=database, max_attempts=1) as system:
+        process = WorkerProcess(system.settings, remembers, ways=Ways(registers_store=False))
+        working = asyncio.create_task(process.run())
+        try:
+            run = await system.ended(await system.submit("remembers"), 60)
+            assert run.status is Status.FAILED
+            assert "with two stores finished steps would be repeated" in run.error.message
+        finally:
+            process.request_stop()
+            await working
+
+
+async def test_the_process_of_an_attempt_goes_on_with_the_store_of_its_worker(
+    redis, redis_settings, database, remembers
+):
+    """A running worker goes on with its store when another one is registered: so do its attempts."""
+    async with System(redis_settings, ttl=30.0, database=database, max_attempts=1) as system:
+        await system.worker(remembers)
+        await register_store(redis, RegisteredStore(id="other", process="store register"), replace=True)
+        run = await system.ended(await system.submit("remembers"), 60)
+        assert (run.status, run.result) == (Status.SUCCEEDED, 1)
+
+
+async def test_the_process_of_an_attempt_refuses_a_store_that_was_recreated(
+    redis, redis_settings, database, remembers
+):
+    async with System(redis_settings, ttl=30.0, database=database, max_attempts=1) as system:
+        await system.worker(remembers)
+        for path in Path(database.path).parent.glob("holdfast.sqlite*"):
+            path.unlink()
+        run = await system.ended(await system.submit("remembers"), 60)
+        assert run.status is Status.FAILED
+        assert "Restart the worker" in run.error.message

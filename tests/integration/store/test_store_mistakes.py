@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.mistakes import KnownMistakes, Mistake, instead, replaced
 
 R = "tests/integration/store/test_registration.py"
+D = "tests/integration/store/test_door.py"
 REFUSED = f"{R}::test_a_process_with_another_store_is_refused_and_told_both_and_what_to_set"
 
 MISTAKES = [
@@ -22,6 +23,16 @@ MISTAKES = [
         "a store is used before it was compared with the registered one",
         instead("store-admitted-before-use", "pass"),
         f"{REFUSED}[scheduler]",
+    ),
+    Mistake(
+        "the process of an attempt uses a store that was never compared",
+        instead("attempt-store-compared", "pass"),
+        f"{D}::test_the_process_of_an_attempt_does_not_use_a_store_that_was_never_compared",
+    ),
+    Mistake(
+        "the process of an attempt refuses the store of its worker after another one was registered",
+        instead("attempt-has-admission", "pass"),
+        f"{D}::test_the_process_of_an_attempt_goes_on_with_the_store_of_its_worker",
     ),
     Mistake(
         "a database that was away at the start is never compared",
