@@ -32,6 +32,8 @@ _LOST_CREATIONS: Final = 2
 _KEPT_TOGETHER: Final = 1000
 """How many leases are in one packet to the zygote."""
 
+_LEASE_CAUSES: Final = "Redis did not answer for most of hosts.ttl_seconds, or this host was paused"
+
 _log = get_logger(__name__)
 
 
@@ -179,7 +181,7 @@ class Supervisor:
         """Ask the zygote for a process, or wait for a zygote."""
         agent.rest()
         if not agent.has_lease:  # guard: launch-under-lease
-            self._lease_ended(agent, "its lease ended before it was started")
+            self._lease_ended(agent, "its lease ended before its process was started")
             return
         agent.status = Status.STARTING
         if self._zygote is None or not self._zygote.ready:
@@ -316,10 +318,10 @@ class Supervisor:
     def _lease_ended(self, agent: Agent, why: str) -> None:
         """Have an agent without a process wait until its lease is held again; a new one is not created."""
         agent.rest()
-        agent.error = f"was ended: {why}"
         if agent.is_new:
-            self._give_up_creation(agent, ProcessError, agent.error, "")
+            self._give_up_creation(agent, ProcessError, f"{why} ({_LEASE_CAUSES}): create it again", "")
             return
+        agent.error = f"{why} ({_LEASE_CAUSES}): it is started again when the lease is renewed"
         agent.status = Status.WAITING
         _log.warning("an agent waits for its lease", agent_id=agent.wanted.id, why=why)
         self._tell(EventKind.EXITED, agent)

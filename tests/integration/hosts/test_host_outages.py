@@ -124,7 +124,8 @@ async def test_agents_end_with_their_leases_in_a_long_outage_and_are_started_aga
             assert after[each][1:] == before[each][1:], "the same fence and host"
             assert after[each][0] != before[each][0]
             placed = await cluster.where(each)
-            assert (placed.restarts, placed.error) == (0, "was ended: its lease was not renewed in time")
+            assert placed.restarts == 0
+            assert placed.error.startswith("its lease was not renewed in time (Redis did not answer")
 
 
 # -- one host without the others

@@ -13,7 +13,9 @@ from holdfast.processes.info import EventKind, Status
 from holdfast.processes.processes import Processes
 from tests.support.processes.child_processes import PATIENCE, Heard, is_gone
 
-NOT_RENEWED = "was ended: its lease was not renewed in time"
+CAUSES = "(Redis did not answer for most of hosts.ttl_seconds, or this host was paused)"
+AGAIN = "it is started again when the lease is renewed"
+NOT_RENEWED = f"its lease was not renewed in time {CAUSES}: {AGAIN}"
 
 
 class Lease:
@@ -57,7 +59,7 @@ def test_an_agent_that_crashes_without_a_lease_waits_for_it(processes: Processes
     lease.until = 0.0  # the zygote does not know yet
     os.kill(info.pid, signal.SIGKILL)
     waiting = heard.next("a", EventKind.EXITED, status=Status.WAITING).process
-    assert waiting.last_error == "was ended: its lease ended before it was started"
+    assert waiting.last_error == f"its lease ended before its process was started {CAUSES}: {AGAIN}"
     lease.renew()
     heard.next("a", EventKind.READY)
 
@@ -73,7 +75,9 @@ def test_an_agent_that_waits_for_its_lease_is_stopped(processes: Processes, hear
 def test_a_new_agent_whose_lease_is_over_is_not_created(processes: Processes, lease: Lease):
     """It is not its fault, so this is no ProcessFailed: another host may try."""
     lease.end()
-    with pytest.raises(ProcessError, match="'a' was not created: was ended: its lease") as caught:
+    with pytest.raises(ProcessError, match="'a' was not created") as caught:
         processes.spawn("a", "willing", until=lambda: lease.until).result(PATIENCE)
     assert type(caught.value) is ProcessError
+    said = f"its lease ended before its process was started {CAUSES}: create it again"
+    assert str(caught.value) == f"agent 'a' was not created: {said}"
     assert processes.get("a") is None
