@@ -12,6 +12,7 @@ from tests.chaos.agents import note
 app = App("freezing")
 isolated = App("freezing-isolated")
 schedules = App("freezing-schedules")
+isolated_schedules = App("freezing-isolated-schedules")
 
 
 async def reserve_then_charge(ctx: Context, seconds: float) -> None:
@@ -65,3 +66,5 @@ for kind in KINDS:
     app.agent(kind)
     isolated.agent(isolation="process")(kind)
     schedules.schedule(every=3600, name=kind.__name__, input=PAUSE_SECONDS)(kind)
+    isolated_schedules.agent(isolation="process")(kind)
+    isolated_schedules.schedule(every=3600, name=kind.__name__, input=PAUSE_SECONDS)(kind)

@@ -71,7 +71,12 @@ MISTAKES = [
     Mistake(
         "a turn's context does not know its lease",
         replaced("schedule-context-trust", ", Trust(hold.trusted_until)", ""),
-        f"{FREEZES}::test_a_frozen_scheduler_repeats_no_effect[uvloop]",
+        f"{FREEZES}::test_a_frozen_scheduler_repeats_no_effect[schedules-uvloop]",
+    ),
+    Mistake(
+        "a turn in a process of its own trusts its lease for ever",
+        replaced("isolated-turn-trust", "trusted=hold.trusted_until", 'trusted=lambda: float("inf")'),
+        f"{FREEZES}::test_a_frozen_scheduler_repeats_no_effect[isolated_schedules-uvloop]",
     ),
     Mistake(
         "an isolated attempt does not know its lease",

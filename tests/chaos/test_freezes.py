@@ -6,6 +6,7 @@ their leases, so only a look at the clock keeps the agents from going on.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 
@@ -109,36 +110,56 @@ async def test_a_frozen_worker_repeats_no_effect(redis, redis_settings, ledger, 
         ledger.check_nothing_ran_twice_under_one_fence()
 
 
-@pytest.mark.parametrize("event_loop", ["asyncio", "uvloop"])
-async def test_a_frozen_scheduler_repeats_no_effect(redis, redis_settings, ledger, event_loop):
+@pytest.mark.parametrize(
+    ("app", "event_loop"),
+    [
+        ("schedules", "asyncio"),
+        ("schedules", "uvloop"),
+        ("isolated_schedules", "uvloop"),
+        pytest.param("isolated_schedules", "asyncio", marks=pytest.mark.long),
+    ],
+)
+async def test_a_frozen_scheduler_repeats_no_effect(redis, redis_settings, ledger, app, event_loop):
     environ = {"CHAOS_LEDGER": str(ledger.path), "HOLDFAST_WORKER_EVENT_LOOP": event_loop}
     async with System(redis_settings, ttl=TTL_SECONDS) as system:
-        children = [await frozen_scheduler(system, ledger, environ)]
+        first, order = await frozen_scheduler(system, ledger, app, environ)
+        children = [first]
         try:
             run_ids = turns(ledger)
             fences = {run_id: ledger.lines("reserve", run_id)[0].fence for run_id in run_ids}
-            children.append(SchedulerChild(system.settings, f"{FREEZING}:schedules", "second", **environ))
+            children.append(SchedulerChild(system.settings, f"{FREEZING}:{app}", "second", **environ))
             for run_id in run_ids:
                 await until(lambda run_id=run_id: ledger.lines("charge", run_id))
-            children[0].thaw()
+            await thaw(order, attempts=len(NAMES) if app == "isolated_schedules" else 0)
             await check_charged_once(ledger, fences)
         finally:
+            kill(order)
             for child in children:
                 print(f"---\n{child.close()}", file=sys.stderr)
 
 
-async def frozen_scheduler(system: System, ledger: Ledger, environ: dict[str, str]) -> SchedulerChild:
-    """A scheduler that stands still while every schedule pauses; where the machine was too busy, another one."""
+async def frozen_scheduler(
+    system: System, ledger: Ledger, app: str, environ: dict[str, str]
+) -> tuple[SchedulerChild, list[psutil.Process]]:
+    """A scheduler that stands still while every schedule pauses, and its processes; where the machine was too busy, another one."""
     for _ in range(10):
-        child = SchedulerChild(system.settings, f"{FREEZING}:schedules", "first", **environ)
+        child = SchedulerChild(system.settings, f"{FREEZING}:{app}", "first", **environ)
         await until(lambda: len(turns(ledger)) == len(NAMES), what="all schedules to pause")
-        child.freeze()
+        order = frozen(child.process.pid)
         if not charged(ledger, turns(ledger)):
-            return child
+            return child, order
+        kill(order)
         child.close()
         await system.queue.redis.flushall()
         ledger.path.write_text("")
     pytest.fail("the machine was too busy ten times to freeze the scheduler within a pause")
+
+
+def kill(processes: list[psutil.Process]) -> None:
+    """End processes, also frozen ones, which could not end by themselves."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def turns(ledger: Ledger) -> list[str]:

@@ -75,6 +75,7 @@ def _isolated(place: Place, spec: AgentSpec, turn: Turn, turn_id: str) -> AgentS
     from holdfast.processes.attempts import Errand, isolated  # noqa: PLC0415 - most schedulers start no process
 
     hold = turn.hold  # not the turn, as above
+    # guard: isolated-turn-trust
     errand = Errand(
         id=f"{turn.run.name}:{turn.run.fence}"[-_LONGEST_ID:],
         queue=_COUNTED_UNDER,
