@@ -84,6 +84,11 @@ MISTAKES = [
         f"{FROZEN}[isolated-uvloop]",
     ),
     Mistake(
+        "nobody ends a resident that is frozen with its zygote",
+        replaced("frozen-agents-end", "(hosts.ttl_seconds - hosts.trust_seconds) / 2", "None"),
+        f"{FREEZES}::test_a_frozen_resident_handles_no_message_twice",
+    ),
+    Mistake(
         "a settlement whose reply is lost is called stale when it is sent again",
         replaced("settle-again", "have[1] == '' and 'already' or ", ""),
         f"{REDIS}::test_a_settlement_whose_reply_is_lost_is_settled_once",

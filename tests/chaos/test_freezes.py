@@ -13,7 +13,9 @@ import sys
 import psutil
 import pytest
 
+from holdfast.services.residents import Residents
 from tests.chaos.freezing import KINDS, PAUSE_SECONDS
+from tests.support.hosts.faulty_agents import hosts_of, written, written_by
 from tests.support.paths import TESTS
 from tests.support.runs.system import System
 from tests.support.runs.worker_processes import Ledger, fleet_of
@@ -42,13 +44,17 @@ def frozen(pid: int) -> list[psutil.Process]:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 async def thaw(order: list[psutil.Process], attempts: int) -> None:
     """Let the attempts do all that they would do before the processes go on that could kill them."""
     for process in order[:attempts]:
-        process.send_signal(signal.SIGCONT)
+        with contextlib.suppress(psutil.NoSuchProcess):  # a resident's process, which the kernel kills
+            process.send_signal(signal.SIGCONT)
         await until(lambda process=process: has_ended(process), what=f"the end of {process}")
     for process in order[attempts:]:
         process.send_signal(signal.SIGCONT)
@@ -164,3 +170,29 @@ def kill(processes: list[psutil.Process]) -> None:
 
 def turns(ledger: Ledger) -> list[str]:
     return sorted({line.run_id for line in ledger.lines("pause")})
+
+
+@pytest.mark.long
+async def test_a_frozen_resident_handles_no_message_twice(redis, redis_settings, tmp_path):
+    ledger = tmp_path / "ledger"
+    environ = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite")}
+    async with (
+        hosts_of(redis_settings, "a", "b", environ=environ, ttl_seconds=4.0, health_seconds=0.0) as hosts,
+        Residents(hosts.settings) as residents,
+    ):
+        placed = await residents.start("Scribe", "scribe", str(ledger))
+        await residents.send("scribe", {"n": 0, "seconds": PAUSE_SECONDS})
+        await until(lambda: written(ledger, "begin"), what="the message to be in progress")
+        order = frozen(hosts.children[placed.host].process.pid)
+        assert placed.pid in [process.pid for process in order]
+        try:
+            assert not written(ledger), "the machine was too busy to freeze the resident within its pause"
+            moved = await hosts.where("scribe", not_on=placed.host, seconds=60)
+            await until(lambda: written(ledger), what="the other copy to handle the message")
+            await thaw(order, attempts=1)
+            await until(lambda: hosts.copies("scribe") == [moved.pid], seconds=60)
+            await residents.send("scribe", {"n": 1})
+            await until(lambda: 1 in written(ledger), what="the next message")
+            assert written_by(ledger) == [(0, moved.pid), (1, moved.pid)]
+        finally:
+            kill(order)
