@@ -49,6 +49,7 @@ _HOUSE_KEYS: Final = frozenset(
         *("members", "pods-leader", "rollouts", "registered-store"),
         *("agents", "agent-leases", "placement:counter"),
         *("schedules", "schedule-leases", "schedule-priorities", "schedule-changes", "schedule-nudge"),
+        "schedule-sweep",
         *("waiting", "working", "cleanup-leader"),
     }
 )

@@ -220,6 +220,13 @@ DATA_MODEL = (
         "a schedule is new, changed, resumed, triggered or given back; a scheduler has left",
     ),
     KeyDoc("cleanup-leader", "string", "leadership-ttl-ms", "who cleans up orphans: `owner fence`"),
+    KeyDoc(
+        "schedule-sweep",
+        "string",
+        "ten times orphan-cleanup.interval-ms",
+        "where the next sweep for orphans goes on, if the last one ended early: `working` or `waiting`, and "
+        "the rank there; shared by all schedulers",
+    ),
     KeyDoc("agents", "zset", "permanent", "long-lived agents that should run, by since when (ms)"),
     KeyDoc(
         "agent:<id>",

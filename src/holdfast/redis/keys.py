@@ -110,6 +110,7 @@ class ScheduleKeys(msgspec.Struct, frozen=True):
     waiting: str
     working: str
     leader: str
+    sweep: str
     leases: str
     definitions: str
     priorities: str
@@ -133,6 +134,7 @@ class ScheduleKeys(msgspec.Struct, frozen=True):
             waiting=f"{prefix}{waiting}{tag}",
             working=f"{prefix}{working}{tag}",
             leader=f"{prefix}{leader}{tag}",
+            sweep=f"{prefix}schedule-sweep{tag}",
             leases=f"{prefix}schedule-leases{tag}",
             definitions=f"{prefix}schedules{tag}",
             priorities=f"{prefix}schedule-priorities{tag}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -30,7 +30,7 @@ _SWEEP = load(__package__, "sweep")
 _LEAD = load(__package__, "lead")
 _RENEW = load(__package__, "lead_renew")
 _RESIGN = load(__package__, "resign")
-_SETS: tuple[Literal["working", "waiting"], ...] = ("working", "waiting")
+_POSITION_TTL_MS: Final = 86_400_000
 
 
 class Reclaimed(msgspec.Struct, frozen=True):
@@ -87,16 +87,17 @@ class Orphans:
         kept_turns: int = KEPT_TURNS,
         discarded: Discarded = say_discarded,
         page: int = PAGE,
+        position_ttl_ms: int = _POSITION_TTL_MS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
         self._where: list[Any] = [keys.waiting, keys.working, keys.leases, keys.definitions]
         self._where += [keys.record_prefix]
-        self._tail = [threshold_seconds, int(remove_numeric)]
+        self._position = keys.sweep
+        self._tail = [threshold_seconds, int(remove_numeric), position_ttl_ms]
         self._kept_turns = kept_turns
         self._discarded = discarded
         self._page = page
-        self._set = self._rank = 0
         self._monotonic = monotonic
 
     async def reclaim(self, limit: int = 100) -> list[Reclaimed]:
@@ -111,23 +112,21 @@ class Orphans:
     async def sweep(self, *, budget_seconds: float = 0.0) -> Swept:
         """Look at both sets until their end or until the budget is used up (0 = no limit), a page at least.
 
-        A pass goes on where the budget ended the last one, so that the tail of a long set is reached, too.
+        A pass goes on where the last one ended early. The position is in Redis: the tail of a long set is
+        reached although another scheduler may lead each pass.
         """
         ends = self._monotonic() + budget_seconds if budget_seconds > 0 else float("inf")
         found: Counter[Found] = Counter()
         looked_at = 0
+        which, rank = "", 0
         while True:
-            args = [_SETS[self._set], self._rank, self._page, *self._tail]
-            seen, kept, *rest = await _SWEEP(self._redis, self._where, args)
+            args = [which, rank, self._page, *self._tail]
+            seen, following, rank, *rest = await _SWEEP(self._redis, [*self._where, self._position], args)
             found.update(Found(text(word)) for word in rest[1::2])
             looked_at += seen
-            self._rank += kept  # guard: sweep-page-position
-            if seen < self._page:
-                self._set, self._rank = (self._set + 1) % len(_SETS), 0
-                if not self._set:
-                    return Swept(looked_at, dict(found), whole=True)
-            if self._monotonic() >= ends:
-                return Swept(looked_at, dict(found), whole=False)  # guard: sweep-goes-on
+            which = text(following)
+            if not which or self._monotonic() >= ends:
+                return Swept(looked_at, dict(found), whole=not which)
 
 
 def _term(lease: Lease) -> str:

@@ -24,6 +24,8 @@ _BATCH: Final = 100
 _LONGEST_SECONDS: Final = 1.0
 _IN_OFFICE: Final = 0.75
 """Of its term: a pass ends before another may begin one."""
+_POSITION_KEPT: Final = 10
+"""Intervals for which the position of a sweep that ended early is kept."""
 
 _log = get_logger(__name__)
 
@@ -55,6 +57,7 @@ class Upkeep:
             remove_numeric=cleanup.remove_numeric_only_agents,
             kept_turns=settings.kept_turns,
             discarded=counting_discarded(metrics),
+            position_ttl_ms=_POSITION_KEPT * cleanup.interval_ms,
         )
         self._office = CleanupLeadership(keys, owner=owner, ttl_ms=cleanup.leadership_ttl_ms)
         self.cleaned = 0

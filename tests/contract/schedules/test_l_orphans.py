@@ -217,16 +217,46 @@ async def test_l20_a_sweep_over_its_budget_stops_between_pages_and_says_so(redis
 
 @pytest.mark.parametrize("budget", [2, 1e-9])
 async def test_l22_the_next_sweep_goes_on_where_the_budget_ended_the_last(redis, board, budget):
-    """Fails if every pass begins at the head: the tail of a long set would never be reached."""
+    """Fails if every pass, or the first one of every scheduler, begins at the head: the tail of a long set would hardly be reached."""
     await board.add(*(f"s{n}" for n in range(100)), due=60)
     await redis.zadd(board.keys.waiting, {"12345": await redis_now(redis) + 600})
     clock = itertools.count()
-    orphans = Orphans(redis, board.keys, page=10, monotonic=lambda: float(next(clock)))
-    passes = [await orphans.sweep(budget_seconds=budget) for _ in range(20)]
+    passes = [
+        await Orphans(redis, board.keys, page=10, monotonic=lambda: float(next(clock))).sweep(
+            budget_seconds=budget
+        )
+        for _ in range(20)
+    ]
     last = next(n for n, swept in enumerate(passes) if swept.whole)
     assert sum(swept.looked_at for swept in passes[: last + 1]) == 101
     assert passes[last].found == {Found.NUMERIC: 1}
     assert not passes[last + 1].whole
+
+
+async def test_l23_the_position_of_a_sweep_that_ended_early_is_kept_for_a_while(redis, board):
+    await board.add(*(f"s{n}" for n in range(25)), due=60)
+    clock = itertools.count()
+    orphans = Orphans(
+        redis, board.keys, page=10, position_ttl_ms=60_000, monotonic=lambda: float(next(clock))
+    )
+    await orphans.sweep(budget_seconds=2)
+    assert await redis.get(board.keys.sweep) == b"waiting 10"
+    assert 0 < await redis.pttl(board.keys.sweep) <= 60_000
+    assert (await orphans.sweep()).looked_at == 15
+    assert not await redis.exists(board.keys.sweep)
+
+
+@pytest.mark.parametrize("position", ["", "elsewhere 7", "waiting -1", ["waiting", "3"]])
+async def test_l24_a_sweep_whose_position_was_overwritten_begins_at_the_head(redis, board, position):
+    await board.add(*(f"s{n}" for n in range(5)), due=60)
+    await (
+        redis.rpush(board.keys.sweep, *position)
+        if isinstance(position, list)
+        else redis.set(board.keys.sweep, position)
+    )
+    swept = await board.pod().orphans.sweep()
+    assert (swept.looked_at, swept.whole) == (5, True)
+    assert not await redis.exists(board.keys.sweep)
 
 
 async def test_r11_a_completion_that_failed_does_not_wait_for_the_orphan_threshold(board):

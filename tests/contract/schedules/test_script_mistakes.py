@@ -252,16 +252,13 @@ MISTAKES = [
         f"{L}::test_l9_a_former_leader_can_neither_renew_nor_resign",
     ),
     Mistake(
-        "a sweep begins every page at the head",
-        instead("sweep-page-position", "seen = 0 if not rest else seen"),
+        "a sweep goes past as many as it has removed",
+        replaced("sweep-page-position", " - gone", ""),
         f"{L}::test_l19_a_sweep_reaches_the_last_page_past_foreign_ones",
     ),
     Mistake(
         "a sweep with a budget begins at the head every time",
-        instead(
-            "sweep-goes-on",
-            "self._set = self._rank = 0\nreturn Swept(looked_at, dict(found), whole=False)",
-        ),
+        removed("sweep-goes-on"),
         f"{L}::test_l22_the_next_sweep_goes_on_where_the_budget_ended_the_last[2]",
     ),
     Mistake(

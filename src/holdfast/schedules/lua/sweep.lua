@@ -1,14 +1,36 @@
 -- Look at one page of a set and put right what no lease can: the second net, for entries that no lawful script leaves behind.
 -- Invalid means that no definition is in Redis; whether this pod knows an agent of that name is never asked.
--- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix
--- ARGV  1 waiting | working, 2 rank to begin at, 3 page size, 4 seconds that an invalid entry may be old,
---       5 '1' if invalid names that are only digits go at once
--- returns { members looked at, members that stay, then per finding: name, numeric | invalid | overlap | returned | unscored |
---         damaged | unreadable }
+-- The position after this page is kept, so that the next sweep of any scheduler goes on there.
+-- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 position (string with ttl)
+-- ARGV  1 waiting | working, or empty: at the kept position, 2 rank to begin at, 3 page size, 4 seconds that an invalid entry may
+--       be old, 5 '1' if invalid names that are only digits go at once, 6 ttl of the position in ms
+-- returns { members looked at, set of the next page (empty: this was the last one), rank of the next page, then per finding: name,
+--         numeric | invalid | overlap | returned | unscored | damaged | unreadable }
 -- @include state
-local waiting, working, leases, definitions, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local waiting, working, leases, definitions, prefix, position = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local which, from, size = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local threshold, numeric_goes = tonumber(ARGV[4]), ARGV[5] == '1'
+local threshold, numeric_goes, position_ttl = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6]
+
+-- A position that somebody overwrote is none: the sweep begins at the head.
+local function kept_position()
+  local have = redis.pcall('GET', position)
+  local name, rank = string.match(type(have) == 'string' and have or '', '^(%l+) (%d+)$')
+  if name == 'working' or name == 'waiting' then return name, tonumber(rank) end
+  return 'working', 0
+end
+
+local function keep_position(looked_at, gone)
+  local name, rank = which, from + looked_at - gone -- guard: sweep-page-position
+  if looked_at < size then name, rank = which == 'working' and 'waiting' or '', 0 end
+  if name == '' then
+    redis.call('DEL', position)
+  else
+    redis.call('SET', position, name .. ' ' .. rank, 'PX', position_ttl) -- guard: sweep-goes-on
+  end
+  return name, rank
+end
+
+if which == '' then which, from = kept_position() end
 
 local clock = now_us()
 local now = clock / 1000000
@@ -74,11 +96,11 @@ end
 local page = redis.call('ZRANGE', set, from, from + size - 1, 'WITHSCORES')
 local names = {}
 for i = 1, #page, 2 do names[#names + 1] = page[i] end
-if #names == 0 then return { 0, 0 } end
+if #names == 0 then return { 0, keep_position(0, 0) } end
 
 local held = redis.call('ZMSCORE', leases, unpack(names))
 local others = redis.call('ZMSCORE', set == working and waiting or working, unpack(names))
-local reply, gone = { #names, 0 }, 0
+local reply, gone = { #names, '', 0 }, 0
 for i, name in ipairs(names) do
   local defined = redis.call('HEXISTS', definitions, name) == 1 -- guard: sweep-defined-in-redis
   local look = is_unreadable(name) and discard or set == working and look_working or look_waiting -- guard: sweep-unreadable-name
@@ -89,5 +111,5 @@ for i, name in ipairs(names) do
     reply[#reply + 1] = word
   end
 end
-reply[2] = #names - gone
+reply[2], reply[3] = keep_position(#names, gone)
 return reply
