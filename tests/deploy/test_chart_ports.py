@@ -37,7 +37,7 @@ def escaped(url: str) -> str:
             {6380, 6432},
         ),
         ("redis://:a@b:1@redis.example:6390", "postgresql://one:5433,two:5434/db", {6390, 5433, 5434}),
-        ("redis+cluster://a:7000,b:7001", "postgres://[fd00::1]:5435/db", {7000, 7001, 5435}),
+        (SEEN[0], "postgres://[fd00::1]:5435/db", {6379, 5435}),
         (
             "redis://:p#1@redis.example:6391/0",
             "postgresql://u:p?x@db.example:5436/d?sslmode=require",
@@ -59,6 +59,11 @@ def test_a_port_after_the_question_mark_is_named_beside_it():
 def test_sentinels_servers_are_listed_beside_it():
     sentinel = "redis+sentinel://one:26379,two:26380/mymaster/0"
     assert ports(sentinel, SEEN[1], "redis.ports={26379,26380,6379}") == {26379, 26380, 6379, 5432}
+
+
+def test_the_ports_of_all_servers_of_a_cluster_are_listed():
+    given = "redis.ports={7000,7001,7002}"
+    assert ports("redis+cluster://a:7000,b:7001", SEEN[1], given) == {7000, 7001, 7002, 5432}
 
 
 @pytest.mark.parametrize(
@@ -96,6 +101,16 @@ REFUSED = {
         "external",
         "redis.url=redis+sentinel://one:26379/mymaster/0",
         "redis.ports: Sentinel names servers whose ports are not in redis.url",
+    ),
+    "servers that only a cluster knows": (
+        "external",
+        "redis.url=redis+cluster://seed:7000",
+        "redis.ports: a Redis Cluster names servers whose ports are not in redis.url",
+    ),
+    "servers that only a cluster with TLS knows": (
+        "external",
+        "redis.url=rediss+cluster://one:6379\\,two:6379",
+        "redis.ports: a Redis Cluster names servers whose ports are not in redis.url",
     ),
     "another port than that of the URL": (
         "external",

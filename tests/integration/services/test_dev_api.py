@@ -189,6 +189,19 @@ def test_the_api_learns_of_a_new_agent_and_is_left_alone_otherwise(start_dev: St
     assert caller.answers["200"]
 
 
+def test_the_api_announces_what_an_agent_has_become(start_dev: StartDev, short_dir: Path):
+    """Fails if the api is replaced only when agents come or go: it would announce the old description."""
+    dev = start_dev().ready()
+    described = version("Hello").replace(
+        "async def greet(name):", 'async def greet(name: str) -> str:\n    """Say hello."""'
+    )
+    (short_dir / "desk.py").write_text(described)
+    dev.says("reloading 1 workers, the scheduler and the api")
+    dev.says("api ready", 2)
+    status, agent = call(f"{dev.api}/agents/greet")
+    assert (status, agent["description"]) == (200, "Say hello.")
+
+
 def test_an_api_that_strangers_could_call_stops_the_start(start_dev: StartDev):
     dev = start_dev(HOLDFAST_API_HOST="0.0.0.0")
     assert dev.exited() == 1

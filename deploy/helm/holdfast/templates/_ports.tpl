@@ -60,6 +60,9 @@
 {{- if and (regexMatch "^rediss?\\+sentinel:" $v.redis.url) (not $v.redis.ports) -}}
 {{- fail "redis.ports: Sentinel names servers whose ports are not in redis.url, and NetworkPolicies must open them: list those of Sentinel and of the servers, like [26379, 6379]" -}}
 {{- end -}}
+{{- if and (regexMatch "^rediss?\\+cluster:" $v.redis.url) (not $v.redis.ports) -}}
+{{- fail "redis.ports: a Redis Cluster names servers whose ports are not in redis.url, and NetworkPolicies must open them: list the ports of all servers, like [6379] or [7000, 7001, 7002]" -}}
+{{- end -}}
 {{- if and $v.redis.url $v.redis.ports -}}
 {{- range include "holdfast.urlPorts" (list $v.redis.url (ternary 26379 6379 (contains "+sentinel:" $v.redis.url))) | fromJsonArray -}}
 {{- if not (has (toString .) (toStrings $v.redis.ports)) -}}

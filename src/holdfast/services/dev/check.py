@@ -33,6 +33,7 @@ class Contents(msgspec.Struct, frozen=True):
     residents: list[str] = []
     files: list[str] = []
     example: Example | None = None
+    catalogue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Verdict:
     """The Python files under the app's folder that it is made of."""
     example: Example | None = None
     """For the commands that are shown."""
+    catalogue: str = ""
+    """Digest of the agents' names, descriptions, schemas and limits."""
     problem: str = ""
     misnamed: bool = False
 
@@ -72,4 +75,10 @@ async def check_app(reference: str) -> Verdict:
         return Verdict(problem=text, misnamed=process.returncode == MISNAMED)
     # The app may print, too: the last line is the probe's.
     found = msgspec.json.decode(printed.split(b"\n")[-2], type=Contents)
-    return Verdict(tuple(found.agents), tuple(found.residents), frozenset(found.files), found.example)
+    return Verdict(
+        tuple(found.agents),
+        tuple(found.residents),
+        frozenset(found.files),
+        found.example,
+        found.catalogue,
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.agents.catalogue import catalogue_of
 from holdfast.agents.example import example_input
 from holdfast.agents.loader import load_app
 from holdfast.agents.reference import load_module, split
@@ -32,7 +33,8 @@ def main(reference: str) -> int:
         sys.stderr.write(f"{exc}\n{_where(exc)}")
         return code
     files = app_files(app_folder(reference))
-    contents = Contents(sorted(app.agents), sorted(app.residents), files, _example(app))
+    catalogue = catalogue_of(app.agents).digest
+    contents = Contents(sorted(app.agents), sorted(app.residents), files, _example(app), catalogue)
     sys.stdout.write(f"\n{msgspec.json.encode(contents).decode()}\n")
     return 0
 

@@ -6,7 +6,7 @@
                                       (workers: a fixed number, or those of an autoscaler)
                                       and a host, once there are residents
     change   of a file that the app imports
-             app checked ─> sound: workers, scheduler and host replaced, the api if agents came or went
+             app checked ─> sound: workers, scheduler and host replaced, the api if the catalogue of agents changed
                          ─> broken: the old go on
     stop     workers, scheduler (drain; a second Ctrl-C hands back now) ─> api and the others ─> server
 """
@@ -182,9 +182,10 @@ class Dev:
         workers: list[Child],
         scaler: Autoscaler | None,
         api: list[Child],
-        agents: tuple[str, ...],
+        first: Verdict,
         house: Callable[[Verdict], None],
     ) -> None:
+        catalogue = first.catalogue
         while (watch := self._watch) is not None:
             changes = await watch.changed()
             if changes.app:
@@ -199,12 +200,13 @@ class Dev:
                 self._console.warn(verdict.problem)
                 self._console.say("the old code goes on; waiting for the next change")
                 continue
-            # The api knows the agents by name only: while those are the same, its callers notice nothing.
-            knowing = api if verdict.agents != agents else []
-            agents = verdict.agents
+            # The api validates agents' names and announces their descriptions and schemas: while those
+            # are the same, it need not be replaced.
+            knowing = api if verdict.catalogue != catalogue else []
+            catalogue = verdict.catalogue
             count = f"{self._count} workers" if scaler is None else "the workers"
             what = f"{count}, the scheduler{' and the api' if knowing else ''}"
-            self._console.say(f"reloading {what}; agents: {', '.join(agents)}")
+            self._console.say(f"reloading {what}; agents: {', '.join(verdict.agents)}")
             replaced = [each.replace(RELOAD_GRACE_SECONDS, self._hurry) for each in workers]
             replaced += [each.replace(API_GRACE_SECONDS, self._hurry) for each in knowing]
             if scaler is not None:
@@ -236,7 +238,7 @@ class Dev:
                 house(verdict)
                 if scaler is not None:
                     group.create_task(scaler.run(), name="autoscaler")
-                rounds = (self._keep_server(), self._reload(workers, scaler, api, verdict.agents, house))
+                rounds = (self._keep_server(), self._reload(workers, scaler, api, verdict, house))
                 tasks = [group.create_task(each) for each in rounds]
                 await self._stop.wait()
                 for task in tasks:
