@@ -118,7 +118,7 @@ def list_turns(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List the past turns of a schedule, the newest first: when each ran, where, and how it ended."""
+    """List the past turns of a schedule, newest first. Each has its times, its scheduler and its outcome."""
 
     async def work(station: Station) -> list[PastTurn]:
         await _entries(station).get(name)

@@ -9,7 +9,7 @@ import time
 import pytest
 import redis as redis_py
 
-from holdfast.api.agentshapes import HostView
+from holdfast.api.residentshapes import HostView
 from holdfast.api.scheduleshapes import Backfilled, ScheduleExplained, ScheduleTimes, ScheduleView
 from holdfast.api.shapes import (
     Changed,
@@ -21,7 +21,7 @@ from holdfast.api.shapes import (
     RunView,
     UndeliveredView,
 )
-from holdfast.client.agents import HostInfo
+from holdfast.client.residents import HostInfo
 from holdfast.config import DatabaseSettings
 from holdfast.events.undelivered import GivenUp
 from holdfast.redis.keys import QueueKeys, member_key, members_key
