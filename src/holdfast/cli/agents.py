@@ -40,7 +40,7 @@ def list_all(json: options.Json = False, config: options.Config = None) -> None:
     """List every agent that a live process has registered."""
     found = _listed(options.read_settings(config))
     if json:
-        output.document(found.agents)
+        output.document(found)
     else:
         output.table(_COLUMNS, [_row(agent) for agent in found.agents], empty=found.note)
     if found.note and (json or found.agents):

@@ -70,12 +70,20 @@ def list_residents(
     """List every resident that should live, and where it is."""
     found = with_residents(
         options.read_settings(config),
-        lambda known: known.list(status=status, host=host, name=name, limit=limit),
+        lambda known: known.list(status=status, host=host, name=name, limit=limit + 1),
     )
+    found, has_more = found[:limit], len(found) > limit
     if json:
-        output.document(found)
+        output.document({"residents": found, "cursor": _cursor(found[-1]) if has_more else ""})
     else:
         output.table(_COLUMNS, [_row(each) for each in found], empty=_none(status, host, name))
+
+
+def _cursor(last: ResidentInfo) -> str:
+    """Return the cursor of ``GET /residents`` for the page after this resident."""
+    from holdfast.runs.paging import write_cursor
+
+    return write_cursor({"since": str(round(last.created_at * 1000)), "after": last.id})
 
 
 def _none(status: str, host: str, name: str) -> str:

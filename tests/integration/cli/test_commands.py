@@ -9,6 +9,7 @@ import time
 import pytest
 import redis as redis_py
 
+from holdfast.agents.catalogue import AgentListing
 from holdfast.api.residentshapes import HostView
 from holdfast.api.scheduleshapes import Backfilled, ScheduleExplained, ScheduleTimes, ScheduleView
 from holdfast.api.shapes import (
@@ -426,7 +427,8 @@ def test_the_version_and_the_help_are_printed(cli):
 def test_agents_are_listed_and_shown(cli, store):
     assert cli("agents", "list").out.startswith("no agents are known, since no worker is alive")
     empty = cli("agents", "list", "--json")
-    assert (empty.json, empty.code) == ([], 0)
+    assert (empty.json["agents"], empty.code) == ([], 0)
+    assert "no worker is alive" in empty.json["note"]
     assert "no worker is alive" in empty.err
     entry = {
         "name": "echo",
@@ -445,7 +447,9 @@ def test_agents_are_listed_and_shown(cli, store):
         ["echo", "q", "1", "Repeat it."],
         ["sort", "q", "1"],
     ]
-    assert [agent["name"] for agent in cli("agents", "list", "--json").json] == ["echo", "sort"]
+    printed = cli("agents", "list", "--json").json
+    assert printed.keys() == fields(AgentListing)
+    assert [agent["name"] for agent in printed["agents"]] == ["echo", "sort"]
     shown = cli("agents", "show", "echo").out
     for line in (
         r"description +Repeat it\.",

@@ -68,7 +68,9 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
     sent = holdfast(environ, "residents", "send", "clerk-1", '{"name": "Bob"}', "--json")
     assert json.loads(sent.stdout)["queue"] == "mailbox:clerk-1"
-    (row,) = json.loads(holdfast(environ, "residents", "list", "--name", "Clerk", "--json").stdout)
+    listed = json.loads(holdfast(environ, "residents", "list", "--name", "Clerk", "--json").stdout)
+    assert (listed.keys(), listed["cursor"]) == ({"residents", "cursor"}, "")
+    (row,) = listed["residents"]
     assert holdfast(environ, "residents", "list", "--status", "crashed").stdout == "no resident is crashed\n"
     asked = holdfast(environ, "residents", "ask", "clerk-1", '{"name": "Cid"}', "--wait", "60")
     assert json.loads(asked.stdout)["seen"] == 3, asked.stderr
