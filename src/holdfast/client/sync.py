@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import os
 import threading
+import weakref
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
 from holdfast.client.client import Client
 from holdfast.errors import Conflict, HoldfastError
@@ -35,43 +39,54 @@ _CLOSED = (
     "the client was closed while a call waited: close it when no thread uses it; what was submitted goes on"
 )
 
+_EXIT_SECONDS = 2.0
+"""How long the exit of the interpreter waits for connections to close."""
+
+
+class ClientClosed(HoldfastError):
+    """A call of a client that was closed."""
+
 
 class LoopThread:
     """An event loop on a thread of its own; any number of threads may call it, and one closes it."""
 
+    _running: ClassVar[set[LoopThread]] = set()
+
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may close a generator of events, which is a call, inside of a call.
+        self._lock = threading.RLock()
         self._calls: set[Future[Any]] = set()
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="holdfast-client", daemon=True)
+        self._last: Callable[[], Coroutine[Any, Any, Any]] | None = None
         self._thread.start()
+        self._running.add(self)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` on the loop and return its result; an interrupted caller stops it."""
         with self._lock:
             if self._closed:
                 work.close()
-                raise HoldfastError(_CLOSED)
+                raise ClientClosed(_CLOSED)
             future = self._begin(work)
             self._calls.add(future)
         future.add_done_callback(self._calls.discard)
         try:
             return future.result()
         except CancelledError:
-            raise HoldfastError(_CLOSED) from None
+            raise ClientClosed(_CLOSED) from None
         except BaseException:
             future.cancel()
             raise
 
     def close(self, last: Coroutine[Any, Any, Any] | None = None) -> None:
         """Wake all callers, do the last thing, and end the loop and its thread."""
-        with self._lock:
-            self._closed = True
-        # The loop would stop under those that still wait, and nobody would ever tell them.
-        for future in list(self._calls):
-            future.cancel()
+        if not self._refuse_calls():  # the exit of the interpreter has closed it
+            if last is not None:
+                last.close()
+            return
         try:
             if last is not None:
                 self._begin(last).result()
@@ -79,19 +94,85 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
+    def abandon(self, last: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Close without waiting: a finalizer may run on any thread, even on this loop's."""
+        if os.getpid() != self._pid:  # in a forked child the connections are the parent's
+            return
+        if self._refuse_calls():
+            self._loop.call_soon_threadsafe(self._finish, last)
+
+    def at_exit(self, last: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Do this last if the interpreter exits before the loop was closed."""
+        self._last = last
+
+    def exit(self) -> None:
+        """Close, but let a server that does not answer delay the exit of the interpreter only a little."""
+        if self._last is not None:
+            self.abandon(self._last)
+        if os.getpid() == self._pid:
+            self._thread.join(_EXIT_SECONDS)
+
+    @classmethod
+    def exit_all(cls) -> None:
+        """Close every client that is open when the interpreter exits."""
+        for each in list(cls._running):
+            each.exit()
+
+    def _refuse_calls(self) -> bool:
+        """Wake those that wait and let nobody call again; False if that was done before."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = True
+        # The loop would stop under those that still wait, and nobody would ever tell them.
+        for future in list(self._calls):
+            future.cancel()
+        return True
+
+    def _finish(self, last: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Do the last thing on the loop and stop it; nobody waits for an error of it."""
+
+        def stop(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled():
+                task.exception()
+            self._loop.stop()
+
+        task = self._loop.create_task(last())
+        task.add_done_callback(stop)
+
     def _run(self) -> None:
         """Run the loop until it is stopped, and close it here: on the caller's thread another one may run."""
         try:
             self._loop.run_forever()
+            # Cancelled calls may need a few more turns: a pending task is a warning when it is destroyed.
+            if left := asyncio.all_tasks(self._loop):
+                self._loop.run_until_complete(asyncio.wait(left, timeout=_EXIT_SECONDS))
+            # One after the other: shutdown_asyncgens closes a generator and those inside of it at once.
+            for events in list(_FOLLOWED.pop(self._loop, ())):
+                with contextlib.suppress(Exception):
+                    self._loop.run_until_complete(_close(events))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
             self._loop.close()
+            self._running.discard(self)
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if os.getpid() != self._pid:
             work.close()
             raise Conflict("this SyncClient was opened before a fork: open another one in the child process")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+_FOLLOWED = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, "weakref.WeakSet[AsyncGenerator[Any]]"]()
+"""The generators of events that were begun, by their loop."""
+
+atexit.register(LoopThread.exit_all)
+
+
+async def _next(events: AsyncGenerator[T]) -> T:
+    """Return the next event of a generator that is closed with its loop."""
+    _FOLLOWED.setdefault(asyncio.get_running_loop(), weakref.WeakSet()).add(events)
+    return await anext(events)
 
 
 async def _close(events: AsyncGenerator[Any]) -> None:
@@ -144,11 +225,12 @@ class SyncRunHandle:
         try:
             while True:
                 try:
-                    yield self._call(anext(events))  # pyright: ignore[reportArgumentType] - a generator's step is a coroutine
+                    yield self._call(_next(events))
                 except StopAsyncIteration:
                     return
         finally:
-            self._call(_close(events))
+            with contextlib.suppress(ClientClosed):  # the end of the loop has closed them
+                self._call(_close(events))
 
     def cancel(self, reason: str = "cancelled by request") -> str:
         """Cancel the run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
@@ -292,27 +374,39 @@ class SyncResidents:
 
 
 class SyncClient:
-    """``Client`` for scripts, used as ``with SyncClient() as client``."""
+    """``Client`` for scripts, used as ``with SyncClient() as client``; notebooks do without ``with``.
+
+    The first call opens it, if ``with`` did not, and ``close()`` or the exit of the interpreter closes it.
+    Any number of threads may share it.
+    """
 
     def __init__(
         self, redis_url: str = "", *, api_url: str = "", api_key: str = "", settings: Settings | None = None
     ) -> None:
         self._client = Client(redis_url, api_url=api_url, api_key=api_key, settings=settings)
+        self._lock = threading.RLock()
         self._thread: LoopThread | None = None
+        self._closed = False
 
     def __enter__(self) -> Self:
-        self._thread = LoopThread()
-        try:
-            self._call(self._client.__aenter__())
-        except BaseException:
-            self._end()
-            raise
+        with self._lock:
+            self._closed = False
+            self._opened()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(self._client.__aexit__(kind, exc, trace))
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:  # else it was never opened, or is closed already
+            self._finalizer.detach()
+            thread.close(self._client.__aexit__(kind, exc, trace))
+
+    def close(self) -> None:
+        """Close the connections; runs go on. Closing it again does nothing, other calls raise."""
+        self.__exit__(None, None, None)
 
     def submit(
         self,
@@ -340,6 +434,7 @@ class SyncClient:
 
     def handle(self, run_id: str, *, queue: str | None = None) -> SyncRunHandle:
         """Return a handle on a run that was submitted before, here or elsewhere; it is not looked up yet."""
+        self._opened()
         return self._sync(self._client.handle(run_id, queue=queue))
 
     def cancel(self, run_id: str, *, queue: str | None = None, reason: str = "cancelled by request") -> str:
@@ -373,14 +468,34 @@ class SyncClient:
         return SyncRunHandle(handle, self._call)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._thread is None:
+        try:
+            thread = self._opened()
+        except BaseException:
             work.close()
-            raise HoldfastError("the client is not open: use it inside `with SyncClient(...) as client:`")
-        return self._thread.call(work)
+            raise
+        return thread.call(work)
 
-    def _end(self, last: Coroutine[Any, Any, Any] | None = None) -> None:
-        thread, self._thread = self._thread, None
+    def _opened(self) -> LoopThread:
+        """Return the thread that does the calls; the first call starts it."""
+        thread = self._thread
         if thread is not None:
-            thread.close(last)
-        elif last is not None:  # another thread has closed it
-            last.close()
+            return thread
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the client is closed: make another SyncClient(...)")
+            if self._thread is None:
+                self._thread = self._open()
+            return self._thread
+
+    def _open(self) -> LoopThread:
+        client, thread = self._client, LoopThread()
+        try:
+            thread.call(client.__aenter__())
+        except BaseException:
+            thread.close()
+            raise
+        last = partial(client.__aexit__, None, None, None)
+        thread.at_exit(last)
+        self._finalizer = weakref.finalize(self, thread.abandon, last)
+        self._finalizer.atexit = False
+        return thread
