@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.redis.command import commands
+from holdfast.redis.library import ResponseError
 from holdfast.runs.run import Status
 
 if TYPE_CHECKING:
@@ -50,6 +51,32 @@ async def parents_of_waiting_runs(run: Run, queue: RunQueue, depth: Depth) -> in
     return 0
 
 
+class LeaseAge(msgspec.Struct, frozen=True):
+    """How long ago a run's worker renewed its lease, and how long a lease lasts."""
+
+    seconds: float
+    ttl_seconds: float
+
+    @property
+    def late(self) -> bool:
+        """Whether the worker has missed a renewal: it renews every quarter of the ttl."""
+        return self.seconds > self.ttl_seconds / 2
+
+
+async def lease_age(run: Run, queue: RunQueue, ttl_seconds: float) -> LeaseAge | None:
+    """Read the age of a running run's lease; None if the run is not running or its entry is not held."""
+    if run.status is not Status.RUNNING or not run.lane or not run.entry:
+        return None
+    group, entry = queue.settings.group, run.entry
+    try:
+        pending: list[dict[str, Any]] = await queue.redis.xpending_range(  # pyright: ignore[reportUnknownMemberType]
+            run.lane, group, entry, entry, 1, run.owner
+        )
+    except ResponseError:  # the group was deleted, or the record is damaged
+        return None
+    return LeaseAge(pending[0]["time_since_delivered"] / 1000, ttl_seconds) if pending else None
+
+
 def explain(
     run: Run,
     gate: Gate,
@@ -58,6 +85,7 @@ def explain(
     now: float | None = None,
     *,
     parents: int = 0,
+    lease: LeaseAge | None = None,
 ) -> list[str]:
     """Say why, the most telling reason first; ``parents`` is of :func:`parents_of_waiting_runs`."""
     now = time.time() if now is None else now
@@ -67,7 +95,7 @@ def explain(
         case Status.DELAYED:
             return [_delayed(run, now), *_last_error(run)]
         case Status.RUNNING:
-            return _running(run, members, now, parents)
+            return _running(run, members, now, parents, lease)
         case Status.INTERRUPTED:
             asked = f"the agent asked {_in_short(run.interrupt)}"
             return [f"{asked} and goes on when it has the answer: `holdfast runs resume {run.id} ANSWER`"]
@@ -133,15 +161,29 @@ def _deadlock(run: Run, parents: int) -> str:
     )
 
 
-def _running(run: Run, members: Sequence[Member], now: float, parents: int) -> list[str]:
-    said = [f"{run.owner} has been at it for {max(now - run.started_at, 0):.1f} s, {_ordinal(run)}"]
+def _running(
+    run: Run, members: Sequence[Member], now: float, parents: int, lease: LeaseAge | None
+) -> list[str]:
+    late = lease is not None and lease.late
+    if lease is not None and late:
+        said = [_not_renewed(run, lease)]
+    else:
+        said = [f"{run.owner} has been at it for {max(now - run.started_at, 0):.1f} s, {_ordinal(run)}"]
     if run.cancel:
         said.insert(0, f"it was asked to stop: {run.cancel}")
-    if not any(member.kind == "worker" and member.name == run.owner for member in members):
+    if not late and not any(member.kind == "worker" and member.name == run.owner for member in members):
         said.append(f"{run.owner} gives no sign of life: another worker takes over when its lease ends")
     if parents:
         said.append(_deadlock(run, parents))
     return said + _last_error(run)
+
+
+def _not_renewed(run: Run, lease: LeaseAge) -> str:
+    silent = f"{run.owner} has not renewed its lease for {lease.seconds:.0f} s"
+    left = lease.ttl_seconds - lease.seconds
+    if left <= 0:
+        return f"{silent}, and it has ended: another worker takes the run"
+    return f"{silent}; another worker takes the run when it ends, in {left:.0f} s"
 
 
 def _delayed(run: Run, now: float) -> str:

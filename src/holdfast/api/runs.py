@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.api.access import access
 from holdfast.api.auth import READ, SUBMIT
-from holdfast.api.explain import explain, explain_past, parents_of_waiting_runs
+from holdfast.api.explain import explain, explain_past, lease_age, parents_of_waiting_runs
 from holdfast.api.listing import list_runs
 from holdfast.api.openapi import answers, takes
 from holdfast.api.paths import OfQueue, RunId, VerbRoute
@@ -210,7 +210,8 @@ async def get_explanation(request: Request, run_id: RunId, queue: OfQueue = "") 
     gate, depth = await line.queue.gate(), await line.queue.depth()
     members = await here.backend.members.all(here.backend.redis)
     parents = await parents_of_waiting_runs(run, line.queue, depth)
-    because = explain(run, gate, depth, members, parents=parents)
+    lease = await lease_age(run, line.queue, here.backend.settings.lease.ttl_seconds)
+    because = explain(run, gate, depth, members, parents=parents, lease=lease)
     return reply(Explained(run.id, run.status.value, because))
 
 

@@ -255,7 +255,7 @@ def explain_run(
 
 
 async def _explained(station: Station, run_id: str, name: str | None) -> tuple[Run, list[str]]:
-    from holdfast.api.explain import explain, explain_past, parents_of_waiting_runs
+    from holdfast.api.explain import explain, explain_past, lease_age, parents_of_waiting_runs
 
     try:
         queue = await station.queue_of(run_id, name)
@@ -266,7 +266,8 @@ async def _explained(station: Station, run_id: str, name: str | None) -> tuple[R
     members = await station.members().all(station.redis)
     depth = await queue.depth()
     parents = await parents_of_waiting_runs(run, queue, depth)
-    return run, explain(run, await queue.gate(), depth, members, parents=parents)
+    lease = await lease_age(run, queue, station.settings.lease.ttl_seconds)
+    return run, explain(run, await queue.gate(), depth, members, parents=parents, lease=lease)
 
 
 def _each(

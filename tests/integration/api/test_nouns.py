@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
 from tests.support.api.server import key_line
 from tests.support.events.relays import announce_relay
-from tests.support.runs.manual_worker import next_ms
+from tests.support.runs.manual_worker import Hand, next_ms
 from tests.support.waiting import until
 
 
@@ -256,6 +257,29 @@ async def test_runs_are_cancelled_waiting_or_running(system, client):
     await until_status(client, "b", "cancelled")
     assert (await client.post("/runs/b/cancel", content=b"[1]")).status_code == 422
     assert (await client.post("/runs/missing/cancel")).status_code == 404
+
+
+async def test_a_running_run_whose_lease_is_not_renewed_is_explained_by_that(system, client):
+    ttl_ms = int(system.settings.lease.ttl_seconds * 1000)
+    await submit(client, "a", "sleeps")
+    await Hand(system.queue, "w2").claim_one()  # claims and never renews
+
+    async def explained_after(idle_ms: int) -> list[str]:
+        run, group = await system.queue.get("a"), system.queue.settings.group
+        entry = await system.queue.redis.xclaim(
+            run.lane, group, "w2", 0, [run.entry], idle=idle_ms, justid=True
+        )
+        assert entry == [run.entry.encode()]
+        return (await client.get("/runs/a/explain")).json()["because"]
+
+    assert (await explained_after(0))[0].startswith("w2 has been at it for ")
+    late = await explained_after(ttl_ms * 2 // 3)
+    sentence = r"w2 has not renewed its lease for \d+ s; another worker takes the run when it ends, in \d+ s"
+    assert re.fullmatch(sentence, late[0])
+    assert not any("has been at it" in each or "no sign of life" in each for each in late)
+    over = await explained_after(ttl_ms + 5000)
+    sentence = r"w2 has not renewed its lease for \d+ s, and it has ended: another worker takes the run"
+    assert re.fullmatch(sentence, over[0])
 
 
 async def test_waiting_ends_with_the_time_and_the_run_goes_on(client):
