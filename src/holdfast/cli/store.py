@@ -64,10 +64,10 @@ async def _both(station: Station) -> tuple[RegisteredStore | None, RegisteredSto
 async def _replace(station: Station) -> tuple[RegisteredStore, RegisteredStore | None, list[str]]:
     """What is registered now, what was before, and the live processes that still use that one."""
     from holdfast.redis.stores import register_store, registered_store
-    from holdfast.services.store_registration import store_here
+    from holdfast.services.store_registration import COMMAND, store_here
 
     prefix = station.settings.redis.key_prefix
-    here = await store_here(await station.store.get(), station.settings.database, "store register")
+    here = await store_here(await station.store.get(), station.settings.database, COMMAND)
     before = await registered_store(station.redis, prefix=prefix)
     now = await register_store(station.redis, here, prefix=prefix, replace=True)
     if before is None or before.id == now.id:

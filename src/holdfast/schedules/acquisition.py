@@ -68,7 +68,7 @@ class Acquisition(msgspec.Struct, frozen=True):
     now: float
     """Redis TIME of the call."""
     earliest: float | None
-    """The next turn that is still to come; None if there is none."""
+    """The first turn that is still to come, or became due after the look; None if there is none."""
     backlog: int
     """How many are due, accepted and left, as far as was looked."""
     due: int
@@ -82,6 +82,13 @@ class Acquisition(msgspec.Struct, frozen=True):
 def schedule_leases(keys: ScheduleKeys, *, owner: str, ttl_ms: int) -> SortedSetLeases:
     """The lease table of schedules, for the keeper: it renews, all else goes through our own scripts."""
     return SortedSetLeases(keys.leases, keys.record_prefix, kind="schedule", owner=owner, ttl_ms=ttl_ms)
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The due names that a scheduler accepts, and when it began to look for them, by Redis's clock."""
+
+    names: list[str]
+    at: float
 
 
 class _Due(msgspec.Struct, frozen=True):
@@ -147,9 +154,10 @@ class Acquirer:
         limit = min(limit, BATCH)
         if accept is None:
             return await self._call(limit, ())
-        return await self.take(limit, await self.look(limit, accept, owns))  # guard: acquire-after-failure
+        # guard: acquire-after-failure
+        return await self.take(limit, await self.look(limit, accept, owns))
 
-    async def look(self, limit: int, accept: Accept, owns: Owns | None = None) -> list[str]:
+    async def look(self, limit: int, accept: Accept, owns: Owns | None = None) -> Look:
         """Find due names that ``accept`` takes, more than ``limit`` if there are; nothing is taken yet.
 
         Pages on from where the last look ended, so that foreign ones at the head never hide ours.
@@ -170,11 +178,12 @@ class Acquirer:
             position = position + BATCH if position + BATCH < head.due else head.size
         self._position = position  # guard: acquire-scan-position
         ordered = sorted(found, key=lambda name: (found[name], name))
-        return _own_first(ordered, owns, limit)[:wanted] if owns is not None else ordered[:wanted]
+        names = _own_first(ordered, owns, limit)[:wanted] if owns is not None else ordered[:wanted]
+        return Look(names, head.now)
 
-    async def take(self, limit: int, names: Sequence[str]) -> Acquisition:
-        """Make up to ``limit`` of ``names`` ours, as far as they are due and still wait."""
-        return await self._call(min(limit, BATCH), names, named=True)
+    async def take(self, limit: int, look: Look) -> Acquisition:
+        """Make up to ``limit`` of the names found ours, as far as they are due and still wait."""
+        return await self._call(min(limit, BATCH), look.names, looked_at=f"{look.at:.6f}")
 
     async def _page(self, position: int) -> _Page:
         keys = [self._keys.waiting, self._keys.priorities]
@@ -184,9 +193,9 @@ class Acquirer:
         ]
         return _Page(float(now), names, int(due), int(size))
 
-    async def _call(self, limit: int, names: Sequence[str], *, named: bool = False) -> Acquisition:
+    async def _call(self, limit: int, names: Sequence[str], *, looked_at: str = "") -> Acquisition:
         asked_at = boot_time()
-        args = [self._owner, self._ttl_ms, max(limit, 0), *self._tail, int(named), *names]
+        args = [self._owner, self._ttl_ms, max(limit, 0), *self._tail, looked_at, *names]
         reply = await _ACQUIRE(self._redis, self._where, args)
         now = float(text(reply[0]))
         return Acquisition(

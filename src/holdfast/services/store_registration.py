@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 _RETRY_SECONDS: Final = 1.0
-_REGISTER: Final = "`holdfast store register`"
+COMMAND: Final = "store register"
+"""The process that an operator's registration names: those that run may go on with the store they have."""
+_REGISTER: Final = f"`holdfast {COMMAND}`"
 
 _log = get_logger(__name__)
 
@@ -104,7 +106,12 @@ class StoreRegistration:
         if self._database.per_worker:
             return
         registered = await register_store(self._connections.redis, ours, prefix=self._prefix)
-        if registered.id != ours.id and not self._warned_replaced:
+        if registered.id == ours.id:
+            return
+        if registered.process != COMMAND:
+            # Redis was emptied, and a process with another store started before this one registered again.
+            raise StoreMismatch(mismatch(ours, registered))  # guard: replaced-store-ends-process
+        if not self._warned_replaced:
             self._warned_replaced = True
             _log.warning(
                 "another store was registered: restart this process with it",

@@ -105,6 +105,19 @@ async def test_c8_the_answer_says_when_to_look_again(board):
     assert (await board.pod().acquirer.acquire(10)).earliest is None
 
 
+async def test_c8_what_becomes_due_between_the_look_and_the_taking_is_looked_for_at_once(board, redis):
+    """The look did not find it and it is not to come either: it would wait for the scheduler's longest sleep."""
+    await board.add("a", due=-3)
+    await board.add("b", due=0.2)
+    turns, acquirer = await board.waiting(), board.pod().acquirer
+    look = await acquirer.look(10, lambda *_: True)
+    assert look.names == ["a"]
+    await until(lambda: redis_now(redis), lambda now: now > turns["b"])
+    taken = await acquirer.take(10, look)
+    assert taken.earliest == pytest.approx(turns["b"], abs=0.001)
+    assert [run.name for run in taken.schedules] == ["a"]
+
+
 async def test_c9_completing_gives_the_next_turn_and_keeps_the_account(board):
     await board.add("a")
     pod = board.pod()
@@ -303,7 +316,7 @@ async def test_r2_what_was_seen_due_is_asked_again_when_it_is_taken(board):
     seen = await slow.acquirer.look(10, lambda *_: True)
     runs = {run.name: run for run in await quick.acquire()}
     await quick.complete(runs["ran"], after=600)
-    assert sorted(seen) == ["ran", "runs"]
+    assert sorted(seen.names) == ["ran", "runs"]
     assert (await slow.acquirer.take(10, seen)).schedules == []
     assert await quick.renew(runs["runs"]) is Standing.KEPT
 
@@ -373,8 +386,8 @@ async def test_c27_a_scheduler_names_others_only_where_its_own_leave_permits_fre
     seen = [
         await pod.acquirer.look(20, lambda *_: True, owned_by(rest)) for pod, rest in ((even, 0), (odd, 1))
     ]
-    assert not set(seen[0]) & set(seen[1])
-    few = await even.acquirer.look(20, lambda *_: True, lambda name: name in {"s090", "s091"})
+    assert not set(seen[0].names) & set(seen[1].names)
+    few = (await even.acquirer.look(20, lambda *_: True, lambda name: name in {"s090", "s091"})).names
     assert (few[:2], few[2:4], len(few)) == (["s090", "s091"], ["s000", "s001"], 2 + 18 * 4)
 
 

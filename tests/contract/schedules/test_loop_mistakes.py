@@ -22,7 +22,7 @@ MISTAKES = [
         "R1 what a failed batch had tried is left out of the next one",
         instead(
             "acquire-after-failure",
-            "tried = self.__dict__.setdefault('tried', set())\nnames = [name for name in await self.look(limit, accept) if name not in tried]\ntried.update(names)\nreturn await self.take(limit, names)",
+            "tried = self.__dict__.setdefault('tried', set())\nlook = await self.look(limit, accept)\nnames = [name for name in look.names if name not in tried]\ntried.update(names)\nreturn await self.take(limit, Look(names, look.at))",
         ),
         f"{R}::test_r1_what_a_failed_batch_had_tried_is_tried_again",
     ),
@@ -30,7 +30,7 @@ MISTAKES = [
         "R1 a scheduler whose batch failed forgets what was in it",
         instead(
             "acquire-after-failure",
-            "tried = self.__dict__.setdefault('tried', set())\nnames = [name for name in await self.look(limit, accept) if name not in tried]\ntried.update(names)\nreturn await self.take(limit, names)",
+            "tried = self.__dict__.setdefault('tried', set())\nlook = await self.look(limit, accept)\nnames = [name for name in look.names if name not in tried]\ntried.update(names)\nreturn await self.take(limit, Look(names, look.at))",
         ),
         f"{R}::test_r1_in_the_loop_too",
     ),

@@ -140,8 +140,13 @@ MISTAKES = [
     ),
     Mistake(
         "what is due and left here is the next turn to wait for",
-        replaced("acquire-next-turn", "'(' .. now_score", "'-inf'"),
+        replaced("acquire-next-turn", "'(' .. known", "'-inf'"),
         f"{C}::test_c8_the_answer_says_when_to_look_again",
+    ),
+    Mistake(
+        "what becomes due between the look and the taking waits for the longest sleep",
+        replaced("acquire-due-since-look", "named and ARGV[6] or now_score", "now_score"),
+        f"{C}::test_c8_what_becomes_due_between_the_look_and_the_taking_is_looked_for_at_once",
     ),
     Mistake(
         "a scheduler that leaves something due sleeps for its whole interval",

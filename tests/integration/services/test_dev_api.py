@@ -163,6 +163,7 @@ def test_a_port_that_was_asked_for_and_is_taken_stops_the_start(start_dev: Start
 
 def test_an_api_that_dies_is_replaced_and_callers_are_answered_503_or_wait(start_dev: StartDev):
     dev = start_dev().ready()
+    dev.says("api ready")
     api = dev.api
     dev.child("api").kill()
     dev.says("api was ended by SIGKILL; starting it again")
@@ -192,6 +193,7 @@ def test_the_api_learns_of_a_new_agent_and_is_left_alone_otherwise(start_dev: St
 def test_the_api_announces_what_an_agent_has_become(start_dev: StartDev, short_dir: Path):
     """Fails if the api is replaced only when agents come or go: it would announce the old description."""
     dev = start_dev().ready()
+    dev.says("api ready")
     described = version("Hello").replace(
         "async def greet(name):", 'async def greet(name: str) -> str:\n    """Say hello."""'
     )

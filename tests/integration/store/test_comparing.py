@@ -76,7 +76,7 @@ async def test_a_store_that_was_replaced_is_reported_after_an_outage_too(
     keeping = asyncio.create_task(registration.keep())
     try:
         await until(lambda: registration._ours is not None)
-        other = msgspec.structs.replace(registration._ours, id="other")
+        other = msgspec.structs.replace(registration._ours, id="other", process="store register")
         await register_store(redis, other, replace=True)
         await until(lambda: "another store was registered: restart this process with it" in warnings())
         assert len(warnings()) == 2

@@ -143,6 +143,17 @@ def test_a_flushed_redis_learns_the_store_again_from_those_that_run(start, serve
     start("worker", "b").refused()
 
 
+def test_a_process_whose_store_another_one_replaced_in_a_flushed_redis_ends(start, server):
+    """Both would serve the same queue, each with its own steps: nobody has decided that, unlike `store register`."""
+    slow = start("worker", "a", HEARTBEAT_INTERVAL="3").started()
+    server.flushall()
+    start("worker", "b").started()
+    wait_until(lambda: slow.process.poll() is not None, what="the end of the worker whose store was replaced")
+    assert slow.process.wait() == 1
+    assert "with two stores finished steps would be repeated" in slow.logged()
+    assert "Traceback" not in slow.logged()
+
+
 def test_a_database_that_is_away_at_the_start_is_compared_when_it_is_back(
     start, short_dir, server, start_postgres
 ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.mistakes import KnownMistakes, Mistake, instead, replaced
+from tests.support.mistakes import KnownMistakes, Mistake, instead, removed, replaced
 
 R = "tests/integration/store/test_registration.py"
 D = "tests/integration/store/test_door.py"
@@ -48,6 +48,11 @@ MISTAKES = [
         "a Redis that is busy is taken for one that refuses the key",
         replaced("busy-redis-waited-for", "not _refused(exc)", "isinstance(exc, OSError)"),
         "tests/integration/store/test_comparing.py::test_a_redis_that_is_busy_is_waited_for",
+    ),
+    Mistake(
+        "a process whose store was replaced in a flushed Redis goes on beside the new one",
+        removed("replaced-store-ends-process"),
+        f"{R}::test_a_process_whose_store_another_one_replaced_in_a_flushed_redis_ends",
     ),
     Mistake(
         "a flushed Redis stays without the registration",

@@ -4,8 +4,9 @@
 -- KEYS  1 waiting (zset: name -> next run, s), 2 working (zset: name -> deadline, s), 3 leases (zset: name -> expiry, ms),
 --       4 definitions (hash: name -> spec), 5 priorities (zset: name -> class), 6 record prefix
 -- ARGV  1 owner, 2 ttl ms, 3 how many, 4 seconds that a class of priority is worth, 5 timeout ms of one that has none,
---       6 '1' to take only from the names that follow; they are taken in order as far as they are (still) due
--- returns { now, earliest score after now or '', due and left, dropped (no definition, held, paused or discarded),
+--       6 '' or the time at which the caller looked for the names that follow: only these are taken, in order, as far as
+--       they are (still) due
+-- returns { now, earliest score after now, or after that look, or '', due and left, dropped (no definition, held, paused or discarded),
 --         { names that were discarded: no schedule is called like that }, of the names given those due and left (else as before),
 --         then per schedule: name, fence, ready, deadline, streak, runs, spec, cadence or '-' (a turn of its own),
 --         the last turn placed beside it or '', how often its holder died since it last ended }
@@ -13,7 +14,7 @@
 -- @include order
 local waiting, working, leases, definitions, priorities, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner, ttl, room, worth = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local default_timeout, named = tonumber(ARGV[5]), ARGV[6] == '1'
+local default_timeout, named = tonumber(ARGV[5]), ARGV[6] ~= ''
 local FIRST_NAME, WINDOW, LOOK_MOST, ROUNDS = 7, 200, 2000, 20
 
 local clock = now_us()
@@ -134,8 +135,10 @@ for _ = 1, ROUNDS do
   if dropped == before or room <= 0 then break end -- guard: acquire-past-invalid
 end
 
--- What is due and left is not run here, or does not fit: only what is still to come says when to look again.
-local earliest = redis.call('ZRANGEBYSCORE', waiting, '(' .. now_score, '+inf', 'WITHSCORES', 'LIMIT', 0, 1) -- guard: acquire-next-turn
+-- What is due and left is not run here, or does not fit: only what is still to come says when to look again. The caller does
+-- not know what became due after its look: that counts as still to come, or it would wait for the caller's longest sleep.
+local known = named and ARGV[6] or now_score -- guard: acquire-due-since-look
+local earliest = redis.call('ZRANGEBYSCORE', waiting, '(' .. known, '+inf', 'WITHSCORES', 'LIMIT', 0, 1) -- guard: acquire-next-turn
 local left = redis.call('ZCOUNT', waiting, '-inf', now_score)
 local reply = { now_score, earliest[2] or '', left, dropped, unreadable, named and #those_still_due() or left }
 for i = 1, #taken do reply[6 + i] = taken[i] end
