@@ -6,7 +6,7 @@
                                       (workers: a fixed number, or those of an autoscaler)
                                       and a host, once there are residents
     change   of a file that the app imports
-             app checked ─> sound: workers, scheduler and host replaced, the api if the agents' catalogue changed
+             app checked ─> sound: workers, scheduler and host replaced, the api if what it announces changed
                          ─> broken: the old go on
     stop     workers, scheduler (drain; a second Ctrl-C hands back now) ─> api and the others ─> server
 """
