@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.config.scheduling import KEPT_TURNS
 from holdfast.leases.lease import Standing
 from holdfast.redis.client import Redis
-from holdfast.schedules.acquisition import Acquired
+from holdfast.schedules.acquisition import Acquired, Look
 from holdfast.schedules.entries import State
 from holdfast.schedules.overlap import Overlaps
 from holdfast.schedules.schedule import Schedule, family
@@ -105,7 +105,8 @@ class World:
 
     async def acquire_named(self, a: int, b: int) -> None:
         pod = self.pods[a % PODS]
-        self._remember(pod, (await pod.acquirer.take(2, [NAMES[b % len(NAMES)], "nobody"])).schedules)
+        look = Look([NAMES[b % len(NAMES)], "nobody"], at=0.0)
+        self._remember(pod, (await pod.acquirer.take(2, look)).schedules)
 
     def _remember(self, pod: Pod, runs: list[Acquired]) -> None:
         for run in runs:
