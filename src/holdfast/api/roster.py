@@ -11,7 +11,15 @@ from holdfast.api.residentshapes import MailboxView, NeedsRequest, ResidentList,
 from holdfast.errors import InputError
 from holdfast.hosts.agent import Needs, checked
 from holdfast.hosts.mailbox import mailbox_of
-from holdfast.hosts.residents import ENTRY, input_of, lives, missing, require_same, resident_agent
+from holdfast.hosts.residents import (
+    ENTRY,
+    input_of,
+    lives,
+    missing,
+    require_same,
+    resident_agent,
+    shown_status,
+)
 from holdfast.packages import missing_extra
 from holdfast.runs.paging import read_cursor, write_cursor
 from holdfast.runs.scope import scoped, unscoped
@@ -107,7 +115,7 @@ class Roster:
     def _fits(self, placed: Placed, wanted: Mapping[str, str]) -> bool:
         agent = placed.agent
         has = {
-            "status": placed.status.value,
+            "status": shown_status(placed)[0],
             "host": placed.host,
             "name": agent.name,
             "guild_id": agent.guild_id,
@@ -118,20 +126,21 @@ class Roster:
 
     def _fields(self, placed: Placed) -> dict[str, Any]:
         agent, operates = placed.agent, self.here.caller.operates
+        status, error = shown_status(placed)
         return {
             "id": self.shown(placed),
             "name": agent.name,
             "entry": agent.entry,
             "tenant": agent.organization_id,
             "guild_id": agent.guild_id,
-            "status": placed.status.value,
+            "status": status,
             "host": placed.host,
             "address": placed.address if operates else "",
             "pid": placed.pid,
             "fence": placed.fence,
             "restarts": placed.restarts,
             # A traceback is of the operator's paths and code, and for them; its last line says what.
-            "error": placed.error if operates else placed.error.strip().rpartition("\n")[2],
+            "error": error if operates else error.strip().rpartition("\n")[2],
             "created_at": placed.created_at,
             "started_at": placed.started_at,
         }

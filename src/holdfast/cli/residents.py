@@ -228,6 +228,9 @@ async def _answer(known: ClientResidents, resident_id: str, message: Any, wait: 
         return await sent.result(wait)
     except (ResultTimeout, RunError):
         output.note(f"no reply to message {sent.run_id}: {_look(sent)}")
+        there = await known.get(resident_id)
+        if there.status == "placing":
+            output.note(f"resident {resident_id!r} has no live host: {there.error or 'it waits for one'}")
         raise
 
 

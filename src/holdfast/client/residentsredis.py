@@ -18,6 +18,7 @@ from holdfast.hosts.residents import (
     require_resident,
     require_same,
     resident_agent,
+    shown_status,
 )
 from holdfast.packages import needs_extra
 from holdfast.redis.edge import answering
@@ -124,19 +125,20 @@ class RedisResidents:
 def info_of(placed: Placed) -> ResidentInfo:
     """A resident as a client sees it."""
     agent = placed.agent
+    status, error = shown_status(placed)
     return ResidentInfo(
         id=agent.agent_id,
         name=agent.name,
         entry=agent.entry,
         tenant=agent.organization_id,
         guild_id=agent.guild_id,
-        status=placed.status.value,
+        status=status,
         host=placed.host,
         address=placed.address,
         pid=placed.pid,
         fence=placed.fence,
         restarts=placed.restarts,
-        error=placed.error,
+        error=error,
         created_at=placed.created_at,
         started_at=placed.started_at,
         input=input_of(agent),
@@ -145,7 +147,7 @@ def info_of(placed: Placed) -> ResidentInfo:
 
 
 def _fits(placed: Placed, wanted: Wanted) -> bool:
-    has = {"status": placed.status.value, "host": placed.host, "name": placed.agent.name}
+    has = {"status": shown_status(placed)[0], "host": placed.host, "name": placed.agent.name}
     return all(value in {"", has[field]} for field, value in msgspec.structs.asdict(wanted).items())
 
 

@@ -75,6 +75,8 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     created_at: float
     started_at: float
+    lease_ends_at: float = 0.0
+    """By Redis's clock; 0 if it has none."""
 
 
 _MOST = 512

@@ -200,7 +200,7 @@ class Host:
         """Renew all leases; returns the copies that something must be done about, and the registry's word."""
         # Also of those that are being stopped: nobody else may start them before they have ended.
         copies = list(self.copies.values())  # guard: renew-stopping-agents
-        await self._tell_waiting(copies)
+        waiting = {copy.agent.agent_id for copy in copies if self._waits_untold(copy)}
         held = [(copy.agent.agent_id, copy.fence) for copy in copies]
         until = self._trusted_from_now()
         words = await self.registry.renew(self.name, self.address, held)
@@ -208,9 +208,15 @@ class Host:
             if word in {"kept", "unwanted"}:
                 copy.until = max(copy.until, until)  # guard: trust-from-asking
         self.processes.keep()  # guard: renewals-reach-zygote
-        found = [(copy, word) for copy, word in zip(copies, words, strict=True) if not copy.stopping]
-        # guard: untold-status-retried
-        return [(copy, word) for copy, word in found if word != "kept" or self._untold(copy) is not None]
+        found: list[tuple[Copy, str]] = []
+        for copy, word in zip(copies, words, strict=True):
+            if copy.stopping:
+                continue
+            if word == "kept" and copy.agent.agent_id in waiting:
+                found.append((copy, "waiting"))
+            elif word != "kept" or self._untold(copy) is not None:  # guard: untold-status-retried
+                found.append((copy, word))
+        return found
 
     async def nurse(self) -> None:
         """End agents that are not well, again and again, until cancelled: they are started anew then."""
@@ -255,10 +261,17 @@ class Host:
         """The copy that a repeated call asks for; one that is being restarted is waited for."""
         agent_id = granted.agent.agent_id
         copy = self.copies.get(agent_id)
+        if copy is not None and copy.fence == granted.fence:
+            # The grant has renewed its lease, too: one that waits for its lease starts now.
+            copy.until = max(copy.until, granted.until)  # guard: repeated-grant-renews
+            self.processes.keep()
         while copy is not None and copy.fence == granted.fence and self.copies.get(agent_id) is copy:
             process = self.processes.get(agent_id)
             if process is None or process.status.ended:
                 return None
+            # guard: repeated-create-ends-with-lease
+            if process.status is Status.WAITING and boot_time() >= copy.until:
+                raise Conflict(f"agent {agent_id} waits for its lease, which Redis did not renew: ask again")
             if process.status is Status.RUNNING:  # guard: report-running-only
                 await self._tell(copy, process)
                 return process
@@ -347,15 +360,17 @@ class Host:
             copy.told = process.pid
         return word
 
-    async def _tell_waiting(self, copies: Iterable[Copy]) -> None:
-        """Have nobody find the agents that the end of their leases has ended; Redis was away then."""
-        for copy in copies:
-            process = self.processes.get(copy.agent.agent_id)
-            if copy.told and process is not None and process.status is Status.WAITING:
-                await self.registry.release(
-                    self.name, process.agent_id, copy.fence, "waiting", process.last_error
-                )
-                copy.told = 0
+    def _waits_untold(self, copy: Copy) -> bool:
+        """Whether the end of its lease has ended an agent that the registry still calls running."""
+        process = self.processes.get(copy.agent.agent_id)
+        return bool(copy.told) and process is not None and process.status is Status.WAITING
+
+    async def _tell_waiting(self, copy: Copy) -> None:
+        """Have nobody find an agent that the end of its lease has ended, until it runs again."""
+        process = self.processes.get(copy.agent.agent_id)
+        error = process.last_error if process is not None else ""
+        await self.registry.release(self.name, copy.agent.agent_id, copy.fence, "waiting", error)
+        copy.told = 0
 
     async def _stop(self, agent_id: str, timeout_seconds: float | None, *, moving: bool) -> None:
         async with self._turn(agent_id):
@@ -406,6 +421,9 @@ class Host:
             if self.copies.get(agent_id) is not copy or copy.stopping:
                 return
             if word == "forgotten" and await self._regained(copy):  # guard: forgotten-agent-regained
+                word = "kept"
+            if word == "waiting":
+                await self._tell_waiting(copy)
                 word = "kept"
             if word == "kept":
                 process = self._untold(copy)

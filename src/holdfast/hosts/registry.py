@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from holdfast.hosts.agent import Agent, Needs, Placed, Status
-from holdfast.redis.command import command
+from holdfast.redis.command import command, commands
 from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
@@ -172,9 +172,12 @@ class Registry:
 
     async def get(self, agent_id: str) -> Placed | None:
         """An agent and where it is."""
-        look = command(self.redis, "HGETALL", self.keys.record_prefix + agent_id)
-        fields: dict[bytes, bytes] = await self._looked(look)
-        return _placed(agent_id, fields) if b"fence" in fields else None
+        return await self._looked(self._read(agent_id))
+
+    async def _read(self, agent_id: str) -> Placed | None:
+        reads = (("HGETALL", self.keys.record_prefix + agent_id), ("ZSCORE", self.keys.leases, agent_id))
+        fields, lease_end_ms = await commands(self.redis, reads)
+        return _placed(agent_id, fields, float(lease_end_ms or 0) / 1000) if b"fence" in fields else None
 
     async def fence(self, agent_id: str) -> int:
         """The highest fence under which an agent was given to anybody; 0 if nobody knows it."""
@@ -231,7 +234,7 @@ class Registry:
             self._metrics.host_lookup_seconds.observe(time.perf_counter() - began)
 
 
-def _placed(agent_id: str, fields: dict[bytes, bytes]) -> Placed:
+def _placed(agent_id: str, fields: dict[bytes, bytes], lease_ends_at: float) -> Placed:
     def text(name: bytes) -> str:
         return fields.get(name, b"").decode(errors="replace")
 
@@ -260,4 +263,5 @@ def _placed(agent_id: str, fields: dict[bytes, bytes]) -> Placed:
         error=text(b"error"),
         created_at=number(b"created_at") / 1000,
         started_at=number(b"started_at") / 1000,
+        lease_ends_at=lease_ends_at,
     )

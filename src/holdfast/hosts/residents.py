@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast.config.durations import iso
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.hosts.agent import Agent, Needs, Status, checked
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.hosts.engine import Engine
 
 ENTRY: Final = "resident"
+_CLOCK_SKEW_SECONDS: Final = 5.0
 
 
 class _Spec(msgspec.Struct):
@@ -60,6 +63,15 @@ def input_of(agent: Agent) -> Any:
         return _payload.decode(agent.payload).agent_spec.input
     except msgspec.DecodeError:
         return None
+
+
+def shown_status(placed: Placed) -> tuple[str, str]:
+    """The status and the error that users see: one whose host is gone waits for another host."""
+    ended = 0 < placed.lease_ends_at < time.time() - _CLOCK_SKEW_SECONDS
+    if ended and placed.status in {Status.STARTING, Status.RUNNING}:  # guard: dead-host-shown
+        error = f"its host {placed.host} has not renewed its lease, which ended {iso(placed.lease_ends_at)}"
+        return Status.PLACING.value, f"{error}: it waits for a live host"
+    return placed.status.value, placed.error
 
 
 def lives(placed: Placed | None) -> bool:

@@ -123,6 +123,27 @@ def test_a_message_without_a_reply_is_shown_by_the_command_that_is_told(host, en
         assert re.search(r"^queue +mailbox:c$", shown.stdout, re.MULTILINE), shown.stderr
 
 
+def test_a_resident_whose_host_died_waits_for_another_and_ask_says_so(redis_url, environ, tmp_path):
+    """Fails if it is shown as running, with a process that is gone, for as long as no other host comes."""
+    command = [sys.executable, "-m", "holdfast", "host", "--app", APP]
+    with forked.Popen(command, env=environ | {"HOLDFAST_HOSTS_TTL_SECONDS": "3"}, cwd=tmp_path) as child:
+        started = holdfast(environ, "residents", "start", "Clerk", "c", "--wait", "60")
+        assert started.stdout.startswith("c lives on here "), started.stderr
+        child.kill()
+    wait_until(lambda: "placing" in holdfast(environ, "residents", "list").stdout, seconds=60)
+    (row,) = json.loads(holdfast(environ, "residents", "list", "--status", "placing", "--json").stdout)[
+        "residents"
+    ]
+    assert re.match(
+        r"its host here has not renewed its lease, which ended \S+: it waits for a live host", row["error"]
+    )
+    asked = holdfast(environ, "residents", "ask", "c", '{"name": "Ada"}', "--wait", "0.1")
+    assert (asked.returncode, "resident 'c' has no live host: its host here has not" in asked.stderr) == (
+        1,
+        True,
+    )
+
+
 def test_a_start_waits_for_the_first_host(redis, environ, tmp_path):
     start = [sys.executable, "-m", "holdfast", "residents", "start", "Clerk", "early", "--wait", "80"]
     with forked.Popen(start, env=environ, stdout=PIPE, stderr=PIPE, text=True) as starting:

@@ -28,6 +28,7 @@ from holdfast.processes.processes import Processes
 from holdfast.processes.restarts import RestartPolicy
 from holdfast.redis.client import connect
 from holdfast.redis.keys import HostKeys
+from holdfast.redis.library import RedisConnectionError
 from holdfast.telemetry.metrics import Metrics
 from tests.support.hosts.faulty_agents import troubled
 from tests.support.hosts.host_processes import agent
@@ -454,10 +455,49 @@ async def test_an_agent_that_ended_with_its_lease_is_started_again_by_the_next_r
         host.processes.keep()
         await until(lambda: host.processes.get("x").status is ProcessStatus.WAITING)
         await until(lambda: host.metrics.registry.get_sample_value("holdfast_host_lease_ends_total") == 1)
-        await host.renew_once()
+        for copy, word in await host.renew_once():
+            await host._correct(copy, word)
         found = await until(
             lambda: registry.get("x"), lambda found: found.status is Status.RUNNING and found.pid != pid
         )
         assert (found.fence, found.restarts) == (1, 0)
         assert found.error.startswith("its lease was not renewed in time (Redis did not answer")
         assert await registry.location("x") == host.address
+
+
+@pytest.fixture
+async def waiting(host, registry):
+    """An agent that the end of its lease has ended; returns the process that it was."""
+    pid = await placed(registry, host)
+    async with going(host.watch()):
+        host.copies["x"].until = 0.0
+        host.processes.keep()
+        await until(lambda: host.processes.get("x").status is ProcessStatus.WAITING)
+        yield pid
+
+
+async def test_leases_are_renewed_before_the_registry_is_told_of_agents_that_wait(host, waiting, monkeypatch):
+    """Fails if what can't be told holds up the renewal: the agents that still run would end, too."""
+
+    async def refuse(*_: object) -> bool:
+        raise RedisConnectionError("away")
+
+    monkeypatch.setattr(host.registry, "release", refuse)
+    (correction,) = await host.renew_once()
+    assert correction == (host.copies["x"], "waiting")
+    await until(lambda: host.processes.get("x").status is ProcessStatus.RUNNING)
+    assert host.processes.get("x").pid != waiting
+
+
+async def test_a_repeated_create_starts_an_agent_that_waits_for_its_lease(host, waiting):
+    """Fails if it waits for the next renewal, though Redis has just renewed the lease for it."""
+    process, fence = await host.create(agent())
+    assert (process.status, fence) == (ProcessStatus.RUNNING, 1)
+    assert process.pid != waiting
+
+
+async def test_a_repeated_create_does_not_wait_for_a_lease_that_has_ended_again(host, waiting, monkeypatch):
+    monkeypatch.setattr(host, "_trusted_from_now", lambda: boot_time() + 0.1)
+    monkeypatch.setattr(host.processes, "keep", lambda: None)
+    with pytest.raises(Conflict, match="waits for its lease"):
+        await host.create(agent())

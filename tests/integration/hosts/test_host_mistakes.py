@@ -36,6 +36,21 @@ TABLE = [
         f"{GUARDS}::test_a_lease_is_trusted_from_the_moment_when_its_renewal_was_asked",
     ),
     Mistake(
+        "a repeated create of an agent that waits for its lease waits for the next renewal",
+        removed("repeated-grant-renews"),
+        f"{GUARDS}::test_a_repeated_create_starts_an_agent_that_waits_for_its_lease",
+    ),
+    Mistake(
+        "a repeated create waits for ever for a lease that has ended again",
+        replaced("repeated-create-ends-with-lease", "boot_time() >= copy.until", "False"),
+        f"{GUARDS}::test_a_repeated_create_does_not_wait_for_a_lease_that_has_ended_again",
+    ),
+    Mistake(
+        "a resident is shown as running though its host is gone",
+        replaced("dead-host-shown", "ended and", "False and"),
+        "tests/integration/hosts/test_host_commands.py::test_a_resident_whose_host_died_waits_for_another_and_ask_says_so",
+    ),
+    Mistake(
         "the zygote is not told of renewals",
         removed("renewals-reach-zygote"),
         f"{GUARDS}::test_an_agent_that_ended_with_its_lease_is_started_again_by_the_next_renewal",
