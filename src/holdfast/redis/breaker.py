@@ -13,8 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.errors import RedisUnavailable
-from holdfast.redis.client import unavailable
-from holdfast.redis.library import OutOfMemoryError, ReadOnlyError
+from holdfast.redis.client import takes_no_writes, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -64,7 +63,7 @@ class Breaker:
         self._probed_at: float | None = None  # the first probe of this half-open period
         self._in_a_row = 0
         self._probing = 0
-        self._found_away = False
+        self._found_away = self._found_unwritable = False
         self._term = 0  # which closed, open or half-open period a call belongs to
 
     def twin(self) -> Breaker:
@@ -89,6 +88,11 @@ class Breaker:
     def is_away(self) -> bool:
         """Whether it is not closed because Redis was away, rather than because of what Redis answered."""
         return self._opened_at is not None and self._found_away
+
+    @property
+    def takes_no_writes(self) -> bool:
+        """Whether it is not closed because Redis answered that it takes no writes from anybody now."""
+        return self._opened_at is not None and self._found_unwritable
 
     def trip(self) -> None:
         """Open it if it is closed: somebody knows that no call would succeed."""
@@ -120,7 +124,7 @@ class Breaker:
             yield
         except BaseException as exc:
             if self._is_failure(exc):
-                self._found_away = _no_answer(exc)
+                self._found_away, self._found_unwritable = _no_answer(exc), takes_no_writes(exc)
             self._settle(term, probe, answered=self._verdict(exc))
             raise
         self._settle(term, probe, answered=True)
@@ -193,6 +197,6 @@ class Breaker:
 
 def _no_answer(exc: BaseException) -> bool:
     """Whether Redis was away. One that is read-only or full answers: only the next write can tell."""
-    if isinstance(exc, ReadOnlyError | OutOfMemoryError):
+    if takes_no_writes(exc):
         return False
     return unavailable(exc) or isinstance(exc, RedisUnavailable)

@@ -69,7 +69,9 @@ REFUSALS: tuple[type[Exception], ...] = (ResponseError,)
 
 
 def takes_no_writes(exc: BaseException) -> bool:
-    """Whether a refusal is about the server and not the command: it may be taken later."""
+    """Whether Redis answers, but takes no writes from anybody now: the same command may be taken later."""
+    if isinstance(exc, ReadOnlyError | OutOfMemoryError):
+        return True
     return isinstance(exc, ResponseError) and str(exc).startswith(("NOREPLICAS ", "MISCONF "))
 
 

@@ -5,11 +5,13 @@ A process without a record is not alive for the others.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.config.durations import iso
 from holdfast.redis.command import command, commands
 from holdfast.redis.keys import catalogue_key, member_key, members_key, pod_key
 from holdfast.redis.scripts import load
@@ -42,8 +44,12 @@ class Member(msgspec.Struct, frozen=True):
     fields: dict[str, str]
 
     def typed_fields(self) -> dict[str, str | int | float]:
-        """The fields, with the numbers among them as numbers."""
-        return {name: _number(value) if name in _NUMBERS else value for name, value in self.fields.items()}
+        """The fields, with the numbers among them as numbers, and ``since`` as text too."""
+        numbers = _NUMBERS | {"agents"} if self.kind == "host" else _NUMBERS
+        typed = {name: _number(value) if name in numbers else value for name, value in self.fields.items()}
+        if isinstance(since := typed.get("since"), int | float):
+            typed["since_iso"] = iso(since)
+        return typed
 
 
 class PodName(msgspec.Struct, frozen=True):
@@ -82,9 +88,10 @@ class Members:
         self._index = members_key(prefix=prefix)
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Those that share our Redis and our prefix."""
-        return cls(prefix=settings.redis.key_prefix, heartbeat_seconds=settings.worker.heartbeat_seconds)
+    def of(cls, settings: Settings, *, at_most_seconds: float = math.inf) -> Self:
+        """Those that share our Redis and our prefix; records that we write last ``at_most_seconds``."""
+        every = min(settings.worker.heartbeat_seconds, at_most_seconds / 3)  # guard: record-ends-with-leases
+        return cls(prefix=settings.redis.key_prefix, heartbeat_seconds=every)
 
     async def announce(self, redis: Redis, member: Member, *, again: bool = False) -> bool:
         """Write a record, or refresh it (``again``); False if another process has the name by now."""

@@ -285,21 +285,21 @@ class Scheduler:
         self.clock.heard(int(seconds) + int(microseconds) / 1_000_000, asked_at)
 
     async def _look_for_redis(self) -> None:
-        """While Redis is away, ask every moment whether it is back, rather than wait for a cooldown."""
+        """While Redis is away or takes no writes, ask every moment whether it does, not after a cooldown."""
         while True:
             await asyncio.sleep(_PROBE_SECONDS)
-            # guard: probe-absence-only
-            away = [one for one in self._breakers if one.state is State.OPEN and one.is_away]
-            if away and await self._redis_answers():
+            away = [one for one in self._breakers if one.state is State.OPEN and _may_be_back(one)]
+            if away and await self._redis_takes_writes():
                 for breaker in away:
                     breaker.end_cooldown()  # guard: cooldown-ends-with-outage
                 self._alarm.ring()
 
-    async def _redis_answers(self) -> bool:
+    async def _redis_takes_writes(self) -> bool:
         try:
             async with asyncio.timeout(2 * _PROBE_SECONDS):
-                # Not PING: in a cluster only the server that holds our keys can tell.
-                await command(self._redis, "EXISTS", self._keys.waiting)
+                # Not PING: in a cluster only the server that holds our keys can tell. Not a read: one that is
+                # read-only or full answers it. XX changes only what exists, and no schedule is called "".
+                await command(self._redis, "ZADD", self._keys.waiting, "XX", 0, "")  # guard: probe-writes
         except (*TROUBLE, TimeoutError):
             return False
         return True
@@ -310,3 +310,8 @@ class Scheduler:
         if found.earliest is None:  # guard: pause-until-next-turn
             return self._interval
         return min(max(found.earliest - found.now, 0.0) + TICK, self._interval)
+
+
+def _may_be_back(breaker: Breaker) -> bool:
+    """Whether a breaker is open because of the whole server, rather than because of one call's keys."""
+    return breaker.is_away or breaker.takes_no_writes  # guard: probe-absence-only

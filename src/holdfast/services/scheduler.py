@@ -87,7 +87,8 @@ class SchedulerProcess:
         self._published = ""
         self._since = time.time()
         self._senders: dict[str, RunQueue] = {}
-        self._members = Members.of(settings)
+        # Its record ends with its leases: while the others see it, its share of the schedules is late.
+        self._members = Members.of(settings, at_most_seconds=settings.lease.ttl_seconds)
         self._agents = AnnouncedAgents(app, self._members)
 
     def request_stop(self) -> None:
@@ -268,7 +269,9 @@ class SchedulerProcess:
     def _state(self) -> str:
         if self._stop.is_set():
             return "draining"
-        return "working" if self._is_enabled else "disabled"  # guard: disabled-scheduler-announced
+        if not self._is_enabled:  # guard: disabled-scheduler-announced
+            return "disabled"
+        return "working" if self.scheduler is not None and self.scheduler.running else "idle"
 
     @property
     def _is_enabled(self) -> bool:

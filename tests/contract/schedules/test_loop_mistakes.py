@@ -170,8 +170,22 @@ MISTAKES = [
     ),
     Mistake(
         "a scheduler that runs no schedules has a share",
-        replaced("disabled-scheduler-announced", ' else "disabled"', ' else "working"'),
+        replaced("disabled-scheduler-announced", "not self._is_enabled", "False"),
         f"{SHARDS}::test_a_scheduler_that_runs_no_schedules_has_no_share",
+    ),
+    Mistake(
+        "a dead scheduler keeps its share for three heartbeats",
+        replaced(
+            "record-ends-with-leases",
+            "min(settings.worker.heartbeat_seconds, at_most_seconds / 3)",
+            "settings.worker.heartbeat_seconds",
+        ),
+        f"{SHARDS}::test_a_dead_scheduler_has_no_share_from_the_end_of_its_leases_on",
+    ),
+    Mistake(
+        "a Redis that is full is taken for one that is back",
+        replaced("probe-writes", '"ZADD", self._keys.waiting, "XX", 0, ""', '"EXISTS", self._keys.waiting'),
+        f"{OUTAGE}::test_a_redis_that_takes_writes_again_is_asked_at_once_however_long_the_cooldown_is",
     ),
     Mistake(
         "after an outage a scheduler waits for the end of the cooldown",
@@ -180,7 +194,7 @@ MISTAKES = [
     ),
     Mistake(
         "a breaker that errors have opened is half open as soon as Redis answers",
-        replaced("probe-absence-only", " and one.is_away", ""),
+        replaced("probe-absence-only", "breaker.is_away or breaker.takes_no_writes", "True"),
         f"{OUTAGE}::test_a_breaker_that_errors_have_opened_keeps_its_cooldown_though_redis_answers",
     ),
     Mistake(

@@ -71,6 +71,29 @@ async def test_a_redis_that_is_back_is_asked_at_once_however_long_the_cooldown_i
     await until(lambda: len(ran) >= 3)
 
 
+async def test_a_redis_that_takes_writes_again_is_asked_at_once_however_long_the_cooldown_is(stage):
+    """Fails if schedules stand still for the cooldown after Redis was full or read-only, as in a failover."""
+    app, ran, redis = App("test"), [], stage.board.redis
+
+    @app.schedule(every=0.2)
+    async def tick() -> None:
+        ran.append(1)
+
+    running = await stage.start(
+        app, interval_ms=50, breaker={"failure_threshold": 3, "cooldown_ms": 3_600_000}
+    )
+    breakers = running.scheduler.breakers.values()
+    await until(lambda: ran)
+    try:
+        await redis.config_set("maxmemory", 1)
+        await until(lambda: all(breaker.state is State.OPEN for breaker in breakers))
+        await stays(lambda: all(breaker.trips == 1 for breaker in breakers), seconds=2.5)
+    finally:
+        await redis.config_set("maxmemory", 0)
+    ran.clear()
+    await until(lambda: len(ran) >= 3)
+
+
 async def test_a_breaker_that_errors_have_opened_keeps_its_cooldown_though_redis_answers(stage):
     running = await stage.start(
         App("test"), interval_ms=20, breaker={"failure_threshold": 3, "cooldown_ms": 3_600_000}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 
 import pytest
 
 from holdfast import App, Context
+from holdfast.redis.keys import member_key, members_key
 from holdfast.redis.members import Members
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
@@ -70,8 +72,15 @@ async def test_a_scheduler_that_runs_no_schedules_has_no_share(stage, log_lines)
     assert not [line for line in log_lines() if line["event"].startswith("Scheduler health")]
 
 
-async def test_a_dead_schedulers_share_is_run_by_others_once_it_is_overdue_by_a_ttl(stage):
-    """Fails if its share stands still until nobody counts it any more, here after half an hour."""
+async def test_a_dead_scheduler_has_no_share_from_the_end_of_its_leases_on(stage):
+    """Fails if it keeps its share for three heartbeats, here half an hour: each turn would be late by a ttl."""
+    first, second = await two(stage, App("test"))
+    await second.vanish()
+    await until(lambda: shares_of(first) == ("first",))
+
+
+async def test_a_dead_schedulers_share_is_run_by_others_once_it_is_overdue_by_a_ttl(stage, redis):
+    """Fails if its share stands still until nobody counts it any more, here never."""
     app, ran = App("test"), Counter()
 
     async def work(ctx: Context) -> None:
@@ -85,6 +94,9 @@ async def test_a_dead_schedulers_share_is_run_by_others_once_it_is_overdue_by_a_
     assert 0 < len(share) < len(NAMES)
     await until(lambda: set(ran) == set(NAMES))
     await second.vanish()
+    # Its record stays, as that of a process which only its work has left.
+    await redis.expire(member_key("scheduler", "second"), 3600)
+    await redis.zadd(members_key(), {"scheduler:second": time.time() + 3600})
     ran.clear()
     await until(lambda: all(ran[name] >= 2 for name in NAMES))
     assert shares_of(first) == ("first", "second")
