@@ -123,7 +123,7 @@ def test_when_an_event_is_given_up(answer, ours, refusals, event_at, since, give
     [
         *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
         *("224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fc00::1", "ff02::1"),
-        *("::ffff:127.0.0.1", "2002:7f00:1::", "64:ff9b::7f00:1", "not an address", ""),
+        *("::ffff:127.0.0.1", "2002:7f00:1::", "64:ff9b::7f00:1", "::127.0.0.1", "not an address", ""),
     ],
 )
 def test_addresses_of_our_own_network_are_not_public(address):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random as _random
 import time
+from bdb import BdbQuit
 from enum import StrEnum
 from typing import TYPE_CHECKING, cast
 
@@ -149,6 +150,7 @@ _PROGRAMMING_ERRORS = frozenset(
     {
         AssertionError,
         AttributeError,
+        BdbQuit,  # a breakpoint() where there is no terminal
         ImportError,
         KeyError,
         ModuleNotFoundError,

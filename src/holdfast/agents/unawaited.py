@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
+
+_Path: TypeAlias = "tuple[_Path, str] | None"
+"""Where a value is: the path of what holds it, and its place there. Written out only if it is needed."""
 
 
 def forgotten(value: Any) -> str:
@@ -12,7 +15,8 @@ def forgotten(value: Any) -> str:
     Closed, they don't warn: Python would name the line that gave up on them, which is none of the agent's.
     """
     said = ""
-    waiting, seen = [("$", value)], set[int]()
+    waiting: list[tuple[_Path, Any]] = [(None, value)]
+    seen = set[int]()
     while waiting:
         path, each = waiting.pop()
         if id(each) in seen:  # what holds itself can't be written either
@@ -20,17 +24,25 @@ def forgotten(value: Any) -> str:
         seen.add(id(each))
         if inspect.iscoroutine(each):
             each.close()
-            place = "" if path == "$" else f" at {path}"
+            place = f" at {_written(path)}" if path else ""
             said = said or f"holds the coroutine {each.__qualname__}{place}: did you forget await?"
         else:
             waiting += reversed(_inside(path, each))
     return said
 
 
-def _inside(path: str, value: Any) -> list[tuple[str, Any]]:
+def _inside(path: _Path, value: Any) -> list[tuple[_Path, Any]]:
     if isinstance(value, dict):
-        return [(f"{path}.{key}", each) for key, each in cast("dict[Any, Any]", value).items()]
+        return [((path, f".{key}"), each) for key, each in cast("dict[Any, Any]", value).items()]
     if isinstance(value, list | tuple | set | frozenset):
-        return [(f"{path}[{at}]", each) for at, each in enumerate(cast("list[Any]", value))]
+        return [((path, f"[{at}]"), each) for at, each in enumerate(cast("list[Any]", value))]
     names: Any = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
-    return [(f"{path}.{name}", getattr(value, name, None)) for name in names]
+    return [((path, f".{name}"), getattr(value, name, None)) for name in names]
+
+
+def _written(path: _Path) -> str:
+    parts: list[str] = []
+    while path is not None:
+        path, part = path
+        parts.append(part)
+    return "$" + "".join(reversed(parts))

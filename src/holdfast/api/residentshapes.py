@@ -138,6 +138,10 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
     labels: list[str]
     pid: int
     since: float
+    since_iso: str = ""
+
+    def __post_init__(self) -> None:
+        add_iso(self, "since")
 
 
 class HostDetail(HostView, frozen=True, kw_only=True):

@@ -264,6 +264,10 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     oldest_seconds: float
     workers: int
     partitions: int = 1
+    since_iso: str = ""
+
+    def __post_init__(self) -> None:
+        add_iso(self, "since")
 
 
 class QueueList(msgspec.Struct, frozen=True):

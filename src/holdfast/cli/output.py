@@ -43,7 +43,7 @@ _STYLES: Final[Mapping[str, str]] = {
 }
 
 
-_TIMES: Final = frozenset({"at", "deadline", "last_start", "last_end"})
+_TIMES: Final = frozenset({"at", "since", "deadline", "last_start", "last_end"})
 _NOT_OURS: Final = frozenset(
     {
         *("input", "result", "data", "metadata", "logger_context", "fields"),

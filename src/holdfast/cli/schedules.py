@@ -145,7 +145,9 @@ def create_schedule(
         str | None, typer.Option("--cron", metavar="CRON", help="Cron expression, such as '30 3 * * *'.")
     ] = None,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once at TIME.")] = None,
-    tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="Time zone of --cron.")] = "UTC",
+    tz: Annotated[
+        str, typer.Option("--tz", "--timezone", metavar="ZONE", help="Time zone of --cron.")
+    ] = "UTC",
     queue: Annotated[
         str,
         typer.Option(
@@ -209,12 +211,14 @@ def create_schedule(
     }
 
     async def work(station: Station) -> tuple[bool, Entry]:
+        from holdfast.cli.submit import warn_if_unserved
         from holdfast.schedules.declaration import declared
 
         schedule = declared(name, agent, **wanted)
         if queue:
             await station.queue(queue)
         fresh = await _definitions(station).create(schedule, paused=paused, reason=reason)
+        await warn_if_unserved(station, agent, queue)
         return fresh, await _entries(station).get(schedule.name)
 
     fresh, entry = at_station(options.read_settings(config), work)

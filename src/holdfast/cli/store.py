@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.cli import options, output
 from holdfast.cli.root import COMMANDS
@@ -29,7 +31,7 @@ def show_store(json: options.Json = False, config: options.Config = None) -> Non
     registered, here = at_station(options.read_settings(config), _both, start_server=True, any_store=True)
     same = registered is not None and here is not None and registered.id == here.id
     if json:
-        output.document({"registered": registered, "here": here, "same": same})
+        output.document({"registered": _document(registered), "here": _document(here), "same": same})
         return
     by = f", by {registered.process}" if registered else ""
     output.line(f"registered  {_named(registered, 'none')}{by}")
@@ -43,12 +45,19 @@ def register(json: options.Json = False, config: options.Config = None) -> None:
         options.read_settings(config), _replace, start_server=True, any_store=True
     )
     if json:
-        output.document({"registered": registered, "before": before, "users": users})
+        output.document({"registered": _document(registered), "before": _document(before), "users": users})
         return
     instead = f" instead of {_named(before)}" if before else ""
     output.line(f"registered {_named(registered)}{instead}")
     if users:
         output.line(f"{', '.join(users)} still use the other store: restart them with these settings")
+
+
+def _document(store: RegisteredStore | None) -> dict[str, Any] | None:
+    """A registration as JSON, with its time in seconds like all others."""
+    if store is None:
+        return None
+    return {**msgspec.structs.asdict(store), "registered_at": store.registered_at / 1000}
 
 
 async def _both(station: Station) -> tuple[RegisteredStore | None, RegisteredStore | None]:

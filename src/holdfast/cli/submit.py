@@ -113,19 +113,25 @@ async def _accepted(station: Station, handle: RunHandle, agent: str, *, json: bo
     else:
         output.line(f"{handle.run_id} {known}")
     if not status.ended:
-        await _warn(station, handle.queue, agent)
+        await warn_if_unserved(station, agent, handle.queue)
 
 
-async def _warn(station: Station, queue: str, agent: str) -> None:
-    """Say if nobody is there to do it: it waits, which may not be what was meant."""
-    members = await station.members().all(station.redis, "worker")
-    workers = [m.fields for m in members if queue in m.fields.get("queues", "").split(",")]
-    if not workers:
-        output.note(f"no worker serves queue {queue!r} now: the run waits for one")
-    elif not any(agent in fields.get("agents", "").split(",") for fields in workers):
-        names = sorted({name for fields in workers for name in fields.get("agents", "").split(",") if name})
+async def warn_if_unserved(station: Station, agent: str, queue: str = "") -> None:
+    """Say if no live worker of a queue knows an agent, or no live scheduler; it may not be what was meant."""
+    kind, where = ("worker", f" of queue {queue!r}") if queue else ("scheduler", "")
+    members = await station.members().all(station.redis, kind)
+    served = [m.fields for m in members if not queue or queue in m.fields.get("queues", "").split(",")]
+    if not served:
+        waits = (
+            f"no worker serves queue {queue!r} now: the run waits"
+            if queue
+            else "no scheduler is alive now: it waits"
+        )
+        output.note(f"{waits} for one")
+    elif not any(agent in fields.get("agents", "").split(",") for fields in served):
+        names = sorted({name for fields in served for name in fields.get("agents", "").split(",") if name})
         known = ", ".join(names) or "none"
-        output.note(f"no live worker of queue {queue!r} knows agent {agent!r} (they know: {known})")
+        output.note(f"no live {kind}{where} knows agent {agent!r} (they know: {known})")
 
 
 async def _follow(handle: RunHandle, *, json: bool) -> Run:

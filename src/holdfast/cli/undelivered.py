@@ -15,9 +15,10 @@ from holdfast.cli.wording import ago
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from holdfast.events.undelivered import GivenUp, Undelivered
+    from holdfast.runs.paging import Slice
 
 undelivered = options.group("Events that no receiver took: list them, deliver them again.")
 
@@ -44,41 +45,47 @@ def list_undelivered(
     run: OfRun = "",
     sink: OfSink = "",
     limit: options.Limit = 20,
+    cursor: Annotated[str, typer.Option("--cursor", help="Go on where a page ended.")] = "",
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """List undelivered events, newest first."""
     _check(sink)
 
-    async def work(station: Station) -> tuple[list[tuple[str, GivenUp]], bool]:
-        found: list[tuple[str, GivenUp]] = []
-        more = False
-        async for name, each in _places(station, queue):
-            events, rest = await _newest(each, limit, run, sink)
-            found += [(name, event) for event in events]
-            more = more or rest
-        found.sort(key=lambda one: -one[1].at)
-        return found[:limit], more or len(found) > limit
+    async def work(station: Station) -> tuple[list[tuple[str, GivenUp]], str]:
+        from holdfast.runs.paging import merged, read_cursor, write_cursor
 
-    found, more = at_station(options.read_settings(config), work)
+        sources = {
+            f"{name}/{number}": _source(name, each, run, sink)
+            async for name, number, each in _places(station, queue)
+        }
+        places = read_cursor(cursor, tuple(sources))
+        found: list[tuple[str, GivenUp]] = []
+        # A page may be short, or empty, and yet not the last.
+        while places and len(found) < limit:
+            found += await merged(sources, places, limit - len(found), lambda each: each[1].at)
+        return found, write_cursor(places)
+
+    found, following = at_station(options.read_settings(config), work)
     if json:
         events = [{**msgspec.to_builtins(event), "queue": name} for name, event in found]
-        output.document({"events": events, "more": more})
+        output.document({"events": events, "cursor": following})
         return
     output.table(_COLUMNS, [_row(name, event) for name, event in found], empty="no undelivered events")
-    if more:
-        output.note("more: --limit, or --run, --sink and --queue for some of them")
+    if following:
+        output.note(f"more: --cursor {following}")
 
 
-async def _newest(undelivered: Undelivered, limit: int, run: str, sink: str) -> tuple[list[GivenUp], bool]:
-    """The newest events that are asked for, and whether there may be more."""
-    page = await undelivered.list(limit=limit, run_id=run, sink=sink)
-    events = page.events
-    # A page may be short, or empty, and yet not the last.
-    while page.cursor and len(events) < limit:
-        page = await undelivered.list(limit=limit - len(events), cursor=page.cursor, run_id=run, sink=sink)
-        events = events + page.events
-    return events, bool(page.cursor)
+def _source(
+    queue: str, undelivered: Undelivered, run: str, sink: str
+) -> Callable[[str, int], Awaitable[Slice[tuple[str, GivenUp]]]]:
+    async def fetch(cursor: str, limit: int) -> Slice[tuple[str, GivenUp]]:
+        from holdfast.runs.paging import Slice
+
+        page = await undelivered.list(limit=limit, cursor=cursor, run_id=run, sink=sink)
+        return Slice([(queue, event) for event in page.events], page.cursor)
+
+    return fetch
 
 
 def _row(queue: str, event: GivenUp) -> tuple[str, ...]:
@@ -105,7 +112,7 @@ def redeliver(
         from holdfast.events.undelivered import served_sinks
 
         queued, refused = 0, dict[str, str]()
-        async for name, each in _places(station, queue):
+        async for name, _, each in _places(station, queue):
             served = await served_sinks(station.members(), station.redis, name)
             result = await each.redeliver(run_id=run, sink=sink, served=served)
             queued += result.queued
@@ -124,14 +131,14 @@ def redeliver(
         raise typer.Exit(FAILED)
 
 
-async def _places(station: Station, queue: str | None) -> AsyncIterator[tuple[str, Undelivered]]:
-    """The undelivered events of each partition, with the queue's name."""
+async def _places(station: Station, queue: str | None) -> AsyncIterator[tuple[str, int, Undelivered]]:
+    """The undelivered events of each partition, with the queue's name and the partition's number."""
     from holdfast.events.undelivered import Undelivered
 
     queues = [await station.queue(queue)] if queue is not None else station.queues()
     for each in queues:
-        for partition in await each.all_partitions():
-            yield each.name, Undelivered(partition.keys, partition.redis)
+        for number, partition in enumerate(await each.all_partitions()):
+            yield each.name, number, Undelivered(partition.keys, partition.redis)
 
 
 def _check(sink: str) -> None:

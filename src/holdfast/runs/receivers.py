@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from holdfast.config.shown import shown
 from holdfast.errors import InputError
@@ -22,6 +23,15 @@ _PUSH: Final = ("url", "token")
 
 _is_url = re.compile(URL_PATTERN).fullmatch
 _is_token = re.compile(UNBROKEN_PATTERN).fullmatch
+
+
+def _has_port(url: str) -> bool:
+    """Tell whether a URL can be connected to: its host and its port can be read."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def require_public(webhook: str, push: Mapping[str, Any]) -> None:
@@ -50,6 +60,6 @@ def check_receivers(webhook: str, push: Mapping[str, Any]) -> None:
 
 
 def _require_url(value: object, what: str) -> None:
-    if not isinstance(value, str) or len(value) > URL_LONGEST or not _is_url(value):
+    if not isinstance(value, str) or len(value) > URL_LONGEST or not _is_url(value) or not _has_port(value):
         got = shown(value, url=True) if isinstance(value, str) else value
         raise InputError(f"{what} must {URL_MUST} of at most {URL_LONGEST} characters, got {got!r:.130}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ConfigError, StoreMismatch, StoreUnavailable
 from holdfast.redis.client import DISCONNECTS, TROUBLE
+from holdfast.redis.connections import PasswordRefused
 from holdfast.redis.keys import registered_store_key
 from holdfast.redis.library import NoPermissionError
 from holdfast.redis.outages import redis_outages
@@ -88,6 +89,9 @@ class StoreRegistration:
             with self._outages:
                 return await register_store(self._connections.redis, ours, prefix=self._prefix)
         except TROUBLE as exc:
+            # A password that is refused at the start is a wrong setting; later it is an outage.
+            if isinstance(exc, PasswordRefused) and not self._connections.store.refusal_ends_process:
+                raise
             if not _refused(exc):  # guard: busy-redis-waited-for
                 if not self._warned_refusal and not isinstance(exc, DISCONNECTS):
                     self._warned_refusal = True

@@ -120,6 +120,16 @@ async def test_a_webhook_into_our_own_network_is_refused_and_not_dropped_later(s
     assert accepted.status_code == 202
 
 
+@pytest.mark.parametrize(
+    "url", ["http://example.com:99999/", "http://example.com:0/", "http://[::1/", "http://:80/"]
+)
+async def test_a_webhook_that_nobody_can_connect_to_is_refused(system, api, url):
+    client = (await api()).client()
+    for told in ({"webhook": url}, {"push": {"url": url}}):
+        refused = await client.post("/execute", json={"agent_id": "echo", **told})
+        assert (refused.status_code, "http:// or https:// URL" in refused.text) == (422, True)
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:18999/h", "http://receiver.shop.svc/hook"])
 async def test_private_webhooks_can_be_allowed(system, api, url):
     client = (await api()).client()

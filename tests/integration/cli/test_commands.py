@@ -269,7 +269,11 @@ def test_undelivered_events_are_listed_and_delivered_again(cli, store):
     assert [(each["run_id"], each["queue"], each["data"]) for each in listed["events"]] == [
         ("a", "agent-queue", "x")
     ]
-    assert listed["more"] is False
+    assert listed["cursor"] == ""
+    first = cli("relay", "undelivered", "list", "--limit", "1", "--json").json
+    second = cli("relay", "undelivered", "list", "--cursor", first["cursor"], "--json").json
+    assert [each["run_id"] for page in (first, second) for each in page["events"]] == ["b", "a"]
+    assert second["cursor"] == ""
     assert cli("relay", "undelivered", "list", "--sink", "webhook").out == "no undelivered events\n"
     unsaid = cli("relay", "undelivered", "redeliver")
     assert (unsaid.code, "--all" in unsaid.err) == (2, True)
@@ -309,7 +313,7 @@ def test_an_undelivered_event_behind_thousands_of_newer_ones_is_found(cli, store
         pipe.execute()
     listed = cli("relay", "undelivered", "list", "--run", "old", "--json").json
     assert [each["run_id"] for each in listed["events"]] == ["old"]
-    assert listed["more"] is False
+    assert listed["cursor"] == ""
 
 
 def test_all_dead_letters_are_dealt_with_only_if_asked(cli, store):
@@ -547,7 +551,8 @@ def test_what_is_printed_as_json_has_the_fields_of_the_http_api(cli, store):
     for words, (noun, shape) in shapes.items():
         (row,) = cli(*words, "--json").json[noun]
         assert fields(shape) <= row.keys(), words
-    assert row["fields"] == {"kind": "worker", "pid": 7, "since": 1.5, "load": ""}
+    iso = "1970-01-01T00:00:01.500+00:00"
+    assert row["fields"] == {"kind": "worker", "pid": 7, "since": 1.5, "since_iso": iso, "load": ""}
     one = {
         ("runs", "show", "a"): RunView,
         ("runs", "explain", "a"): Explained,
@@ -561,6 +566,6 @@ def test_what_is_printed_as_json_has_the_fields_of_the_http_api(cli, store):
     }
     for words, shape in one.items():
         assert fields(shape) <= cli(*words, "--json").json.keys(), words
-    assert fields(HostInfo) == fields(HostView)  # `hosts list` prints these
+    assert fields(HostInfo) | {"since_iso"} == fields(HostView)  # `hosts list` prints these
     assert fields(Letter) | {"queue", "at_iso"} >= fields(LetterView)
     assert fields(GivenUp) | {"queue", "at_iso"} >= fields(UndeliveredView)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -86,6 +86,9 @@ def test_one_is_created_once(cli, registered):
         "expression": "30 3 * * *",
         "zone": "Europe/Berlin",
     }
+    again = cli(*("--timezone" if word == "--tz" else word for word in wanted))
+    assert again.out.startswith("made already exists, next ")
+    assert again.err == "holdfast: no scheduler is alive now: it waits for one\n"
     another = cli("schedules", "create", "made", "work", "--every", "5m")
     assert (another.code, "made" in another.err) == (1, True)
     paused = cli("schedules", "create", "later", "work", "--every", "5m", "--paused", "--reason", "not yet")
@@ -229,6 +232,9 @@ def test_a_store_other_than_the_registered_one_is_refused(cli, redis_url, regist
             assert "this process uses the store" in refused.err, refused.err
             assert "other.sqlite" in refused.err
         assert "other.sqlite" in cli("store", "show").out
+        registered = cli("store", "show", "--json").json["registered"]
+        assert registered["registered_at_iso"].startswith(f"{datetime.now(UTC):%Y-%m}")
+        assert registered["registered_at"] == pytest.approx(time.time(), abs=600)
         settings.setenv("HOLDFAST_DATABASE_PER_WORKER", "true")
         assert cli("schedules", "resume", "due").code == 0
     assert cli("schedules", "show", "due", "--json").json["state"] == "waiting"

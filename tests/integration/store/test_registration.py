@@ -143,6 +143,19 @@ def test_a_flushed_redis_learns_the_store_again_from_those_that_run(start, serve
     start("worker", "b").refused()
 
 
+@pytest.mark.parametrize("command", ["worker", "api", "scheduler", "janitor"])
+def test_a_refused_password_ends_a_process_that_starts(start, server, command):
+    """Fails if a process that can do nothing reports that it is ready."""
+    server.config_set("requirepass", "secret")
+    try:
+        service = start(command, "a")
+        assert service.process.wait(60) == 1
+        assert "refuses our password" in service.logged()
+        assert f"{command} ready" not in service.logged()
+    finally:
+        server.config_set("requirepass", "")
+
+
 def test_a_process_whose_store_another_one_replaced_in_a_flushed_redis_ends(start, server):
     """Both would serve the same queue, each with its own steps: nobody has decided that, unlike `store register`."""
     slow = start("worker", "a", HEARTBEAT_INTERVAL="3").started()

@@ -5,6 +5,7 @@ import errno
 import json
 import socket
 import urllib.error
+from bdb import BdbQuit
 from datetime import UTC, datetime, timedelta
 from email.message import Message
 from email.utils import format_datetime
@@ -184,6 +185,7 @@ PROGRAMMING = [
     (caused(RuntimeError("x"), ExceptionGroup("one", [KeyError("y")])), K.UNKNOWN),
     (ValueError("x"), K.UNKNOWN),
     (RecursionError("x"), K.UNKNOWN),
+    (BdbQuit(), K.PROGRAMMING_ERROR),
 ]
 
 

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_IPV4_IN_IPV6 = tuple(ipaddress.IPv6Network(each) for each in ("64:ff9b::/96", "::/96"))
+"""NAT64, and the old IPv4-compatible addresses: the last 32 bits are an IPv4 address."""
 _PRIVATE_DOMAINS = frozenset({"localhost", "local", "internal", "svc", "lan", "home.arpa"})
 """Domains that the public DNS does not have; a Kubernetes Service is below ``svc`` or ``cluster.local``."""
 _NUMERAL = re.compile(r"(?:0x[0-9a-f]*|[0-9]*)(?:\.(?:0x[0-9a-f]*|[0-9]*))*", re.IGNORECASE)
@@ -52,7 +53,7 @@ def _within(address: Ip) -> list[Ip]:
     if isinstance(address, ipaddress.IPv4Address):
         return []
     found = [address.ipv4_mapped, address.sixtofour, address.teredo[1] if address.teredo else None]
-    if address in _NAT64:
+    if any(address in each for each in _IPV4_IN_IPV6):
         found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     return [each for each in found if each is not None]
 
