@@ -6,16 +6,23 @@ Nothing here raises, whatever the exception's own attributes do, and no library 
 from __future__ import annotations
 
 import math
+import os
 import traceback
 from collections.abc import Mapping
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 MESSAGE_BYTES = 1024
 TRACEBACK_BYTES = 4096
 LONGEST_RETRY_AFTER = 86_400.0
 _FRAMES = 20
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_EXECUTOR = str(Path("concurrent", "futures", "thread.py"))
 _LINKS = 50
 
 
@@ -99,10 +106,22 @@ def bounded(message: str) -> str:
     return message.encode("utf-8", "replace")[:MESSAGE_BYTES].decode("utf-8", "ignore")
 
 
+def _from_the_agent(exc: BaseException) -> TracebackType | None:
+    """Return the traceback without our frames above the agent's; all of it if there are no others."""
+    frames = exc.__traceback__
+    while frames is not None and _calls_agents(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return frames or exc.__traceback__
+
+
+def _calls_agents(filename: str) -> bool:
+    return filename.startswith(_OURS) or filename.endswith(_EXECUTOR)
+
+
 def traceback_of(exc: BaseException) -> str:
     """Return the last lines of the traceback, whole lines within TRACEBACK_BYTES."""
     try:
-        text = "".join(traceback.format_exception(exc, limit=-_FRAMES))
+        text = "".join(traceback.format_exception(type(exc), exc, _from_the_agent(exc), limit=-_FRAMES))
     except Exception as broken:
         return f"(the traceback can't be read: {type(broken).__name__})"
     encoded = text.encode("utf-8", "replace")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.config.durations import span
 from holdfast.redis.command import commands
 from holdfast.redis.library import ResponseError
 from holdfast.runs.run import Status
@@ -188,7 +189,7 @@ def _not_renewed(run: Run, lease: LeaseAge) -> str:
 
 def _delayed(run: Run, now: float) -> str:
     left = run.due_at - now
-    due = f"in {left:.1f} s" if left > 0 else "now"
+    due = f"in {span(left)}" if left > 0 else "now"
     return f"it is due {due}" + (f", after {_attempts(run)}" if run.attempt else "")
 
 

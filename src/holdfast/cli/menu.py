@@ -84,5 +84,6 @@ def _explain(exc: typer.BadParameter, arguments: list[str]) -> None:
     if message.startswith("Usage:"):  # a command that only holds others was given none: this is its help
         say(message)
         return
+    message = " ".join(message.split())  # the parser lists choices one a line
     path = exc.ctx.command_path if exc.ctx is not None else "holdfast"
     complain(f"{message} (`{path} --help` tells more)", arguments)

@@ -315,7 +315,8 @@ def _report(answer: dict[str, str], *, json: bool) -> None:
     elif "error" in answer:
         output.note(answer["error"])
     else:
-        output.line(f"{answer['run_id']} {answer['status']}")
+        status = "cancel requested" if answer["status"] == "requested" else answer["status"]
+        output.line(f"{answer['run_id']} {status}")
 
 
 def _checked(run_id: str) -> str:

@@ -40,7 +40,6 @@ _LONGEST_HISTORY = 1000
 Everything = Annotated[bool, typer.Option("--all", help="All schedules.")]
 
 _OUTCOMES = {
-    "already": "is not changed: it is like that already",
     "declared": "is not removed: the code declares it",
     "stale": "is not changed: another change came first, try again",
     "buffered": "runs once more after the present run",
@@ -246,7 +245,13 @@ def pause_schedules(
 ) -> None:
     """Pause schedules until they are resumed."""
     wanted = _wanted(names, everything=everything)
-    _change(wanted, lambda known, found: known.pause(found, reason), json=json, config=config)
+    _change(
+        wanted,
+        lambda known, found: known.pause(found, reason),
+        already="is already paused",
+        json=json,
+        config=config,
+    )
 
 
 @schedules.command("resume")
@@ -258,7 +263,13 @@ def resume_schedules(
 ) -> None:
     """Resume paused schedules."""
     wanted = _wanted(names, everything=everything)
-    _change(wanted, lambda known, found: known.resume(found), json=json, config=config)
+    _change(
+        wanted,
+        lambda known, found: known.resume(found),
+        already="is not paused",
+        json=json,
+        config=config,
+    )
 
 
 @schedules.command("remove")
@@ -428,6 +439,7 @@ def _change(
     *,
     json: bool,
     config: Path | None,
+    already: str = "is not changed",
 ) -> None:
     from holdfast.schedules.definitions import removal_refused
     from holdfast.schedules.words import Changed
@@ -445,8 +457,9 @@ def _change(
         changed = [{"name": name, "status": word.value} for name, word in done.items()]
         output.document({"schedules": changed})
     else:
+        outcomes = {**_OUTCOMES, Changed.ALREADY.value: already}
         for name, word in done.items():
-            output.line(f"{name} {_OUTCOMES.get(word.value, word.value)}")
+            output.line(f"{name} {outcomes.get(word.value, word.value)}")
     declared = [name for name, word in done.items() if word is Changed.DECLARED]
     if declared:
         raise removal_refused(declared[0])

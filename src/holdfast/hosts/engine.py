@@ -166,7 +166,7 @@ class Engine:
             case Trouble.INVALID:
                 raise AgentRefused(f"agent {agent.agent_id}: {failed.detail}") from failed
             case Trouble.FAILED:
-                raise ProcessFailed(f"agent {agent.agent_id}: {failed.detail}") from failed
+                raise ProcessFailed(failed.detail) from failed  # it names the agent
             case _:
                 _log.info("a host does not take an agent", agent_id=agent.agent_id, error=str(failed))
 

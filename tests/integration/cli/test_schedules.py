@@ -138,7 +138,7 @@ def test_they_are_paused_and_resumed_by_pattern(cli, registered):
             {"name": "nightly-b", "status": "resumed"},
         ]
     }
-    assert cli("schedules", "resume", "due").out == "due is not changed: it is like that already\n"
+    assert cli("schedules", "resume", "due").out == "due is not paused\n"
 
 
 @pytest.mark.parametrize("wanted", ["due", "du*"])
