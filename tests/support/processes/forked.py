@@ -366,9 +366,7 @@ def _import_tests(arguments: list[str]) -> None:
     import pytest
 
     with contextlib.redirect_stdout(sys.stderr):
-        pytest.main(
-            ["--collect-only", "-qq", "-n0", "-p", "no:pytest_rerunfailures", *arguments]
-        )  # it has a thread
+        pytest.main(["--collect-only", "-qq", "-n0", *arguments])
 
 
 def _main(folder: str, name: str) -> None:
