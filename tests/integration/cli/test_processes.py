@@ -61,7 +61,7 @@ def test_members_and_running_runs_are_seen_and_cancelled(shell, worker):
     [member] = shell("members", "--json").json["members"]
     assert (member["kind"], member["name"], member["fields"]["pid"]) == ("worker", "worker-a", worker.pid)
     assert "worker-a" in shell("members").out
-    assert shell("runs", "cancel", "a").out == "a requested\n"
+    assert shell("runs", "cancel", "a").out == "a cancel requested\n"
     assert shell("runs", "events", "a", "--follow", "--json").lines[-1]["type"] == "cancelled"
 
 
