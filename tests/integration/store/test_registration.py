@@ -158,9 +158,11 @@ def test_a_refused_password_ends_a_process_that_starts(start, server, command):
 
 def test_a_process_whose_store_another_one_replaced_in_a_flushed_redis_ends(start, server):
     """Both would serve the same queue, each with its own steps: nobody has decided that, unlike `store register`."""
-    slow = start("worker", "a", HEARTBEAT_INTERVAL="3").started()
+    slow = start("worker", "a").started()
+    slow.freeze()  # else it may register its store again before the other one starts
     server.flushall()
     start("worker", "b").started()
+    slow.thaw()
     wait_until(lambda: slow.process.poll() is not None, what="the end of the worker whose store was replaced")
     assert slow.process.wait() == 1
     assert "with two stores finished steps would be repeated" in slow.logged()

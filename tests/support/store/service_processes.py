@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,9 +84,16 @@ class Service:
         assert "Traceback" not in self.logged()
         return line
 
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
+            self.thaw()
         self.process.wait()
         self._log.close()
 
