@@ -16,7 +16,7 @@ from holdfast.config.problems import invalid_value
 from holdfast.config.processes import QueueName
 from holdfast.config.queues import ONLY_AGENT, QueueSettings
 from holdfast.config.scaling import lowering
-from holdfast.config.section import Section
+from holdfast.config.section import Section, fields_of
 from holdfast.config.shown import shown
 from holdfast.config.tree import Settings
 from holdfast.config.values import Given, Invalid, read, show_given
@@ -168,7 +168,7 @@ def _build(
     section: type[AnySection], prefix: str, values: Mapping[str, object], **fixed: object
 ) -> AnySection:
     made: dict[str, Any] = dict(fixed)
-    for part in msgspec.structs.fields(section):
+    for part in fields_of(section):
         path = prefix + part.encode_name
         if part.name in fixed:
             continue

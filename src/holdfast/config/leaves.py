@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from holdfast.config.durations import HOW_TO_WRITE, UNIT_SECONDS, human_duration
 from holdfast.config.queues import QueueSettings
-from holdfast.config.section import Section, meta_of
+from holdfast.config.section import Section, fields_of, meta_of
 from holdfast.config.shown import shown
 from holdfast.config.tree import Settings
 
@@ -81,7 +81,7 @@ def unit_of(name: str) -> str | None:
 
 def _walk(section: type[Section], prefix: str) -> list[Leaf]:
     found: list[Leaf] = []
-    for field in msgspec.structs.fields(section):
+    for field in fields_of(section):
         path, meta = prefix + field.encode_name, meta_of(field.type)
         if meta is not None:
             found.append(_leaf(path, field.type, field.default, meta))

@@ -52,7 +52,7 @@ async def nothing_is_left(cluster, agent_id: str) -> None:
 async def test_an_agent_that_is_never_ready_is_given_up(redis_settings):
     """Fails if a caller waits for the answer only as long as the agent may take: it would not be told why."""
     # What agents import is there from the start: on a busy machine that alone takes seconds.
-    environ = {"HOLDFAST_HOSTS_PRELOAD": "tests.support.hosts.faulty_agents"}
+    environ = {"HOLDFAST_HOSTS_PRELOAD": "tests.support.hosts.plain_agents"}
     async with hosts_of(
         redis_settings, "a", environ=environ, ready_seconds=5.0, grpc_timeout_seconds=1.0
     ) as cluster:
@@ -158,7 +158,7 @@ async def test_too_much_is_refused_before_anybody_is_asked(redis_settings):
             stub = AgentHostServiceStub(channel)
             for megabytes, code in ((9, "INVALID_ARGUMENT"), (33, "RESOURCE_EXHAUSTED")):
                 request = wire.CreateAgentRequest(
-                    agent_spec=b'{"id": "big", "class_name": "tests.support.hosts.host_processes.Idle", "fat": "%b"}'
+                    agent_spec=b'{"id": "big", "class_name": "tests.support.hosts.plain_agents.Idle", "fat": "%b"}'
                     % (b"x" * megabytes * 2**20)
                 )
                 with pytest.raises(aio.AioRpcError) as caught:
@@ -196,7 +196,7 @@ async def test_a_host_that_is_not_there_any_more_is_passed_over_quickly(redis_se
         if how == "is silent":
             listener.listen()
         # What agents import is there from the start: the time below is for the connection.
-        environ = {"HOLDFAST_HOSTS_PRELOAD": "tests.support.hosts.host_processes"}
+        environ = {"HOLDFAST_HOSTS_PRELOAD": "tests.support.hosts.plain_agents"}
         async with hosts_of(redis_settings, "b", environ=environ, grpc_timeout_seconds=60.0) as cluster:
             await announce(cluster, "a", f"127.0.0.1:{listener.getsockname()[1]}")
             for n in range(2):

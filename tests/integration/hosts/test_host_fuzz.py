@@ -57,8 +57,8 @@ specs = st.one_of(
             | st.sampled_from(
                 [
                     "os.system",
-                    "tests.support.hosts.host_processes",
-                    "tests.support.hosts.host_processes.Idle.x",
+                    "tests.support.hosts.plain_agents",
+                    "tests.support.hosts.plain_agents.Idle.x",
                     "a..b",
                     "",
                 ]

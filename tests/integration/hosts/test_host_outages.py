@@ -214,7 +214,7 @@ async def test_a_host_without_redis_is_not_the_one_to_ask(restartable_valkey, ow
         restartable_valkey.kill()
         stub, spec = (
             AgentHostServiceStub(channel),
-            b'{"id": "x", "class_name": "tests.support.hosts.host_processes.Idle"}',
+            b'{"id": "x", "class_name": "tests.support.hosts.plain_agents.Idle"}',
         )
         with pytest.raises(aio.AioRpcError) as caught:
             await stub.CreateAgent(wire.CreateAgentRequest(agent_spec=spec, fence=0))

@@ -60,7 +60,7 @@ async def test_the_calls_of_the_document(redis_settings):
         stub = AgentHostServiceStub(channel)
         created = await stub.CreateAgent(
             wire.CreateAgentRequest(
-                agent_spec=b'{"id": "a1", "name": "One", "class_name": "tests.support.hosts.host_processes.Idle"}',
+                agent_spec=b'{"id": "a1", "name": "One", "class_name": "tests.support.hosts.plain_agents.Idle"}',
                 guild_spec=b'{"id": "g"}',
                 messaging_config=b"{}",
                 guild_id="g",
@@ -79,7 +79,7 @@ async def test_the_calls_of_the_document(redis_settings):
         )
         assert (info.is_alive, info.status, info.fence) == (True, "running", 1)
         assert info.memory_bytes > 1_000_000
-        assert b'"tests.support.hosts.host_processes.Idle"' in info.agent_spec
+        assert b'"tests.support.hosts.plain_agents.Idle"' in info.agent_spec
         listed = await stub.ListAgents(wire.ListAgentsRequest(guild_id="g"))
         assert [each.agent_id for each in listed.agents] == ["a1"]
         assert not (await stub.ListAgents(wire.ListAgentsRequest(guild_id="other"))).agents
@@ -93,7 +93,7 @@ async def test_the_calls_of_the_document(redis_settings):
 
 
 SHARED_MACHINE_SECONDS = 20.0
-IDLE = {"id": "a1", "class_name": "tests.support.hosts.host_processes.Idle"}
+IDLE = {"id": "a1", "class_name": "tests.support.hosts.plain_agents.Idle"}
 
 
 @pytest.mark.parametrize(
@@ -144,19 +144,19 @@ async def test_an_agent_is_of_its_guild_however_its_creator_says_so(bad_calls, r
             "outside of the prefixes that this host allows (tests.support.hosts)",
         ),
         (
-            {"agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.host_processes.Nobody"}'},
+            {"agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.plain_agents.Nobody"}'},
             "INVALID_ARGUMENT",
             "no 'Nobody'",
         ),
         (
-            {"agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.host_processes.no.C"}'},
+            {"agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.plain_agents.no.C"}'},
             "INVALID_ARGUMENT",
             "no module",
         ),
         ({"agent_spec": b'{"id": "x"}'}, "INVALID_ARGUMENT", "agent_spec needs a 'class_name'"),
         (
             {
-                "agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.host_processes.Idle", "fails": true}'
+                "agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.plain_agents.Idle", "fails": true}'
             },
             "INTERNAL",
             "this agent does not like its spec",
@@ -166,7 +166,7 @@ async def test_an_agent_is_of_its_guild_however_its_creator_says_so(bad_calls, r
 )
 async def test_what_can_not_be_started_says_why(bad_calls, fields, code, words):
     request = wire.CreateAgentRequest(
-        **{"agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.host_processes.Idle"}', **fields}
+        **{"agent_spec": b'{"id": "x", "class_name": "tests.support.hosts.plain_agents.Idle"}', **fields}
     )
     with pytest.raises(aio.AioRpcError) as caught:
         await AgentHostServiceStub(bad_calls).CreateAgent(request)

@@ -30,7 +30,7 @@ messaging_config = {"backend_type": "redis", "connection_params": {}}
 
 
 def create_test_agent_spec(agent_id: str) -> dict:
-    return {"id": agent_id, "name": agent_id, "class_name": "tests.support.hosts.host_processes.Idle"}
+    return {"id": agent_id, "name": agent_id, "class_name": "tests.support.hosts.plain_agents.Idle"}
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_stop_agent_via_grpc(stub, redis_client):
 async def test_100_agents(redis, redis_settings, redis_client):
     """Test creating 100 agents across multiple hosts."""
     async with cluster_of(redis_settings, ttl_seconds=30.0) as cluster:
-        await cluster.start("a", "b", "c", HOLDFAST_HOSTS_PRELOAD="tests.support.hosts.host_processes")
+        await cluster.start("a", "b", "c", HOLDFAST_HOSTS_PRELOAD="tests.support.hosts.plain_agents")
         engine = cluster.engine
 
         agent_ids = []

@@ -1,13 +1,8 @@
-"""Agents that do what no agent should, a resident that writes down what it receives, and hosts that run them."""
+"""Hosts that run agents which misbehave and a resident that writes down what it receives."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
-import threading
-import time
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,82 +10,21 @@ from typing import Any
 
 import msgspec
 import psutil
-import redis
 
-from holdfast import App, Context
 from holdfast.config import RedisSettings
 from holdfast.hosts.agent import Agent, Needs
 from holdfast.hosts.requests import Payload
 from tests.support.hosts.host_processes import Cluster, HostChild
 
-APP = f"{__file__}:app"
+APP = f"{Path(__file__).with_name('scribe.py')}:app"
 MARK = "FAULTS_MARK"
 
 
-def wait_for(file: str) -> None:
-    """Wait for the test, which makes this file when it has seen enough."""
-    while not Path(file).exists():
-        time.sleep(0.01)
-
-
-class Troubled:
-    """``does`` says what it does."""
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self.does, self.spec = spec.get("does", ""), spec
-        match self.does:
-            case "hang":
-                threading.Event().wait()
-            case "wait":
-                wait_for(spec["file"])
-            case "eat":
-                self.eaten = [bytes(2**20) for _ in range(1000)]
-            case "fork":
-                pids = [
-                    subprocess.Popen(["sleep", "1000"], start_new_session=own).pid for own in (True, False)
-                ]
-                Path(spec["file"]).write_text(" ".join(map(str, pids)))
-
-    def start(self) -> None:
-        match self.does:
-            case "leave":
-                threading.Thread(target=self._leave, daemon=True).start()
-            case "deaf":
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-    def _leave(self) -> None:
-        wait_for(self.spec["file"])
-        os._exit(0)
-
-    def stop(self) -> None:
-        if self.does == "deaf":
-            threading.Event().wait()
-
-
-class Listener:
-    """Appends a line for each number that comes over a channel of Redis, as the scribe below does."""
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self._redis = redis.Redis.from_url(spec["redis"])
-        self._channel = spec["channel"]
-        self._file = os.open(spec["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-
-    def start(self) -> None:
-        self._messages = self._redis.pubsub()
-        self._messages.subscribe(self._channel)
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        for message in self._messages.listen():
-            if message["type"] == "message":
-                os.write(self._file, b"done %d %d\n" % (int(message["data"]), os.getpid()))
-
-
 def listener(agent_id: str, redis_url: str, file: Path) -> Agent:
-    """An agent of the class above, whose channel has its id."""
+    """A ``Listener`` whose channel has its id."""
     document = {
         "id": agent_id,
-        "class_name": "tests.support.hosts.faulty_agents.Listener",
+        "class_name": "tests.support.hosts.plain_agents.Listener",
         "redis": redis_url,
         "channel": agent_id,
         "file": str(file),
@@ -100,37 +34,15 @@ def listener(agent_id: str, redis_url: str, file: Path) -> Agent:
 
 
 def troubled(agent_id: str, does: str = "", *, needs: Needs | None = None, **spec: Any) -> Agent:
-    """An agent of the class above."""
+    """A ``Troubled`` agent."""
     document = {
         "id": agent_id,
-        "class_name": "tests.support.hosts.faulty_agents.Troubled",
+        "class_name": "tests.support.hosts.plain_agents.Troubled",
         "does": does,
         **spec,
     }
     payload = msgspec.json.encode(Payload(agent_spec=msgspec.Raw(msgspec.json.encode(document))))
     return Agent(agent_id=agent_id, entry="plain", payload=payload, needs=needs or Needs())
-
-
-app = App("faults")
-
-
-@app.resident
-class Scribe:
-    """Appends a line for each message: when it begins with it and when it is done, the number, its process."""
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-
-    def _write(self, what: str, number: int) -> None:
-        os.write(self._file, f"{what} {number} {os.getpid()}\n".encode())
-
-    async def receive(self, ctx: Context, message: dict) -> int:
-        import asyncio
-
-        self._write("begin", message["n"])
-        await asyncio.sleep(message.get("seconds", 0))
-        self._write("done", message["n"])
-        return message["n"]
 
 
 def written(path: Path, what: str = "done") -> list[int]:

@@ -1,4 +1,4 @@
-"""Hosts as real processes, an engine that uses them, and agents that do nothing for long."""
+"""Hosts as real processes, and an engine that uses them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,26 +27,12 @@ if TYPE_CHECKING:
     from holdfast.hosts.engine import Engine
 
 
-class Idle:
-    """An agent that waits to be stopped."""
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        if spec.get("fails"):
-            raise ValueError("this agent does not like its spec")
-        time.sleep(spec.get("sleeps", 0))
-        until_used = time.process_time() + spec.get("burns", 0)
-        while time.process_time() < until_used:
-            pass
-        if spec.get("exits"):
-            os._exit(int(spec["exits"]))
-
-
 def agent(agent_id: str = "x", needs: Needs | None = None, **spec: Any) -> Agent:
-    """An agent of the class above; ``spec`` goes to its constructor."""
+    """An ``Idle`` agent; ``spec`` goes to its constructor."""
     document = {
         "id": agent_id,
         "name": agent_id.title(),
-        "class_name": "tests.support.hosts.host_processes.Idle",
+        "class_name": "tests.support.hosts.plain_agents.Idle",
         **spec,
     }
     payload = Payload(agent_spec=msgspec.Raw(msgspec.json.encode(document)))

@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.leaves import leaves
 from tests.support.paths import ROOT
 
 FOLDER = "TEMPLATES_OF_TEST_PROGRAMS"
@@ -377,6 +378,7 @@ def _main(folder: str, name: str) -> None:
             # Rustic AI's environment has hosts, but not all that the other processes need.
             if (exc.name or "").partition(".")[0] in {"holdfast", "tests"}:
                 raise
+    leaves()  # the table of settings, which each program would make by itself
     if name == "tests":
         _import_tests(json.loads((Path(folder) / _ARGUMENTS).read_text()))
         threads = sorted(
