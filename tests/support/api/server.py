@@ -37,7 +37,10 @@ class RunningApi:
 
     def client(self, key: str = "", **options: Any) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {key}-secret"} if key else {}
-        client = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=20, trust_env=False, **options)
+        # Without TLS nothing is verified, and reading the system's certificates takes 40 ms of CPU a client.
+        client = httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=20, trust_env=False, verify=False, **options
+        )
         self._clients.append(client)
         return client
 
