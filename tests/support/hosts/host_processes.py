@@ -41,6 +41,11 @@ def agent(agent_id: str = "x", needs: Needs | None = None, **spec: Any) -> Agent
     )
 
 
+def same_copy(one: Placed, other: Placed) -> bool:
+    """Whether both describe one copy of an agent, however often its host has renewed the lease in between."""
+    return msgspec.structs.replace(one, lease_ends_at=other.lease_ends_at) == other
+
+
 class HostChild(WorkerChild):
     """A host in a process of its own."""
 
