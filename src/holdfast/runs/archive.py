@@ -70,6 +70,10 @@ class Archive:
             archived += len(rows)
         return Filed(archived, whole=False)
 
+    async def needed(self) -> bool:
+        """Whether runs have ended since the last pass."""
+        return bool(await command(self._queue.redis, "LLEN", self._queue.keys.unarchived))
+
     async def _notes(self, start: int) -> list[bytes]:
         """Read a page of the list; a note is ``finished_at id id …`` of runs that ended together."""
         waiting = self._queue.keys.unarchived

@@ -195,7 +195,9 @@ class Janitor:
         return (
             self._clean(ward, keeper, clean, janitor.consumer_interval_seconds),
             self._again(ward, keeper, "stream cleanup", sweep, janitor.stream_interval_minutes * 60),
-            self._again(ward, keeper, "archive", file, janitor.archive_interval_seconds),
+            self._again(
+                ward, keeper, "archive", file, janitor.archive_interval_seconds, needed=ward.archive.needed
+            ),
         )
 
     def _ward(self, partition: Partition) -> Ward:
@@ -227,16 +229,34 @@ class Janitor:
             settled = await self._pass(ward, keeper, "consumer cleanup", duty)
             await rest(every if settled else min(every, _RETRY_SECONDS))
 
-    async def _again(self, ward: Ward, keeper: Keeper, what: str, duty: Duty, every: float) -> None:
+    async def _again(
+        self,
+        ward: Ward,
+        keeper: Keeper,
+        what: str,
+        duty: Duty,
+        every: float,
+        *,
+        needed: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         while True:
-            settled = await self._pass(ward, keeper, what, duty)
+            settled = await self._pass(ward, keeper, what, duty, needed)
             await asyncio.sleep(every if settled else min(every, _RETRY_SECONDS))
 
-    async def _pass(self, ward: Ward, keeper: Keeper, what: str, duty: Duty) -> bool:
-        """One pass of one duty; False if there is a reason to come back soon."""
+    async def _pass(
+        self,
+        ward: Ward,
+        keeper: Keeper,
+        what: str,
+        duty: Duty,
+        needed: Callable[[], Awaitable[bool]] | None = None,
+    ) -> bool:
+        """One pass of one duty, unless it is not ``needed``; False if there is a reason to come back soon."""
         try:
             if self._settings.janitor.dry_run:
                 done = await duty(dry_run=True)
+            elif needed is not None and not await needed():
+                done = None  # an idle queue costs one command, not the eight of an office
             else:
                 done = await ward.office.perform(keeper, duty)
         except Exception as exc:

@@ -35,6 +35,18 @@ async def test_one_without_a_record_does_not_live_and_leaves_the_index_in_the_en
     assert await redis.execute_command("EXISTS", "members") == 0
 
 
+async def test_a_heartbeat_writes_the_whole_record_with_one_command(redis: Redis, members: Members):
+    async def writes() -> int:
+        stats = await redis.info("commandstats")
+        return stats.get("cmdstat_hset", {"calls": 0})["calls"]
+
+    before, fields = await writes(), {f"field{n}": "x" for n in range(30)}
+    await members.announce(redis, Member("worker", "a", fields))
+    assert await writes() == before + 1
+    (found,) = await members.all(redis)
+    assert found.fields.items() >= fields.items()
+
+
 async def test_a_catalogue_is_sent_once_and_then_kept(redis: Redis, members: Members):
     """Fails if every heartbeat sends it, or if one that Redis has lost stays lost."""
     await members.keep_catalogue(redis, "digest", b"[1]")

@@ -75,6 +75,26 @@ async def test_it_removes_ghosts_and_sweeps_by_itself(redis, redis_settings):
     assert not await redis.exists(queue.keys.cleanup)
 
 
+async def test_nobody_holds_the_office_for_an_archive_that_has_nothing_to_do(redis, redis_settings):
+    """Fails if an idle queue costs a term of the office, eight commands, each few seconds."""
+
+    async def calls(name: str) -> int:
+        stats = await redis.info("commandstats")
+        return stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]
+
+    queue = await open_queue(redis)
+    rarely = {"consumer_interval_seconds": 600.0, "stream_interval_minutes": 10.0}
+    before = await calls("hmget")
+    async with a_janitor(settings_of(redis_settings, archive_interval_seconds=0.02, **rarely)):
+        # A campaign and a resignation read the leader's record: cleanup and sweep do so once, when it starts.
+        await until(lambda: calls("hmget"), lambda now: now >= before + 4)
+        looked, terms = await calls("llen"), await calls("hmget")
+        await until(lambda: calls("llen"), lambda now: now > looked + 5)
+        assert await calls("hmget") == terms
+        await bury(await Hand(queue, "w").join(), "r1")
+        await until(lambda: redis.exists(queue.keys.unarchived), lambda found: not found)
+
+
 async def test_an_office_that_was_granted_while_it_was_told_to_stop_is_free_again(redis, redis_settings):
     """Fails if the answer to the campaign is thrown away: the office stays closed for its whole term."""
     queue = await open_queue(redis)

@@ -18,6 +18,7 @@ local function waiting(run)
 end
 
 local lines, looked, events = redis.call('ZCARD', lines_of(outbox, sink)), 0, 0
+if lines == 0 then return { 0, 0 } end
 for _, run in ipairs(redis.call('ZRANGE', lines_of(outbox, sink), 0, most - 1)) do
   looked, events = looked + 1, events + waiting(run)
 end

@@ -8,6 +8,6 @@ local member, ours = KEYS[1], ARGV[2]
 local theirs = ours ~= '' and redis.call('HGET', member, 'since')
 if theirs and theirs ~= ours then return 0 end -- guard: member-name-taken
 redis.call('DEL', member)
-for i = 3, #ARGV, 2 do redis.call('HSET', member, ARGV[i], ARGV[i + 1]) end
+redis.call('HSET', member, unpack(ARGV, 3))
 redis.call('PEXPIRE', member, ARGV[1])
 return now_ms()

@@ -23,7 +23,9 @@ local function look(lane)
 end
 
 local function count_consumers(lane)
-  for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', lane, group)) do
+  local found = redis.pcall('XINFO', 'CONSUMERS', lane, group)
+  if found.err then return end -- no lane, or no group
+  for _, consumer in ipairs(found) do
     if not names[consumer[2]] then
       names[consumer[2]] = true
       consumers = consumers + 1
@@ -40,7 +42,7 @@ for i = 1, 4 do
     local held = redis.pcall('XPENDING', lane, group)
     if not held.err then pending = pending + held[1] end
   end
-  if counting and group_of(lane, group) then count_consumers(lane) end
+  if counting then count_consumers(lane) end
 end
 return { undelivered, pending, redis.call('ZCARD', delayed),
   redis.call('ZCOUNT', delayed, '-inf', now), redis.call('XLEN', deadletter), oldest, consumers,
