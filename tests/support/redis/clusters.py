@@ -53,6 +53,8 @@ class Guarded:
                 f"SENTINEL MONITOR main 127.0.0.1 {self.primary.port} 2",
                 f"SENTINEL SET main down-after-milliseconds {down_after_ms}",
                 "SENTINEL SET main failover-timeout 5000",
+                # One that got no CPU for two seconds would do nothing for half a minute, and begin that anew each time.
+                "SENTINEL DEBUG tilt-trigger 60000 tilt-period 1000",
             ):
                 assert sentinel.ask(told).startswith("+OK"), told
         for sentinel in self.sentinels:  # before that, nobody could be elected, and nobody to replace it
