@@ -135,6 +135,8 @@ class Cluster:
         self.pods = pods
         self.speed = speed
         self.outages = 0
+        self.longest_gap_seconds = 0.0
+        """Between two looks at the pods and the rules: a machine without a CPU for us is late by so much."""
         self.curve: list[tuple[float, int]] = [(0.0, 0)]
         """The replicas from when on, in the time of the rules."""
         self.started = time.time()
@@ -152,7 +154,10 @@ class Cluster:
     async def run(self) -> None:
         """Scale until cancelled."""
         await self.pods.scale(self._scaler.first)
+        looked = time.monotonic()
         while True:
+            before, looked = looked, time.monotonic()
+            self.longest_gap_seconds = max(self.longest_gap_seconds, looked - before)
             self.pods.tick()
             if self.now >= self._scaler.next_at:
                 wanted = self._scaler.step(self.now, [await self._demand()], self.pods.replicas)
