@@ -23,6 +23,8 @@ from tests.support.processes import forked
 from tests.support.waiting import until
 
 QUICK = 0.3
+UNHURRIED = 1.5
+"""Where a whole request must be in time, and what comes after it is waited for."""
 PATIENT = 60.0
 
 
@@ -125,7 +127,7 @@ async def test_a_body_that_does_not_end_is_timed_out(api, system, length):
 
 
 async def test_a_request_in_pieces_and_the_next_one_have_their_own_time(api):
-    patient, hasty = await api(request_seconds=PATIENT), await api(request_seconds=QUICK)
+    patient, hasty = await api(request_seconds=PATIENT), await api(request_seconds=UNHURRIED)
     body = b'{"agent_id": "echo"}'
     whole = b"POST /execute HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     async with connected(patient) as raw:
@@ -142,13 +144,14 @@ async def test_a_request_in_pieces_and_the_next_one_have_their_own_time(api):
 
 
 async def test_a_long_wait_for_a_result_is_no_slow_request(api, system):
-    running = await api(request_seconds=QUICK)
+    running = await api(request_seconds=UNHURRIED)
     await system.submit("echo", run_id="a")
+    longer = UNHURRIED + 0.3
     async with connected(running) as raw:
-        await raw.send(b"GET /runs/a/result?wait=%.1f HTTP/1.1\r\nHost: localhost\r\n\r\n" % (4 * QUICK))
+        await raw.send(b"GET /runs/a/result?wait=%.1f HTTP/1.1\r\nHost: localhost\r\n\r\n" % longer)
         assert (await raw.answer())[0] == 202
     async with connected(running) as raw:
-        await raw.send(b"GET /runs/a/result?wait=%.1f HTTP/1.1\r\nHost: localhost\r\n\r\n" % (4 * QUICK))
+        await raw.send(b"GET /runs/a/result?wait=%.1f HTTP/1.1\r\nHost: localhost\r\n\r\n" % longer)
         await raw.send(b"GET")  # the next one begins early, and has to wait for its turn
         assert (await raw.answer())[0] == 202
         told(await raw.answer(), 408, "too-slow")
@@ -271,7 +274,7 @@ async def test_nonsense_behind_a_request_is_no_part_of_its_answer(api, logged):
 
 
 async def test_an_upgrade_that_is_not_offered_is_served_without_it(api):
-    async with connected(await api(request_seconds=QUICK)) as raw:
+    async with connected(await api(request_seconds=UNHURRIED)) as raw:
         for _ in range(2):
             await raw.send(
                 b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
