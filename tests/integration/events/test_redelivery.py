@@ -244,9 +244,7 @@ async def test_a_claim_passes_over_a_bounded_number_of_events_that_are_not_kept_
     claimed = await outbox.claim("eventapi", 10)
     assert (claimed.looked, claimed.lines) == (1, []), "the line waits for the next claim"
     assert 0 < await outside.redis.zcard(waiting) < 5000
-    lines = []
-    while not lines:
-        lines = (await outbox.claim("eventapi", 10)).lines
+    lines = (await until(lambda: outbox.claim("eventapi", 10), lambda claimed: claimed.lines)).lines
     assert [event.type for event in lines[0].events] == ["submitted"]
     await outbox.put_back(lines[0], 0)
     await outbox.aclose()

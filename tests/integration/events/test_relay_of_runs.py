@@ -112,10 +112,13 @@ async def test_a_run_revived_after_it_left_goes_on_with_the_next_number(system, 
     await system.ended(run_id)
     await until(lambda: types(receiver, run_id)[-1:] == ["failed"])
     before = len(types(receiver, run_id))
-    await queue.redis.zadd(queue.keys.ended, {run_id: 0})
     await queue.redis.delete(queue.keys.unarchived)
-    while not await expiry_without_retention(queue).run_once():  # it stays until the relay has let go of it
+
+    async def expired() -> bool:
         await queue.redis.zadd(queue.keys.ended, {run_id: 0})
+        return bool(await expiry_without_retention(queue).run_once())
+
+    await until(expired, what="the relay to let go of the run")
     await DeadLetters(queue).replay(run_id)
     await until(lambda: types(receiver, run_id)[before:][-1:] == ["failed"])
     told = list(dict.fromkeys(receiver.ids(run_id)))  # one may come twice
@@ -137,7 +140,7 @@ async def test_the_command_relays_until_it_is_told_to_stop(system, receiver):
     try:
         await until(lambda: types(receiver, run_id) == ["submitted"])
         process.send_signal(signal.SIGTERM)
-        _, logged = await asyncio.to_thread(process.communicate, timeout=15)
+        _, logged = await asyncio.to_thread(process.communicate, timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, logged.decode()
         assert b"relay ready" in logged
     finally:

@@ -76,10 +76,10 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     assert json.loads(asked.stdout)["seen"] == 3, asked.stderr
     shown = holdfast(environ, "residents", "show", "clerk-1").stdout
     assert re.search(r"^host +here \(127.0.0.1:\d+\)$", shown, re.MULTILINE), shown
-    for _ in range(20):  # told at once, but not before the caller is
-        (host,) = json.loads(holdfast(environ, "hosts", "list", "--json").stdout)["hosts"]
-        if host["agents"]:
-            break
+    (host,) = wait_until(  # told at once, but not before the caller is
+        lambda: json.loads(holdfast(environ, "hosts", "list", "--json").stdout)["hosts"],
+        lambda hosts: hosts[0]["agents"],
+    )
     assert (host["name"], host["agents"], host["state"]) == ("here", 1, "ready")
     assert re.search(r"^here +ready +\d/100 ", holdfast(environ, "hosts", "list").stdout, re.MULTILINE)
     moved = holdfast(environ, "residents", "move", "clerk-1", "--to", "here")

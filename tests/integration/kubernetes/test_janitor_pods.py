@@ -22,7 +22,7 @@ from holdfast.telemetry.metrics import Metrics
 from tests.support.kubernetes.api_server import NAMESPACE, KubeApi
 from tests.support.runs.manual_worker import Hand, open_queue, submit
 from tests.support.runs.system import System, WorkerChild
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, stays, until
 
 JANITOR = (
     "import sys; from holdfast.config import load; from holdfast.services.janitor import run_janitor; "
@@ -71,7 +71,7 @@ async def a_janitor(settings: Settings, metrics: Metrics | None = None, name: st
         task = asyncio.create_task(janitor.run())
         yield janitor
         janitor.request_stop()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 def watched(metrics: Metrics) -> float:
@@ -263,9 +263,7 @@ async def test_one_janitor_at_a_time_watches_and_another_takes_over(redis, redis
     async with a_janitor(settings, second, "second") as later:
         await until(lambda: watched(second) == 1)
         async with a_janitor(settings, first, "first"):
-            for _ in range(20):
-                assert watched(first) == 0
-                await asyncio.sleep(0.01)
+            await stays(lambda: watched(first) == 0, seconds=0.3)
             assert await redis.hget("pods-leader", "owner") == b"second"
             later.request_stop()
             await until(lambda: watched(first) == 1)
@@ -301,7 +299,7 @@ async def test_nothing_is_written_if_nobody_asked_for_it(redis, redis_settings, 
     metrics = Metrics()
     async with a_janitor(settings_of(redis_settings, **{off: off == "dry_run"}), metrics):
         await until(lambda: watched(metrics) == 1)
-        await asyncio.sleep(0.3)
+        await stays(lambda: "patch" not in kube.verbs(), seconds=0.3)
     assert "patch" not in kube.verbs()
 
 

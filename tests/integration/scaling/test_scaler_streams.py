@@ -221,15 +221,12 @@ async def test_streams_that_leave_are_forgotten(redis: Redis, redis_settings: Re
         hasty = Caller(service.port)
         assert await heard(hasty.stream()) is False
         await hasty.channel.close()
-        async with asyncio.timeout(30):
-            while len(service._watch._listeners) != 1:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(service._watch._listeners) == 1)
         await submit(redis)
         assert await heard(stays) is True
         stays.cancel()
-        async with asyncio.timeout(30):
-            while service._watch._listeners or await blocked(redis) or service._watch._reader:
-                await asyncio.sleep(0.005)
+        await until(lambda: not service._watch._listeners and not service._watch._reader)
+        await until(lambda: blocked(redis), lambda rows: not rows)
         await caller.channel.close()
 
 
@@ -428,6 +425,4 @@ async def test_two_scalers_say_the_same_and_one_may_be_killed(redis: Redis, redi
         assert (await second.value()).metricValue == 2
         for caller in (first, second):
             await caller.channel.close()
-        async with asyncio.timeout(30):
-            while len([key async for key in redis.scan_iter("member:scaler:*")]) != 1:
-                await asyncio.sleep(0.05)
+        await until(lambda: redis.keys("member:scaler:*"), lambda keys: len(keys) == 1)
