@@ -20,6 +20,7 @@ import pytest
 import structlog
 
 from holdfast.config import LogSettings, RedisSettings
+from holdfast.redis import embedded
 from holdfast.redis.client import Redis, connect
 from holdfast.redis.embedded import EmbeddedServer
 from holdfast.telemetry.logs import LateLogger, configure
@@ -67,6 +68,9 @@ def pytest_xdist_setupnodes() -> None:
 
 # What a test forks beside gRPC's threads would hang in gRPC's own handlers of that.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# Each pytest process starts a server, all at the same moment.
+embedded.START_SECONDS = 120.0
 
 collect_ignore = ["rustic"]
 """It has an environment of its own: see integration/hosts/test_rustic.py."""

@@ -16,7 +16,7 @@ import pytest
 import redis as redis_py
 
 from tests.support.processes import forked
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 APP = f"{Path(__file__).with_name('agents.py')}:app"
 
@@ -79,7 +79,7 @@ def test_a_worker_is_small_and_leaves_with_exit_code_0(worker):
     assert modules.isdisjoint({"typer", "click", "rich.console", "pydantic", "fastapi", "holdfast.client"})
     assert psutil.Process(worker.pid).memory_info().rss < 60 * 1024 * 1024
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(20) == 0
+    assert worker.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_worker_serves_the_queues_it_is_given(shell, place):
@@ -91,7 +91,7 @@ def test_a_worker_serves_the_queues_it_is_given(shell, place):
         assert shell("submit", "echo", "5", "--queue", "two", "--follow").code == 0
         process.send_signal(signal.SIGINT)
         process.stderr.read()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_janitor_runs_until_it_is_told_to_stop(shell):
@@ -106,7 +106,7 @@ def test_a_janitor_runs_until_it_is_told_to_stop(shell):
         assert member["kind"] == "janitor"
         process.terminate()
         process.stderr.read()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_commands_find_the_embedded_server_of_the_directory(shell, valkey_server):
@@ -122,7 +122,7 @@ def test_ctrl_c_is_quiet(shell, redis_url):
         assert process.stdout is not None
         assert "submitted" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (out, err, process.returncode) == ("", "", 130)
 
 
@@ -139,7 +139,7 @@ def test_a_reader_that_goes_away_is_no_error(redis_url):
             process.stdout.readline()
             process.stdout.close()
             assert process.stderr.read() == ""
-            assert process.wait(20) == 1
+            assert process.wait(PATIENCE_SECONDS) == 1
 
 
 @pytest.mark.parametrize("command", ["submit echo 1", "runs list", "config show"])
@@ -171,7 +171,7 @@ def on_terminal(*arguments: str, columns: int = 100, **environ: str) -> str:
         while piece := os.read(ours, 65536):
             shown += piece
     os.close(ours)
-    process.wait(20)
+    process.wait(PATIENCE_SECONDS)
     return shown.decode().replace("\r\n", "\n")
 
 

@@ -23,7 +23,7 @@ from holdfast.schedules.trigger import Cron, Every, Once, Trigger
 from holdfast.store.open import migrate_store
 from tests.support.processes import forked
 from tests.support.schedules.manual_scheduler import Board
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 APP = """
 from holdfast import App
@@ -343,7 +343,7 @@ def test_a_scheduler_runs_until_it_is_told_to_stop(cli, place):
         members = wait_until(lambda: cli("members", "--json").json["members"])
         assert [member["kind"] for member in members] == ["scheduler"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
         process.communicate()

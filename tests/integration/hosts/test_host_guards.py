@@ -184,7 +184,7 @@ async def test_nobody_has_an_agent_before_it_has_ended_here(host, registry):
                 os.kill(pid, signal.SIGKILL)  # long enough: as if its time were over
             return stopping.done()
 
-        await until(has_stopped, seconds=PATIENCE_SECONDS * 2)
+        await until(has_stopped, seconds=PATIENCE_SECONDS * 1.5)
         await stopping
         assert len(renewed) >= 4, "its lease is renewed until then"
     assert (await registry.get("x")).status in {Status.PLACING, Status.STARTING}
@@ -212,7 +212,7 @@ async def test_a_slow_end_holds_up_no_renewal(host, registry, redis):
                 os.kill(deaf, signal.SIGKILL)  # long enough: as if its time were over
             return "deaf" not in host.copies
 
-        await until(has_ended, seconds=PATIENCE_SECONDS * 2)
+        await until(has_ended, seconds=PATIENCE_SECONDS * 1.5)
         assert len(seen) >= 4
         assert await registry.location("x")
 

@@ -17,7 +17,7 @@ from holdfast.redis.client import connect
 from holdfast.services.dev.address import Address
 from holdfast.services.dev.recipes import Recipes
 from tests.support.cli.dev_command import APP, Command, Dev, StartDev, gone, greeting, version
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_SECONDS, until, wait_until
 
 
 async def test_with_json_every_line_is_an_object_that_says_whose_it_is(start_dev: StartDev):
@@ -171,7 +171,7 @@ async def test_a_given_redis_is_used_instead_of_the_embedded_one(
 ):
     dev = start_dev(REDIS_URL=redis_url).ready()
     async with Client(redis_url, settings=Settings()) as client:
-        assert await (await client.submit("greet", "Ada")).result(timeout=20) == "Hello Ada"
+        assert await (await client.submit("greet", "Ada")).result(timeout=PATIENCE_SECONDS) == "Hello Ada"
     assert not (short_dir / ".holdfast/redis").exists()
     dev.process.send_signal(signal.SIGTERM)
     assert dev.exited() == 0
@@ -188,7 +188,7 @@ async def test_a_server_that_dies_is_started_again_with_its_data(start_dev: Star
     dev = start_dev().ready()
     async with Client(settings=dev.settings()) as client:
         run = await client.submit("greet", "Ada")
-        assert await run.result(timeout=20) == "Hello Ada"
+        assert await run.result(timeout=PATIENCE_SECONDS) == "Hello Ada"
     redis = connect(dev.settings().redis)
     server = psutil.Process((await redis.info("server"))["process_id"])
     # The kernel has what was written, and a kill loses none of it. But while a slow disk syncs, writing waits.
@@ -198,7 +198,7 @@ async def test_a_server_that_dies_is_started_again_with_its_data(start_dev: Star
     dev.says("the embedded server died; starting it again")
     dev.says("the embedded server is back")
     async with Client(settings=dev.settings()) as client:
-        assert await client.handle(run.run_id).result(timeout=20) == "Hello Ada"
+        assert await client.handle(run.run_id).result(timeout=PATIENCE_SECONDS) == "Hello Ada"
     assert await greeting(dev) == "Hello Ada"
 
 

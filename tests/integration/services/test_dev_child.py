@@ -16,7 +16,7 @@ import pytest
 from holdfast.services.dev import child as child_module
 from holdfast.services.dev.child import Child, Recipe, pause_seconds
 from holdfast.services.dev.console import Console
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 
 @contextlib.asynccontextmanager
@@ -31,7 +31,7 @@ async def living(
         yield child, printed
     finally:
         await child.stop(0.1, asyncio.Event())
-        await asyncio.wait_for(task, 15)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_lines_are_passed_on_under_the_childs_name():

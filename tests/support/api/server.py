@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from holdfast.services.api import ApiProcess
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 
 def key_line(name: str, tenant: str = "*", roles: str = "read+submit+operate") -> str:
@@ -49,4 +49,4 @@ class RunningApi:
             await client.aclose()
         self.process.request_stop()
         self.process.request_stop()
-        await asyncio.wait_for(self.task, 20)
+        await asyncio.wait_for(self.task, PATIENCE_SECONDS)

@@ -15,7 +15,7 @@ import psutil
 from holdfast.client import Client
 from holdfast.config import RedisSettings, Settings, setting_rows
 from tests.support.processes import forked
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 APP = """
 import asyncio
@@ -159,4 +159,4 @@ StartDev = Callable[..., Dev]
 
 async def greeting(dev: Dev) -> str:
     async with Client(settings=dev.settings()) as client:
-        return await (await client.submit("greet", "Ada")).result(timeout=20)
+        return await (await client.submit("greet", "Ada")).result(timeout=PATIENCE_SECONDS)

@@ -50,7 +50,7 @@ class Running:
 
     async def stop(self) -> None:
         self.relay.request_stop()
-        await asyncio.wait_for(self.task, 15)
+        await asyncio.wait_for(self.task, PATIENCE_SECONDS)
 
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"holdfast_{name}", labels) or 0.0

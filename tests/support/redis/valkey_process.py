@@ -125,7 +125,7 @@ class ValkeyProcess:
         """Kill it as ``kill -9`` does: no goodbye, no flush."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(PATIENCE_SECONDS)
             self._process = None
 
     def freeze(self) -> None:
