@@ -48,7 +48,8 @@ class Correspondence:
         self.count = 0
 
     def lines(self) -> list[tuple[str, int, int]]:
-        text = self.path.read_text() if self.path.exists() else ""
+        # Without a line that is being written: one that crosses a page of memory appears in two parts.
+        text = self.path.read_text().rpartition("\n")[0] if self.path.exists() else ""
         rows = [line.split() for line in text.splitlines()]
         return [(word, int(number), int(pid)) for word, number, pid in rows]
 

@@ -52,7 +52,9 @@ def written(path: Path, what: str = "done") -> list[int]:
 
 def written_by(path: Path, what: str = "done") -> list[tuple[int, int]]:
     """The same, each with the process that wrote it down."""
-    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    # Without a line that is being written: one that crosses a page of memory appears in two parts.
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    lines = [line.split() for line in whole.splitlines()]
     return [(int(number), int(pid)) for word, number, pid in lines if word == what]
 
 
