@@ -165,10 +165,10 @@ async def test_runs_of_one_thread_continue_one_conversation(system, app, framewo
 
 async def test_a_failure_is_tried_again_from_where_it_happened(system, app, framework, done, does, gate):
     """The attempt ends by its worker's deadline: the next one does not start from nothing."""
-    hasty = await system.worker(app, timeout_seconds=5.0)
-    # The first agent of a framework may take seconds to begin.
-    await system.ended(await system.submit(framework, {"prompt": "first"}))
+    hasty = await system.worker(app, timeout_seconds=600.0)
     run_id = await system.submit(framework, {"prompt": "first slow"})
+    await does("slow", run_id)
+    hasty.reach_deadline()
     run = await system.ended(run_id)
     assert run.status is Status.TIMED_OUT
     await hasty.stop()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from holdfast.processes import kernel
@@ -20,12 +18,6 @@ def killed(worker, reason: str) -> float:
             if sample.name == "holdfast_processes_killed_total" and sample.labels["reason"] == reason:
                 found += sample.value
     return found
-
-
-def reach_deadline(worker) -> None:
-    """Have the time of the run that is performed be over now, however long its process took to begin."""
-    [invocation] = worker.process._desks[0].worker.running.values()
-    invocation._deadlines.set(invocation._expire, asyncio.get_running_loop().time())
 
 
 @pytest.mark.parametrize("agent", UNWILLING)
@@ -48,7 +40,7 @@ async def test_past_its_deadline_it_is_gone_when_its_run_is_timed_out(system, is
     run_id = await system.submit(agent, timeout_seconds=600)
     pid = await system.told(run_id)
     end_at_last(pid)
-    reach_deadline(worker)
+    worker.reach_deadline()
     run = await system.ended(run_id)
     assert kernel.start_time(pid) is None
     assert (run.status, run.error.kind) == (Status.TIMED_OUT, "timed_out")
