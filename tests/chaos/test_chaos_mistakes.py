@@ -136,12 +136,12 @@ MISTAKES = [
     Mistake(
         "a worker dies of a heartbeat that Redis does not take",
         replaced("heartbeat-outage", "*TROUBLE", ""),
-        f"{AWAY}::test_workers_outlive_a_redis_that_is_away[3.0]",
+        f"{AWAY}::test_workers_outlive_a_redis_that_is_away[4.0]",
     ),
     Mistake(
         "a worker dies of results that Redis does not take",
         replaced("settle-outage-retried", "TROUBLE", "ZeroDivisionError"),
-        f"{AWAY}::test_workers_outlive_a_redis_that_is_away[3.0]",
+        f"{AWAY}::test_workers_outlive_a_redis_that_is_away[4.0]",
     ),
     Mistake(
         "a connection that was reset is written to",

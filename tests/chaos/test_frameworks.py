@@ -109,6 +109,7 @@ def crew(system, ledger, tmp_path, framework):
         print(f"---\n{child.close()}", file=sys.stderr)
 
 
+@pytest.mark.usefixtures("short_leases")
 async def test_what_was_finished_when_a_worker_was_killed_is_not_done_again(system, crew, framework):
     first = await crew.start("first")
     run_id = await system.submit(framework, {"prompt": "first slow"})
@@ -124,6 +125,7 @@ async def test_what_was_finished_when_a_worker_was_killed_is_not_done_again(syst
     assert BEFORE[framework] <= set(done)
 
 
+@pytest.mark.usefixtures("short_leases")
 async def test_a_frozen_worker_that_wakes_up_adds_nothing(system, crew, framework):
     first = await crew.start("first")
     run_id = await system.submit(framework, {"prompt": "first slow"})
@@ -154,6 +156,7 @@ async def test_an_answer_survives_the_death_of_the_worker_that_got_it(system, cr
     assert (done["pay"], done["first"], done["model0"]) == (1, 1, 1)
 
 
+@pytest.mark.usefixtures("short_leases")
 @pytest.mark.parametrize("framework", ["openai_agents"])
 async def test_an_agent_that_is_a_tool_of_another_is_one_step(system, crew):
     """Killed in the middle of it, that step is done again, as a whole; what its caller had done is not."""

@@ -34,7 +34,7 @@ async def three_workers(settings: RedisSettings, ledger: Ledger) -> AsyncIterato
         "HEARTBEAT_INTERVAL": "1",  # so that a beat, too, falls into the shorter outage
     }
     async with (
-        System(settings, ttl=2.0, max_attempts=50) as system,
+        System(settings, ttl=3.0, max_attempts=50) as system,
         fleet_of(system, ledger, **environ) as fleet,
     ):
         for name in NAMES:
@@ -73,7 +73,7 @@ async def same_workers(system: System, fleet: Fleet, before: dict[str, int]) -> 
     assert_all_alive(fleet)
 
 
-async def each_done_once(system: System, ledger: Ledger, run_ids: list[str], seconds: float = 60.0) -> None:
+async def each_done_once(system: System, ledger: Ledger, run_ids: list[str], seconds: float = 120.0) -> None:
     """Every run succeeded, under a fence that exactly one body had, and brought to its end once."""
     async with asyncio.timeout(seconds):
         runs = [await system.ended(run_id, seconds) for run_id in run_ids]
@@ -90,16 +90,19 @@ async def each_done_once(system: System, ledger: Ledger, run_ids: list[str], sec
 async def all_work_again(system: System, fleet: Fleet, ledger: Ledger, since: float) -> list[str]:
     """Submit until every process has begun something since then; return what was submitted."""
     run_ids: list[str] = []
-    async with asyncio.timeout(60):
-        while {line.pid for line in ledger.lines("begin") if line.at > since} != set(pids(fleet).values()):
-            with contextlib.suppress(*DISCONNECTS):
-                run_ids += await submit(system.queue, f"after-{len(run_ids)}", SLOTS, 0.05)
-                await system.ended(run_ids[-1])
+
+    async def began() -> set[int]:
+        run_ids.extend(await submit(system.queue, f"after-{len(run_ids)}", SLOTS, 0.05))
+        await system.ended(run_ids[-1])
+        return {line.pid for line in ledger.lines("begin") if line.at > since}
+
+    everybody = set(pids(fleet).values())
+    await until(began, lambda found: found == everybody, seconds=60, tolerate=DISCONNECTS)
     return run_ids
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("away_seconds", [3.0, pytest.param(20.0, marks=pytest.mark.long)])
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("away_seconds", [4.0, pytest.param(20.0, marks=pytest.mark.long)])
 async def test_workers_outlive_a_redis_that_is_away(restartable_valkey, ledger, away_seconds):
     async with three_workers(RedisSettings(url=restartable_valkey.tcp_url), ledger) as (system, fleet):
         before = pids(fleet)
@@ -121,7 +124,7 @@ async def test_workers_outlive_a_redis_that_is_away(restartable_valkey, ledger, 
         run_ids += await all_work_again(system, fleet, ledger, back)
         await each_done_once(system, ledger, run_ids)
         await same_workers(system, fleet, before)
-        assert refused or away_seconds < 5, "no sender was told that Redis is away"
+        assert refused or away_seconds < 6, "no sender was told that Redis is away"
 
 
 async def test_workers_outlive_connections_that_are_reset_again_and_again(
@@ -132,7 +135,7 @@ async def test_workers_outlive_connections_that_are_reset_again_and_again(
         three_workers(proxied_settings, ledger) as (_, fleet),
     ):
         before = pids(fleet)
-        run_ids = await submit(direct.queue, "long", LONG // 2, 2.5)
+        run_ids = await submit(direct.queue, "long", LONG // 2, 3.5)
         run_ids += await submit(direct.queue, "queued", 400, 0.02)
         await until(lambda: len(ledger.lines("begin")) >= LONG)
         for _ in range(12):

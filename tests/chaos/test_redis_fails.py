@@ -253,10 +253,10 @@ async def test_a_run_that_comes_back_to_a_worker_still_unwinding_it_does_no_harm
 async def test_a_run_whose_lease_lapsed_with_redis_away_starts_again_at_once(restartable_valkey):
     """Its body ended by the trust window; nobody else took it, so it goes back as soon as Redis answers.
 
-    A quarter of the ttl is left then for Redis to start, before anybody could reclaim it.
+    A quarter of the ttl is left then for Redis to start and for the worker to notice, before anybody could reclaim it.
     """
     seen = Seen()
-    async with System(at(restartable_valkey), slots=1, ttl=12.0) as system:
+    async with System(at(restartable_valkey), slots=1, ttl=16.0) as system:
         await system.worker(seen.app)
         run_id = await system.submit("hold")
         await until(lambda: seen.going)
@@ -272,7 +272,7 @@ async def test_a_run_whose_lease_lapsed_with_redis_away_starts_again_at_once(res
 async def test_a_record_of_another_type_does_not_stop_the_queue(redis, redis_settings):
     """Somebody SETs a run's key: its entry goes by its own name, and neither claim nor recovery dies of it."""
     seen = Seen()
-    async with System(redis_settings, slots=4, ttl=1.0, max_attempts=2) as system:
+    async with System(redis_settings, slots=4, ttl=1.0, max_attempts=50) as system:
         fields = {"message_data": '{"input":0}', "agent_id": "work", "correlation_id": "abc"}
         await redis.set(system.queue.keys.run("abc"), "x")
         entry = (await redis.xadd(system.queue.keys.stream, fields)).decode()

@@ -63,7 +63,8 @@ async def test_a_dead_workers_run_is_reclaimed_once_and_soon(redis, redis_settin
 async def test_a_run_that_kills_its_workers_is_given_up_as_poison(redis, redis_settings, ledger, tmp_path):
     """Counted before execution: counted after it, the run would kill one worker after another for ever."""
     async with (
-        System(redis_settings, slots=1, ttl=1.0) as system,
+        # Not shorter: an attempt whose trust has ended before its first step is counted, and writes nothing down.
+        System(redis_settings, slots=1, ttl=2.0) as system,
         fleet_of(system, ledger, MAX_ATTEMPTS="3") as fleet,
     ):
         run_id = await system.submit("killer")
@@ -80,6 +81,7 @@ async def test_a_run_that_kills_its_workers_is_given_up_as_poison(redis, redis_s
         assert (await system.queue.depth()).dead == 1
 
 
+@pytest.mark.usefixtures("short_leases")
 async def test_a_frozen_worker_that_wakes_up_changes_nothing(system, fleet, ledger):
     """SIGSTOP past the ttl, then SIGCONT: its lease is gone, its body ends, its result is refused."""
     first = await fleet.start("first")
@@ -96,6 +98,7 @@ async def test_a_frozen_worker_that_wakes_up_changes_nothing(system, fleet, ledg
     ledger.check_nothing_ran_twice_under_one_fence()
 
 
+@pytest.mark.usefixtures("short_leases")
 async def test_an_agent_that_blocks_its_worker_keeps_its_lease(system, fleet, ledger):
     await fleet.start("first")
     await fleet.start("second")

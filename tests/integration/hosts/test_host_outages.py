@@ -110,13 +110,13 @@ async def test_agents_end_with_their_leases_in_a_long_outage_and_are_started_aga
 ):
     """Fails if a host rescues before all others had the time to renew, and if the end of a lease is a crash."""
     ids = [f"r{n}" for n in range(4)]
-    # Half of the ttl is a host given to renew, and it renews every second.
-    settings = {"ttl_seconds": 6.0, "heartbeat": 1.0, "max_restarts": 0}
+    # Half of the ttl is a host given to renew, and it renews every second: it may be without CPU for four.
+    settings = {"ttl_seconds": 10.0, "heartbeat": 1.0, "max_restarts": 0}
     async with hosts_of(own_redis, "a", "b", environ=SHORT, **settings) as cluster:
         for each in ids:
             await cluster.engine.run(agent(each))
         before = await running(cluster, ids)
-        async with outage(restartable_valkey, how, 6.0 * 1.3):
+        async with outage(restartable_valkey, how, 10.0 * 1.05):
             await until(lambda: not any(cluster.copies(each) for each in ids))
         await renewed(cluster, ids, 3)
         after = await running(cluster, ids)
@@ -366,10 +366,18 @@ async def test_a_host_that_is_the_only_one_leaves_its_agents_to_the_next(redis_s
 
 
 @pytest.fixture
-async def scribes(redis, redis_settings, tmp_path):
+def short_leases() -> None:
+    """For tests that wait until a lease is over; in the others a busy machine must lose none."""
+
+
+@pytest.fixture
+async def scribes(redis, redis_settings, tmp_path, request):
+    ttl_seconds = 4.0 if "short_leases" in request.fixturenames else 15.0
     environ = {"HOLDFAST_DATABASE_PATH": str(tmp_path / "state.sqlite")}
     async with (
-        hosts_of(redis_settings, "a", "b", environ=environ, ttl_seconds=4.0, health_seconds=0.0) as cluster,
+        hosts_of(
+            redis_settings, "a", "b", environ=environ, ttl_seconds=ttl_seconds, health_seconds=0.0
+        ) as cluster,
         Residents(cluster.settings) as residents,
     ):
         yield cluster, residents
@@ -396,12 +404,15 @@ async def test_messages_outlive_the_leaving_of_a_host_in_their_order(scribes, tm
     assert (await cluster.where("scribe")).host != placed.host
 
 
+@pytest.mark.usefixtures("short_leases")
 async def test_a_resident_whose_host_slept_receives_nothing_twice(scribes, tmp_path):
     """Its process ends with its lease while its host sleeps, and another host starts it."""
     cluster, residents = scribes
     ledger = tmp_path / "ledger"
     placed = await residents.start("Scribe", "scribe", str(ledger))
     await send(residents, range(10))
+    # A message that is being received when the process ends is received again, and may be.
+    await until(lambda: len(written(ledger)) == 10)
     cluster.children[placed.host].freeze()
     moved = await cluster.where("scribe", not_on=placed.host, seconds=60)
     await send(residents, range(10, 40))
@@ -423,11 +434,8 @@ async def test_a_resident_outlives_an_outage_of_redis(restartable_valkey, own_re
         before = await residents.start("Scribe", "scribe", str(ledger))
         await send(residents, range(10), 0.1)
         restartable_valkey.restart()
-        async with asyncio.timeout(60):
-            sent = 10
-            while sent < 20:
-                with contextlib.suppress(*TROUBLE):
-                    await residents.send("scribe", {"n": sent})
-                    sent += 1
+        for n in range(10, 20):
+            sent = functools.partial(residents.send, "scribe", {"n": n})
+            await until(sent, lambda _: True, what=f"message {n} to be sent", seconds=60, tolerate=TROUBLE)
         await until(lambda: set(written(ledger)) == set(range(20)), seconds=90)
         assert (await cluster.where("scribe")).pid == before.pid

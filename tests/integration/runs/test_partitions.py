@@ -377,25 +377,26 @@ async def test_a_queue_without_surplus_partitions_asks_nothing_to_forget_them(re
 async def test_a_killed_workers_runs_go_on_in_every_partition(redis, redis_settings, tmp_path):
     agents = tmp_path / "agents.py"
     agents.write_text(
-        "import asyncio\n"
+        "import asyncio, os\n"
         "from holdfast import App\n"
         "app = App('t')\n"
         "@app.agent\n"
         "async def slow(ctx, n):\n"
         "    await ctx.emit('began', n)\n"
-        "    await asyncio.sleep(0.2 if ctx.attempt > 1 else 600)\n"
+        "    await asyncio.sleep(float(os.environ['SLOW_SECONDS']))\n"
         "    return ctx.attempt\n"
     )
     async with System(redis_settings, partitions=4, slots=8, ttl=2.0) as system:
         partitions = {"HOLDFAST_QUEUE_PARTITIONS": "4", "WORKER_POD_MESSAGES_BATCH_SIZE": "8"}
-        first = WorkerChild(system.settings, f"{agents}:app", "first", **partitions)
+        # Not by the attempt: on a busy machine the first worker may lose a lease, and begins that run again.
+        first = WorkerChild(system.settings, f"{agents}:app", "first", SLOW_SECONDS="600", **partitions)
         second = None
         try:
             ids = await in_every_partition(system, "slow")
             ids += [await system.submit("slow", n) for n in range(4)]
             for run_id in ids:
                 await system.reaches(run_id, Status.RUNNING, 30)
-            second = WorkerChild(system.settings, f"{agents}:app", "second", **partitions)
+            second = WorkerChild(system.settings, f"{agents}:app", "second", SLOW_SECONDS="0.2", **partitions)
             first.kill()
             for run_id in ids:
                 run = await system.ended(run_id, 30)

@@ -224,7 +224,7 @@ async def test_a_run_that_is_claimed_too_late_for_its_slot_goes_back_to_the_queu
 
 async def test_a_server_that_hangs_costs_only_its_own_leases(nodes):
     """The keeper has two connections, as many as there are partitions on the server that hangs."""
-    async with System(settings_of(nodes), partitions=4, slots=4, ttl=6.0) as system:
+    async with System(settings_of(nodes), partitions=4, slots=4, ttl=8.0) as system:
         homes = homes_of(nodes, system)
         bodies = Bodies()
         await system.worker(bodies.app, "w")
