@@ -167,7 +167,7 @@ async def test_q24_without_a_way_to_the_target_it_says_so(board):
 
 
 async def test_q25_without_a_target_so_many_at_once_take_their_turn_and_the_others_follow(board):
-    await board.registry.register([HOURLY])
+    await board.registry.register([await hourly(board.redis, name="hourly")])
     turn = (await board.waiting())["hourly"]
     filled = await fill(board).run("hourly", MIDNIGHT - 5 * 3600, MIDNIGHT, at_once=2)
     assert words(filled) == ["placed"] * 5
@@ -185,7 +185,7 @@ async def test_q25_without_a_target_so_many_at_once_take_their_turn_and_the_othe
 
 
 async def test_q26_a_turn_that_was_backfilled_is_not_run_again(board, redis):
-    await board.registry.register([HOURLY])
+    await board.registry.register([await hourly(board.redis, name="hourly")])
     window = (MIDNIGHT - 2 * 3600, MIDNIGHT)
     filled = await fill(board).run("hourly", *window)
     assert words(await fill(board).run("hourly", *window)) == ["already"] * 2, "in line and waiting"
@@ -214,7 +214,7 @@ async def test_q27_only_planned_changes_nothing(board, redis):
 
 
 async def test_q28_removing_the_schedule_ends_its_backfill_and_removing_a_turn_lets_it_go_on(board, redis):
-    await board.registry.register([HOURLY])
+    await board.registry.register([await hourly(board.redis, name="hourly")])
     filled = await fill(board).run("hourly", MIDNIGHT - 4 * 3600, MIDNIGHT)
     assert await board.registry.remove([filled[0].turn]) == [Changed.REMOVED]
     assert filled[1].turn in await board.waiting()
@@ -224,7 +224,7 @@ async def test_q28_removing_the_schedule_ends_its_backfill_and_removing_a_turn_l
 
 
 async def test_q29_a_dead_schedulers_turn_of_a_backfill_comes_back(board):
-    await board.registry.register([HOURLY])
+    await board.registry.register([await hourly(board.redis, name="hourly")])
     await fill(board).run("hourly", MIDNIGHT - 3600, MIDNIGHT)
     pod = board.pod()
     lost = await pod.one()
