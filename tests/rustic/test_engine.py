@@ -33,6 +33,7 @@ def test_run_agent_e2e(engine, guild_id, guild_spec, messaging):
     gone(pid)
 
 
+@pytest.mark.timeout(400)
 def test_100_agents(engine, guild_id, guild_spec, messaging):
     """The document's 8.3."""
     specs = [answering(f"agent-{i}") for i in range(100)]

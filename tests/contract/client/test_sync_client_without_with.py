@@ -166,7 +166,7 @@ async def test_a_client_that_nobody_has_any_more_closes_itself(face):
     [
         "",
         "events = handle.events(); next(events)",
-        "import threading; threading.Thread(target=quiet, daemon=True).start(); time.sleep(0.3)",
+        "import threading; threading.Thread(target=quiet, daemon=True).start(); until_it_waits()",
         "del client, handle",
         "import os; pid = os.fork(); pid and os.waitpid(pid, 0)",
     ],
@@ -183,6 +183,9 @@ def quiet():
         handle.result()
     except HoldfastError:
         pass
+def until_it_waits():
+    while not client._thread._calls:
+        time.sleep(0.01)
 {cell}
 """
     argv = [sys.executable, "-W", "always", "-c", code, pickle.dumps(face.here).hex()]

@@ -144,7 +144,7 @@ class OwnThread(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), OwnThreadHandler)
         self.ids: list[str] = []
-        self.arrived, self.may_answer = threading.Event(), threading.Event()
+        self.arrived, self.may_answer, self.answered = (threading.Event() for _ in range(3))
 
     def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -166,6 +166,7 @@ class OwnThreadHandler(BaseHTTPRequestHandler):
         self.server.may_answer.wait(30)
         self.send_response(204)
         self.end_headers()
+        self.server.answered.set()
 
     def log_message(self, *_: object) -> None:
         pass
@@ -175,12 +176,13 @@ async def test_an_answer_that_came_while_the_relay_stood_still_counts(redis, red
     """Fails if the relay's own pause is the receiver's timeout: the event would be delivered again."""
     with OwnThread() as receiver:
         async with Outside(redis_settings, f"http://127.0.0.1:{receiver.server_port}/") as outside:
-            running = outside.relay(timeout_seconds=0.5)
+            running = outside.relay(timeout_seconds=1.0)
             await outside.run("a")
             await outside.say("a", "submitted")
             await until(receiver.arrived.is_set)
             receiver.may_answer.set()
             time.sleep(1.5)  # as a process without a CPU does
+            assert receiver.answered.wait(30)
             await outside.emptied()
             assert receiver.ids == ["a/1"]
             failed = {"queue": "agent-queue", "sink": "eventapi", "kind": "timeout"}

@@ -150,13 +150,13 @@ async def test_a_creation_that_fails_is_no_crash_whoever_hears_of_it_first(redis
 async def test_agents_that_are_well_go_on_while_the_news_of_another_wait_for_redis(restartable_valkey, odd):
     """Fails if what agents say of their health waits behind what Redis must be told."""
     redis = RedisSettings(url=restartable_valkey.tcp_url, socket_timeout_seconds=30.0)
-    async with hosts_of(redis, ttl_seconds=30.0, health_seconds=1.5) as cluster:
-        (host,) = await cluster.start("a", app=odd, HOLDFAST_REDIS_SOCKET_TIMEOUT_SECONDS="9")
+    async with hosts_of(redis, ttl_seconds=30.0, health_seconds=2.0) as cluster:
+        (host,) = await cluster.start("a", app=odd, HOLDFAST_REDIS_SOCKET_TIMEOUT_SECONDS="30")
         async with Residents(cluster.settings) as residents:
             before = [await residents.start("Well", f"w{n}") for n in range(3)]
             restartable_valkey.freeze()
             os.kill(before[0].pid, signal.SIGKILL)
-            # This is the outage: twice what a silent agent is given.
+            # This is the outage: half as long again as a silent agent is given.
             await stays(lambda: "is not well" not in host.logged(), seconds=9.0)
             restartable_valkey.thaw()
             after = [await cluster.where(each.agent.agent_id) for each in before]

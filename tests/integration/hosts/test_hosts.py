@@ -356,7 +356,9 @@ async def test_locations_are_renewed_at_the_pace_of_the_heartbeat(redis, redis_s
 
 
 async def test_a_host_that_does_not_answer_is_passed_over(redis_settings):
-    async with cluster_of(redis_settings, "a", "b", grpc_timeout_seconds=5.0, ready_seconds=4.0) as cluster:
+    async with cluster_of(redis_settings, grpc_timeout_seconds=5.0, ready_seconds=4.0) as cluster:
+        # What agents import is there from the start: on a busy machine that alone takes seconds.
+        await cluster.start("a", "b", HOLDFAST_HOSTS_PRELOAD="tests.support.hosts.host_processes")
         cluster.children["a"].freeze()
         for n in range(2):  # one of the two is offered to the frozen host first
             placed = await cluster.engine.run(agent(f"r{n}"))
@@ -409,7 +411,7 @@ async def test_a_stop_goes_on_when_its_caller_is_gone(redis_settings):
         with pytest.raises(aio.AioRpcError) as caught:
             await stub.StopAgent(wire.StopAgentRequest(agent_id="x"), timeout=3.0)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert (await cluster.engine.registry.get("x")).status is Status.STOPPING
+        await until(lambda: cluster.engine.registry.get("x"), lambda found: found.status is Status.STOPPING)
         os.kill(placed.pid, signal.SIGCONT)
         again = await cluster.engine.run(agent())
         assert (again.status, again.pid != placed.pid) == (Status.RUNNING, True)

@@ -176,6 +176,7 @@ def test_stop_agent_via_grpc(stub, redis_client):
 # -- 8.3 Load
 
 
+@pytest.mark.timeout(400)
 async def test_100_agents(redis, redis_settings, redis_client):
     """Test creating 100 agents across multiple hosts."""
     async with cluster_of(redis_settings, ttl_seconds=30.0) as cluster:

@@ -275,7 +275,7 @@ async def test_every_worker_type_has_a_pool_of_its_own(redis, redis_settings, en
         await running.stop()
 
 
-async def test_while_redis_is_away_everybody_stays(restartable_valkey, environ, ledger):
+async def test_while_redis_is_away_everybody_stays(restartable_valkey, environ, ledger, tmp_path):
     """Redis hangs for longer than fewer workers would have been enough: nobody leaves, and it is said once."""
     # Ample for a Redis that is there: one that is late for workers which start is not away.
     redis = RedisSettings(url=restartable_valkey.url, socket_timeout_seconds=4.0, connect_timeout_seconds=4.0)
@@ -283,7 +283,7 @@ async def test_while_redis_is_away_everybody_stays(restartable_valkey, environ, 
         System(redis, slots=1, ttl=30.0) as system,
         scaled(system, ScalingSettings(max_workers=2, down_seconds=0.5)) as running,
     ):
-        runs = [await system.submit("work", 1.0) for _ in range(2)]
+        runs = [await system.submit("gated", str(tmp_path / "gate")) for _ in range(2)]
         await until(lambda: len(ledger.lines("begin")) == 2)
         pids = sorted(running.pids)
         restartable_valkey.freeze()
@@ -294,6 +294,7 @@ async def test_while_redis_is_away_everybody_stays(restartable_valkey, environ, 
         finally:
             restartable_valkey.thaw()
         await running.until(lambda: ("agent-queue", "answers again") in running.heard.told)
+        (tmp_path / "gate").touch()
         assert running.heard.warned[0] == "agent-queue can't be asked: 2 workers are kept until Redis answers"
         assert len([text for text in running.heard.warned if "can't be asked" in text]) == 1
         for run_id in runs:

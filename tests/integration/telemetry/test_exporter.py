@@ -112,7 +112,7 @@ def test_port_0_serves_nothing(metrics):
 
 def test_stopping_frees_the_port_and_the_thread_at_once(metrics, port):
     exporter, took = serve(metrics, port), []
-    for _ in range(3):
+    for _ in range(10):  # one of them is not interrupted, however busy the machine is
         exporter.start()
         exporter.start()
         assert get(port, "/healthz")[0] == 200
