@@ -165,6 +165,14 @@ async def test_a_full_host_gives_back_nothing_because_it_takes_nothing(host, reg
 # -- stopping
 
 
+def end_now(pid: int) -> None:
+    """End a process that has been stopping for long enough, as if its time were over."""
+    with contextlib.suppress(
+        ProcessLookupError
+    ):  # it was ended before, and its host has not reported that yet
+        os.kill(pid, signal.SIGKILL)
+
+
 async def test_nobody_has_an_agent_before_it_has_ended_here(host, registry):
     """Fails if it is released first: another host would start it while it runs here."""
     pid = await placed(registry, host, troubled("x", "deaf"))
@@ -181,7 +189,7 @@ async def test_nobody_has_an_agent_before_it_has_ended_here(host, registry):
             if not grant.given:
                 renewed.add(await registry.redis.zscore(registry.keys.leases, "x"))
             if len(renewed) == 4 and alive is not None and alive.pid == pid:
-                os.kill(pid, signal.SIGKILL)  # long enough: as if its time were over
+                end_now(pid)
             return stopping.done()
 
         await until(has_stopped, seconds=PATIENCE_SECONDS * 1.5)
@@ -209,7 +217,7 @@ async def test_a_slow_end_holds_up_no_renewal(host, registry, redis):
         async def has_ended() -> bool:
             seen.add(await redis.zscore(registry.keys.leases, "x"))
             if len(seen) == 4 and (ending := host.processes.get("deaf")) is not None and ending.pid == deaf:
-                os.kill(deaf, signal.SIGKILL)  # long enough: as if its time were over
+                end_now(deaf)
             return "deaf" not in host.copies
 
         await until(has_ended, seconds=PATIENCE_SECONDS * 1.5)
