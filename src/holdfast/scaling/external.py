@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
 
     from grpc import aio
 
+    from holdfast.outages import OutageReporter
     from holdfast.runs.queue import RunQueue
-    from holdfast.scaling.asking import Asker
+    from holdfast.scaling.asking import Asker, Queues
     from holdfast.scaling.trigger import Trigger
-    from holdfast.scaling.waking import Watch
+    from holdfast.scaling.waking import Watches
     from holdfast.telemetry.metrics import Metrics
 
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
@@ -49,12 +52,17 @@ _CODES: Final[tuple[tuple[type[Exception], grpc.StatusCode], ...]] = (
 class Scaler(ExternalScalerServicer):
     """Answers KEDA."""
 
-    def __init__(self, queues: Mapping[str, RunQueue], asker: Asker, watch: Watch, metrics: Metrics) -> None:
+    def __init__(
+        self, queues: Mapping[str, RunQueue], asker: Asker, watches: Watches, metrics: Metrics
+    ) -> None:
         self._queues = queues
         self._asker = asker
-        self._watch = watch
+        self._watches = watches
         self._metrics = metrics
-        self._outages = redis_outages("answers to KEDA", "calls end with UNAVAILABLE")
+        # Of each trigger's queues: one server of a cluster may hang while the others answer.
+        self._outages: defaultdict[Queues, OutageReporter] = defaultdict(
+            partial(redis_outages, "answers to KEDA", "calls end with UNAVAILABLE")
+        )
         # At 0 from the start: a counter that appears at 1 has no increase to alert on.
         for name in queues:
             metrics.scaling_questions.labels(name, grpc.StatusCode.UNAVAILABLE.name.lower())
@@ -111,14 +119,14 @@ class Scaler(ExternalScalerServicer):
     # -- how
 
     async def _demand(self, trigger: Trigger) -> float:
-        with self._outages:
+        with self._outages[trigger.queues]:
             return trigger.demand(await self._asker.ask(trigger.queues))  # guard: scaler-outage-error
 
     async def _stream(self, trigger: Trigger, context: aio.ServicerContext[Any, Any]) -> None:
         for name in trigger.names:
             self._metrics.scaling_streams.labels(name).inc()
         try:
-            with self._watch.listening(trigger) as listener:
+            with self._watches.listening(trigger) as listener:
                 while (active := await listener.next()) is not None:
                     await context.write(wire.IsActiveResponse(result=active))
                     for name in trigger.names:

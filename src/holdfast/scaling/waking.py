@@ -3,13 +3,15 @@
 One round: note where the lanes end, look at the depths, tell who has to be told, and block until something
 comes after those ends. What comes between the look and the block is after the ends too, so it is not missed.
 Only lanes of queues without work are waited for: work on top of work is no news. While Redis can't be asked
-nothing is said: what was said last counts, and whoever asks on its own hears the error.
+nothing is said: what was said last counts, and whoever asks on its own hears the error. In a cluster each
+trigger's queues have rounds of their own: a server that hangs delays the streams of its own queues only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
     from holdfast.runs.partition import Depth
     from holdfast.runs.queue import RunQueue
-    from holdfast.scaling.asking import Asker
+    from holdfast.scaling.asking import Asker, Queues
     from holdfast.scaling.trigger import Trigger
 
 Lanes: TypeAlias = dict[str, str]
@@ -84,8 +86,54 @@ class Listener:
                 return self.active
 
 
-class Watch:
+class Watches:
     """Watches queues for all listeners while ``run`` runs."""
+
+    def __init__(self, redis: Redis, settings: RedisSettings, asker: Asker, *, poll_seconds: float) -> None:
+        self._new_watch = partial(Watch, redis, settings, asker, poll_seconds=poll_seconds)
+        self._is_cluster = isinstance(redis, Cluster)
+        self._watches: dict[Queues, Watch] = {}
+        self._begun: asyncio.Queue[Queues] = asyncio.Queue()
+        self._leaving = False
+
+    @contextlib.contextmanager
+    def listening(self, trigger: Trigger) -> Generator[Listener]:
+        """Have the listener told of every change, beginning with how it is now."""
+        with self._watch_of(trigger).listening(trigger) as listener:
+            if self._leaving:
+                listener.end()
+            yield listener
+
+    def leave(self) -> None:
+        """End all listeners, politely: then KEDA asks the next scaler in seconds."""
+        self._leaving = True
+        for watch in self._watches.values():
+            watch.leave()
+
+    async def run(self) -> None:
+        """Tell listeners until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._serve(await self._begun.get()))
+
+    def _watch_of(self, trigger: Trigger) -> Watch:
+        """Return the watch of a trigger's queues: on a single server one watch has all queues."""
+        queues = trigger.queues if self._is_cluster else ()  # guard: cluster-watch-per-trigger
+        watch = self._watches.get(queues)
+        if watch is None:
+            watch = self._watches[queues] = self._new_watch()
+            self._begun.put_nowait(queues)
+        return watch
+
+    async def _serve(self, queues: Queues) -> None:
+        watch = self._watches[queues]
+        while watch.has_listeners:  # one may have joined while the connection of the others was closed
+            await watch.run()
+        del self._watches[queues]
+
+
+class Watch:
+    """Watches the queues of its listeners, all on one connection."""
 
     def __init__(self, redis: Redis, settings: RedisSettings, asker: Asker, *, poll_seconds: float) -> None:
         self._redis = redis
@@ -96,9 +144,13 @@ class Watch:
         self._joined = asyncio.Event()
         self._waiting: asyncio.Timeout | None = None
         self._reader: Any = None
-        self._leaving = False
         self._is_refused = False
         self._outages = redis_outages("streams to KEDA", "they stay open and silent")
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether there is a stream to tell."""
+        return bool(self._listeners)
 
     @contextlib.contextmanager
     def listening(self, trigger: Trigger) -> Generator[Listener]:
@@ -106,8 +158,6 @@ class Watch:
         listener = Listener(trigger)
         self._listeners.add(listener)
         try:
-            if self._leaving:
-                listener.end()
             self._joined.set()
             if self._waiting is not None and not self._waiting.expired():
                 self._waiting.reschedule(asyncio.get_running_loop().time())  # guard: new-stream-wakes-reader
@@ -116,20 +166,15 @@ class Watch:
             self._listeners.discard(listener)  # guard: closed-stream-discarded
 
     def leave(self) -> None:
-        """End all listeners, politely: then KEDA asks the next scaler in seconds."""
-        self._leaving = True
+        """End all listeners, politely."""
         for listener in self._listeners:
             listener.end()
 
     async def run(self) -> None:
-        """Tell listeners until cancelled."""
+        """Tell listeners until there are none."""
         pause, woken = 0.0, False
         try:
-            while True:
-                while not self._listeners:
-                    await self._close()
-                    self._joined.clear()
-                    await self._joined.wait()
+            while self._listeners:
                 self._joined.clear()
                 ends = await self._ends()
                 if await self._look() or not woken:

@@ -18,7 +18,7 @@ from holdfast.redis.members import Members
 from holdfast.scaling.asking import Asker
 from holdfast.scaling.external import Scaler
 from holdfast.scaling.server import Server
-from holdfast.scaling.waking import Watch
+from holdfast.scaling.waking import Watches
 from holdfast.services.connections import Connections
 from holdfast.services.presence import Presence
 from holdfast.services.process import calm_collector
@@ -48,8 +48,8 @@ class ScalerService:
             name: connections.queue(settings.queue_named(name)) for name in settings.queue_names()
         }
         self._asker = Asker(redis, settings.redis.url, seconds=scaler.answer_seconds)
-        self._watch = Watch(redis, settings.redis, self._asker, poll_seconds=scaler.poll_seconds)
-        self._scaler = Scaler(self._queues, self._asker, self._watch, metrics)
+        self._watches = Watches(redis, settings.redis, self._asker, poll_seconds=scaler.poll_seconds)
+        self._scaler = Scaler(self._queues, self._asker, self._watches, metrics)
         members = Members.of(settings)
         self._presence = Presence(members, redis, metrics, kind="scaler", name=self.name, queues=self._queues)
         self._stop = asyncio.Event()
@@ -67,14 +67,14 @@ class ScalerService:
         """Answer until asked to stop."""
         try:
             async with self._server.serving(self._scaler), asyncio.TaskGroup() as group:
-                upkeep = [group.create_task(each) for each in (self._presence.beat(), self._watch.run())]
+                upkeep = [group.create_task(each) for each in (self._presence.beat(), self._watches.run())]
                 _log.info(
                     "scaler ready", name=self.name, host=self._host, port=self.port, queues=list(self._queues)
                 )
                 await self._stop.wait()
                 _log.info("scaler leaves", name=self.name)
                 await self._server.leave()  # guard: scaler-not-ready-on-stop
-                self._watch.leave()  # guard: scaler-stop-ends-streams
+                self._watches.leave()  # guard: scaler-stop-ends-streams
                 for task in upkeep:
                     task.cancel()
         finally:

@@ -120,6 +120,12 @@ class TestScaler(KnownMistakes):
             "test_a_server_that_hangs_keeps_only_its_own_queues_from_an_answer",
         ),
         Mistake(
+            "in a cluster one look at all queues waits for the slowest server",
+            replaced("cluster-watch-per-trigger", "trigger.queues if self._is_cluster else ()", "()"),
+            "tests/integration/scaling/test_scaler_on_a_cluster.py::"
+            "test_a_server_that_hangs_delays_only_the_streams_of_its_own_queues",
+        ),
+        Mistake(
             "a damaged queue leaves others without an answer",
             replaced("depth-of-damaged-queue", "len(queues) == 1", "True"),
             f"{CALLS}::test_a_damaged_queue_is_an_error_of_its_own",

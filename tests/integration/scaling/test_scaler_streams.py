@@ -18,7 +18,7 @@ from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Priority, Submission
 from holdfast.scaling import waking
 from holdfast.scaling.trigger import Trigger
-from holdfast.scaling.waking import Listener
+from holdfast.scaling.waking import Listener, Watch
 from tests.support.redis.fault_proxy import FaultProxy
 from tests.support.redis.valkey_process import ValkeyProcess
 from tests.support.scaling.scalers import (
@@ -106,14 +106,14 @@ async def test_what_comes_between_the_look_and_the_block_is_not_missed(
     async with serving(settings_of(redis_settings, poll_seconds=RARELY)) as service:
         caller = Caller(service.port)
         looked, go_on = asyncio.Event(), asyncio.Event()
-        read = service._watch._read
+        read = Watch._read
 
-        async def late(lanes):
+        async def late(watch, lanes):
             looked.set()
             await go_on.wait()
-            return await read(lanes)
+            return await read(watch, lanes)
 
-        monkeypatch.setattr(service._watch, "_read", late)
+        monkeypatch.setattr(Watch, "_read", late)
         stream = caller.stream()
         assert await heard(stream) is False
         await asyncio.wait_for(looked.wait(), 30)
@@ -129,12 +129,12 @@ async def test_lanes_whose_ends_could_not_be_told_are_watched_soon(
     """Fails if one answer that comes late leaves a stream without a wake-up until the next poll."""
     async with serving(settings_of(redis_settings, poll_seconds=RARELY)) as service:
         caller = Caller(service.port)
-        ends, late = service._watch._ends, [True]
+        ends, late = Watch._ends, [True]
 
-        async def once_late():
-            return {} if late and late.pop() else await ends()
+        async def once_late(watch):
+            return {} if late and late.pop() else await ends(watch)
 
-        monkeypatch.setattr(service._watch, "_ends", once_late)
+        monkeypatch.setattr(Watch, "_ends", once_late)
         stream = caller.stream()
         assert await heard(stream) is False
         assert not late
@@ -204,7 +204,8 @@ async def test_a_stream_may_join_while_the_wake_up_connects_again(
         assert await heard(first) is False
         waits = await one_is_blocked(redis)
         await redis.execute_command("CLIENT", "KILL", "ID", waits["id"])
-        await until(lambda: service._watch._reader is None)
+        (watch,) = service._watches._watches.values()
+        await until(lambda: watch._reader is None)
         second = caller.stream(OTHER)
         assert await heard(second) is False
         await submit(redis)
@@ -221,12 +222,14 @@ async def test_streams_that_leave_are_forgotten(redis: Redis, redis_settings: Re
         hasty = Caller(service.port)
         assert await heard(hasty.stream()) is False
         await hasty.channel.close()
-        await until(lambda: len(service._watch._listeners) == 1)
+        (watch,) = service._watches._watches.values()
+        await until(lambda: len(watch._listeners) == 1)
         await submit(redis)
         assert await heard(stays) is True
         stays.cancel()
-        await until(lambda: not service._watch._listeners and not service._watch._reader)
+        await until(lambda: not service._watches._watches)
         await until(lambda: blocked(redis), lambda rows: not rows)
+        assert await heard(caller.stream()) is True, "one that comes later is watched again"
         await caller.channel.close()
 
 
