@@ -26,3 +26,8 @@ def outage_lines(lines: list[dict[str, Any]], dependency: str = "Redis") -> list
 def held_up_by_redis() -> list[str]:
     """What has failed in this process since Redis became unavailable."""
     return list(redis._REDIS._held_up)
+
+
+def reporters_that_fail() -> int:
+    """How many loops of this process were not answered since their last call to Redis failed."""
+    return len(redis._REDIS._failing)

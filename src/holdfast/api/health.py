@@ -7,8 +7,9 @@ in the body, while runs of every other queue are still accepted and all of them 
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
@@ -17,13 +18,18 @@ from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
 from holdfast.api.shapes import Health, QueueHealth, Readiness, RedisHealth
-from holdfast.redis.client import REFUSALS
+from holdfast.redis.client import DISCONNECTS, REFUSALS
 from holdfast.redis.command import command
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
     from holdfast.api.backend import Backend
+    from holdfast.redis.client import Redis
     from holdfast.runs.partition import Partition
     from holdfast.runs.queue import RunQueue
+
+T = TypeVar("T")
 
 router = APIRouter(tags=["health"])
 
@@ -75,7 +81,8 @@ async def get_readiness(request: Request) -> Response:
         **answers(
             503,
             RedisHealth,
-            "Redis does not answer (a problem), or a group is missing.",
+            "Redis does not answer (a problem), a group is missing, or some servers of a cluster do not "
+            "answer: `ping_ms` is null then, and each of their queues has `answers` false.",
             {**_REDIS, "status": "group missing"},
         ),
     },
@@ -84,19 +91,53 @@ async def get_redis_health(request: Request) -> Response:
     """Measure a PING and look for each queue's group."""
     here = access(request, READ)
     here.caller.require_every_tenant()
-    started = time.perf_counter()
-    await command(here.backend.redis, "PING")
-    ping_ms = (time.perf_counter() - started) * 1000
-    queues = [await _queue_health(line.queue) for line in here.backend.lines.values()]
-    well = all(each.present for each in queues)
-    return reply(
-        RedisHealth("ok" if well else "group missing", round(ping_ms, 3), queues), 200 if well else 503
+    backend = here.backend
+    health = await _redis_health(
+        backend.redis,
+        [line.queue for line in backend.lines.values()],
+        seconds=backend.settings.redis.socket_timeout_seconds,
     )
+    return reply(health, 200 if health.status == "ok" else 503)
 
 
-async def _queue_health(queue: RunQueue) -> QueueHealth:
-    present = [await _has_group(partition) for partition in await queue.all_partitions()]
-    return QueueHealth(queue.name, queue.settings.group, all(present))
+async def _redis_health(redis: Redis, queues: Sequence[RunQueue], *, seconds: float) -> RedisHealth:
+    """Read everything side by side, so that a server of a cluster which hangs is waited for once.
+
+    Raises if no queue can be read.
+    """
+    ping_ms, *groups = await asyncio.gather(
+        _unless_away(_ping_ms(redis), seconds),
+        *(_unless_away(_has_groups(queue), seconds) for queue in queues),
+    )
+    away = [each for each in groups if isinstance(each, Exception)]
+    if len(away) == len(groups):
+        raise away[0]
+    found = [
+        QueueHealth(queue.name, queue.settings.group, group is True, answers=not isinstance(group, Exception))
+        for queue, group in zip(queues, groups, strict=True)
+    ]
+    if isinstance(ping_ms, Exception) or away:
+        return RedisHealth("no answer", None, found)
+    return RedisHealth("ok" if all(groups) else "group missing", round(ping_ms, 3), found)
+
+
+async def _unless_away(question: Coroutine[Any, Any, T], seconds: float) -> T | Exception:
+    try:
+        async with asyncio.timeout(seconds):
+            return await question
+    except DISCONNECTS as exc:
+        return exc
+
+
+async def _ping_ms(redis: Redis) -> float:
+    started = time.perf_counter()
+    await command(redis, "PING")
+    return (time.perf_counter() - started) * 1000
+
+
+async def _has_groups(queue: RunQueue) -> bool:
+    partitions = await queue.all_partitions()
+    return all(await asyncio.gather(*(_has_group(partition) for partition in partitions)))
 
 
 async def _has_group(partition: Partition) -> bool:

@@ -375,17 +375,18 @@ class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
     unserved: tuple[str, ...] = ()
 
 
-class QueueHealth(msgspec.Struct, frozen=True):
-    """Whether a queue's consumer group is there."""
+class QueueHealth(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether a queue's consumer group is there; ``answers`` is false while its server does not answer."""
 
     queue: str
     group: str
     present: bool
+    answers: bool = True
 
 
 class RedisHealth(msgspec.Struct, frozen=True):
     """How fast Redis answers, and whether the consumer groups are there."""
 
     status: str
-    ping_ms: float
+    ping_ms: float | None
     queues: list[QueueHealth]

@@ -60,9 +60,6 @@ class Pace:
         self._metrics = metrics
         self._stop = asyncio.Event()
         self._poll_until = 0.0
-        self._outages = redis_outages(
-            "delivery of events", "events stay in their feeds until they are delivered"
-        )
 
     @property
     def stopping(self) -> bool:
@@ -98,7 +95,7 @@ class Pace:
         next_round = now() + self._poll_seconds
         wakeup.clear()
         try:
-            with self._outages:
+            with wakeup.outages:
                 rest = await work()
         except TROUBLE as exc:
             self._metrics.redis_errors.labels(type(exc).__name__).inc()
@@ -113,10 +110,14 @@ class Pace:
 
 
 class Wakeup:
-    """Ends the rest of one loop."""
+    """Ends the rest of one loop, and reports the outages that the loop meets."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        # Not shared with other loops: an answer of one server of a cluster ends no outage of another.
+        self.outages = redis_outages(
+            "delivery of events", "events stay in their feeds until they are delivered"
+        )
         self.listening = False
         """Whether the loop is notified of new events; else it polls."""
 

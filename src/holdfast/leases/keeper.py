@@ -11,6 +11,7 @@ import dataclasses
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.clock import boot_time
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.config import LeaseSettings
+    from holdfast.outages import OutageReporter
     from holdfast.redis.client import Redis
     from holdfast.telemetry.metrics import Metrics
 
@@ -120,9 +122,13 @@ class Keeper:
         self.guarded: set[Hold] = set()
         self.lookout = Lookout(self._look)
         self._died: asyncio.Future[None] | None = None
-        self._outages = redis_outages(
-            "lease renewals",
-            "agents go on until their leases can't be trusted any more, then they are stopped",
+        # By store: one server of a cluster may hang while the others answer.
+        self._outages: defaultdict[LeaseStore, OutageReporter] = defaultdict(
+            partial(
+                redis_outages,
+                "lease renewals",
+                "agents go on until their leases can't be trusted any more, then they are stopped",
+            )
         )
 
     def hold(
@@ -204,10 +210,10 @@ class Keeper:
                 standings = await store.renew(redis, [hold.lease for hold in holds])
         except TROUBLE as exc:
             self._metrics.lease_renewal_failures.labels(store.kind).inc()
-            if not self._outages.failed(exc):
+            if not self._outages[store].failed(exc):
                 _log.error("lease renewals refused", leases=len(holds), error=repr(exc))
             return False
-        self._outages.answered()
+        self._outages[store].answered()
         self._metrics.lease_renewal_seconds.labels(store.kind).observe(boot_time() - asked)
         for hold, standing in zip(holds, standings, strict=True):
             if standing is not Standing.LOST and not hold.lost:

@@ -46,8 +46,6 @@ COUNT_SECONDS: Final = 5.0
 FORGET_SECONDS: Final = 600.0
 """A number that nobody has said for so long is forgotten, if nothing is left in its partitions."""
 _MODES: Final = ("open", "draining", "paused")
-_COUNTING: Final = "number of partitions", "the last known number is used"
-_PARTITION_OUTAGES: Final = redis_outages(*_COUNTING)
 T = TypeVar("T")
 
 
@@ -68,7 +66,7 @@ class RunQueue:
     ) -> None:
         self.settings = settings
         self.redis = redis
-        self._outages = redis_outages(*_COUNTING)
+        self.outages = redis_outages("number of partitions", "the last known number is used")
         self._count = 1 if settings.private else settings.partitions
 
         def make(number: int) -> Partition:
@@ -268,10 +266,10 @@ class RunQueue:
             if not self._was_heard(now):
                 raise
             # The others' partitions must not wait for the first one.
-            self._outages.failed(exc)
+            self.outages.failed(exc)
         else:
             self._said_at = now
-            self._outages.answered()
+            self.outages.answered()
         return callers
 
     # -- looking
@@ -364,11 +362,12 @@ async def partitions_of(redis: Redis, queues: Sequence[RunQueue]) -> list[Sequen
         except DISCONNECTS as exc:  # a first partition may be away alone: the others can still be asked
             if not all(queue.knows for queue in asked):
                 raise  # there may be more than are configured: what is not known is not nothing
-            _PARTITION_OUTAGES.failed(exc)
+            for queue in asked:
+                queue.outages.failed(exc)
         else:
             for queue, count in zip(asked, known, strict=True):
                 queue.learn(count)
-            _PARTITION_OUTAGES.answered()
+                queue.outages.answered()
     return [queue.partitions for queue in queues]
 
 

@@ -171,17 +171,21 @@ class Floor:
 
     async def grow(self, staff: Callable[[Desk], None]) -> None:
         """Again and again, set up and ``staff`` a desk for each partition that only others count on."""
-        growing = [queue for queue in self._queues if not queue.settings.private]
-        while growing:
-            for queue in growing:
-                with contextlib.suppress(*TROUBLE):  # it is asked again soon
-                    seated = sum(desk.queue.name == queue.name for desk in self.desks)
-                    # guard: worker-finds-partitions
-                    for partition in await queue.look_around(seated, say=True):
-                        _log.info("serves one more partition", queue=queue.name, stream=partition.keys.stream)
-                        desk = self._seat(partition)
-                        self.desks.append(desk)
-                        staff(desk)
+        async with asyncio.TaskGroup() as group:
+            for queue in self._queues:
+                if not queue.settings.private:
+                    group.create_task(self._grow(queue, staff))
+
+    async def _grow(self, queue: RunQueue, staff: Callable[[Desk], None]) -> None:
+        while True:
+            with contextlib.suppress(*TROUBLE):  # it is asked again soon
+                seated = sum(desk.queue.name == queue.name for desk in self.desks)
+                # guard: worker-finds-partitions
+                for partition in await queue.look_around(seated, say=True):
+                    _log.info("serves one more partition", queue=queue.name, stream=partition.keys.stream)
+                    desk = self._seat(partition)
+                    self.desks.append(desk)
+                    staff(desk)
             await asyncio.sleep(COUNT_SECONDS)
 
     async def leave(self) -> None:

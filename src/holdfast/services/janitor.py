@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 import uuid
 from functools import partial
@@ -28,6 +29,7 @@ from holdfast.services.office import Office
 from holdfast.services.podkeeping import open_pods
 from holdfast.services.presence import Presence
 from holdfast.services.process import plain_errors
+from holdfast.services.rounds import Tolerance, repeat
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry.exporter import Exporter
@@ -38,11 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from holdfast.config import Settings
+    from holdfast.outages import OutageReporter
     from holdfast.runs.partition import Partition
     from holdfast.runs.queue import RunQueue
     from holdfast.services.podkeeping import PodKeeping
-
-    Duty = Callable[..., Awaitable[Cleaned | Swept | Filed]]
 
 _GAUGES_SECONDS = 10.0
 _RETRY_SECONDS = 30.0
@@ -96,6 +97,21 @@ class Ward:
         metrics.expect(queue.name)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Duty:
+    """What is done for one partition, pass after pass."""
+
+    ward: Ward
+    what: str
+    perform: Callable[..., Awaitable[Cleaned | Swept | Filed]]
+    every_seconds: float
+    is_needed: Callable[[], Awaitable[bool]] | None = None
+    """Whether there is anything to do; a pass that is not needed takes no lease."""
+    outages: OutageReporter = dataclasses.field(
+        default_factory=partial(redis_outages, "cleanup and archiving", "each pass is tried again")
+    )
+
+
 class Janitor:
     """Runs the passes and refreshes the gauges of all configured queues until it is stopped or cancelled."""
 
@@ -105,7 +121,6 @@ class Janitor:
         self._connections = connections
         self._settings = settings
         self._metrics = metrics
-        self._outages = redis_outages("cleanup and archiving", "each pass is tried again")
         self._members = Members.of(settings)
         self._pods = open_pods(connections, self._members, metrics, self.name)
         self._queues = [connections.queue(settings.queue_named(queue)) for queue in settings.queue_names()]
@@ -136,7 +151,8 @@ class Janitor:
                         tasks.extend(group.create_task(duty) for duty in duties)
 
                     take_over(self._wards)
-                    tasks.append(group.create_task(self._look_for_partitions(take_over)))
+                    looks = [self._look_for_partitions(queue, take_over) for queue in self._queues]
+                    tasks.extend(group.create_task(look) for look in looks)
                     _log.info("janitor ready", name=self.name, queues=[queue.name for queue in self._queues])
                     await self._stop.wait()
                     for task in tasks:
@@ -180,7 +196,9 @@ class Janitor:
 
     def _rounds(self, keeper: Keeper) -> Sequence[Coroutine[None, None, None]]:
         janitor = self._settings.janitor
-        rounds = [keeper.watch(), self._presence.beat(), self._gauges()]
+        rounds = [keeper.watch(), self._presence.beat(), self._gauge_workers()]
+        # Each queue by itself: one that is damaged, or whose server hangs, must not hide the others.
+        rounds += [self._gauges(queue) for queue in self._queues]
         if janitor.enabled and not janitor.dry_run:
             rounds.append(self._keep_store())
         if janitor.enabled and self._pods is not None:
@@ -193,26 +211,32 @@ class Janitor:
             return ()
         clean, sweep, file = ward.cleanup.run_once, ward.retention.run_once, ward.archive.run_once
         return (
-            self._clean(ward, keeper, clean, janitor.consumer_interval_seconds),
-            self._again(ward, keeper, "stream cleanup", sweep, janitor.stream_interval_minutes * 60),
+            self._clean(Duty(ward, "consumer cleanup", clean, janitor.consumer_interval_seconds), keeper),
+            self._again(Duty(ward, "stream cleanup", sweep, janitor.stream_interval_minutes * 60), keeper),
             self._again(
-                ward, keeper, "archive", file, janitor.archive_interval_seconds, needed=ward.archive.needed
+                Duty(
+                    ward, "archive", file, janitor.archive_interval_seconds, is_needed=ward.archive.needed
+                ),
+                keeper,
             ),
         )
 
     def _ward(self, partition: Partition) -> Ward:
         return Ward(self._connections, partition, self._metrics, self._members, self.name, self._pods)
 
-    async def _look_for_partitions(self, take_over: Callable[[Sequence[Ward]], None]) -> None:
+    async def _look_for_partitions(
+        self, queue: RunQueue, take_over: Callable[[Sequence[Ward]], None]
+    ) -> None:
         """Look after partitions that others count on; forget those that nobody does and that are blank."""
         janitor = self._settings.janitor
-        while True:
-            for queue in self._queues:
-                with self._presence.patiently():
-                    take_over(await self._look_around(queue))
-                    if janitor.enabled and not janitor.dry_run:
-                        await queue.forget_partitions()
-            await asyncio.sleep(COUNT_SECONDS)
+
+        async def look() -> None:
+            take_over(await self._look_around(queue))
+            if janitor.enabled and not janitor.dry_run:
+                await queue.forget_partitions()
+
+        tolerance = Tolerance(self._metrics, "search for partitions")
+        await repeat(look, tolerance, every_seconds=COUNT_SECONDS)
 
     async def _look_around(self, queue: RunQueue) -> Sequence[Ward]:
         seen = sum(ward.queue.name == queue.name for ward in self._wards)
@@ -220,52 +244,41 @@ class Janitor:
         self._wards += new
         return new
 
-    async def _clean(self, ward: Ward, keeper: Keeper, duty: Duty, every: float) -> None:
+    async def _clean(self, duty: Duty, keeper: Keeper) -> None:
         """Remove dead consumers: every so often, and soon after a pod has gone."""
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep
         if self._pods is not None:
             rest = partial(self._pods.rest, self._pods.nudge())
         while True:
-            settled = await self._pass(ward, keeper, "consumer cleanup", duty)
-            await rest(every if settled else min(every, _RETRY_SECONDS))
+            await rest(await self._pass(duty, keeper))
 
-    async def _again(
-        self,
-        ward: Ward,
-        keeper: Keeper,
-        what: str,
-        duty: Duty,
-        every: float,
-        *,
-        needed: Callable[[], Awaitable[bool]] | None = None,
-    ) -> None:
+    async def _again(self, duty: Duty, keeper: Keeper) -> None:
         while True:
-            settled = await self._pass(ward, keeper, what, duty, needed)
-            await asyncio.sleep(every if settled else min(every, _RETRY_SECONDS))
+            rest_seconds = await self._pass(duty, keeper)
+            await asyncio.sleep(rest_seconds)
 
-    async def _pass(
-        self,
-        ward: Ward,
-        keeper: Keeper,
-        what: str,
-        duty: Duty,
-        needed: Callable[[], Awaitable[bool]] | None = None,
-    ) -> bool:
-        """One pass of one duty, unless it is not ``needed``; False if there is a reason to come back soon."""
+    async def _pass(self, duty: Duty, keeper: Keeper) -> float:
+        """Make one pass of a duty; return the seconds until the next one."""
+        every = duty.every_seconds
+        return every if await self._settled(duty, keeper) else min(every, _RETRY_SECONDS)
+
+    async def _settled(self, duty: Duty, keeper: Keeper) -> bool:
+        """Make one pass of a duty; return False if there is a reason to come back soon."""
+        queue = duty.ward.queue.name
         try:
             if self._settings.janitor.dry_run:
-                done = await duty(dry_run=True)
-            elif needed is not None and not await needed():
-                done = None  # an idle queue costs one command, not the eight of an office
+                done = await duty.perform(dry_run=True)
+            elif duty.is_needed is not None and not await duty.is_needed():
+                done = None  # an idle queue costs one command, not the eight of a leader's pass
             else:
-                done = await ward.office.perform(keeper, duty)
+                done = await duty.ward.office.perform(keeper, duty.perform)
         except Exception as exc:
-            self._metrics.cleanup_errors.labels(ward.queue.name).inc()
+            self._metrics.cleanup_errors.labels(queue).inc()
             # The store reports its own outages.
-            if not self._outages.failed(exc) and not isinstance(exc, StoreUnavailable):
-                _log.error(f"{what} failed", queue=ward.queue.name, error=str(exc) or type(exc).__name__)
+            if not duty.outages.failed(exc) and not isinstance(exc, StoreUnavailable):
+                _log.error(f"{duty.what} failed", queue=queue, error=str(exc) or type(exc).__name__)
             return False
-        self._outages.answered()
+        duty.outages.answered()
         if isinstance(done, Cleaned):
             return not done.leaving
         return not isinstance(done, Swept | Filed) or (done.whole and not getattr(done, "young", 0))
@@ -297,14 +310,13 @@ class Janitor:
             self._metrics.store_rows.labels(table).set(rows)
         self._metrics.store_bytes.set(await store.stored_bytes())
 
-    async def _gauges(self) -> None:
-        while True:
-            for queue in self._queues:  # one by one: a damaged queue must not hide the others
-                with self._presence.patiently():
-                    await self._measure(queue)
-            with self._presence.patiently():
-                await self._count_workers()
-            await asyncio.sleep(_GAUGES_SECONDS)
+    async def _gauges(self, queue: RunQueue) -> None:
+        tolerance = Tolerance(self._metrics, "gauges of queues")
+        await repeat(partial(self._measure, queue), tolerance, every_seconds=_GAUGES_SECONDS)
+
+    async def _gauge_workers(self) -> None:
+        tolerance = Tolerance(self._metrics, "gauges of workers")
+        await repeat(self._count_workers, tolerance, every_seconds=_GAUGES_SECONDS)
 
     async def _count_workers(self) -> None:
         serving = await self._members.serving(self._connections.redis)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
 import time
 from typing import TYPE_CHECKING
 
 from holdfast.packages import version
-from holdfast.redis.client import TROUBLE
 from holdfast.redis.members import Member
-from holdfast.redis.outages import redis_outages
+from holdfast.services.rounds import Tolerance
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Iterable
 
     from holdfast.redis.client import Redis
     from holdfast.redis.members import Members
@@ -40,8 +38,7 @@ class Presence:
     ) -> None:
         self._members = members
         self._redis = redis
-        self._metrics = metrics
-        self._outages = redis_outages("heartbeats and gauges")
+        self._tolerance = Tolerance(metrics, "heartbeats")
         common = {
             "version": version(),
             "host": platform.node(),
@@ -54,21 +51,12 @@ class Presence:
     async def beat(self) -> None:
         """Say again and again that it lives, until cancelled."""
         while True:
-            with self.patiently():
+            with self._tolerance:
                 await self._members.announce(self._redis, self._member)
             await asyncio.sleep(self._members.heartbeat_seconds)
 
     async def leave(self) -> None:
         """Say goodbye, if Redis is there to hear it."""
-        with self.patiently():
+        with self._tolerance:
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 await self._members.leave(self._redis, self._member.kind, self._member.name)
-
-    @contextlib.contextmanager
-    def patiently(self) -> Generator[None]:
-        """What is done again in seconds may fail while Redis is away."""
-        try:
-            with self._outages:
-                yield
-        except TROUBLE as exc:
-            self._metrics.redis_errors.labels(type(exc).__name__).inc()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -30,6 +31,7 @@ from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.services.connections import Connections
 from holdfast.services.presence import Presence
 from holdfast.services.process import plain_errors
+from holdfast.services.rounds import Tolerance, repeat
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.services.store_registration import check_schema
 from holdfast.telemetry.exporter import Exporter
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.events.sinks.request import Sink
     from holdfast.redis.client import Redis
     from holdfast.runs.partition import Partition
+    from holdfast.runs.queue import RunQueue
 
 _GAUGES_SECONDS = 5.0
 _GOODBYE_SECONDS = 2.0
@@ -126,7 +129,7 @@ class Relay:
                         for each in (
                             keeper.watch(),
                             self._presence.beat(),
-                            self._gauges(),
+                            *(self._gauges(queue.name) for queue in self._queues),
                             self._notifications.run(),
                         )
                     ]
@@ -140,22 +143,23 @@ class Relay:
                         for name, outboxes in self._outboxes.items():
                             for outbox in outboxes:
                                 serve(name, outbox)
-                        delivering.create_task(self._look_for_partitions(serve))
+                        for queue in self._queues:
+                            delivering.create_task(self._look_for_partitions(queue, serve))
                     for task in upkeep:
                         task.cancel()
             finally:
                 await self._presence.leave()
 
-    async def _look_for_partitions(self, serve: Callable[[str, Outbox], None]) -> None:
+    async def _look_for_partitions(self, queue: RunQueue, serve: Callable[[str, Outbox], None]) -> None:
         """Deliver also for partitions that others count on."""
+        tolerance = Tolerance(self._metrics, "search for partitions")
+        outboxes = self._outboxes[queue.name]
         while not self._pace.stopping:
-            for queue in self._queues:
-                with self._presence.patiently():
-                    outboxes = self._outboxes[queue.name]
-                    for partition in await queue.look_around(len(outboxes)):
-                        outbox = self._outbox(partition)
-                        outboxes.append(outbox)
-                        serve(queue.name, outbox)
+            with tolerance:
+                for partition in await queue.look_around(len(outboxes)):
+                    outbox = self._outbox(partition)
+                    outboxes.append(outbox)
+                    serve(queue.name, outbox)
             await self._pace.either(asyncio.sleep(COUNT_SECONDS))
 
     def _outbox(self, partition: Partition) -> Outbox:
@@ -198,18 +202,18 @@ class Relay:
 
     # -- upkeep
 
-    async def _gauges(self) -> None:
-        while True:
-            for name, outboxes in self._outboxes.items():
-                with self._presence.patiently():
-                    for sink in self._sinks:
-                        waiting = [await outbox.waiting(sink) for outbox in outboxes]
-                        self._metrics.relay_waiting.labels(name, sink).set(sum(each.runs for each in waiting))
-                        events = sum(each.events for each in waiting)
-                        self._metrics.relay_events_waiting.labels(name, sink).set(events)
-                    kept = sum([await outbox.undelivered() for outbox in outboxes])
-                    self._metrics.relay_undelivered_kept.labels(name).set(kept)
-            await asyncio.sleep(_GAUGES_SECONDS)
+    async def _gauges(self, name: str) -> None:
+        tolerance = Tolerance(self._metrics, "gauges of the relay")
+        await repeat(partial(self._measure, name), tolerance, every_seconds=_GAUGES_SECONDS)
+
+    async def _measure(self, name: str) -> None:
+        metrics, outboxes = self._metrics, self._outboxes[name]
+        for sink in self._sinks:
+            waiting = await asyncio.gather(*(outbox.waiting(sink) for outbox in outboxes))
+            metrics.relay_waiting.labels(name, sink).set(sum(each.runs for each in waiting))
+            metrics.relay_events_waiting.labels(name, sink).set(sum(each.events for each in waiting))
+        kept = await asyncio.gather(*(outbox.undelivered() for outbox in outboxes))
+        metrics.relay_undelivered_kept.labels(name).set(sum(kept))
 
 
 def _holder(keeper: Keeper, leases: LineLeases) -> Callable[[Line, float], AbstractAsyncContextManager[None]]:

@@ -18,8 +18,9 @@ from holdfast.leases.lease import Lease, Standing
 from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.leases.trust import Trust
 from holdfast.redis.client import connect
+from holdfast.redis.library import RedisConnectionError
 from holdfast.telemetry.metrics import Metrics
-from tests.support.outages import outage_lines
+from tests.support.outages import outage_lines, reporters_that_fail
 from tests.support.waiting import stays, until
 
 # A process without CPU for half of it loses its leases, and is right to.
@@ -144,6 +145,25 @@ async def test_an_outage_is_logged_once_with_a_summary_at_its_end(
         assert (began["event"], began["held_up"]) == ("Redis unavailable", "lease renewals")
         assert (ended["event"], ended["delayed"]) == ("Redis available again", ["lease renewals"])
         assert ended["failures"] >= 9
+
+
+async def test_the_answers_of_one_store_end_no_outage_of_another(redis, redis_settings, settings, log_lines):
+    """Two servers of a cluster. Fails if they share a reporter: the outage seems over while leases of one end."""
+
+    class Hung(SortedSetLeases):
+        async def renew(self, redis, held):
+            raise RedisConnectionError("it hangs")
+
+    hung = Hung("{t}:leases", "{t}:record:", kind="hung", owner="me", ttl_ms=int(TTL * 1000))
+    async with keeper_on(settings, redis_settings) as keeper:
+        lease, asked = await granted(redis)
+        keeper.hold(hung, lease, granted_at=asked)
+        other, asked = await granted(redis, "other", key="other")
+        answered = keeper.hold(leases("other"), other, granted_at=asked)
+        await until(lambda: outage_lines(log_lines()))
+        granted_until = answered.until
+        await until(lambda: answered.until > granted_until)
+        assert reporters_that_fail() == 1
 
 
 async def test_a_blocked_event_loop_does_not_lose_its_lease(redis, redis_settings, settings):
