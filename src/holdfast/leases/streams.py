@@ -34,10 +34,11 @@ class Eviction(enum.StrEnum):
 
 
 class Evicted(msgspec.Struct, frozen=True):
-    """What became of a consumer and how many entries went back to the queue."""
+    """What became of a consumer, how many entries went back to the queue, and how many events say so."""
 
     how: Eviction
     entries: int
+    events: int
 
 
 class StreamLeases:
@@ -76,8 +77,8 @@ class StreamLeases:
     ) -> Evicted:
         """Remove a consumer that holds nothing fresher than ``min_idle_ms``, once that is returned."""
         args = [self._group, consumer, min_idle_ms, int(leaving), int(look_only)]
-        word, entries = await _EVICT(redis, self._keys, args)
-        return Evicted(Eviction(word.decode()), entries)
+        word, entries, events = await _EVICT(redis, self._keys, args)
+        return Evicted(Eviction(word.decode()), entries, events)
 
     async def leave(self, redis: Redis) -> Evicted:
         """Remove our own consumer; whatever was delivered to us and is not settled goes back unharmed."""

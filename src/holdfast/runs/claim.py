@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -78,6 +78,13 @@ class Claims(msgspec.Struct, frozen=True):
     """Run and entry of what somebody added once more: a run of that correlation id is known."""
 
 
+class Returned(NamedTuple):
+    """How many entries went back to the queue, and how many events say so."""
+
+    entries: int
+    events: int
+
+
 class Claimer:
     """Claims runs of one queue for one owner; ``reader`` is a connection for blocking reads only."""
 
@@ -146,11 +153,11 @@ class Claimer:
         twice = list(zip(names[::2], names[1::2], strict=True))
         return Claims(_claimed(reply, undo), asked_at, dropped, adopted, mode == b"paused", twice)
 
-    async def tidy(self, attended: Iterable[str]) -> int:
-        """Hand back what Redis thinks we hold and we do not attend; return how many."""
+    async def tidy(self, attended: Iterable[str]) -> Returned:
+        """Hand back what Redis thinks we hold and we do not attend."""
         keys = self._queue.keys
         args = [self._group, self._owner, *attended]
-        return await _TIDY(self._queue.redis, [*keys.lanes, keys.run_prefix], args)
+        return Returned(*await _TIDY(self._queue.redis, [*keys.lanes, keys.run_prefix], args))
 
 
 def lane_order(turn: int) -> str:

@@ -206,6 +206,7 @@ class Cleanup:
             if not (dry_run and group_is_missing(exc)):
                 raise
             return Ghost(consumer, Fate.WOULD_REMOVE, consumer.entries)
+        self._metrics.events_appended.labels(self._queue.name).inc(evicted.events)
         return Ghost(consumer, _FATES[evicted.how], evicted.entries)
 
     def _report(self, cleaned: Cleaned) -> None:

@@ -157,6 +157,7 @@ class Retention:
             self._metrics.retention_removed.labels(name, "index").inc(swept.forgotten)
             self._metrics.retention_removed.labels(name, "entry").inc(swept.trimmed)
             self._metrics.runs_restored.labels(name).inc(len(swept.restored))
+            self._metrics.events_appended.labels(name).inc(len(swept.restored))
         for run_id in swept.restored:
             said = (
                 "run was nowhere: it would be queued again"

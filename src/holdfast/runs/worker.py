@@ -237,10 +237,11 @@ class Worker:
         """Give back the runs of a claim that was not answered, or that no slot was left for."""
         returned = await self._claimer.tidy({run_id for run_id, _ in self._attended})
         self._unsure = False
-        if returned:
+        self._events_appended.inc(returned.events)
+        if returned.entries:
             _log.warning(
                 "returned runs whose claim was answered late or never",
-                runs=returned,
+                runs=returned.entries,
                 queue=self._place.settings.name,
             )
 

@@ -81,6 +81,7 @@ class Desk:
         every = min(ttl / 10, ways.recovery_seconds)
         self.queue = queue
         self.slots = slots
+        self._events_appended = metrics.events_appended.labels(queue.name)
         self.leases = StreamLeases(
             queue.keys,
             group=queue_settings.group,
@@ -131,11 +132,13 @@ class Desk:
         for consumer in await list_consumers(self.queue):
             if dead(consumer.name):
                 evicted = await self.leases.evict(self.queue.redis, consumer.name, min_idle_ms=0)
+                self._events_appended.inc(evicted.events)
                 _log.info("took over from", consumer=consumer.name, entries=evicted.entries)
 
     async def leave(self) -> None:
         """Return what was delivered to us and never settled, then remove our consumer."""
         evicted = await self.leases.leave(self.queue.redis)
+        self._events_appended.inc(evicted.events)
         if evicted.entries:
             _log.info("entries returned on leaving", queue=self.queue.name, entries=evicted.entries)
 

@@ -70,8 +70,9 @@ class RunMetrics:
     )
     slots: Gauge = gauge("Runs this worker may execute at once.", "queue")
     events_appended: Counter = counter(
-        "Events written to the feeds of runs: submitted, started, emitted, ended, retried, given back; not "
-        "those of limits (parked) and calls (cancel, resume, replay).",
+        "Events written to the feeds of runs, as far as Redis has answered: submitted, adopted, started, "
+        "emitted, ended, retried, queued when due, handed back, reclaimed, restored; not those of limits "
+        "(parked) and calls (cancel, resume, replay).",
         "queue",
     )
 

@@ -189,7 +189,7 @@ async def after_the_worker(system: System) -> None:
         reclaim = functools.partial(leases.reclaim, partition.redis)
         await until(reclaim, lambda found, run=run: found == [run.run_id])
         await claimer.claim(1, [])
-        assert await claimer.tidy([]) == 1
+        assert await claimer.tidy([]) == (1, 1)
         assert [consumer.name for consumer in await list_consumers(partition)] == ["dead"]
         await partition.cancel(run.run_id)
         # As a run that was lost: it has a record, and is nowhere.

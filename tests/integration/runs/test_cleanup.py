@@ -80,6 +80,9 @@ async def test_a_ghost_that_read_an_entry_but_never_claimed_it_gives_it_back(que
     assert (await cleanup_of(queue, metrics).run_once()).released == 1
     (run,) = await (await Hand(queue, "next").join()).claim()
     assert (run.run_id, run.attempt) == ("r1", 1)
+    assert await events(queue, "r1") == ["submitted", "started"]
+    labels = {"queue": queue.name}
+    assert metrics.registry.get_sample_value("holdfast_events_appended_total", labels) == 0
 
 
 async def test_a_consumer_with_a_heartbeat_is_left_alone_however_idle(queue, metrics, redis):
@@ -229,7 +232,7 @@ async def test_what_was_done_is_counted(queue, metrics):
     await leases_end(queue)
     await cleanup_of(queue, metrics).run_once()
     labels = {"queue": queue.name}
-    for name in ("ghost_consumers_found", "ghost_consumers_removed", "entries_released"):
+    for name in ("ghost_consumers_found", "ghost_consumers_removed", "entries_released", "events_appended"):
         assert metrics.registry.get_sample_value(f"holdfast_{name}_total", labels) == 1, name
 
 

@@ -210,7 +210,7 @@ async def test_a_foreign_entry_whose_adoption_was_cut_short_is_read_by_its_names
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await hand.claim()
     await queue.redis.delete(queue.keys.runs)
-    assert await hand._claimer.tidy([]) == 1
+    assert (await hand._claimer.tidy([])).entries == 1
     (run,) = await hand.claim()
     assert (run.agent, run.message) == ("good", b'{"a":1}')
 

@@ -82,7 +82,12 @@ async def test_a_waiting_run_whose_entry_was_deleted_is_queued_again(queue, redi
     await submit(queue, "r1", priority=Priority.HIGH)
     await redis.xdel(queue.keys.high, (await queue.get("r1")).entry)
     await next_ms(queue)
-    assert (await retention_of(queue).run_once()).restored == ["r1"]
+    metrics = Metrics()
+    retention = Retention(queue, metrics, ttl_seconds=0.0)
+    assert (await retention.run_once(dry_run=True)).restored == ["r1"]
+    assert (await retention.run_once()).restored == ["r1"]
+    written = metrics.registry.get_sample_value("holdfast_events_appended_total", {"queue": queue.name})
+    assert written == 1, "what it restored, and not what it would have"
     run = await queue.get("r1")
     assert (run.status, run.fence, run.input) == (Status.QUEUED, 1, {"n": 1})
     (claimed,) = await (await Hand(queue, "w").join()).claim()

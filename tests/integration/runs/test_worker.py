@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 import pytest
@@ -13,9 +14,14 @@ import pytest
 from holdfast import App, GiveUp, RetryLater
 from holdfast.config import load
 from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge, QueueFull, QueuePaused
+from holdfast.leases.keeper import Keeper
 from holdfast.redis.members import Members
 from holdfast.runs.run import Priority, Status, Submission
+from holdfast.runs.slots import Slots
+from holdfast.services.connections import Connections
+from holdfast.services.desk import Desk, Place, Ways
 from holdfast.services.worker import WorkerProcess
+from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.system import System
 from tests.support.waiting import stays, until
 
@@ -535,6 +541,23 @@ async def test_every_event_that_a_worker_writes_is_counted(system, app):
     assert {"retrying", "queued", "hello"} <= set(kinds)
     written = len(kinds) - kinds.count("submitted")  # this is counted by whoever submits
     await until(lambda: sample(worker, "events_appended_total", queue=queue), lambda count: count == written)
+
+
+async def test_the_events_of_what_a_worker_gives_back_are_counted(system, app):
+    """Fails if only the runs count that it knows of: the answers to these claims were lost."""
+    settings, metrics = system.settings, Metrics()
+    async with Connections(settings) as connections:
+        keeper = Keeper(settings.lease, connections.for_keeper, metrics)
+        place = Place(connections, app, keeper, metrics, "w", ThreadPoolExecutor(1), None, Ways())
+        desk = Desk(place, system.queue.partitions[0], Slots(settings.queue, metrics))
+        await desk.join(None)
+        run_id = await system.submit("echo", 1)
+        for number, give_back in enumerate((desk.worker._return_unknown, desk.leave), 1):
+            assert (await desk.claimer.claim(1, [])).runs
+            await give_back()
+            assert await system.events(run_id) == ["submitted", *["started", "handed_back"] * number]
+            labels = {"queue": settings.queue.name}
+            assert metrics.registry.get_sample_value("holdfast_events_appended_total", labels) == number
 
 
 def sample(worker, name: str, **labels: str) -> float | None:

@@ -3,7 +3,7 @@
 -- KEYS  1-4 lanes (streams; the first is served first), 5 run prefix
 -- ARGV  1 group, 2 consumer, 3 min idle ms (an entry renewed since then = alive, nothing happens), 4 '1' if it leaves by itself,
 --       5 '1' to look only
--- returns { gone | busy | would, entries returned (or that would be) }
+-- returns { gone | busy | would, entries returned (or that would be), events appended }
 -- @include entry
 local returned, run_prefix = KEYS[1], KEYS[5]
 local group, consumer, min_idle = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -16,13 +16,14 @@ for i = 1, 4 do
   repeat
     local page = pending_page(KEYS[i], group, from, PAGE, consumer)
     for _, pending in ipairs(page) do
-      if pending[3] < min_idle then return { 'busy', 0 } end
+      if pending[3] < min_idle then return { 'busy', 0, 0 } end
       from = '(' .. pending[1]
     end
     count = count + #page
   until #page < PAGE
 end
-if look_only then return { 'would', count } end
+if look_only then return { 'would', count, 0 } end
+local event, attempt_back, events = leaving and 'handed_back' or 'reclaimed', leaving and 1 or 0, 0
 
 for i = 1, 4 do
   local lane = KEYS[i]
@@ -30,9 +31,10 @@ for i = 1, 4 do
   repeat
     page = pending_page(lane, group, '-', PAGE, consumer)
     for _, pending in ipairs(page) do
-      return_entry(lane, group, pending[1], returned, run_prefix, leaving and 'handed_back' or 'reclaimed', consumer, leaving and 1 or 0)
+      local _, told = return_entry(lane, group, pending[1], returned, run_prefix, event, consumer, attempt_back)
+      if told then events = events + 1 end
     end
   until #page == 0
   redis.pcall('XGROUP', 'DELCONSUMER', lane, group, consumer)
 end
-return { 'gone', count }
+return { 'gone', count, events }

@@ -56,7 +56,8 @@ local function pending_page(lane, group, from, count, consumer)
   return page.err and {} or page
 end
 
--- Takes a pending entry away from its consumer. Returns the record's id, or nil if nothing was left to return.
+-- Takes a pending entry away from its consumer. Returns the record's id, or nil if nothing was left to return, and whether an
+-- event says so: only a run that had been started has one.
 -- attempt_back is 1 when the holder gives the work back unharmed: that is no failed attempt.
 local function return_entry(lane, group, entry, returned, run_prefix, event, consumer, attempt_back)
   local found = redis.call('XRANGE', lane, entry, entry)
@@ -88,6 +89,7 @@ local function return_entry(lane, group, entry, returned, run_prefix, event, con
     local attempt = math.max(attempt_of(have[4], have[5]) - attempt_back, 0) -- guard: returned-run-attempt
     redis.call('HSET', record, 'status', 'queued', 'owner', '', 'fence', fence, 'attempt', attempt)
     append_event(record, event, '{"owner":' .. cjson.encode(consumer) .. ',"fence":' .. fence .. '}')
+    return id, true
   end
   return id
 end
