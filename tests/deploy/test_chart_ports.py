@@ -72,6 +72,8 @@ def test_the_ports_of_all_servers_of_a_cluster_are_listed():
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.observability:4318", {4318}),
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://collector.example/v1/traces", {443}),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.example", {80}),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://$(NODE_IP):4318/v1", {4318}),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector.example/$(TENANT)", {443}),
     ],
 )
 def test_every_process_may_reach_the_collector(variable, value, expected):
@@ -84,6 +86,11 @@ def test_every_process_may_reach_the_collector(variable, value, expected):
 def test_a_collector_whose_url_is_elsewhere_has_its_ports_listed():
     hidden = "env[0].name=OTEL_EXPORTER_OTLP_ENDPOINT,env[0].valueFrom.secretKeyRef.name=x,env[0].valueFrom.secretKeyRef.key=y"
     assert ports(*SEEN, f"{hidden},networkPolicy.telemetryPorts={{4317}}") == {6379, 5432, 4317}
+
+
+def test_a_collector_whose_url_is_a_reference_has_only_its_listed_ports():
+    referred = "env[0].name=OTEL_EXPORTER_OTLP_ENDPOINT,env[0].value=$(COLLECTOR_URL)"
+    assert ports(*SEEN, f"{referred},networkPolicy.telemetryPorts={{4317}}") == {6379, 5432, 4317}
 
 
 REFUSED = {
@@ -135,7 +142,17 @@ REFUSED = {
     "a collector in a Secret": (
         "external",
         "env[0].name=OTEL_EXPORTER_OTLP_ENDPOINT,env[0].valueFrom.secretKeyRef.name=x",
-        "networkPolicy.telemetryPorts: the value of OTEL_EXPORTER_OTLP_ENDPOINT is not in env itself",
+        "networkPolicy.telemetryPorts: the port of OTEL_EXPORTER_OTLP_ENDPOINT is not in env itself",
+    ),
+    "a collector that is a reference to another variable": (
+        "external",
+        "env[0].name=OTEL_EXPORTER_OTLP_ENDPOINT,env[0].value=$(COLLECTOR_URL)",
+        "networkPolicy.telemetryPorts: the port of OTEL_EXPORTER_OTLP_ENDPOINT is not in env itself",
+    ),
+    "a collector whose host and port are a reference": (
+        "external",
+        "env[0].name=OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,env[0].value=http://$(COLLECTOR)/v1/traces",
+        "networkPolicy.telemetryPorts: the port of OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is not in env itself",
     ),
 }
 

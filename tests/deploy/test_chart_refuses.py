@@ -174,6 +174,14 @@ LOSES_WORK = {
     ),
 }
 CONTRADICTS = {
+    "a redis.url that refers to a variable": (
+        "redis.trial.enabled=false,redis.url=redis://$(REDIS_HOST):6379/0",
+        "redis.url: its host or port is a reference to a variable",
+    ),
+    "a database.url that refers to a variable": (
+        "database.trial.enabled=false,database.url=postgresql://u:p@db.example:$(DB_PORT)/holdfast",
+        "database.url: its host or port is a reference to a variable",
+    ),
     "two places for redis": ("redis.url=redis://x:1", "keep one of redis.url and redis.trial.enabled"),
     "two places for the database": (
         "database.url=postgresql://x/y",

@@ -33,6 +33,11 @@
 {{- if not (or .redis.trial.enabled .redis.url .secret.existing) -}}
 {{- fail "redis: say where it is: redis.url, or redis-url in the Secret that secret.existing names, or redis.trial.enabled=true to try it" -}}
 {{- end -}}
+{{- range $name, $url := dict "redis.url" .redis.url "database.url" .database.url -}}
+{{- if contains "$(" (include "holdfast.urlHosts" $url) -}}
+{{- fail (printf "%s: its host or port is a reference to a variable, and the URL goes into a Secret, in which Kubernetes replaces nothing: write the host and the port, or name a Secret of yours by secret.existing" $name) -}}
+{{- end -}}
+{{- end -}}
 {{- if ne .redis.trial.maxmemoryPolicy "noeviction" -}}
 {{- fail (printf "redis.trial.maxmemoryPolicy=%s: a Redis that evicts keys loses queued runs when it is full; it must be noeviction, which refuses new ones instead" .redis.trial.maxmemoryPolicy) -}}
 {{- end -}}

@@ -1,11 +1,21 @@
 {{/* The ports that NetworkPolicies open: those of the URLs in the values. A URL that is not there must have its ports listed. */}}
 
+{{/* Called with a URL: its hosts and ports, without a user. */}}
+{{- define "holdfast.urlHosts" -}}
+{{- regexReplaceAll "^[a-z+]+://(?:[^/]*@)?([^/?#]*).*$" . "${1}" -}}
+{{- end -}}
+
+{{/* Called with a value of env: "true" if the port of the URL can be read in it. A reference like $(COLLECTOR) is replaced in the pod only. */}}
+{{- define "holdfast.portIsSeen" -}}
+{{- $hosts := include "holdfast.urlHosts" . -}}
+{{- if and $hosts (or (not (contains "$(" $hosts)) (regexMatch ":[0-9]+$" $hosts)) -}}true{{- end -}}
+{{- end -}}
+
 {{/* Called with (list url default): the ports of the hosts of a URL, as a list. */}}
 {{- define "holdfast.urlPorts" -}}
 {{- $ports := list -}}
 {{- if not (hasPrefix "unix:" (index . 0)) -}}
-{{- $authority := regexReplaceAll "^[a-z+]+://(?:[^/]*@)?([^/?#]*).*$" (index . 0) "${1}" -}}
-{{- range splitList "," $authority -}}
+{{- range splitList "," (include "holdfast.urlHosts" (index . 0)) -}}
 {{- $ports = append $ports (default ($ | last | toString) (regexFind "[0-9]+$" (regexFind ":[0-9]+$" .)) | int64) -}}
 {{- end -}}
 {{- end -}}
@@ -39,7 +49,7 @@
 {{- define "holdfast.telemetryPorts" -}}
 {{- $ports := .Values.networkPolicy.telemetryPorts -}}
 {{- range include "holdfast.collectors" . | fromJsonArray -}}
-{{- if .value -}}
+{{- if include "holdfast.portIsSeen" (default "" .value) -}}
 {{- $ports = concat $ports (include "holdfast.urlPorts" (list .value (ternary 443 80 (hasPrefix "https:" .value))) | fromJsonArray) -}}
 {{- end -}}
 {{- end -}}
@@ -81,8 +91,8 @@
 {{- end -}}
 {{- end -}}
 {{- range include "holdfast.collectors" . | fromJsonArray -}}
-{{- if not (or .value $v.networkPolicy.telemetryPorts) -}}
-{{- fail (printf "networkPolicy.telemetryPorts: the value of %s is not in env itself, and NetworkPolicies must open its port: list it, like [4318]" .name) -}}
+{{- if not (or (include "holdfast.portIsSeen" (default "" .value)) $v.networkPolicy.telemetryPorts) -}}
+{{- fail (printf "networkPolicy.telemetryPorts: the port of %s is not in env itself, and NetworkPolicies must open it: list it, like [4318]" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
