@@ -157,11 +157,12 @@ def test_a_fallback_to_zero_wakes_nobody():
     assert changes == {0.0: 0}
 
 
-def test_a_push_scaler_that_nobody_reaches_is_no_failure_that_counts():
-    """Seen with KEDA 2.20.2: no failure is counted, and at zero nobody wakes."""
-    fallback = Fallback(failure_threshold=3, replicas=4, behavior=FallbackBehavior.IF_HIGHER)
-    assert drive(Keda(spec(push=True, fallback=fallback)), silent_from_20, 300) == {0.0: 0}
-    assert drive(Keda(spec(push=True, fallback=fallback, behavior=QUICK)), failing, 300) == {0.0: 5, 15.0: 10}
+def test_a_push_scaler_that_can_not_ask_redis_is_a_failure_as_any_other():
+    """Seen with KEDA 2.20.2: Redis away and the scalers up, the fallback counts after 9.8 s."""
+    fallback = Fallback(failure_threshold=2, replicas=12, behavior=FallbackBehavior.IF_HIGHER)
+    polled, pushed = (Keda(spec(push=push, fallback=fallback, behavior=QUICK)) for push in (False, True))
+    changes = drive(pushed, failing, 300)
+    assert changes == drive(polled, failing, 300) == {0.0: 5, 15.0: 10, 105.0: 12}
 
 
 def test_an_answer_in_between_begins_the_count_anew():

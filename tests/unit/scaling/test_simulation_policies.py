@@ -176,6 +176,15 @@ def test_what_is_emitted_is_what_the_chart_renders():
     assert yaml.safe_load(to_yaml(emitted)) == rendered
 
 
+@pytest.mark.parametrize(("letters", "config"), [(54, {}), (55, {"name": "d" * 55})])
+def test_the_hpa_has_a_name_of_its_own_where_kedas_would_be_too_long(letters, config):
+    """As in the chart: KEDA refuses a ScaledObject whose `keda-hpa-…` would have more than 63 letters."""
+    spec = msgspec.structs.replace(policies_of("depth", WORLD)[0].keda, behavior=None)
+    manifest = scaled_object(spec, TARGET._replace(deployment="d" * letters))
+    keda_types.check(yaml.safe_load(to_yaml(manifest)))
+    assert manifest["spec"]["advanced"].get("horizontalPodAutoscalerConfig", {}) == config
+
+
 @pytest.mark.parametrize("name", ["pending-entries", "lag-count"])
 def test_what_can_not_scale_is_not_emitted(name):
     with pytest.raises(InputError, match="does not see what waits"):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _STREAMS: Final = frozenset({"redis-streams", "redis-cluster-streams", "redis-sentinel-streams"})
 _SCALER_PORT: Final = 9800
+_HPA_NAME_MOST: Final = 63
 _DEFAULT_TARGET: Final = "5"
 """KEDA's own, for whatever a stream's trigger counts."""
 
@@ -160,8 +161,11 @@ def scaled_object(spec: KedaSpec, target: Target) -> dict[str, Any]:
         body["fallback"] = plain(spec.fallback)
     # An autoscaler that goes leaves as many workers as there are.
     advanced: dict[str, Any] = {"restoreToOriginalReplicaCount": False}
+    config = _hpa_name(target.deployment)
     if spec.behavior is not None:
-        advanced["horizontalPodAutoscalerConfig"] = {"behavior": plain(spec.behavior)}
+        config["behavior"] = plain(spec.behavior)
+    if config:
+        advanced["horizontalPodAutoscalerConfig"] = config
     body["advanced"] = advanced
     return {
         "apiVersion": "keda.sh/v1alpha1",
@@ -169,6 +173,11 @@ def scaled_object(spec: KedaSpec, target: Target) -> dict[str, Any]:
         "metadata": {"name": target.deployment, "namespace": target.namespace},
         "spec": body,
     }
+
+
+def _hpa_name(deployment: str) -> dict[str, Any]:
+    """Name the HPA where the name that KEDA gives it would be longer than KEDA takes."""
+    return {"name": deployment} if len(f"keda-hpa-{deployment}") > _HPA_NAME_MOST else {}
 
 
 def plain(value: Any) -> Any:
