@@ -277,6 +277,7 @@ class WorkerProcess:
                 return True
             asked = sum(desk.worker.hand_back() for desk in desks)
             self._log.info("handing back what did not finish", runs=asked)
+            report = partial(report, handed_back=asked)
             if await self._finished(workers, _STOP_MARGIN_SECONDS, report, hurried=True):
                 return True
             self._log.warning("agents ignore their stop: leaving without them", runs=self.running())
@@ -307,14 +308,16 @@ class WorkerProcess:
         finally:
             hurry.cancel()
 
-    def _report_drain(self, started: float, at_first: int, seconds_left: float) -> None:
+    def _report_drain(
+        self, started: float, at_first: int, seconds_left: float, *, handed_back: int = 0
+    ) -> None:
         active = len(self.running())
         self._log.info(
             "waiting for runs",
             running=active,
             seconds_left=round(seconds_left),
             active_count=active,
-            completed=max(at_first - active, 0),
+            completed=max(at_first - max(active, handed_back), 0),
             elapsed_seconds=round(time.monotonic() - started, 3),
         )
 

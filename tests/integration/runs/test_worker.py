@@ -521,6 +521,29 @@ class Stubborn:
         await until(lambda: not self.bodies)
 
 
+async def test_a_run_that_a_draining_worker_hands_back_is_not_logged_as_completed(
+    redis_settings, app, log_lines
+):
+    @app.agent
+    async def waits(payload):
+        await asyncio.Event().wait()
+
+    slow = System(redis_settings, slots=2, stop_grace_seconds=60.0, ttl=90.0, drain=0.1)
+    async with slow as system, Stubborn(app) as stubborn:
+        worker = await system.worker(app, progress_seconds=0.1)
+        for agent in ("waits", "stubborn"):
+            await system.reaches(await system.submit(agent), Status.RUNNING)
+        worker.process.request_stop()
+
+        def of_one_run() -> list[dict]:
+            return [line for line in log_lines() if line.get("active_count") == 1]
+
+        first = (await until(of_one_run))[0]
+        assert (first["event"], first["completed"]) == ("waiting for runs", 0)
+        stubborn.may_end.set()
+        await asyncio.wait_for(worker.task, 30)
+
+
 async def test_every_event_that_a_worker_writes_is_counted(system, app):
     """Fails if only those are counted that agents emit."""
     tries: list[int] = []
