@@ -56,7 +56,8 @@ def test_the_app_that_is_deployed_has_the_agent_of_the_queue(monkeypatch):
 def test_the_command_of_the_page_matches_the_labels_of_the_pods(manifests):
     page = (EXAMPLE / "observability-dashboards.md").read_text()
     [label] = set(re.findall(r"kubectl logs .*-l app=([a-z-]+)", page))
-    assert label in pod_specs(manifests)
+    pods = [one["spec"]["template"]["metadata"] for one in of_kind(manifests, "Deployment")]
+    assert [pod["labels"]["holdfast/worker-type"] for pod in pods if pod["labels"].get("app") == label]
 
 
 def test_the_compose_file_is_what_compose_accepts_and_its_settings_load(monkeypatch):
