@@ -20,8 +20,10 @@ def run(arguments: list[str]) -> int:
     given = parser().parse_args(arguments)
     from holdfast.config import load
     from holdfast.services.relay import run_relay
+    from holdfast.telemetry import traces
 
     with serving(load(given.config).settings, json=given.json) as settings:
+        traces.start("relay")
         return run_relay(settings)
 
 

@@ -12,6 +12,8 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from holdfast.clock import boot_time
 from holdfast.errors import LeaseLost
 from holdfast.events.patience import counts_as_refusal, given_up, pause_seconds
@@ -19,6 +21,7 @@ from holdfast.events.sinks.destinations import Unwell
 from holdfast.events.sinks.request import Answer, Verdict
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.telemetry.logs import get_logger, run_context
+from holdfast.telemetry.traces import delivery_span, inject, record_delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -243,12 +246,12 @@ class Courier:
         except Exception as exc:  # an event that can't be written must not stop the others
             return Answer(kind="sink", error=f"the event can't be written: {exc!r}")
         started = time.monotonic()
-        answer = await self._post(request)
+        answer = await self._post(origin, request)
         if answer.status or answer.kind in {"timeout", "connection"}:
             self._took.observe(time.monotonic() - started)
         return answer
 
-    async def _post(self, request: Request) -> Answer:
+    async def _post(self, origin: Origin, request: Request) -> Answer:
         destination = self._destinations.of(request.url, ours=not request.guarded)
         if destination.crowded:
             return Answer(kind="busy", retry_after=destination.turn_away(self._settings))
@@ -256,8 +259,17 @@ class Courier:
             return Answer(kind="breaker", error="the receiver is down (breaker)", retry_after=wait)
         answer = Answer(kind="connection")
         with destination.slot(), contextlib.suppress(Unwell), destination.breaker.guard():
-            answer = await self._poster.post(request)
+            answer = await self._traced_post(origin, request)
             if destination.is_unwell(answer):
                 raise Unwell
         destination.report(answer)
         return answer
+
+    async def _traced_post(self, origin: Origin, request: Request) -> Answer:
+        with delivery_span(self._sink.name, origin.run_id, origin.trace) as span:
+            if span is not None:  # what the receiver does is a child of this; the body stays the same
+                headers = {**request.headers, **inject()}
+                request = msgspec.structs.replace(request, headers=headers)
+            answer = await self._poster.post(request)
+            record_delivery(span, answer.status, "" if answer.verdict is Verdict.DELIVERED else answer.reason)
+            return answer

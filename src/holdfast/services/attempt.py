@@ -110,7 +110,7 @@ def run(payload: dict[str, Any], control: Control) -> None:
     logs.configure(msgspec.structs.replace(settings.log, format="json"))
     task = msgspec.convert(payload, Task)
     spec = (known.app or load_app(known.told.app)).get(task.info.agent_id)
-    traces.start("worker")
+    traces.start("worker" if task.queue else "scheduler")  # a turn that runs in place has no queue
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
             runner.run(_Attempt(settings, known.metrics, spec, task, control).perform())

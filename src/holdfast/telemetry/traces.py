@@ -193,6 +193,24 @@ def call_span(name: str, carrier: Mapping[str, str]) -> AbstractContextManager[S
     return _span(name, carrier, {"rpc.system": "grpc", "rpc.method": name}, "SERVER", exceptions=False)
 
 
+def delivery_span(sink: str, run_id: str, carrier: Mapping[str, str]) -> AbstractContextManager[Span | None]:
+    """Open the span of the POST that delivers an event of a run; gives None when nobody traces."""
+    if not _is_traced():
+        return _NOT_TRACED
+    attributes = {"http.request.method": "POST", "holdfast.run_id": run_id}
+    return _span(f"deliver {sink}", carrier, attributes, "CLIENT")
+
+
+def record_delivery(span: Span | None, status: int, failure: str) -> None:
+    """Set the receiver's answer on the span of a delivery; ``failure`` says why the event was not taken."""
+    if span is None:
+        return
+    if status:
+        span.set_attribute("http.response.status_code", status)
+    if failure:
+        mark_failed(span, failure)
+
+
 def record_call(span: Span | None, status: str, error: BaseException | None) -> None:
     """Set the gRPC status of a call on its span; only a fault of the server makes it an error."""
     if span is None:

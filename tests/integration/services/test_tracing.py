@@ -25,8 +25,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.redis.client import Redis
+from holdfast.runs.run import Submission
 from holdfast.services.residents import Residents
 from holdfast.telemetry.traces import inject
+from tests.support.events.event_receiver import Receiver
 from tests.support.processes import forked
 from tests.support.runs.system import System
 from tests.support.waiting import until
@@ -48,6 +50,12 @@ async def inline(value):
 
 @app.schedule(every="1s")
 async def tidy() -> None:
+    pass
+
+
+@app.schedule(every="1s")
+@app.agent(isolation="process")
+async def apart() -> None:
     pass
 
 
@@ -244,7 +252,7 @@ async def test_calls_of_hosts_messages_to_residents_and_turns_are_spans(system, 
                         wire.GetAgentInfoRequest(agent_id="nobody"), metadata=tuple(inject().items())
                     )
         assert refused.value.code() is StatusCode.NOT_FOUND
-        names = ("host CreateAgent", "host GetAgentInfo", "run receive", "my work", "run tidy")
+        names = ("host CreateAgent", "host GetAgentInfo", "run receive", "my work", "run tidy", "run apart")
         found = {
             name: await until(lambda name=name: collector.find(name), what=f"the span {name!r}")
             for name in names
@@ -252,7 +260,7 @@ async def test_calls_of_hosts_messages_to_residents_and_turns_are_spans(system, 
         assert [await scheduler.end(), await host.end()] == [0, 0]
     asked = caller.get_span_context()
     parent = (f"{asked.trace_id:032x}", f"{asked.span_id:016x}")
-    create, info, receive, own, turn = (found[name] for name in names)
+    create, info, receive, own, turn, _ = (found[name] for name in names)
     for call in (create, info):
         assert (call.service, call.kind, call.failed) == ("holdfast-host", "SPAN_KIND_SERVER", False)
         assert (call.trace, call.parent) == parent
@@ -263,6 +271,34 @@ async def test_calls_of_hosts_messages_to_residents_and_turns_are_spans(system, 
     )
     assert (own.service, own.parent) == ("holdfast-resident", receive.id)
     assert (turn.service, turn.kind, turn.parent) == ("holdfast-scheduler", "SPAN_KIND_CONSUMER", "")
+    isolated = {span.service for span in collector.spans if span.name == "run apart"}
+    assert isolated == {"holdfast-scheduler"}, "its child, too"
+
+
+async def test_a_delivery_is_a_span_of_the_relay_and_a_child_of_the_submitter(
+    system, collector, spans, tmp_path
+):
+    traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    private = {"HOLDFAST_RELAY_PRIVATE_WEBHOOKS": "true"}
+    async with Receiver() as receiver:
+        receiver.behave = lambda path, body: 204 if len(receiver.got) else 503
+        with Command(system, tmp_path, "relay", **traced, **private) as relay:
+            await relay.says("relay ready")
+            with trace.get_tracer("mine").start_as_current_span("caller") as caller:
+                await system.queue.submit(Submission(agent="inline", webhook=receiver.url))
+            deliveries = await until(
+                lambda: [span for span in collector.spans if span.name == "deliver webhook"],
+                lambda found: len(found) == 2,
+            )
+            assert await relay.end() == 0
+    asked = caller.get_span_context()
+    of_trace, submitter = f"{asked.trace_id:032x}", f"{asked.span_id:016x}"
+    assert [span.failed for span in deliveries] == [True, False], "each try is one"
+    for span, got in zip(deliveries, receiver.got, strict=True):
+        assert (span.service, span.kind) == ("holdfast-relay", "SPAN_KIND_CLIENT")
+        assert (span.trace, span.parent) == (of_trace, submitter)
+        assert got.headers["traceparent"].split("-")[1:3] == [of_trace, span.id]
+        assert got.event["traceparent"].split("-")[1:3] == [of_trace, submitter]
 
 
 async def test_what_is_left_is_sent_when_a_process_ends(system, collector, tmp_path):
