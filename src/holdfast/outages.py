@@ -84,6 +84,9 @@ class Outage:
 class OutageReporter:
     """Reports the calls of one loop: ``with reporter:`` around a call, or ``failed`` and ``answered``.
 
+    A loop that calls several servers of a cluster has a reporter for each: an answer means that none of the
+    reporter's calls fails any more.
+
     As a context manager it lets every exception pass and reports those that mean an outage.
     """
 

@@ -35,6 +35,7 @@ from holdfast.events.hub import Hub
 from holdfast.hosts.engines import registry_of
 from holdfast.packages import version
 from holdfast.redis.client import REFUSALS, TROUBLE
+from holdfast.redis.connections import Cluster
 from holdfast.redis.members import Member, Members
 from holdfast.redis.outages import explain, is_outage, redis_outages
 from holdfast.runs.feeds import Feeds
@@ -319,15 +320,16 @@ class ApiProcess:
         queues = [line.queue for line in backend.lines.values()]
         while after:
             try:
-                found, rejected = await _read_needs(backend.redis, queues)
+                found, unread = await _read_needs(backend.redis, queues)
                 workers = await self._members.all(backend.redis, "worker")
             except TROUBLE as exc:
                 self._unserved.forget_times()
                 if not is_outage(exc):  # of the members: no queue can be checked
                     self._unread.observe({queue.name: exc for queue in queues})
             else:
-                self._unread.observe(rejected)
-                began, ended = self._unserved.observe(time.monotonic(), found, workers, rejected)
+                # An outage has its own lines.
+                self._unread.observe({name: exc for name, exc in unread.items() if not is_outage(exc)})
+                began, ended = self._unserved.observe(time.monotonic(), found, workers, unread)
                 for need in began:
                     _log.warning(
                         "runs wait in a queue that no worker serves",
@@ -350,21 +352,31 @@ async def _ensure_error(queue: RunQueue) -> Exception | None:
 
 
 async def _read_needs(redis: Redis, queues: Sequence[RunQueue]) -> tuple[list[Need], dict[str, Exception]]:
-    """Read all queues in one round trip; if Redis rejects one, each by itself; return both kinds."""
-    try:
-        return await needs(redis, queues), {}
-    except REFUSALS as exc:
-        if is_outage(exc):
-            raise
-    found, rejected = list["Need"](), dict[str, Exception]()
-    for queue in queues:
+    """Read all queues in one round trip; each by itself on a cluster, or if Redis rejects one.
+
+    Returns also why queues could not be read. Raises if Redis is unavailable; on a cluster, if no server of a
+    queue answers.
+    """
+    on_cluster = isinstance(redis, Cluster)
+    if not on_cluster:
         try:
-            found += await needs(redis, [queue])  # guard: unserved-queue-by-queue
+            return await needs(redis, queues), {}
         except REFUSALS as exc:
             if is_outage(exc):
                 raise
-            rejected[queue.name] = exc
-    return found, rejected
+    read = (needs(redis, [queue]) for queue in queues)  # guard: unserved-queue-by-queue
+    found, unread = list["Need"](), dict[str, Exception]()
+    for queue, answer in zip(queues, await asyncio.gather(*read, return_exceptions=True), strict=True):
+        if isinstance(answer, TROUBLE):
+            unread[queue.name] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found += answer
+    outage = next(filter(is_outage, unread.values()), None)
+    if outage is not None and not (on_cluster and found):
+        raise outage
+    return found, unread
 
 
 def run_api(settings: Settings, app: App | None = None, *, inherited: socket.socket | None = None) -> int:

@@ -24,6 +24,7 @@ from holdfast.config import (
 )
 from holdfast.config.checks import key_slot
 from holdfast.redis.client import connect
+from holdfast.redis.keys import members_key
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Submission
 from holdfast.services import janitor as janitor_module
@@ -157,15 +158,38 @@ async def test_an_outage_of_one_server_is_one_line_however_often_the_others_answ
         await until(lambda: sample(metrics, gauge, queue=HUNG) is not None)
         if part is Relay:
             made._pace._poll_until = math.inf  # its loops ask all the time
+        before = len(outage_lines(log_lines()))
+
+        def since() -> list[str]:
+            return [line["event"] for line in outage_lines(log_lines())[before:]]
+
         with hang():
-            began = await until(lambda: outage_lines(log_lines()))
-            assert [line["event"] for line in began] == ["Redis unavailable"]
-            await stays(lambda: len(outage_lines(log_lines())) == 1, seconds=6.0)
+            await until(since)
+            await stays(lambda: since() == ["Redis unavailable"], seconds=6.0)
+
+
+async def test_runs_without_a_worker_are_reported_of_the_queues_of_the_other_servers(settings, hang, nodes):
+    """Fails if one look at all queues needs every server."""
+    members = nodes[owner_of(nodes, key_slot(members_key()))]
+    assert members is not nodes[owner_of(nodes, key_slot(HUNG))], "who serves must be known"
+    quick = answering_within(settings, 2.0)
+    unserved = msgspec.structs.replace(quick, api=msgspec.structs.replace(quick.api, unserved_seconds=0.2))
+    with hang():
+        running_api = await RunningApi(ApiProcess(unserved)).ready()
+        client = running_api.client()
+
+        async def unserved_queues() -> list[str]:
+            return (await client.get("/readyz")).json().get("unserved", [])
+
+        try:
+            await until(unserved_queues, lambda names: names == [FINE])
+        finally:
+            await running_api.close()
 
 
 async def test_the_health_of_redis_says_whose_server_does_not_answer(settings, hang):
     """Fails if a server that hangs leaves the monitoring without an answer about the others."""
-    running_api = await RunningApi(ApiProcess(answering_within(settings, 2.0))).ready()
+    running_api = await RunningApi(ApiProcess(answering_within(settings, 4.0))).ready()
     client = running_api.client()
 
     async def health() -> tuple[int, dict[str, Any]]:
