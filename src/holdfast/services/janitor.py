@@ -214,9 +214,7 @@ class Janitor:
             self._clean(Duty(ward, "consumer cleanup", clean, janitor.consumer_interval_seconds), keeper),
             self._again(Duty(ward, "stream cleanup", sweep, janitor.stream_interval_minutes * 60), keeper),
             self._again(
-                Duty(
-                    ward, "archive", file, janitor.archive_interval_seconds, is_needed=ward.archive.needed
-                ),
+                Duty(ward, "archive", file, janitor.archive_interval_seconds, is_needed=ward.archive.needed),
                 keeper,
             ),
         )
