@@ -38,7 +38,7 @@ def checked_log_fields(agent: str, paths: Iterable[str] | None) -> LogFields:
     for path in paths:
         name = path.rpartition(".")[2]
         if not _PATH.fullmatch(path):
-            raise AppError(f"{named}: {path!r} is no name of a field, nor names separated by dots")
+            raise AppError(f"{named}: {path!r} is not the name of a field, or names separated by dots")
         if name in _OURS or name in fields:
             why = "is on every line already" if name in _OURS else "is the name of two of them"
             raise AppError(f"{named}: {path!r}: {name!r} {why}")

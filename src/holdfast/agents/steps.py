@@ -133,7 +133,7 @@ def read_back(key: str, data: bytes, call: Callable[..., Any]) -> Any:
         return msgspec.json.decode(data, type=wanted)
     except (msgspec.ValidationError, ValueError) as exc:
         raise StepMismatch(
-            f"step {key!r} was done with a value that is no {_name(wanted)} ({exc}): "
+            f"step {key!r} was done with a value that is not of type {_name(wanted)} ({exc}): "
             "the code has changed since; give the step a new name to do it again"
         ) from exc
 

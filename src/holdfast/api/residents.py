@@ -117,8 +117,8 @@ async def get_residents(
     summary="Start a resident on one of the hosts",
     status_code=201,
     responses={
-        **answers(201, ResidentView, "It lives and can receive.", _VIEW),
-        **answers(200, ResidentView, "The very same lived already.", _VIEW),
+        **answers(201, ResidentView, "The resident runs and can receive.", _VIEW),
+        **answers(200, ResidentView, "The same resident was running already.", _VIEW),
         **_CHANGES,
     },
     openapi_extra=takes(

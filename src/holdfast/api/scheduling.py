@@ -227,7 +227,7 @@ def moment(field: str, value: float | str) -> float:
         return read.timestamp()
     except (ValueError, OverflowError):
         raise InputError(
-            f"{field}: {value!r} is no time: write epoch seconds, or ISO 8601 like 2030-01-31T07:00:00Z"
+            f"{field}: {value!r} is not a time: write epoch seconds, or ISO 8601 like 2030-01-31T07:00:00Z"
         ) from None
 
 

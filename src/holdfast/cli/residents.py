@@ -296,7 +296,7 @@ def _tell(placed: ResidentInfo, *, json: bool) -> None:
     if json:
         output.document(placed)
     else:
-        output.line(f"{placed.id} lives on {placed.host} (process {placed.pid})")
+        output.line(f"{placed.id} runs on host {placed.host} (process {placed.pid})")
 
 
 def _row(found: ResidentInfo) -> tuple[str, ...]:

@@ -364,7 +364,9 @@ def _time(option: str, text: str) -> float:
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:
-        raise InputError(f"{option}: {text[:60]!r} is no time with its zone: write it like 2026-03-01T00:00Z")
+        raise InputError(
+            f"{option}: {text[:60]!r} is not a time with its zone: write it like 2026-03-01T00:00Z"
+        )
     return at.timestamp()
 
 

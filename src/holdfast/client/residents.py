@@ -93,15 +93,15 @@ class ResidentLine(Protocol):
         ...
 
     async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentInfo:
-        """Have a resident live."""
+        """Start a resident."""
         ...
 
     async def stop(self, resident_id: str) -> ResidentInfo:
-        """Have one live no more; returns what it was."""
+        """Stop a resident; return it as it was."""
         ...
 
     async def move(self, resident_id: str, to: str) -> ResidentInfo:
-        """Have one live elsewhere."""
+        """Move a resident to another host."""
         ...
 
     async def send(self, resident_id: str, message: Any, key: str) -> Sent:
@@ -127,15 +127,15 @@ class ClientResidents:
         *,
         needs: Needs | None = None,
     ) -> ResidentInfo:
-        """Have a resident live; returns when it can receive. The same again is the same resident."""
+        """Start a resident; returns when it can receive. The same again is the same resident."""
         return await self._line().start(checked(resident_id), resident, input, needs or Needs())
 
     async def stop(self, resident_id: str) -> ResidentInfo:
-        """Have a resident live no more, and return what it was; its mailbox and state stay."""
+        """Stop a resident, and return it as it was; its mailbox and state stay."""
         return await self._line().stop(checked(resident_id))
 
     async def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:
-        """Have a resident live on another host, the one that is named or the best one."""
+        """Move a resident to another host: the one that is named, or the best one."""
         return await self._line().move(checked(resident_id), to)
 
     async def get(self, resident_id: str) -> ResidentInfo:

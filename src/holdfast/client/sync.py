@@ -338,7 +338,7 @@ class SyncResidents:
         *,
         needs: Needs | None = None,
     ) -> ResidentInfo:
-        """Have a resident live; returns when it can receive."""
+        """Start a resident; returns when it can receive."""
         return self._call(self._residents.start(resident, resident_id, input, needs=needs))
 
     def stop(self, resident_id: str) -> ResidentInfo:
@@ -346,7 +346,7 @@ class SyncResidents:
         return self._call(self._residents.stop(resident_id))
 
     def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:
-        """Have a resident live on another host."""
+        """Move a resident to another host."""
         return self._call(self._residents.move(resident_id, to=to))
 
     def get(self, resident_id: str) -> ResidentInfo:

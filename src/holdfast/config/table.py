@@ -21,6 +21,9 @@ directory. An unknown or invalid setting stops start-up, and all that is wrong i
 
 - Durations are numbers in the unit of the setting's name, or have their own unit: `500ms`, `30s`, `5m`,
   `2h`, `1d`, `1h30m`. A variable whose name ends with `_MS`, `_SECONDS` or `_MINUTES` counts in that unit.
+- The settings of schedules (`redis.scheduler`, `redis.agent`) have hyphens in their names, and count in
+  milliseconds where they end with `-ms`: a configuration that was written with these names for another
+  scheduler is read as it is. All other settings have underscores.
 - An empty variable counts as not set. Two variables for one setting must agree.
 - `queue` holds the defaults of every queue; `queues.<name>` overrides any of them for one queue, in the
   file only. The variables of `queue` are defaults too, and for the default queue they also beat

@@ -112,6 +112,6 @@ def checked(agent_id: str) -> str:
     """The id, if it can be one: it becomes part of a key and of a URL."""
     if not agent_id or len(agent_id) > _MOST or not agent_id.isprintable() or " " in agent_id:
         raise InputError(
-            f"{agent_id[:60]!r} is no id of an agent: 1 to {_MOST} printable characters without blanks."
+            f"{agent_id[:60]!r} is not an agent's id: 1 to {_MOST} printable characters without blanks."
         )
     return agent_id

@@ -17,7 +17,7 @@ class Trouble(enum.Enum):
     """What a failed call means for its caller."""
 
     NEXT = "ask another host"
-    HELD = "it lives on another host"
+    HELD = "it runs on another host"
     STALE = "it was placed anew, or is not wanted any more"
     HERE = "it is not here"
     INVALID = "no host will take this"

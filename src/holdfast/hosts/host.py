@@ -285,7 +285,7 @@ class Host:
             case "granted" | "mine":
                 return Copy(agent, grant.fence, time.time(), until)
             case "held":
-                raise Elsewhere(f"agent {agent.agent_id} lives on host {grant.address}")
+                raise Elsewhere(f"agent {agent.agent_id} runs on host {grant.address}")
             case "stale":
                 raise Conflict(f"agent {agent.agent_id} was placed anew since (fence {grant.fence})")
             case _:

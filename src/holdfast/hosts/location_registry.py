@@ -53,13 +53,13 @@ class AgentLocationRegistry:
         """
         found = _ADDRESS.fullmatch(host_address)
         if found is None:
-            raise InputError(f"{host_address!r} is no address of a host: give host:port")
+            raise InputError(f"{host_address!r} is not the address of a host: give host:port")
         self._run(_SWEEP, _SWEEP_AT_MOST, _KEEP_MS)
         word, at = self._run(
             _REGISTER, _host(found["host"]), host_address, self._ttl_ms, checked(agent_id), _KEEP_MS
         )
         if _text(word) == "held":
-            where = f"lives on {_text(at)}" if at else "waits for a host"
+            where = f"runs on {_text(at)}" if at else "waits for a host"
             raise Conflict(f"agent {agent_id} {where}: only its hosts say where it is")
 
     def heartbeat(self, agent_id: str) -> bool:

@@ -53,7 +53,7 @@ def check_allowed(path: str, prefixes: Iterable[str]) -> None:
     allowed = tuple(prefixes)
     dotted = path.replace(":", ".")
     if not all(part.isidentifier() for part in dotted.split(".")):
-        raise NotAllowed(f"{path!r} is no path of a class: write package.module.Class")
+        raise NotAllowed(f"{path!r} is not the path of a class: write package.module.Class")
     # guard: entry-prefix-whole-word
     if not any(dotted == prefix or dotted.startswith(f"{prefix}.") for prefix in allowed):
         known = ", ".join(sorted(allowed)) or "none"

@@ -28,7 +28,7 @@ def answering(url: str) -> Generator[None]:
         raise RedisUnavailable(_unavailable(url, exc), retry_after=_RETRY_SECONDS) from exc
     except InvalidResponse as exc:
         raise HoldfastError(
-            f"what answers at {redacted(url)} is no Redis ({_why(exc)}): "
+            f"what answers at {redacted(url)} is not a Redis server ({_why(exc)}): "
             "check the host and the port of redis.url (REDIS_URL)"
         ) from exc
     except RedisError as exc:

@@ -52,7 +52,7 @@ def read_bounds(text: str) -> Bounds:
     found = _RANGE.fullmatch(text)
     if found is None:
         raise InputError(
-            f"--autoscale {text!r} is no range: write MIN..MAX like 0..8, or nothing for what "
+            f"--autoscale {text!r} is not a range: write MIN..MAX like 0..8, or nothing for what "
             "the queue's scaling settings say"
         )
     bounds = Bounds(int(found[1]), int(found[2]))

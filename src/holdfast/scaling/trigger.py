@@ -133,7 +133,7 @@ def _slots(settings: Sequence[QueueSettings], given: Mapping[str, str]) -> int:
     written = _number(given, "slots", 1, 1_000_000)
     if written is not None:
         if written != int(written):
-            raise InputError(f"scalerMetadata: slots = {given['slots'][:_SHOWN]!r} is no whole number")
+            raise InputError(f"scalerMetadata: slots = {given['slots'][:_SHOWN]!r} is not a whole number")
         return int(written)
     found = {each.name: slots_of(each) for each in settings}
     if len(set(found.values())) > 1:

@@ -79,7 +79,7 @@ def _hindrance(
     if refusal:
         return f"{refusal} keeps it from being run"
     if not anybody:
-        return "no scheduler lives that runs schedules: start one with `holdfast scheduler --app …`"
+        return "no live scheduler runs schedules: start one with `holdfast scheduler --app …`"
     if able:
         return ""
     force = "" if schedule.source == "api" else " --force"

@@ -78,4 +78,4 @@ def _pattern(text: str, setting: str) -> re.Pattern[str] | None:
     try:
         return compiled(text) if text else None
     except (re.error, RecursionError, OverflowError) as exc:
-        raise ConfigError(f"{setting} = {text[:80]} is no regular expression: {exc}") from None
+        raise ConfigError(f"{setting} = {text[:80]} is not a regular expression: {exc}") from None

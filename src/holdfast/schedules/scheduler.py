@@ -253,7 +253,7 @@ class Scheduler:
         self.clock.heard(found.now, found.asked_at)
         if found.unreadable:
             self._metrics.schedule_repaired.labels(Found.UNREADABLE.value).inc(len(found.unreadable))
-            _log.error("discarded what is no name of a schedule", names=found.unreadable[:_NAMES_TOLD])
+            _log.error("discarded entries that are not schedules", names=found.unreadable[:_NAMES_TOLD])
         for run in found.schedules:
             self._acquired.inc()
             self.turns.begin(run, found.asked_at)

@@ -79,7 +79,9 @@ def _moment(at: float | datetime) -> float:
         try:
             return float(at)
         except (TypeError, ValueError):
-            raise InputError(f"at: {at!r} is no time: epoch seconds, or a datetime with its zone") from None
+            raise InputError(
+                f"at: {at!r} is not a time: write epoch seconds, or a datetime with its zone"
+            ) from None
     if at.tzinfo is None:
         raise InputError(f"at: {at.isoformat()} has no time zone: write one, like {at.isoformat()}Z")
     return at.timestamp()

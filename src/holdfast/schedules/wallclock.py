@@ -91,7 +91,7 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # unknown, outside of the database, a folder of it
         raise InputError(
-            f"tz: {name[:100]!r} is no time zone: write a name like Europe/Paris or UTC"
+            f"tz: {name[:100]!r} is not a time zone: write a name like Europe/Paris or UTC"
         ) from None
 
 

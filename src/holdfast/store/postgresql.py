@@ -196,7 +196,7 @@ class PostgresEngine:
             given = conninfo_to_dict(self._url)
         except psycopg.ProgrammingError as exc:
             raise ConfigError(
-                f"{_SETTING} is no address of a PostgreSQL database: {_first_line(exc)}"
+                f"{_SETTING} is not the address of a PostgreSQL database: {_first_line(exc)}"
             ) from exc
         ours = {
             "autocommit": True,

@@ -98,5 +98,5 @@ def test_d5_patterns_match_whole_names_and_disabled_wins(enabled, disabled, name
 
 
 def test_d6_a_pattern_that_is_none_is_named():
-    with pytest.raises(ConfigError, match=r"redis\.agent\.disabled-pattern = \( is no regular expression"):
+    with pytest.raises(ConfigError, match=r"redis\.agent\.disabled-pattern = \( is not a regular expression"):
         Patterns.of(ScheduledAgentSettings(disabled_pattern="("))

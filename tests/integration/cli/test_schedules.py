@@ -102,7 +102,7 @@ def test_one_is_created_once(cli, registered):
         ((), "one of every, cron and at"),
         (("--every", "5m", "--at", "2030-01-31T07:00Z"), "one of every, cron and at"),
         (("--every", "soon"), "soon"),
-        (("--at", "2030-01-31T07:00"), "--at: '2030-01-31T07:00' is no time with its zone"),
+        (("--at", "2030-01-31T07:00"), "--at: '2030-01-31T07:00' is not a time with its zone"),
         (("--every", "5m", "--tz", "Europe/Berlin"), "tz"),
         (("--every", "5m", "--queue", "two words"), "two words"),
         (("--every", "5m", "--misfire", "bogus"), "misfire"),
@@ -272,13 +272,13 @@ def test_past_turns_are_listed_and_the_last_ones_shown(cli, redis_url, registere
 
 def test_a_trigger_makes_it_due_now(cli, registered):
     assert cli("schedules", "trigger", "nightly-b").out == "nightly-b triggered\n"
-    assert "no scheduler lives" in cli("schedules", "explain", "nightly-b").out
+    assert "no live scheduler runs schedules" in cli("schedules", "explain", "nightly-b").out
     assert cli("schedules", "trigger", "nobody").code == 1
 
 
 def test_it_is_explained_why_one_does_not_run(cli, registered):
     assert "not due" in cli("schedules", "explain", "nightly-b", "--json").json["because"][0]
-    assert "no scheduler lives" in cli("schedules", "explain", "due").out
+    assert "no live scheduler runs schedules" in cli("schedules", "explain", "due").out
 
 
 def test_a_window_is_backfilled_once(cli, registered):
@@ -304,9 +304,9 @@ def test_a_window_is_backfilled_once(cli, registered):
     [
         (
             ("--from", "2026-03-01", "--to", "2026-03-02T00:00Z"),
-            "--from: '2026-03-01' is no time with its zone",
+            "--from: '2026-03-01' is not a time with its zone",
         ),
-        (("--from", "2026-03-01T00:00Z", "--to", "soon"), "--to: 'soon' is no time"),
+        (("--from", "2026-03-01T00:00Z", "--to", "soon"), "--to: 'soon' is not a time"),
         (("--from", "2026-03-02T00:00Z", "--to", "2026-03-01T00:00Z"), "must end after it begins"),
         (("--from", "2025-03-01T00:00Z", "--to", "2026-03-01T00:00Z"), "holds more turns of"),
     ],

@@ -118,7 +118,7 @@ async def test_what_can_not_be_done_is_said(cluster, given, tmp_path):
         with pytest.raises(NoHost, match="there is no live host"):
             await client.residents.start("Clerk", "clerk")
         assert await client.residents.hosts() == []
-        with pytest.raises(InputError, match="is no id of an agent"):
+        with pytest.raises(InputError, match="is not an agent's id"):
             await client.residents.get("a b")
         with pytest.raises(InputError, match="JSON"):
             await client.residents.start("Clerk", "clerk", object())

@@ -63,7 +63,7 @@ def test_a_host_that_can_start_no_agent_is_never_ready(redis, environ):
 def test_a_resident_from_its_start_to_its_end(host, environ):
     assert holdfast(environ, "residents", "list").stdout == "no residents\n"
     started = holdfast(environ, "residents", "start", "Clerk", "clerk-1", '"good day"')
-    assert started.stdout.startswith("clerk-1 lives on here (process "), started.stderr
+    assert started.stdout.startswith("clerk-1 runs on host here (process "), started.stderr
     answered = holdfast(environ, "residents", "send", "clerk-1", '{"name": "Ada"}', "--wait", "60")
     assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
     sent = holdfast(environ, "residents", "send", "clerk-1", '{"name": "Bob"}', "--json")
@@ -83,7 +83,7 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     assert (host["name"], host["agents"], host["state"]) == ("here", 1, "ready")
     assert re.search(r"^here +ready +\d/100 ", holdfast(environ, "hosts", "list").stdout, re.MULTILINE)
     moved = holdfast(environ, "residents", "move", "clerk-1", "--to", "here")
-    assert moved.stdout.startswith("clerk-1 lives on here (process "), moved.stderr
+    assert moved.stdout.startswith("clerk-1 runs on host here (process "), moved.stderr
     nowhere = holdfast(environ, "residents", "move", "clerk-1", "--to", "nowhere")
     assert (nowhere.returncode, "there is no live host 'nowhere'" in nowhere.stderr) == (1, True)
     assert (row["name"], row["status"], row["host"], row["restarts"]) == ("Clerk", "running", "here", 0)
@@ -128,7 +128,7 @@ def test_a_resident_whose_host_died_waits_for_another_and_ask_says_so(redis_url,
     command = [sys.executable, "-m", "holdfast", "host", "--app", APP]
     with forked.Popen(command, env=environ | {"HOLDFAST_HOSTS_TTL_SECONDS": "3"}, cwd=tmp_path) as child:
         started = holdfast(environ, "residents", "start", "Clerk", "c", "--wait", "60")
-        assert started.stdout.startswith("c lives on here "), started.stderr
+        assert started.stdout.startswith("c runs on host here "), started.stderr
         child.kill()
     wait_until(lambda: "placing" in holdfast(environ, "residents", "list").stdout, seconds=60)
     (row,) = json.loads(holdfast(environ, "residents", "list", "--status", "placing", "--json").stdout)[
@@ -155,7 +155,7 @@ def test_a_start_waits_for_the_first_host(redis, environ, tmp_path):
                 said, more = starting.communicate(timeout=90)
                 child.terminate()
     assert (starting.returncode, more) == (0, ""), more
-    assert said.startswith("early lives on here (process ")
+    assert said.startswith("early runs on host here (process ")
 
 
 def test_hosts_that_refuse_are_not_waited_for(host, environ):

@@ -86,7 +86,7 @@ async def test_it_reads_what_hosts_say(locations, table):
 async def test_it_changes_nothing_about_agents_of_hosts(locations, table, redis):
     """Fails if it writes as the seed does: the location would say what no host runs."""
     fence = await placed(table)
-    with pytest.raises(Conflict, match="agent x lives on a:1: only its hosts say where it is"):
+    with pytest.raises(Conflict, match="agent x runs on a:1: only its hosts say where it is"):
         locations.register("x", "b:1")
     with pytest.raises(Conflict, match="agent x runs on a:1: stop it there"):
         locations.deregister("x")
@@ -145,7 +145,7 @@ async def test_what_somebody_wrote_by_hand_is_kept_and_removed_too(locations, cl
 
 @pytest.mark.parametrize("address", ["host-1", "host-1:", "a b:1", "host:123456", ""])
 def test_what_is_no_address_is_said(locations, address):
-    with pytest.raises(InputError, match="is no address of a host"):
+    with pytest.raises(InputError, match="is not the address of a host"):
         locations.register("agent-1", address)
 
 

@@ -248,7 +248,7 @@ async def test_what_is_wrong_with_a_resident_is_said(residents):
         await residents.start("Clark", "x")
     with pytest.raises(InputError, match="must be JSON"):
         await residents.start("Clerk", "x", object())
-    with pytest.raises(InputError, match="is no id of an agent"):
+    with pytest.raises(InputError, match="is not an agent's id"):
         await residents.start("Clerk", "a b")
     assert await residents.list() == []
 

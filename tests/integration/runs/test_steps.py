@@ -118,7 +118,7 @@ async def test_a_step_whose_type_has_changed_since_says_so(system, app):
     await system.worker(app)
     run = await system.ended(run_id)
     assert run.status is Status.FAILED
-    assert "step 'plan' was done with a value that is no int" in run.error.message
+    assert "step 'plan' was done with a value that is not of type int" in run.error.message
 
 
 async def test_what_a_paused_worker_writes_after_its_run_moved_on_is_refused(system, app):

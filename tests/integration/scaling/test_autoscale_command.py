@@ -158,7 +158,7 @@ def test_a_worker_has_a_port_of_its_own_for_metrics(three_ports: int, start):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("8",), "--autoscale '8' is no range: write MIN..MAX like 0..8"),
+        (("8",), "--autoscale '8' is not a range: write MIN..MAX like 0..8"),
         (("3..1",), "--autoscale 3..1 has a minimum (3) above its maximum (1)"),
         (("0..0",), "--autoscale 0..0 allows no worker at all"),
     ],

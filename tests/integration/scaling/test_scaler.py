@@ -117,7 +117,7 @@ async def test_a_wrong_queue_is_not_found_and_the_right_ones_are_named(caller: C
         ({"queue": ""}, "has no queue: name one of agent-queue, browser-jobs"),
         ({"queue": "agent-queue,,browser-jobs"}, "has an empty name in it"),
         ({"slots": "0"}, "slots = '0' is not allowed: a number from 1 to 1000000"),
-        ({"slots": "2.5"}, "slots = '2.5' is no whole number"),
+        ({"slots": "2.5"}, "slots = '2.5' is not a whole number"),
         ({"slots": "three"}, "slots = 'three' is not allowed"),
         (
             {"targetWaitSeconds": "nan"},

@@ -53,8 +53,8 @@ def test_a_long_text_is_cut():
     [
         ("job_id", "a list of names"),
         ([7], "a list of names"),
-        ([""], "is no name of a field"),
-        (["a..b"], "is no name of a field"),
+        ([""], "is not the name of a field"),
+        (["a..b"], "is not the name of a field"),
         (["run_id"], "'run_id' is on every line already"),
         (["x.agent"], "'agent' is on every line already"),
         (["a.id", "b.id"], "'id' is the name of two of them"),

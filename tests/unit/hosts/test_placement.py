@@ -88,7 +88,7 @@ def test_an_id_is_unique_among_guilds(parts, expected):
 
 @pytest.mark.parametrize("bad", ["", "a b", "a\nb", "x" * 513, "\0"])
 def test_what_can_be_no_id_is_refused(bad):
-    with pytest.raises(InputError, match="is no id of an agent"):
+    with pytest.raises(InputError, match="is not an agent's id"):
         qualified(bad)
 
 

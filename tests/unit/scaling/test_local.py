@@ -30,11 +30,11 @@ def test_a_range_is_read(text: str, bounds: Bounds):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("8", "--autoscale '8' is no range: write MIN..MAX like 0..8"),
-        ("0...8", "is no range"),
-        ("-1..8", "is no range"),
-        ("a..b", "is no range"),
-        ("0..", "is no range"),
+        ("8", "--autoscale '8' is not a range: write MIN..MAX like 0..8"),
+        ("0...8", "is not a range"),
+        ("-1..8", "is not a range"),
+        ("a..b", "is not a range"),
+        ("0..", "is not a range"),
         ("8..2", "--autoscale 8..2 has a minimum (8) above its maximum (2)"),
         ("0..0", "--autoscale 0..0 allows no worker at all: the maximum must be at least 1"),
         ("0..5000", "allows 5000 processes on this machine: the maximum may be up to 1024"),

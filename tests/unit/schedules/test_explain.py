@@ -51,7 +51,7 @@ def test_by_where_it_is(found, said):
 @pytest.mark.parametrize(
     ("schedulers", "options", "said"),
     [
-        ({}, {}, "no scheduler lives"),
+        ({}, {}, "no live scheduler runs schedules"),
         ({"pod": {"agents": "other"}}, {}, "no live scheduler has the agent 'work'"),
         ({"pod": ABLE | {"load": "2"}}, {}, "no permit is free in pod"),
         ({"pod": ABLE | {"capacity": "0", "load": "900"}}, {}, "pod should take it"),
@@ -82,7 +82,7 @@ def test_by_who_could_run_it(schedulers, options, said):
             {},
             "has the agent 'work': deploy it, or end the schedule by `holdfast schedules remove report --force`",
         ),
-        ({}, {}, "no scheduler lives"),
+        ({}, {}, "no live scheduler runs schedules"),
         ({"pod": ABLE}, {"agent": {"disabled_pattern": "rep.*"}}, "redis.agent.disabled-pattern keeps it"),
     ],
 )

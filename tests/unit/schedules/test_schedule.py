@@ -73,7 +73,7 @@ def test_what_is_damaged_is_an_input_error(raw):
         ({"trigger": Cron(expression="0 0 31 4 *")}, "cron: "),
         (
             {"trigger": Cron(expression="* * * * *", zone="Mars/Base")},
-            "tz: 'Mars/Base' is no time zone",
+            "tz: 'Mars/Base' is not a time zone",
         ),
         (
             {"trigger": Cron(expression="* * * * *", zone="localtime")},

@@ -62,19 +62,19 @@ class HttpResidents:
         return read(self._calls.url, (await self._calls.call("GET", _path(resident_id))).body, _info)
 
     async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentInfo:
-        """Have a resident live."""
+        """Start a resident."""
         asked = {"id": resident_id, "resident": resident, "input": made_with, "needs": needs}
         body = encode_value(asked, "the input of a resident")
         answer = await self._calls.call("POST", "/residents", body, wait_seconds=_START_SECONDS)
         return read(self._calls.url, answer.body, _info)
 
     async def stop(self, resident_id: str) -> ResidentInfo:
-        """Have one live no more."""
+        """Stop a resident."""
         answer = await self._calls.call("DELETE", _path(resident_id), wait_seconds=_START_SECONDS)
         return read(self._calls.url, answer.body, _info)
 
     async def move(self, resident_id: str, to: str) -> ResidentInfo:
-        """Have one live elsewhere."""
+        """Move a resident to another host."""
         # Asked twice, it might move twice: whether it was heard is not known when an answer is lost.
         body, path = msgspec.json.encode({"host": to}), _path(resident_id, "move")
         answer = await self._calls.call("POST", path, body, wait_seconds=_START_SECONDS, repeatable=False)
