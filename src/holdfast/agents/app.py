@@ -231,7 +231,9 @@ class App:
 
     def complete(self) -> None:
         """Look up what was not known while the module was loaded; AppError says what is wrong with it."""
-        types = [spec.input_type for spec in (*self._agents.values(), *self._residents.values())]
+        residents = self._residents.values()
+        types = [spec.input_type for spec in (*self._agents.values(), *residents)]
+        types += [spec.made_with for spec in residents]
         for each in types:
             if each is not None:
                 each.complete()

@@ -27,6 +27,14 @@ class ResidentSpec:
     options: dict[str, Any]
     input_type: InputType | None = None
     """What a message is made into, if the annotation of ``receive`` is a model."""
+    made_with: InputType | None = None
+    """What the input of the class is made into, if the annotation of ``__init__`` is a model."""
+
+    def arguments(self, payload: Any) -> tuple[Any, ...]:
+        """Return what to make the class with; InputError if the input is not what it takes."""
+        if payload is None:
+            return ()
+        return (payload if self.made_with is None else self.made_with.read(payload),)
 
 
 def describe_resident(name: str, make: object, **options: Any) -> ResidentSpec:
@@ -42,7 +50,23 @@ def describe_resident(name: str, make: object, **options: Any) -> ResidentSpec:
             raise AppError(f"resident {name!r}: {method} takes only self")
     describe(name, _receive, **options)  # what is wrong with the options is said here
     message = [*inspect.signature(receive).parameters.values()][-1]
-    return ResidentSpec(name, make, options, input_type(f"resident {name!r}", receive, message))
+    return ResidentSpec(
+        name,
+        make,
+        options,
+        input_type(f"resident {name!r}", receive, message),
+        _made_with(name, make),
+    )
+
+
+def _made_with(name: str, make: type[Any]) -> InputType | None:
+    """Return the type of the first parameter of ``__init__``, None if it is no model."""
+    call: Any = make.__init__
+    try:
+        parameters = [*inspect.signature(call).parameters.values()][1:]
+    except (ValueError, TypeError):
+        return None
+    return input_type(f"the class of resident {name!r}", call, parameters[0]) if parameters else None
 
 
 async def _receive(ctx: object, message: object) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast.agents.models import dumped
 from holdfast.config.durations import iso
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.hosts.agent import Agent, Needs, Status, checked
@@ -42,8 +43,8 @@ def resident_agent(
     """The agent that is a resident of that name; a tenant's belongs to the organization of that name."""
     spec = {"id": checked(agent_id), "name": resident, "resident": resident, "input": input}
     try:
-        payload = msgspec.json.encode({"agent_spec": spec})
-    except (TypeError, ValueError) as exc:
+        payload = msgspec.json.encode({"agent_spec": spec}, enc_hook=dumped)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise InputError(f"the input of a resident must be JSON: {exc}") from exc
     return Agent(
         agent_id=agent_id,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
+from holdfast.agents.models import dumped
 from holdfast.config.names import checked_queue
 from holdfast.errors import InputError
 from holdfast.schedules.trigger import Cron, Moment, Once, Since, Trigger
@@ -144,7 +145,7 @@ def decoded(raw: bytes | str) -> Schedule:
 
 def _converted(schedule: Schedule) -> Schedule:
     try:
-        return msgspec.convert(msgspec.to_builtins(schedule), Schedule)
+        return msgspec.convert(msgspec.to_builtins(schedule, enc_hook=dumped), Schedule)
     except msgspec.ValidationError as exc:
         raise _wrong(schedule, _as_written(exc)) from None
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:

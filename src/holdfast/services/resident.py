@@ -82,9 +82,11 @@ def run(payload: dict[str, Any], control: Control) -> None:
     except msgspec.ValidationError as exc:
         raise InputError(f"agent_spec: {exc}") from None  # the caller is told a sentence, not where we were
     known = _known(spec.resident, control.labels[APP])
+    # Before any code of the resident runs: an input that does not fit is refused, not a crash to try again.
+    arguments = known.arguments(spec.input)
     traces.start("resident")
     try:
-        asyncio.run(_live(settings, spec, known, control))
+        asyncio.run(_live(settings, known, arguments, control))
     finally:
         traces.finish()
 
@@ -98,8 +100,10 @@ def _known(name: str, reference: str) -> ResidentSpec:
         raise AppError(f"app {app.name!r} has no resident {name!r}; its residents: {there_are}") from None
 
 
-async def _live(settings: Settings, spec: Spec, known: ResidentSpec, control: Control) -> None:
-    resident: Any = known.make() if spec.input is None else known.make(spec.input)
+async def _live(
+    settings: Settings, known: ResidentSpec, arguments: tuple[Any, ...], control: Control
+) -> None:
+    resident: Any = known.make(*arguments)
     await _maybe(resident, "start")
     app = App("resident")
     app.register(RECEIVE, resident.receive, **known.options)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
+import pydantic
 import pytest
 
 from holdfast import Client, Conflict, HoldfastError, InputError, NotFound, SyncClient
 from holdfast.schedules.history import past_turn
-from holdfast.schedules.schedule import Schedule, turn_name
+from holdfast.schedules.schedule import Schedule, decoded, turn_name
 from holdfast.schedules.trigger import Cron, Every, Once
 from tests.support.schedules.manual_scheduler import Board
 
@@ -75,6 +77,40 @@ async def test_one_is_made_once_and_removed(client, board, when, trigger):
     await client.schedules.remove("made")
     with pytest.raises(NotFound, match="made"):
         await client.schedules.get("made")
+
+
+class Report(pydantic.BaseModel):
+    day: date
+    shop_id: int = pydantic.Field(serialization_alias="shop")
+
+
+@dataclasses.dataclass
+class Order:
+    id: int
+    closed_at: datetime
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (Report(day=date(2030, 1, 31), shop_id=7), {"day": "2030-01-31", "shop": 7}),
+        (
+            {"orders": [Order(1, datetime(2030, 1, 31, tzinfo=UTC))]},
+            {"orders": [{"id": 1, "closed_at": "2030-01-31T00:00:00Z"}]},
+        ),
+    ],
+    ids=["pydantic", "dataclass"],
+)
+async def test_its_input_may_be_a_model(client, board, given, stored):
+    """Fails if only one of the two ways takes it."""
+    made = await client.schedules.create("made", "report", every="5m", input=given)
+    assert await client.schedules.create("made", "report", every="5m", input=given) == made
+    assert decoded((await board.entry("made")).spec).input == stored
+
+
+async def test_an_input_that_can_not_be_json_is_refused(client, board):
+    with pytest.raises(InputError, match="can't be written as JSON"):
+        await client.schedules.create("made", "report", every="5m", input=object())
 
 
 async def test_one_is_made_that_waits_to_be_resumed(client, board):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -53,6 +54,23 @@ class Reader:
 
     async def receive(self, ctx: Context, letter: Letter) -> Letter:
         return Letter(letter.number + 1)
+
+
+@dataclass
+class Shop:
+    name: str
+    open: bool = True
+
+
+@app.resident
+class Keeper:
+    """Is made with a model, and repeats what it is told."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+
+    async def receive(self, ctx: Context, message: dict) -> dict:
+        return {"shop": self.shop.name, "open": self.shop.open, **message}
 
 
 @app.resident(name="sick")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ from tests.support.api.server import RunningApi
 from tests.support.hosts.host_processes import Cluster, agent, cluster_of
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
+
+
+@dataclass
+class Shop:
+    """What a Keeper is made with, as a program that starts one has it."""
+
+    name: str
+    open: bool = True
 
 
 @pytest.fixture
@@ -84,6 +93,20 @@ async def test_a_resident_from_its_start_to_its_end(cluster, given, tmp_path):
         ):
             with pytest.raises(NotFound, match="there is no resident 'front/clerk'"):
                 await call
+
+
+async def test_a_resident_is_made_with_the_model_that_its_class_takes(cluster, given, tmp_path):
+    """Fails if a model is refused on one of the ways, or if the class gets a dict."""
+    await hosts(cluster, tmp_path, "a")
+    async with Client(**given) as client:
+        made = await client.residents.start("Keeper", "keeper", Shop("corner"))
+        assert made.input == {"name": "corner", "open": True}
+        assert (await client.residents.start("Keeper", "keeper", Shop("corner"))).pid == made.pid
+        assert await client.residents.ask("keeper", {"n": 1}, 60) == {"shop": "corner", "open": True, "n": 1}
+        with pytest.raises(
+            InputError, match=r"class of resident 'Keeper': the input does not fit Shop.*`name`"
+        ):
+            await client.residents.start("Keeper", "other", {"nam": "corner"})
 
 
 async def test_a_resident_that_a_tenant_has_started_stays_the_tenants(cluster, tmp_path):

@@ -111,9 +111,8 @@ async def test_one_that_is_stopped_while_it_waits_for_redis_ends_willingly(tmp_p
             ended.append(True)
 
     settings = Settings(redis=RedisSettings(url=f"unix://{tmp_path}/nobody"))
-    spec = resident.Spec(id="early", resident="Early")
     async with asyncio.timeout(20):
-        await resident._live(settings, spec, app.residents["Early"], control)
+        await resident._live(settings, app.residents["Early"], (), control)
     assert ended
     assert "ready" not in control.said
 
@@ -131,9 +130,8 @@ async def test_one_that_is_disowned_finishes_what_it_has_begun(redis, redis_sett
             return ctx.attempt
 
     settings = Settings(redis=redis_settings, hosts=HostSettings(ttl_seconds=0.6))
-    spec = resident.Spec(id="early", resident="Early")
     async with asyncio.timeout(60), Client(settings=settings) as client:
-        living = asyncio.create_task(resident._live(settings, spec, app.residents["Early"], control))
+        living = asyncio.create_task(resident._live(settings, app.residents["Early"], (), control))
         queue, thread = mailbox_of("early"), thread_of("early")
         first = await client.submit(RECEIVE, 1, queue=queue, thread_id=thread)
         await begun.wait()
@@ -244,7 +242,9 @@ async def test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_
 
 
 async def test_what_is_wrong_with_a_resident_is_said(residents):
-    with pytest.raises(InputError, match="has no resident 'Clark'; its residents: Clerk, Mute, Reader, sick"):
+    with pytest.raises(
+        InputError, match="has no resident 'Clark'; its residents: Clerk, Keeper, Mute, Reader, sick"
+    ):
         await residents.start("Clark", "x")
     with pytest.raises(InputError, match="must be JSON"):
         await residents.start("Clerk", "x", object())
