@@ -116,9 +116,17 @@ def read_kept(model: Any, data: bytes) -> Any:
 
 
 def _dumped(value: Any, *, by_alias: bool) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json", by_alias=by_alias)
-    raise TypeError(f"a value of type {type(value).__name__} can't be written as JSON")
+    kind = type(value).__name__
+    try:
+        if hasattr(value, "model_dump"):
+            return value.model_dump(mode="json", by_alias=by_alias)
+    except (TypeError, ValueError, RecursionError):
+        raise
+    except Exception as exc:
+        # The model's own code raised, such as a computed field. As it is, the error would end the process
+        # that writes a result, and the run would be tried again as if its worker had crashed.
+        raise ValueError(f"writing the {kind} raised {type(exc).__name__}: {exc}") from exc
+    raise TypeError(f"a value of type {kind} can't be written as JSON")
 
 
 def _reads_names(model: Any) -> bool:

@@ -36,7 +36,9 @@ def _inside(path: _Path, value: Any) -> list[tuple[_Path, Any]]:
         return [((path, f".{key}"), each) for key, each in cast("dict[Any, Any]", value).items()]
     if isinstance(value, list | tuple | set | frozenset):
         return [((path, f"[{at}]"), each) for at, each in enumerate(cast("list[Any]", value))]
-    names: Any = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
+    # Of its class: an object may answer any name that it is asked for, or raise what it likes.
+    kind = type(cast("object", value))
+    names: Any = getattr(kind, "__struct_fields__", ()) or getattr(kind, "__dataclass_fields__", ())
     return [((path, f".{name}"), getattr(value, name, None)) for name in names]
 
 

@@ -71,6 +71,25 @@ async def bills(ctx: Context, order: Order) -> Bill:
     return Bill(order=order.id, due=order.due, type=type(order).__name__)
 
 
+class Moody(pydantic.BaseModel):
+    prices: dict[str, int]
+
+    @pydantic.computed_field
+    @property
+    def total(self) -> int:
+        return self.prices["total"]
+
+
+@both()
+async def raises_while_it_is_written() -> Moody:
+    return Moody(prices={})
+
+
+@both()
+async def looks_up_a_wrong_key(ctx: Context) -> None:
+    raise KeyError("no such key")
+
+
 @both()
 def bills_in_a_thread(order: Order):
     yield Bill(order=order.id, due=order.due, type=type(order).__name__)

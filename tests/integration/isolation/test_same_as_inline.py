@@ -104,10 +104,20 @@ async def test_a_result_that_is_no_json_is_refused_with_the_same_words(system, a
     for agent, words in (
         ("unwritable", "can't be written as JSON"),
         ("forgets_to_await", "did you forget await"),
+        ("raises_while_it_is_written", "writing the Moody raised KeyError: 'total'"),
     ):
         run = await system.ended(await system.submit(agent))
         assert (run.status, run.attempt, run.error.kind) == (Status.FAILED, 1, "invalid")
         assert words in run.error.message
+        assert f"agent {agent!r}" in run.error.message
+
+
+async def test_a_programming_error_is_not_tried_again(system, app):
+    """Fails if the class of the failure is lost on its way out of the process: it would have a second attempt."""
+    await system.worker(app)
+    run = await system.ended(await system.submit("looks_up_a_wrong_key"))
+    assert (run.status, run.attempt, run.error.kind) == (Status.FAILED, 1, "programming_error")
+    assert "no such key" in run.error.message
 
 
 async def test_large_inputs_and_results_pass_and_larger_ones_are_refused(system, app):

@@ -12,7 +12,7 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import App, AppError, Context, SyncContext
+from holdfast import App, AppError, Context, InputError, SyncContext
 from holdfast.agents.failures import FailureClass
 from holdfast.agents.loader import load_app
 from holdfast.agents.models import dumped
@@ -245,6 +245,80 @@ async def test_state_has_the_names_of_fields_and_results_have_aliases(ctx):
     assert (await ctx.state.get("it"))["written"] == 2
     aliased = {"bothWays": 1, "onlyWritten": 2, "read": 3, "inner": {"innerCount": 4}}
     assert msgspec.json.decode(encode_value(WRITTEN, "it")) == aliased
+
+
+@pytest.mark.parametrize("given", [Model(id=7), Data(7), Struct(7)], ids=lambda each: type(each).__name__)
+def test_a_schedule_may_be_declared_with_a_model(given):
+    app = App("a")
+
+    @app.schedule(every="5m", input=given)
+    async def takes(ticket: Model): ...
+
+    app.complete()
+    assert app.schedules["takes"].input == {"id": 7, "level": "low", "at": None}
+
+
+class Moody(pydantic.BaseModel):
+    prices: dict[str, int]
+
+    @pydantic.computed_field
+    @property
+    def total(self) -> int:
+        return self.prices["total"]
+
+
+class Bag:
+    """Looks up every attribute in a dict, as some wrappers of JSON do."""
+
+    def __getattr__(self, name: str):
+        return {}[name]
+
+
+@pytest.mark.parametrize("result", [Moody(prices={}), {"all": [Bag()]}], ids=["computed field", "getattr"])
+def test_a_result_whose_own_code_raises_can_not_be_written(result):
+    failure = written_result("model", result, 1000)
+    assert failure.kind is FailureClass.INVALID
+    assert "result of agent 'model' can't be written as JSON: writing the " in failure.message
+    assert "raised KeyError: " in failure.message
+
+
+def test_the_class_of_a_resident_is_made_with_what_its_init_takes():
+    app = App("a")
+
+    @app.resident
+    class Modelled:
+        def __init__(self, ticket: Model) -> None:
+            self.ticket = ticket
+
+        async def receive(self, ctx, message): ...
+
+    @app.resident
+    @dataclasses.dataclass
+    class Dataclass:
+        ticket: Struct | None = None
+
+        async def receive(self, ctx, message): ...
+
+    @app.resident
+    class Bare:
+        def __init__(self, ticket=None) -> None:
+            self.ticket = ticket
+
+        async def receive(self, ctx, message): ...
+
+    @app.resident
+    class Empty:
+        async def receive(self, ctx, message): ...
+
+    app.complete()
+    sent = {"id": 7}
+    assert app.residents["Modelled"].arguments(sent) == (Model(id=7),)
+    assert app.residents["Dataclass"].arguments(sent) == (Struct(7),)
+    assert app.residents["Dataclass"].arguments(None) == ()
+    assert app.residents["Bare"].arguments(sent) == (sent,)
+    assert app.residents["Empty"].arguments(None) == ()
+    with pytest.raises(InputError, match="the class of resident 'Modelled': the input does not fit Model"):
+        app.residents["Modelled"].arguments({"id": "x"})
 
 
 def test_a_result_that_can_not_be_written_is_named_with_its_place():
