@@ -12,12 +12,22 @@ import traceback
 from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import AppError
+from holdfast.packages import missing_extra
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+_EXTRAS: Final = {
+    "langchain_core": "langgraph",
+    "langgraph": "langgraph",
+    "pydantic_ai": "pydantic-ai",
+    "rustic_ai": "rustic",
+}
+_OPENAI_AGENTS: Final = "agents"
+"""The package of the OpenAI Agents SDK has the name that many give a file of their own."""
 
 
 def resolve(reference: str) -> Any:
@@ -115,12 +125,22 @@ def _execute(path: Path, name: str, source: str) -> ModuleType:
 
 def _broken(source: str, exc: BaseException) -> AppError:
     if isinstance(exc, ModuleNotFoundError):
-        return AppError(f"{source} needs the module {exc.name!r}, which is not installed here")
+        return AppError(_missing(source, exc.name or str(exc)))
     if isinstance(exc, SystemExit):
         return AppError(
             f"{source} ended the process while it was imported: guard it by __name__ == '__main__'"
         )
     return AppError(f"{source} can't be imported: {type(exc).__name__}: {exc}{_where(exc)}")
+
+
+def _missing(source: str, module: str) -> str:
+    package = module.partition(".")[0]
+    if package in _EXTRAS:
+        return missing_extra(source, module, _EXTRAS[package])
+    said = f"{source} needs the module {module!r}, which is not installed here"
+    if package == _OPENAI_AGENTS:
+        return f"{said}; if it is the OpenAI Agents SDK: pip install 'holdfast[openai-agents]'"
+    return said
 
 
 def _where(exc: BaseException) -> str:

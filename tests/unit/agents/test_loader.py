@@ -107,6 +107,18 @@ REFUSED = [
         "several Apps; write hf_bad:a or hf_bad:b",
     ),
     ("missing dependency", "import hf_not_installed", "hf_bad:app", "needs the module 'hf_not_installed'"),
+    (
+        "missing framework",
+        "raise ModuleNotFoundError('no', name='pydantic_ai.models')",
+        "hf_bad:app",
+        r"needs pydantic_ai.models, which is not installed: pip install 'holdfast\[pydantic-ai\]'",
+    ),
+    (
+        "missing OpenAI Agents SDK, or a file of that name",
+        "raise ModuleNotFoundError('no', name='agents')",
+        "hf_bad:app",
+        r"needs the module 'agents', .*OpenAI Agents SDK: pip install 'holdfast\[openai-agents\]'",
+    ),
     ("error at import", "raise KeyError('boom')", "hf_bad:app", "can't be imported: KeyError: 'boom' \\("),
     ("the line of it", "import json\n\njson.loads('x')", "hf_bad:app", "hf_bad.py, line 3\\)"),
     ("syntax error", "def (:", "hf_bad:app", "can't be imported: SyntaxError"),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.packages import needs_extra
+
 if TYPE_CHECKING:
     from holdfast.hosts.rustic.engine import K8sExecutionEngine
 
@@ -16,6 +18,7 @@ __all__ = ["K8sExecutionEngine"]
 def __getattr__(name: str) -> Any:
     if name != "K8sExecutionEngine":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from holdfast.hosts.rustic.engine import K8sExecutionEngine  # noqa: PLC0415 - a host may be without it
+    with needs_extra("K8sExecutionEngine (on Python 3.13)", "rustic"):
+        from holdfast.hosts.rustic.engine import K8sExecutionEngine  # noqa: PLC0415 - a host may be without it
 
     return K8sExecutionEngine
