@@ -39,8 +39,8 @@ _AGENT: Final[dict[str, Any]] = {
     "served_by": ["worker-1"],
     "workers": 1,
 }
-_OF_RESIDENTS: Final = frozenset({"status", "host", "guild_id", "tenant", "cursor"})
-"""Parameters that only the list of residents ever had."""
+_OF_RESIDENTS: Final = frozenset({"status", "host", "name", "guild_id", "tenant", "limit", "cursor"})
+"""Parameters of the list of residents; the list of registered agents has none."""
 
 
 @router.get(

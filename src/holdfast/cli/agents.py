@@ -27,7 +27,9 @@ _COLUMNS = (
     Column("DESCRIPTION", free=True),
 )
 _MOVED = ("start", "stop", "move", "send", "ask")
-"""What was asked of residents here, before they had a command of their own."""
+"""Commands for residents that were here before residents had a command of their own."""
+_Moved = Annotated[str | None, typer.Option(hidden=True)]
+"""An option of the list of residents, which was here, too."""
 
 
 def add_to(root: typer.Typer) -> None:
@@ -36,8 +38,18 @@ def add_to(root: typer.Typer) -> None:
 
 
 @agents.command("list")
-def list_all(json: options.Json = False, config: options.Config = None) -> None:
+def list_all(
+    status: _Moved = None,
+    host: _Moved = None,
+    name: _Moved = None,
+    limit: _Moved = None,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
     """List every agent that a live process has registered."""
+    given = {"--status": status, "--host": host, "--name": name, "--limit": limit}
+    if words := [word for option, value in given.items() if value is not None for word in (option, value)]:
+        raise _moved(["list", *words])
     found = _listed(options.read_settings(config))
     if json:
         output.document(found)
@@ -60,10 +72,14 @@ def show(
     output.document(found) if json else output.record(_fields(found))
 
 
-def _moved(ctx: typer.Context) -> None:
+def _moved(words: list[str]) -> InputError:
+    """Return the error that names the command for residents."""
+    return InputError(f"long-lived agents are residents now: use `holdfast residents {shlex.join(words)}`")
+
+
+def _point_to_residents(ctx: typer.Context) -> None:
     """Name the command that residents have moved to."""
-    words = shlex.join([ctx.info_name or "", *ctx.args])
-    raise InputError(f"long-lived agents are residents now: use `holdfast residents {words}`")
+    raise _moved([ctx.info_name or "", *ctx.args])
 
 
 for _verb in _MOVED:
@@ -72,7 +88,7 @@ for _verb in _MOVED:
         hidden=True,
         add_help_option=False,
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_moved)
+    )(_point_to_residents)
 
 
 def _listed(settings: Settings) -> AgentListing:

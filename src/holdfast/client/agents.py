@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.agents.catalogue import find_agent, list_agents
 from holdfast.agents.spec import require_name
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from holdfast.agents.catalogue import AgentInfo
     from holdfast.config import Settings
     from holdfast.redis.client import Redis
+
+_OF_RESIDENTS: Final = frozenset({"start", "stop", "move", "send", "ask", "hosts"})
+
+
+def moved(name: str) -> AttributeError:
+    """Return the error for a method that is missing here; it names that of residents, if there is one."""
+    if name in _OF_RESIDENTS:
+        return AttributeError(f"long-lived agents are residents now: use client.residents.{name}")
+    return AttributeError(f"client.agents has no {name!r}: it has list and get")
 
 
 class AgentLine(Protocol):
@@ -47,6 +56,11 @@ class Agents:
         except AppError as exc:
             raise InputError(f"no agent can be called so: {exc}") from None
         return await self._line().get(name)
+
+    if not TYPE_CHECKING:  # a type checker reports what is not there by itself
+
+        def __getattr__(self, name: str) -> Any:
+            raise moved(name)
 
 
 class RedisAgents:

@@ -320,6 +320,13 @@ class SyncAgents:
         """Read every registered agent, by name."""
         return self._call(self._agents.list())
 
+    if not TYPE_CHECKING:  # a type checker reports what is not there by itself
+
+        def __getattr__(self, name: str) -> Any:
+            from holdfast.client.agents import moved  # noqa: PLC0415 - most clients need none
+
+            raise moved(name)
+
 
 class SyncResidents:
     """``ClientResidents`` with blocking methods."""

@@ -122,6 +122,16 @@ async def test_an_agent_that_nobody_has_is_unknown(client, system):
         await client.agents.get("eccho")
 
 
+async def test_calls_that_residents_had_here_name_those_of_residents(client):
+    scripted = SyncClient().agents
+    for agents in (client.agents, scripted):
+        for name in ("start", "stop", "move", "send", "ask", "hosts"):
+            with pytest.raises(AttributeError, match=f"use client.residents.{name}$"):
+                getattr(agents, name)
+        with pytest.raises(AttributeError, match="'nothing'"):
+            _ = agents.nothing
+
+
 # -- a run and its result
 
 

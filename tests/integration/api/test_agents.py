@@ -85,6 +85,8 @@ async def test_a_tenant_sees_the_agents_but_not_the_names_of_workers(system, api
         ("POST", "/agents/o%2Fg%2Fa/move", "/residents/o%2Fg%2Fa/move"),
         ("DELETE", "/agents/clerk-1", "/residents/clerk-1"),
         ("GET", "/agents?status=crashed", "/residents"),
+        ("GET", "/agents?name=Clerk", "/residents"),
+        ("GET", "/agents?limit=5", "/residents"),
     ],
 )
 async def test_what_was_asked_of_residents_here_is_answered_with_their_path(client, method, path, new):

@@ -478,6 +478,8 @@ def test_agents_are_listed_and_shown(cli, store):
         "send x",
         "ask x",
         "start --help",
+        "list --status crashed",
+        "list --host h --name Clerk --limit 5",
     ],
 )
 def test_what_was_asked_of_residents_under_agents_is_answered_with_their_command(cli, words):
