@@ -51,7 +51,10 @@ _SSE_EXAMPLE: Final = (
     'id: 1731000000012-0\nevent: thinking\ndata: {"ticket":7}\n\n'
     "id: 1731000002500-0\nevent: succeeded\ndata: {}\n\n"
 )
-_LINE_EXAMPLE: Final = '{"id":"1731000000012-0","type":"thinking","at":1731000000.012,"data":{"ticket":7}}\n'
+_LINE_EXAMPLE: Final = (
+    '{"id":"1731000000012-0","type":"thinking","at":1731000000.012,"data":{"ticket":7},'
+    '"at_iso":"2024-11-07T17:20:00.012+00:00"}\n'
+)
 _LAST_EVENT_ID: Final = {
     "name": "Last-Event-ID",
     "in": "header",

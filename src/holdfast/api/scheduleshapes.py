@@ -15,6 +15,7 @@ from holdfast.schedules.trigger import LATEST, Cron, Every, Once
 
 if TYPE_CHECKING:
     from holdfast.schedules.entries import Entry
+    from holdfast.schedules.trigger import Trigger
 
 Name: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$", extra=NAMED)
@@ -114,13 +115,22 @@ class BackfillRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     dry_run: Annotated[bool, Meta(description="Only tell which turns that would be.")] = False
 
 
+class OnceView(Once, frozen=True, kw_only=True, tag_field="kind", tag="once"):
+    """Due at one moment: epoch seconds, and text (ISO 8601, UTC)."""
+
+    at_iso: str = ""
+
+    def __post_init__(self) -> None:
+        add_iso(self, "at")
+
+
 class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule in a list; times are epoch seconds, null where there is none, and text (ISO 8601, UTC)."""
 
     name: str
     tenant: str
     agent: str
-    trigger: Every | Cron | Once | None = None
+    trigger: Every | Cron | OnceView | None = None
     source: Annotated[str, Meta(description="code or api: who defined it.")]
     state: Annotated[str, Meta(description="waiting, running, paused, done or missing.")]
     next_at: float | None = None
@@ -190,8 +200,12 @@ def schedule_view(shape: type[S], entry: Entry, schedule: Schedule | None, name:
         if not field.endswith("_iso")  # these follow from the times
     }
     fields |= {"name": name or entry.name, "state": entry.state.value}
-    fields["trigger"] = schedule.trigger if schedule is not None else None
+    fields["trigger"] = None if schedule is None else _trigger_view(schedule.trigger)
     return shape(**fields)
+
+
+def _trigger_view(trigger: Trigger) -> Every | Cron | OnceView:
+    return OnceView(at=trigger.at) if isinstance(trigger, Once) else trigger
 
 
 class ScheduleList(msgspec.Struct, frozen=True):

@@ -354,12 +354,16 @@ class MemberList(msgspec.Struct, frozen=True):
 
 
 class EventLine(msgspec.Struct, frozen=True):
-    """An event of a run, as a line of NDJSON."""
+    """An event of a run, as a line of NDJSON; its time is epoch seconds and text (ISO 8601, UTC)."""
 
     id: str
     type: str
     at: float
     data: Any
+    at_iso: str = ""
+
+    def __post_init__(self) -> None:
+        add_iso(self, "at")
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 
 from holdfast import App, Context
+from holdfast.config.durations import iso
 from tests.support.waiting import until
 
 
@@ -119,7 +120,8 @@ async def test_lines_of_json_for_those_who_ask(system, client):
     assert answer.headers["content-type"] == "application/x-ndjson"
     lines = [json.loads(line) for line in answer.text.splitlines() if line]
     assert [line["type"] for line in lines][-1] == "succeeded"
-    assert set(lines[0]) == {"id", "type", "at", "data"}
+    assert set(lines[0]) == {"id", "type", "at", "at_iso", "data"}
+    assert lines[0]["at_iso"] == iso(lines[0]["at"])
 
 
 async def test_what_is_there_can_be_read_without_waiting(client):

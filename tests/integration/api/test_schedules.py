@@ -78,7 +78,8 @@ async def test_a_change_keeps_the_turn_unless_the_trigger_changes(client):
     assert (other["next_at"], other["input"]) == (first, 1)
     moved = (await client.patch("/schedules/nightly", json={"at": 2_100_000_000})).json()
     assert moved["next_at"] == 2_100_000_000
-    assert moved["trigger"] == {"kind": "once", "at": 2_100_000_000}
+    iso = "2036-07-18T13:20:00.000+00:00"
+    assert moved["trigger"] == {"kind": "once", "at": 2_100_000_000, "at_iso": iso}
     assert moved["revision"] > other["revision"]
 
 
