@@ -242,10 +242,10 @@ def _look(sent: RunHandle) -> str:
 def with_residents(settings: Settings, work: Callable[[ClientResidents], Awaitable[T]]) -> T:
     """Do something with the residents of the Redis that is configured, or of this directory's server."""
     from holdfast.client.client import Client
-    from holdfast.redis.nearby import nearby
+    from holdfast.redis.nearby import located
     from holdfast.services.signals import run_until_interrupted
 
-    near = msgspec.structs.replace(settings, redis=nearby(settings.redis))
+    near = located(settings)
 
     async def use() -> T:
         async with Client(near.redis.url, settings=near) as client:

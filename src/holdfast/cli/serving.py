@@ -46,15 +46,15 @@ def serving(settings: Settings, *, json: bool) -> Generator[Settings]:
 
     A worker that lost its REDIS_URL must say so: with a server of its own it would look well and do nothing.
     """
-    from holdfast.redis.nearby import embedded_server, nearby
+    from holdfast.redis.nearby import embedded_server, located
     from holdfast.telemetry import logs, traces
 
     logs.configure(msgspec.structs.replace(settings.log, format="json") if json else settings.log)
-    found = nearby(settings.redis)
+    found = located(settings)
     with contextlib.ExitStack() as stack:
         stack.callback(traces.finish)  # guard: last-spans-sent
         if not settings.redis.url:
             server = embedded_server(settings.redis)
             server.start_sync()
             stack.callback(server.stop_sync)
-        yield msgspec.structs.replace(settings, redis=found)
+        yield found

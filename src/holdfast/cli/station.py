@@ -6,8 +6,6 @@ import contextlib
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
@@ -102,12 +100,11 @@ def at_station(
     ``start_server`` starts an embedded server that was used here before and does not run now.
     A store other than the registered one is refused, unless ``any_store``.
     """
-    from holdfast.redis.nearby import nearby
+    from holdfast.redis.nearby import located
     from holdfast.services.signals import run_until_interrupted
 
     with _embedded(settings) if start_server else contextlib.nullcontext():
-        found = msgspec.structs.replace(settings, redis=nearby(settings.redis))
-        return run_until_interrupted(_connected(found, work, any_store=any_store))
+        return run_until_interrupted(_connected(located(settings), work, any_store=any_store))
 
 
 @contextlib.contextmanager

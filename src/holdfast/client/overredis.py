@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
 from holdfast.client.rollouts import Rollouts
 from holdfast.config.names import checked_queue
 from holdfast.errors import HoldfastError, NotFound, RedisUnavailable
@@ -16,7 +14,7 @@ from holdfast.redis.breaker import Breaker
 from holdfast.redis.client import connect
 from holdfast.redis.connections import Cluster
 from holdfast.redis.edge import answering
-from holdfast.redis.nearby import nearby
+from holdfast.redis.nearby import located
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.past import expired, past_run, unchangeable
 from holdfast.runs.queue import RunQueue
@@ -138,9 +136,8 @@ class RedisWay:
     """Connections to the configured Redis, or to the embedded server of this directory if one runs."""
 
     def __init__(self, settings: Settings) -> None:
-        self._private_receivers = settings.private_receivers
-        redis = nearby(settings.redis)
-        self._settings = msgspec.structs.replace(settings, redis=redis)
+        self._settings = located(settings)
+        redis = self._settings.redis
         self._reading, self._sending = connect(redis), connect(redis)
         self.breaker = Breaker(redis.breaker)
         self._lines: dict[str, RedisLine] = {}
@@ -203,7 +200,7 @@ class RedisWay:
             sender=settings.sender,
             breaker=self.breaker,
             outside=bool(settings.event_api.url),
-            private_receivers=self._private_receivers,
+            private_receivers=settings.relay.private_webhooks,
         )
         self._stack.push_async_callback(sender.aclose)
         reader = RunQueue(queue, self._reading, prefix=redis.key_prefix)

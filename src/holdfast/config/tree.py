@@ -50,11 +50,6 @@ class Settings(Section, frozen=True, kw_only=True):
         """Return every queue's name, the default queue first."""
         return tuple(dict.fromkeys((self.messaging.queue, *self.queues, *self.worker.queues)))
 
-    @property
-    def private_receivers(self) -> bool:
-        """Whether runs may have webhooks in our own network: always, beside the embedded server."""
-        return self.relay.private_webhooks or not self.redis.url
-
     def queue_named(self, name: str) -> QueueSettings:
         """Return a queue's settings; one that nobody described has the defaults."""
         described = self.queues.get(name)

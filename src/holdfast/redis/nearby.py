@@ -1,4 +1,4 @@
-"""Where Redis is for whoever only uses one: the configured server, or this directory's embedded one.
+"""Where Redis is for a process that only uses one: the configured server, or this directory's embedded one.
 
 Nothing is started here: a server that nobody asked for would look like an empty system.
 """
@@ -15,7 +15,7 @@ from holdfast.errors import RedisUnavailable
 from holdfast.redis.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
-    from holdfast.config import RedisSettings
+    from holdfast.config import RedisSettings, Settings
 
 DIRECTORY: Final = Path(".holdfast/redis")
 
@@ -25,17 +25,23 @@ def embedded_server(settings: RedisSettings) -> EmbeddedServer:
     return EmbeddedServer(settings.embedded_dir or DIRECTORY)
 
 
-def nearby(settings: RedisSettings) -> RedisSettings:
-    """Return settings with the url of a Redis to use, or raise RedisUnavailable with how to get one."""
-    if settings.url:
+def located(settings: Settings) -> Settings:
+    """Return settings with the url of a Redis to use, or raise RedisUnavailable with how to get one.
+
+    Beside the embedded server the whole system is on this machine, receivers of webhooks too: they may have
+    private addresses. It is decided here for all processes: the relay calls what a client or an api accepts.
+    """
+    if settings.redis.url:
         return settings
-    server = embedded_server(settings)
+    server = embedded_server(settings.redis)
     if not _listens(server.socket_path):
         raise RedisUnavailable(
             f"no Redis is configured and no embedded server runs in {server.directory}: "
             "start `holdfast dev APP` there, or set redis.url (REDIS_URL)"
         )
-    return msgspec.structs.replace(settings, url=server.url)
+    redis = msgspec.structs.replace(settings.redis, url=server.url)
+    relay = msgspec.structs.replace(settings.relay, private_webhooks=True)
+    return msgspec.structs.replace(settings, redis=redis, relay=relay)
 
 
 def _listens(path: Path) -> bool:

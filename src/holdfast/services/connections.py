@@ -89,7 +89,7 @@ class Connections:
             breaker=breaker,  # guard: sender-breaker
             metrics=self._metrics,
             outside=self._outside,
-            private_receivers=self.settings.private_receivers,
+            private_receivers=self.settings.relay.private_webhooks,
         )
         self._stack.push_async_callback(queue.aclose)
         return queue

@@ -13,7 +13,7 @@ from holdfast.hosts.agent import checked
 from holdfast.hosts.mailbox import RECEIVE, mailbox_of, thread_of
 from holdfast.hosts.residents import ENTRY, require_alive, resident_agent
 from holdfast.redis.client import connect
-from holdfast.redis.nearby import nearby
+from holdfast.redis.nearby import located
 from holdfast.services.entries import engine_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Residents:
     """
 
     def __init__(self, settings: Settings, app: str = "") -> None:
-        settings = msgspec.structs.replace(settings, redis=nearby(settings.redis))
+        settings = located(settings)
         self._settings = settings
         self._homeless = settings.hosts.engine == "local" and not app
         self._redis = connect(settings.redis)

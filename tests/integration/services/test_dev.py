@@ -12,10 +12,8 @@ import psutil
 import pytest
 
 from holdfast.client import Client
-from holdfast.config import Settings, load
+from holdfast.config import Settings
 from holdfast.redis.client import connect
-from holdfast.services.dev.address import Address
-from holdfast.services.dev.recipes import Recipes
 from tests.support.cli.dev_command import APP, Command, Dev, StartDev, gone, greeting, version
 from tests.support.waiting import PATIENCE_SECONDS, until, wait_until
 
@@ -200,13 +198,6 @@ async def test_a_server_that_dies_is_started_again_with_its_data(start_dev: Star
     async with Client(settings=dev.settings()) as client:
         assert await client.handle(run.run_id).result(timeout=PATIENCE_SECONDS) == "Hello Ada"
     assert await greeting(dev) == "Hello Ada"
-
-
-def test_receivers_on_this_machine_are_called():
-    address = Address("127.0.0.1", 8080)
-    recipes = Recipes(Settings(), "desk.py", "unix:///tmp/redis.sock", workers=1, address=address)
-    for recipe in (*recipes.api(), *recipes.upkeep()):
-        assert load(Path("/dev/null"), environ=recipe.environment()).settings.private_receivers, recipe.name
 
 
 def test_sigterm_ends_everything_in_order(start_dev: StartDev):
