@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
 
 from holdfast.agents.place import declaring
 from holdfast.agents.reference import resolve
@@ -159,6 +159,7 @@ class App:
         pause_after_failures: int | None = None,
         target: str | None = None,
         metadata: dict[str, str] | None = None,
+        **unknown: Never,
     ) -> Callable[[Agent], Agent]:
         """Run a function again and again, as ``@app.schedule(every="5m")`` or ``cron=…`` or ``at=…``.
 
@@ -168,6 +169,9 @@ class App:
         if call is not None:
             with declaring():
                 raise AppError("a schedule needs to know when it is due: write @app.schedule(every=...)")
+        if unknown:
+            with declaring():
+                raise _unknown_option_of_schedules(next(iter(unknown)))
         options: dict[str, Any] = (
             {"every": every, "cron": cron, "at": at, "tz": tz, "since": since}
             | {"timeout": timeout, "error_interval": error_interval, "priority": priority, "input": input}
@@ -272,6 +276,12 @@ def _require_known(options: dict[str, Any]) -> None:
             close = get_close_matches(option, known, n=1)
             meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
             raise AppError(f"an agent has no option {option!r}: {meant}")
+
+
+def _unknown_option_of_schedules(option: str) -> AppError:
+    from holdfast.schedules.declaration import unknown_option  # noqa: PLC0415 - as above
+
+    return AppError(str(unknown_option(option)))
 
 
 def _name_of(function: AnyCallable) -> str:

@@ -40,6 +40,7 @@ _ALIASES: Final = {
     "time_zone": "tz",
     "timezone": "tz",
     "zone": "tz",
+    "queue": "target",
     "callback": "webhook",
     "callback_url": "webhook",
     "webhook_url": "webhook",

@@ -28,6 +28,12 @@ OneQueue = Annotated[
     str | None, typer.Option("--queue", metavar="QUEUE", help="The queue, if it is not the default one.")
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is shown to others.")]
+Metadata = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metadata", metavar="KEY=VALUE", help="Metadata for the agent; repeatable, or a JSON object."
+    ),
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many at most.")]
 
 
@@ -51,3 +57,24 @@ def json_value(text: str) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         where = "stdin" if text == "-" else repr(text[:60])
         raise InputError(f"""{where} is not JSON ({exc}): write it like '{{"id": 7}}' or '"text"'""") from exc
+
+
+def metadata_of(given: list[str] | None) -> dict[str, Any]:
+    """Read what ``--metadata`` was given: KEY=VALUE, or JSON objects."""
+    metadata: dict[str, Any] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if text.startswith("{"):
+            metadata |= _object(text)
+        elif key and equals:
+            metadata[key] = value
+        else:
+            raise InputError(f"--metadata must be KEY=VALUE or a JSON object, got {text[:60]!r}")
+    return metadata
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as exc:
+        raise InputError(f"--metadata {text[:60]!r} is not a JSON object: {exc}") from exc

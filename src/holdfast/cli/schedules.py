@@ -147,6 +147,9 @@ def create_schedule(
     tz: Annotated[
         str, typer.Option("--tz", "--timezone", metavar="ZONE", help="Time zone of --cron.")
     ] = "UTC",
+    since: Annotated[
+        str, typer.Option("--since", metavar="EVENT", help="Count --every from the start or the completion.")
+    ] = "start",
     queue: Annotated[
         str,
         typer.Option(
@@ -155,9 +158,22 @@ def create_schedule(
             help="Queue to submit runs to. Without it the scheduler runs the agent.",
         ),
     ] = "",
+    priority: Annotated[
+        int | None, typer.Option("--priority", min=0, max=9, help="Priority; 0 is the most urgent.")
+    ] = None,
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="DURATION", help="Timeout of each run.")
     ] = None,
+    error_interval: Annotated[
+        str | None,
+        typer.Option("--error-interval", metavar="DURATION", help="Interval after a run that failed."),
+    ] = None,
+    pause_after_failures: Annotated[
+        int,
+        typer.Option(
+            "--pause-after-failures", min=0, help="Pause after so many failures in a row; 0 never pauses."
+        ),
+    ] = 0,
     starts_at: Annotated[
         str | None, typer.Option("--starts-at", metavar="TIME", help="No run before TIME.")
     ] = None,
@@ -176,6 +192,9 @@ def create_schedule(
             "--misfire", metavar="POLICY", help="What to do with missed runs: coalesce, skip or catch_up."
         ),
     ] = None,
+    catch_up_most: Annotated[
+        int | None, typer.Option("--catch-up-most", min=1, help="Missed runs that catch_up does at most.")
+    ] = None,
     overlap: Annotated[
         str | None,
         typer.Option(
@@ -184,6 +203,13 @@ def create_schedule(
             help="What to do while the last run is still running: skip, buffer, cancel or allow.",
         ),
     ] = None,
+    overlap_most: Annotated[
+        int | None, typer.Option("--overlap-most", min=1, help="Runs that allow lets wait or run at once.")
+    ] = None,
+    metadata: options.Metadata = None,
+    tenant: Annotated[
+        str, typer.Option("--tenant", metavar="TENANT", help="Tenant of the schedule and of its runs.")
+    ] = "",
     paused: Annotated[bool, typer.Option("--paused", help="Create the schedule paused.")] = False,
     reason: options.Reason = "",
     json: options.Json = False,
@@ -199,21 +225,29 @@ def create_schedule(
         "cron": cron,
         "at": read["--at"],
         "tz": tz,
+        "since": since,
         "input": options.json_value(payload),
         "target": queue,
+        "priority": priority,
         "timeout": timeout,
+        "error_interval": error_interval,
+        "pause_after_failures": pause_after_failures,
         "starts_at": read["--starts-at"],
         "ends_at": read["--ends-at"],
         "max_runs": max_runs,
         "misfire": misfire,
+        "catch_up_most": catch_up_most,
         "overlap": overlap,
+        "overlap_most": overlap_most,
+        "metadata": options.metadata_of(metadata),
+        "tenant": tenant,
     }
 
     async def work(station: Station) -> tuple[bool, Entry]:
         from holdfast.cli.submit import warn_if_unserved
         from holdfast.schedules.declaration import declared
 
-        schedule = declared(name, agent, **wanted)
+        schedule = declared(scoped(tenant, name), agent, **wanted)
         if queue:
             await station.queue(queue)
         fresh = await _definitions(station).create(schedule, paused=paused, reason=reason)
@@ -226,7 +260,7 @@ def create_schedule(
     else:
         due = moment(entry.next_at or 0, _zone(_schedule(entry)))
         state = "paused" if entry.paused_since else f"next {due}" if due else entry.state
-        output.line(f"{name} {'created' if fresh else 'already exists'}, {state}")
+        output.line(f"{entry.name} {'created' if fresh else 'already exists'}, {state}")
 
 
 @schedules.command("trigger")

@@ -11,7 +11,6 @@ import typer
 from holdfast.cli import options, output
 from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
-from holdfast.errors import InputError
 from holdfast.runs.run import Multitask, Priority, Status
 
 if TYPE_CHECKING:
@@ -58,12 +57,7 @@ def submit(
     idempotency_key: Annotated[
         str, typer.Option("--idempotency-key", metavar="KEY", help="The same key gives the same run.")
     ] = "",
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metadata", metavar="KEY=VALUE", help="Metadata for the agent; repeatable, or a JSON object."
-        ),
-    ] = None,
+    metadata: options.Metadata = None,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
@@ -78,7 +72,7 @@ def submit(
         "thread_id": thread_id,
         "multitask": multitask,
         "idempotency_key": idempotency_key,
-        "metadata": _metadata(metadata or []),
+        "metadata": options.metadata_of(metadata),
     }
     value = options.json_value(payload)
     run = at_station(settings, lambda station: _ask(station, agent, value, wanted, follow=follow, json=json))
@@ -157,23 +151,3 @@ async def _follow(handle: RunHandle, *, json: bool) -> Run:
     else:
         output.note(f"{error_of(run)} (holdfast runs show {run.id} tells more)")
     return run
-
-
-def _metadata(given: list[str]) -> dict[str, Any]:
-    metadata: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if text.startswith("{"):
-            metadata |= _object(text)
-        elif key and equals:
-            metadata[key] = value
-        else:
-            raise InputError(f"--metadata must be KEY=VALUE or a JSON object, got {text[:60]!r}")
-    return metadata
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as exc:
-        raise InputError(f"--metadata {text[:60]!r} is not a JSON object: {exc}") from exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import duration_seconds
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 _SPANS = {"timeout": "timeout_seconds", "error_interval": "error_seconds"}
 _MOMENTS = ("starts_at", "ends_at")
+_ALIASES = {"timezone": "tz", "time_zone": "tz", "zone": "tz", "queue": "target"}
+"""What other schedulers, and our own commands, call an option."""
+_NO_OPTIONS = {"name", "agent", "trigger", "timeout_seconds", "error_seconds", "source", "tenant"}
+"""Fields of a schedule that ``@app.schedule`` has not as options."""
 
 
 def declared(
@@ -56,5 +61,14 @@ def _field(key: str, value: Any) -> tuple[str, Any]:
             raise InputError(f"{key}: {value.isoformat()} has no time zone: write one")
         return key, value.timestamp()
     if key not in Schedule.__struct_fields__ or key in {"name", "agent", "trigger"}:
-        raise InputError(f"{key}: a schedule has no such option")
+        raise unknown_option(key, "tenant")
     return key, value
+
+
+def unknown_option(key: str, *more: str) -> InputError:
+    """Return the error for an option that schedules do not have, with the one that was probably meant."""
+    known = ["every", "cron", "at", "tz", "since", *_SPANS, *more]
+    known += [field for field in Schedule.__struct_fields__ if field not in _NO_OPTIONS]
+    close = [_ALIASES[key]] if key in _ALIASES else get_close_matches(key, known, n=1)
+    meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    return InputError(f"{key}: a schedule has no such option: {meant}")

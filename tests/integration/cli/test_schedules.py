@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.scheduleshapes import ScheduleRequest
 from holdfast.config import DatabaseSettings, RedisSettings
 from holdfast.redis.client import connect
 from holdfast.redis.keys import ScheduleKeys
@@ -94,6 +95,58 @@ def test_one_is_created_once(cli, registered):
     paused = cli("schedules", "create", "later", "work", "--every", "5m", "--paused", "--reason", "not yet")
     assert paused.out == "later created, paused\n"
     assert "not yet" in cli("schedules", "explain", "later").out
+
+
+def test_one_is_created_with_every_option_that_http_has(cli, registered, place):
+    """Fails if POST /schedules has an option that the command lacks."""
+    (place / "holdfast.yaml").write_text("queues: {media: {}}")
+    given = {
+        "--every": "5m",
+        "--since": "completion",
+        "--queue": "media",
+        "--priority": "2",
+        "--timeout": "1m",
+        "--error-interval": "30s",
+        "--pause-after-failures": "3",
+        "--starts-at": "2030-01-31T07:00Z",
+        "--ends-at": "2031-01-31T07:00Z",
+        "--max-runs": "9",
+        "--misfire": "catch_up",
+        "--catch-up-most": "4",
+        "--overlap": "buffer",
+        "--overlap-most": "6",
+        "--metadata": "team=sales",
+        "--tenant": "acme",
+        "--reason": "not yet",
+    }
+    words = [word for pair in given.items() for word in pair]
+    made = cli("schedules", "create", "made", "work", '{"day": 1}', *words, "--paused", "--json").json
+    assert {name: made[name] for name in EXPECTED} == EXPECTED
+    options = {option.removeprefix("--").replace("-", "_") for option in given}
+    options = options - {"queue"} | {"target", "paused", "name", "agent", "input", "cron", "at", "tz"}
+    assert options == set(ScheduleRequest.__struct_fields__)
+
+
+EXPECTED = {
+    "name": "acme/made",
+    "trigger": {"kind": "every", "seconds": 300.0, "since": "completion"},
+    "target": "media",
+    "priority": 2,
+    "timeout_seconds": 60.0,
+    "error_seconds": 30.0,
+    "pause_after_failures": 3,
+    "starts_at": 1896073200.0,
+    "ends_at": 1927609200.0,
+    "max_runs": 9,
+    "misfire": "catch_up",
+    "catch_up_most": 4,
+    "overlap": "buffer",
+    "overlap_most": 6,
+    "metadata": {"team": "sales"},
+    "tenant": "acme",
+    "paused": "not yet",
+    "input": {"day": 1},
+}
 
 
 @pytest.mark.parametrize(

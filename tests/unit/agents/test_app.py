@@ -178,6 +178,11 @@ def scheduled_in_no_zone(app):
     def agent(): ...
 
 
+def scheduled_by_another_name(app):
+    @app.schedule(cron="0 3 * * *", timezone="Europe/Berlin")
+    def agent(): ...
+
+
 def scheduled_never(app):
     @app.schedule
     def agent(): ...
@@ -203,6 +208,7 @@ def named(app):
         scheduled,
         scheduled_oddly,
         scheduled_in_no_zone,
+        scheduled_by_another_name,
         scheduled_never,
         misspelt,
         registered,
@@ -225,6 +231,7 @@ def test_a_wrong_declaration_names_its_file_and_line(app, declare):
         (scheduled, "schedule 'agent': cron: 'now and then' is not a cron expression"),
         (scheduled_oddly, "schedule 'agent': misfire: 'never' is not one of coalesce, skip, catch_up"),
         (scheduled_in_no_zone, "schedule 'agent': tz: only a cron expression has a time zone"),
+        (scheduled_by_another_name, "timezone: a schedule has no such option: did you mean tz?"),
         (scheduled_never, r"write @app.schedule\(every=...\)"),
     ],
 )
