@@ -48,6 +48,7 @@ _LETTER: Final[dict[str, Any]] = {
     "attempts": 3,
     "error": {"kind": "ValueError", "message": "no such ticket", "traceback": ""},
     "input": {"ticket": 7},
+    "message": "",
     "at": 1731000002.5,
 }
 
@@ -168,5 +169,6 @@ def _view(here: Access, line: Line, letter: Letter) -> LetterView:
         attempts=letter.attempts,
         error=here.error(letter.error) or ErrorView(),
         input=letter.input,
+        message=letter.message,
         at=letter.at,
     )

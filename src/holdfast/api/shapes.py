@@ -289,6 +289,9 @@ class LetterView(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     error: ErrorView
     input: Any
+    message: Annotated[
+        str, Meta(description="What was sent, as text, where it can't be read; input is null then.")
+    ] = ""
     at: float
     at_iso: str = ""
 

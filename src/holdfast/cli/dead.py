@@ -122,7 +122,8 @@ def _fields(found: Found) -> list[tuple[str, str]]:
         ("reason", letter.reason),
         ("attempts", str(letter.attempts)),
         ("given up", moment(letter.at)),
-        ("input", compact(letter.input)),
+        ("message", letter.message),
+        ("input", "" if letter.message else compact(letter.input)),
         ("error", f"{letter.error.kind}: {letter.error.message}"),
         ("traceback", letter.error.traceback.rstrip()),
     ]

@@ -39,6 +39,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     error: RunFault
     input: Any
     at: float
+    message: str = ""
+    """What was sent, as text, where that can't be read; else empty, and ``input`` has it."""
     tenant: str = ""
     partition: int = 0
     """Which partition of its queue it is in: letters of two may have the same id."""
@@ -234,6 +236,7 @@ def _letter(entry: bytes, fields: dict[bytes, bytes], partition: int) -> Letter:
         return fields.get(name, b"").decode(errors="replace")
 
     attempts = text(b"attempts")
+    given, unread = _read(fields.get(b"message_data", b""))
     return Letter(
         id=entry.decode(),
         run_id=text(b"run_id"),
@@ -242,8 +245,9 @@ def _letter(entry: bytes, fields: dict[bytes, bytes], partition: int) -> Letter:
         reason=text(b"reason"),
         attempts=int(attempts) if attempts.isdecimal() else 0,
         error=_fault(fields.get(b"error", b"")),
-        input=_input(fields.get(b"message_data", b"")),
+        input=given,
         at=int(entry.partition(b"-")[0]) / 1000,
+        message=unread,
         tenant=_tenant(fields.get(b"message_data", b"")),
         partition=partition,
     )
@@ -256,12 +260,18 @@ def _fault(error: bytes) -> RunFault:
         return RunFault(message=error.decode(errors="replace"))
 
 
-def _input(message: bytes) -> Any:
-    """What the run was given; None where it can't be read, which may be why it is here."""
+def _read(message: bytes) -> tuple[Any, str]:
+    """Return the run's input or, if the message can't be read, which may be why it is here, that as text."""
     try:
-        return decode_message(message).input
+        return decode_message(message).input, ""
     except InputError:
-        return None
+        return None, _as_text(message)
+
+
+def _as_text(message: bytes) -> str:
+    """Write any bytes as text from which they can be told: what can't be printed is escaped."""
+    text = message.decode(errors="backslashreplace")
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 class _Owner(msgspec.Struct, frozen=True):

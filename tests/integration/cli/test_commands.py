@@ -256,6 +256,17 @@ def test_dead_letters_are_shown_replayed_and_dropped(cli, store):
     assert cli("runs", "show", "a", "--json").json["status"] == "queued"
 
 
+def test_a_dead_letter_whose_message_can_not_be_read_shows_it_as_text(cli, store):
+    """Fails if all that is left of it is `input null`."""
+    letter = {"run_id": "a", "agent_id": "echo", "message_data": b"{broken \x80", "error": "{}"}
+    store.xadd(QueueKeys.of("agent-queue").deadletter, letter)
+    shown = cli("dead", "show", "a").out
+    assert re.search(r"^message +\{broken \\x80$", shown, re.MULTILINE), shown
+    assert "input" not in shown
+    printed = cli("dead", "show", "a", "--json").json
+    assert (printed["input"], printed["message"]) == (None, "{broken \\x80")
+
+
 def test_undelivered_events_are_listed_and_delivered_again(cli, store):
     keys = QueueKeys.of("agent-queue")
     for run_id in ("a", "b"):

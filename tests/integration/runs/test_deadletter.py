@@ -111,6 +111,19 @@ async def test_what_is_unreadable_in_a_letter_does_not_hide_it(dead, redis, queu
     assert (letter.attempts, letter.error.message, letter.input) == (0, "plain words", None)
 
 
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [(b"{broken", "{broken"), (b"\x80\x04K\x01.", "\\x80\\x04K\\x01."), ("grün".encode(), "grün")],
+)
+async def test_a_message_that_can_not_be_read_is_shown_as_text(dead, redis, queue, sent, shown):
+    await redis.xadd(queue.keys.deadletter, {"run_id": "r1", "message_data": sent})
+    letter = await dead.show("r1")
+    assert (letter.input, letter.message) == (None, shown)
+    await redis.xadd(queue.keys.deadletter, {"run_id": "r2", "message_data": "null"})
+    letter = await dead.show("r2")
+    assert (letter.input, letter.message) == (None, "")
+
+
 async def test_a_replayed_run_starts_from_its_first_attempt_under_a_higher_fence(hand, dead, queue, redis):
     await bury(hand, "r1")
     await dead.replay("r1")
