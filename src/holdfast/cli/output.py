@@ -46,7 +46,7 @@ _STYLES: Final[Mapping[str, str]] = {
 _TIMES: Final = frozenset({"at", "since", "deadline", "last_start", "last_end"})
 _NOT_OURS: Final = frozenset(
     {
-        *("input", "result", "data", "metadata", "logger_context", "fields"),
+        *("input", "result", "interrupt", "data", "metadata", "logger_context", "fields"),
         *("input_schema", "result_schema"),
     }
 )
@@ -65,8 +65,12 @@ class Column:
 
 def document(value: Any) -> None:
     """Print one JSON document; beside each time in epoch seconds the same as text, ``started_at_iso``."""
-    written = _with_iso(msgspec.to_builtins(value))
-    _write(msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n")
+    user_json(_with_iso(msgspec.to_builtins(value)))
+
+
+def user_json(value: Any) -> None:
+    """Print JSON that an agent or a user has written, as it is: a result, a reply."""
+    _write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 def json_line(value: Any) -> None:
@@ -84,9 +88,8 @@ def _with_iso(value: Any) -> Any:
     written: dict[str, Any] = {}
     for name, each in cast("dict[str, Any]", value).items():
         written[name] = each if name in _NOT_OURS else _with_iso(each)
-        if name.endswith(("_at", "_since")) or name in _TIMES:
-            text = iso(each) if isinstance(each, float | int) else ""
-            written.setdefault(f"{name}_iso", text)
+        if (name.endswith(("_at", "_since")) or name in _TIMES) and isinstance(each, float | int | None):
+            written.setdefault(f"{name}_iso", iso(each or 0.0))
     return written
 
 

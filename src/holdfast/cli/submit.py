@@ -147,7 +147,7 @@ async def _follow(handle: RunHandle, *, json: bool) -> Run:
     if json:
         output.json_line(run)
     elif run.status is Status.SUCCEEDED:
-        output.document(run.result)
+        output.user_json(run.result)
     else:
         output.note(f"{error_of(run)} (holdfast runs show {run.id} tells more)")
     return run

@@ -176,6 +176,14 @@ def test_what_is_said_of_a_run_names_no_path_of_the_api(cli, place, store):
         assert "/runs" not in cli("runs", "explain", run).out
 
 
+def test_the_question_of_a_run_is_printed_as_its_agent_asked_it(cli, store):
+    question = {"closed_at": 1731000000.5, "since": 1}
+    cli("submit", "echo", "1", "--run-id", "a")
+    interrupted = {"status": "interrupted", "interrupt": json.dumps(question)}
+    store.hset(QueueKeys.of("agent-queue").run("a"), mapping=interrupted)
+    assert cli("runs", "show", "a", "--json").json["interrupt"] == question
+
+
 def test_a_run_is_explained(cli):
     cli("submit", "echo", "1", "--run-id", "a")
     because = cli("runs", "explain", "a").out

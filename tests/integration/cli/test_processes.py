@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import shlex
@@ -37,6 +38,17 @@ def test_a_run_is_followed_by_a_machine(shell, worker):
     assert ticket["fresh"] is True
     assert [event["type"] for event in events] == ["submitted", "started", "thinking", "succeeded"]
     assert (run["status"], run["result"]) == ("succeeded", "x")
+
+
+def test_a_result_is_printed_as_its_agent_returned_it(shell, worker):
+    """Fails if fields of users that look like times of ours get text beside them."""
+    value = {"closed_at": 1731000000.5, "since": 1, "items": [{"at": None, "deadline": "soon"}]}
+    said = shell("submit", "echo", json.dumps(value), "--follow", "--run-id", "a")
+    assert json.loads("".join(said.out.splitlines()[5:])) == value
+    assert shell("submit", "echo", json.dumps(value), "--follow", "--json").lines[-1]["result"] == value
+    shown = shell("runs", "show", "a", "--json").json
+    assert (shown["input"], shown["result"]) == (value, value)
+    assert shown["submitted_at_iso"]
 
 
 def test_a_run_that_fails_fails_the_command_that_follows_it(shell, worker):

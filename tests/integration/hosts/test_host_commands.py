@@ -111,6 +111,25 @@ def test_a_resident_that_crashed_is_started_as_it_was_made(host, environ):
     assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
 
 
+def test_a_reply_is_printed_as_the_resident_gave_it(host, environ):
+    """Fails if fields of users that look like times of ours get text beside them."""
+    holdfast(environ, "residents", "start", "Keeper", "k", '{"name": "corner"}')
+    message = {"closed_at": 1731000000.5, "since": 1}
+    for words in (("ask",), ("send", "--wait", "60"), ("ask", "--json")):
+        verb, *options = words
+        asked = holdfast(environ, "residents", verb, "k", json.dumps(message), *options)
+        assert json.loads(asked.stdout) == {"shop": "corner", "open": True, **message}, asked.stderr
+
+
+def test_with_json_each_line_of_stderr_is_json(host, environ):
+    holdfast(environ, "residents", "start", "Clerk", "c")
+    failed = holdfast(environ, "residents", "ask", "c", '{"fails": true}', "--wait", "0.001", "--json")
+    *notes, error = map(json.loads, failed.stderr.splitlines())
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert [list(note) for note in notes] == [["note"]]
+    assert list(error) == ["error"]
+
+
 def test_a_message_without_a_reply_is_shown_by_the_command_that_is_told(host, environ):
     holdfast(environ, "residents", "start", "Clerk", "c")
     sent = holdfast(environ, "residents", "send", "c", '{"name": "Ada"}').stdout
