@@ -56,7 +56,7 @@ def list_all(
     else:
         output.table(_COLUMNS, [_row(agent) for agent in found.agents], empty=found.note)
     if found.note and (json or found.agents):
-        output.note(found.note)
+        output.note(found.note, json=json)
 
 
 @agents.command("show")

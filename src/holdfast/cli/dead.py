@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from holdfast.cli import options, output
-from holdfast.cli.letters import Boxes, Filter, Found, Listed
+from holdfast.cli.letters import Boxes, Dealt, Filter, Found, Listed
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from holdfast.runs.deadletter import Dealt
-
 dead = options.group(COMMANDS["dead"])
 
 LetterRef = Annotated[str, typer.Argument(metavar="LETTER", help="A dead letter's id, or its run's.")]
@@ -30,6 +28,9 @@ LetterRefs = Annotated[
 Agent = Annotated[str, typer.Option("--agent", metavar="AGENT", help="Only letters of this agent.")]
 Why = Annotated[str, typer.Option("--reason", metavar="REASON", help="Only letters with this reason.")]
 All = Annotated[bool, typer.Option("--all", help="All letters, or those that the filters leave.")]
+
+_QUEUED = "queued"
+_DROPPED = "dropped"
 
 _COLUMNS = (
     Column("RUN"),
@@ -147,7 +148,7 @@ def replay_letters(
             return await boxes.each(refs, lambda found: found.box.replay_letter(found.letter))
         return await boxes.all(lambda box: box.replay_all(agent=agent, reason=reason))
 
-    _deal("queued", deal, chosen, queue, json, config)
+    _deal(_QUEUED, deal, chosen, queue, json, config)
 
 
 @dead.command("drop")
@@ -168,7 +169,7 @@ def drop_letters(
             return await boxes.each(refs, lambda found: found.box.drop_letter(found.letter))
         return await boxes.all(lambda box: box.drop_all(agent=agent, reason=reason))
 
-    _deal("dropped", deal, chosen, queue, json, config)
+    _deal(_DROPPED, deal, chosen, queue, json, config)
 
 
 def _choice(refs: list[str] | None, chosen: Filter, *, everything: bool) -> Filter:
@@ -196,21 +197,28 @@ def _deal(
         return dealt, "" if dealt.done or dealt.refused else await boxes.missing(chosen)
 
     dealt, missing = at_station(options.read_settings(config), work)
-    if json:
-        done = [{"id": letter.id, "run_id": letter.run_id} for letter in dealt.done]
-        output.document({word: done, "refused": dealt.refused})
-    else:
-        _tell(word, dealt, empty="" if missing else "no dead letters")
     if missing:
         raise NotFound(missing)
+    _print_json(word, dealt) if json else _print(word, dealt)
     if dealt.refused:
         raise typer.Exit(FAILED)
 
 
-def _tell(word: str, dealt: Dealt, *, empty: str) -> None:
-    for letter in dealt.done:
-        output.line(f"{letter.run_id} {word}")
+def _print(word: str, dealt: Dealt) -> None:
+    for found in dealt.done:
+        output.line(f"{found.letter.run_id} {word}")
     for problem in dealt.refused.values():
         output.note(problem)
-    if empty and not dealt.done and not dealt.refused:
-        output.line(empty)
+    if not dealt.done and not dealt.refused:
+        output.line("no dead letters")
+
+
+def _print_json(word: str, dealt: Dealt) -> None:
+    """Print a line for each letter: what ``POST /deadletters/{ref}/replay`` or ``DELETE`` answers."""
+    from holdfast.api.shapes import Changed
+
+    for found in dealt.done:
+        queued = Changed(found.letter.run_id, word)
+        output.json_line(queued if word == _QUEUED else _listed(found))
+    for ref, problem in dealt.refused.items():
+        output.json_line({"id": ref, "error": problem})

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.cli.station import Station
-    from holdfast.runs.deadletter import DeadLetters, Dealt, Letter
+    from holdfast.runs.deadletter import DeadLetters, Letter
+    from holdfast.runs.deadletter import Dealt as DealtInBox
 
 _COUNTED = 10_000
 
@@ -52,6 +53,14 @@ class Listed:
     letters: list[Found]
     cursor: str = ""
     more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """The letters that were replayed or dropped, and why others were not, by their ids."""
+
+    done: list[Found]
+    refused: dict[str, str]
 
 
 class Boxes:
@@ -99,26 +108,26 @@ class Boxes:
 
     async def each(self, refs: Sequence[str], deal: Callable[[Found], Awaitable[None]]) -> Dealt:
         """Deal with one letter after the other; one that is refused spares the others."""
-        from holdfast.runs.deadletter import Dealt
-
-        done: list[Letter] = []
+        done: list[Found] = []
         refused: dict[str, str] = {}
         for ref in refs:
             try:
                 found = await self.find(ref)
                 await deal(found)
-                done.append(found.letter)
+                done.append(found)
             except (NotFound, Conflict) as exc:
                 refused[ref] = str(exc)
         return Dealt(done, refused)
 
-    async def all(self, deal: Callable[[DeadLetters], Awaitable[Dealt]]) -> Dealt:
+    async def all(self, deal: Callable[[DeadLetters], Awaitable[DealtInBox]]) -> Dealt:
         """Deal with every letter of every queue."""
-        from holdfast.runs.deadletter import Dealt
-
-        parts = [await deal(box) for box in self._boxes.values()]
-        refused = {ref: why for part in parts for ref, why in part.refused.items()}
-        return Dealt([letter for part in parts for letter in part.done], refused)
+        done: list[Found] = []
+        refused: dict[str, str] = {}
+        for queue, box in self._boxes.items():
+            part = await deal(box)
+            done += [Found(letter, queue, box) for letter in part.done]
+            refused |= part.refused
+        return Dealt(done, refused)
 
 
 async def _in(box: DeadLetters, queue: str, ref: str) -> Found | None:

@@ -103,9 +103,9 @@ def line(text: str) -> None:
     _write(printable(text) + "\n")
 
 
-def note(text: str) -> None:
-    """Say something beside the answer in a line, on stderr."""
-    say(f"holdfast: {printable(text)}")
+def note(text: str, *, json: bool = False) -> None:
+    """Say something beside the answer on stderr, in one line: a sentence or, for machines, JSON."""
+    say(compact({"note": text}) if json else f"holdfast: {printable(text)}")
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, empty: str) -> None:

@@ -74,7 +74,10 @@ def list_residents(
     )
     found, has_more = found[:limit], len(found) > limit
     if json:
-        output.document({"residents": found, "cursor": _cursor(found[-1]) if has_more else ""})
+        from holdfast.api.residentshapes import ResidentRow
+
+        rows = msgspec.convert(msgspec.to_builtins(found), list[ResidentRow])
+        output.document({"residents": rows, "cursor": _cursor(found[-1]) if has_more else ""})
     else:
         output.table(_COLUMNS, [_row(each) for each in found], empty=_none(status, host, name))
 
@@ -138,12 +141,13 @@ def start(
         stored = there.input if there and value is None else made_with
         needed = there.needs if there and needs is None else wanted
         try:
-            return await _begun(known, lambda: known.start(resident, resident_id, stored, needs=needed), wait)
+            return await _begun(
+                known, lambda: known.start(resident, resident_id, stored, needs=needed), wait, json=json
+            )
         except HoldfastError:
             if there and stored is not None:  # what could not be started is forgotten
-                output.note(
-                    f"{resident_id} is made with {compact(stored)}: give that when you start it again"
-                )
+                again = f"{resident_id} is made with {compact(stored)}: give that when you start it again"
+                output.note(again, json=json)
             raise
 
     _tell(with_residents(options.read_settings(config), work), json=json)
@@ -174,10 +178,8 @@ def move(
 @residents.command("stop")
 def stop(resident_id: ResidentId, json: options.Json = False, config: options.Config = None) -> None:
     """Stop a resident; its mailbox and its state stay."""
-    with_residents(options.read_settings(config), lambda known: known.stop(resident_id))
-    output.document({"id": resident_id, "stopped": True}) if json else output.line(
-        f"{resident_id} has stopped"
-    )
+    was = with_residents(options.read_settings(config), lambda known: known.stop(resident_id))
+    output.document(was) if json else output.line(f"{resident_id} has stopped")
 
 
 @residents.command("send")
@@ -192,12 +194,19 @@ def send(
 ) -> None:
     """Put a message into a mailbox, and wait for its reply if wanted."""
     if wait:
-        ask(resident_id, value, wait, config=config)
+        ask(resident_id, value, wait, json=json, config=config)
         return
     message = options.json_value(value)
-    sent = with_residents(options.read_settings(config), lambda known: known.send(resident_id, message))
+
+    async def work(known: ClientResidents) -> tuple[RunHandle, str]:
+        sent = await known.send(resident_id, message)
+        return sent, (await sent.status()).value if json else ""
+
+    sent, status = with_residents(options.read_settings(config), work)
     if json:
-        output.document({"id": resident_id, "run_id": sent.run_id, "queue": sent.queue})
+        from holdfast.api.residentshapes import MessageView
+
+        output.document(MessageView(resident_id, sent.run_id, sent.queue, status))
     else:
         output.line(f"message {sent.run_id} is in the mailbox of {resident_id}: {_look(sent)}")
 
@@ -211,13 +220,15 @@ def ask(
     config: options.Config = None,
 ) -> None:
     """Send a resident a message and print its reply, which is JSON."""
-    del json  # the reply is JSON in any case; with it, what is wrong is too
+    # The reply is JSON in any case; with --json, notes and errors are too.
     message = options.json_value(value)
     settings = options.read_settings(config)
-    output.document(with_residents(settings, lambda known: _answer(known, resident_id, message, wait)))
+    output.user_json(
+        with_residents(settings, lambda known: _answer(known, resident_id, message, wait, json=json))
+    )
 
 
-async def _answer(known: ClientResidents, resident_id: str, message: Any, wait: float) -> Any:
+async def _answer(known: ClientResidents, resident_id: str, message: Any, wait: float, *, json: bool) -> Any:
     """What ``ask`` returns; where there is no reply, say how to look at the message."""
     from holdfast.hosts.residents import require_alive
 
@@ -227,10 +238,11 @@ async def _answer(known: ClientResidents, resident_id: str, message: Any, wait: 
     try:
         return await sent.result(wait)
     except (ResultTimeout, RunError):
-        output.note(f"no reply to message {sent.run_id}: {_look(sent)}")
+        output.note(f"no reply to message {sent.run_id}: {_look(sent)}", json=json)
         there = await known.get(resident_id)
         if there.status == "placing":
-            output.note(f"resident {resident_id!r} has no live host: {there.error or 'it waits for one'}")
+            why = there.error or "it waits for one"
+            output.note(f"resident {resident_id!r} has no live host: {why}", json=json)
         raise
 
 
@@ -255,7 +267,7 @@ def with_residents(settings: Settings, work: Callable[[ClientResidents], Awaitab
 
 
 async def _begun(
-    known: ClientResidents, begin: Callable[[], Awaitable[ResidentInfo]], seconds: float
+    known: ClientResidents, begin: Callable[[], Awaitable[ResidentInfo]], seconds: float, *, json: bool
 ) -> ResidentInfo:
     """Begin, once there is a host: the one of `holdfast dev` is ready some seconds after its first lines."""
     had_hosts = bool(await known.hosts())
@@ -263,18 +275,18 @@ async def _begun(
         return await begin()
     except NoHost:
         # Hosts that were there have said why they don't take it: that is no matter of waiting.
-        if had_hosts or not await _first_host(known, seconds):
+        if had_hosts or not await _first_host(known, seconds, json=json):
             raise
     return await begin()
 
 
-async def _first_host(known: ClientResidents, seconds: float) -> bool:
+async def _first_host(known: ClientResidents, seconds: float, *, json: bool) -> bool:
     """Wait for any host; False if none comes in time."""
     import asyncio
 
     if not seconds:
         return False
-    output.note(f"waiting for a host, {seconds:g} s at most")
+    output.note(f"waiting for a host, {seconds:g} s at most", json=json)
     deadline = time.monotonic() + seconds
     while not await known.hosts():
         if time.monotonic() >= deadline:

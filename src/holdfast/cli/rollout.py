@@ -132,7 +132,7 @@ def set_rollout(
         rollouts = _rollouts(station)
         others = await rollouts.names()
         if name not in others:
-            _begin(name, others, create=create)
+            _begin(name, others, create=create, json=json)
         return await rollouts.set(
             name, percent, allow=allow or (), deny=deny or (), clear=clear or (), reason=reason
         )
@@ -140,14 +140,14 @@ def set_rollout(
     _show(at_station(options.read_settings(config), work), [], json=json)
 
 
-def _begin(name: str, others: list[str], *, create: bool) -> None:
+def _begin(name: str, others: list[str], *, create: bool, json: bool) -> None:
     """Say that a roll-out is new, or raise NotFound where another one is likely to be meant."""
     alike = get_close_matches(name, others, n=1, cutoff=_ALIKE)
     if alike and not create:
         raise NotFound(
             f"no roll-out {name!r} was set: did you mean {alike[0]!r}? If it is to be a new one, say --create"
         )
-    output.note(f"new roll-out {name}" + (f"; others are: {', '.join(others)}" if others else ""))
+    output.note(f"new roll-out {name}" + (f"; others are: {', '.join(others)}" if others else ""), json=json)
 
 
 @rollout.command("remove")

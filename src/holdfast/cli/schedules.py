@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
-from holdfast.cli.root import COMMANDS
+from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, compact, moment, span
 from holdfast.errors import InputError, NotFound
@@ -245,13 +245,14 @@ def create_schedule(
 
     async def work(station: Station) -> tuple[bool, Entry]:
         from holdfast.cli.submit import warn_if_unserved
+        from holdfast.runs.scope import scoped
         from holdfast.schedules.declaration import declared
 
         schedule = declared(scoped(tenant, name), agent, **wanted)
         if queue:
             await station.queue(queue)
         fresh = await _definitions(station).create(schedule, paused=paused, reason=reason)
-        await warn_if_unserved(station, agent, queue)
+        await warn_if_unserved(station, agent, queue, json=json)
         return fresh, await _entries(station).get(schedule.name)
 
     fresh, entry = at_station(options.read_settings(config), work)
@@ -477,28 +478,54 @@ def _change(
     config: Path | None,
     already: str = "is not changed",
 ) -> None:
+    """Change schedules; one that can't be changed fails the command, but spares the others."""
+    from holdfast.schedules.words import Changed
+
+    async def work(station: Station) -> tuple[dict[str, Changed], dict[str, Entry]]:
+        known = _definitions(station)
+        names = await _found(known.registry, wanted)
+        before = await known.entries.get_many(names) if json else []  # a removed one is shown as it was
+        words = await change(known, names)
+        after = await known.entries.get_many(names) if json else []
+        return dict(zip(names, words, strict=True)), {entry.name: entry for entry in (*before, *after)}
+
+    done, entries = at_station(options.read_settings(config), work)
+    refused = {name: why for name, word in done.items() if (why := _refusal(name, word))}
+    outcomes = {**_OUTCOMES, Changed.ALREADY.value: already}
+    for name, word in done.items():
+        if json:
+            output.json_line(_changed(name, word, entries.get(name), refused.get(name, "")))
+        elif word is not Changed.UNKNOWN:
+            output.line(f"{name} {outcomes.get(word.value, word.value)}")
+    if not json:
+        for why in refused.values():
+            output.note(why)
+    if refused:
+        raise typer.Exit(FAILED)
+
+
+def _refusal(name: str, word: Changed) -> str:
+    """Return why a schedule was not changed; empty if it was, or needed no change."""
     from holdfast.schedules.definitions import removal_refused
     from holdfast.schedules.words import Changed
 
-    async def work(station: Station) -> dict[str, Changed]:
-        known = _definitions(station)
-        names = await _found(known.registry, wanted)
-        return dict(zip(names, await change(known, names), strict=True))
+    if word is Changed.UNKNOWN:
+        return f"there is no schedule {name!r}: `holdfast schedules list` shows what there is"
+    if word is Changed.STALE:
+        return f"the schedule {name!r} is being changed by others: try again"
+    return str(removal_refused(name)) if word is Changed.DECLARED else ""
 
-    done = at_station(options.read_settings(config), work)
-    unknown = [name for name, word in done.items() if word is Changed.UNKNOWN]
-    if unknown:
-        raise NotFound(f"there is no schedule {unknown[0]!r}: `holdfast schedules list` shows what there is")
-    if json:
-        changed = [{"name": name, "status": word.value} for name, word in done.items()]
-        output.document({"schedules": changed})
-    else:
-        outcomes = {**_OUTCOMES, Changed.ALREADY.value: already}
-        for name, word in done.items():
-            output.line(f"{name} {outcomes.get(word.value, word.value)}")
-    declared = [name for name, word in done.items() if word is Changed.DECLARED]
-    if declared:
-        raise removal_refused(declared[0])
+
+def _changed(name: str, word: Changed, entry: Entry | None, refused: str) -> Any:
+    """Return what the HTTP API answers: the schedule, or whether one runs that was triggered."""
+    from holdfast.api.scheduleshapes import ScheduleChanged
+    from holdfast.schedules.words import Changed
+
+    if refused:
+        return {"name": name, "error": refused}
+    if word in {Changed.TRIGGERED, Changed.BUFFERED} or entry is None:
+        return ScheduleChanged(name, word.value)
+    return _document(entry)
 
 
 async def _found(registry: Registry, wanted: Sequence[str]) -> list[str]:

@@ -189,12 +189,14 @@ def simulate_policies(
         seed=seed,
     )
     if queue is None and runs and runs.queue == asked.name:
-        output.note(f"as {asked.name}, {world.slots} {'slot' if world.slots == 1 else 'slots'}")
+        output.note(f"as {asked.name}, {world.slots} {'slot' if world.slots == 1 else 'slots'}", json=json)
     policies = [found for text in policy or ["depth"] for found in policies_of(text, world)]
     if emit is not None:
         _emit(emit, policies, asked, settings, deployment)
+        if emit != "-":  # not into what is printed: with a trace, that is a table or JSON
+            output.note(f"the ScaledObject of {policies[0].name} written to {emit}", json=json)
     if runs is not None:
-        outcomes = _simulated(runs, policies, world)
+        outcomes = _simulated(runs, policies, world, json=json)
         _report(outcomes, plot, priced=price > 0, chart=chart, json=json)
 
 
@@ -228,13 +230,13 @@ def _asked(settings: Settings, given: str | None, traced: str) -> QueueSettings:
     return settings.queue_named(name)
 
 
-def _simulated(trace: Trace, policies: Sequence[Policy], world: World) -> list[Outcome]:
+def _simulated(trace: Trace, policies: Sequence[Policy], world: World, *, json: bool) -> list[Outcome]:
     from holdfast.scaling.simulation.engine import Simulation
 
     outcomes: list[Outcome] = []
     for policy in policies:
         if sys.stderr.isatty():
-            output.note(f"{policy.name}: {len(trace):,} runs")
+            output.note(f"{policy.name}: {len(trace):,} runs", json=json)
         outcomes.append(Simulation(trace, policy, world).run())
     return outcomes
 
@@ -340,8 +342,6 @@ def _emit(
         sys.stdout.write(text)
     else:
         _write(Path(place), text)
-        # Not into what is printed: with a trace, that is a table or JSON.
-        output.note(f"the ScaledObject of {policies[0].name} written to {place}")
 
 
 def _write(path: Path, text: str) -> None:

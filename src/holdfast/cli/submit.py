@@ -98,19 +98,25 @@ def _end_as(run: Run | None) -> None:
 
 
 async def _accepted(station: Station, handle: RunHandle, agent: str, *, json: bool) -> None:
-    status = await handle.status()
-    known = f"submitted to {handle.queue}" if handle.fresh else f"already exists in {handle.queue}: {status}"
+    run = await handle.run()
     if json:
-        output.json_line(
-            {"run_id": handle.run_id, "queue": handle.queue, "status": status, "fresh": handle.fresh}
-        )
+        output.json_line(_receipt(handle, run))
     else:
-        output.line(f"{handle.run_id} {known}")
-    if not status.ended:
-        await warn_if_unserved(station, agent, handle.queue)
+        known = f"already exists in {handle.queue}: {run.status}"
+        output.line(f"{run.id} {f'submitted to {handle.queue}' if handle.fresh else known}")
+    if not run.status.ended:
+        await warn_if_unserved(station, agent, handle.queue, json=json)
 
 
-async def warn_if_unserved(station: Station, agent: str, queue: str = "") -> None:
+def _receipt(handle: RunHandle, run: Run) -> dict[str, Any]:
+    """What ``POST /execute`` answers, with the queue, and whether the run is a new one."""
+    from holdfast.api.shapes import Accepted
+
+    accepted = Accepted(run.status.value, run.id, run.id, handle.message_id, run.thread_id)
+    return {**msgspec.to_builtins(accepted), "queue": handle.queue, "fresh": handle.fresh}
+
+
+async def warn_if_unserved(station: Station, agent: str, queue: str = "", *, json: bool) -> None:
     """Say if no live worker of a queue knows an agent, or no live scheduler; it may not be what was meant."""
     kind, where = ("worker", f" of queue {queue!r}") if queue else ("scheduler", "")
     members = await station.members().all(station.redis, kind)
@@ -121,11 +127,11 @@ async def warn_if_unserved(station: Station, agent: str, queue: str = "") -> Non
             if queue
             else "no scheduler is alive now: it waits"
         )
-        output.note(f"{waits} for one")
+        output.note(f"{waits} for one", json=json)
     elif not any(agent in fields.get("agents", "").split(",") for fields in served):
         names = sorted({name for fields in served for name in fields.get("agents", "").split(",") if name})
         known = ", ".join(names) or "none"
-        output.note(f"no live {kind}{where} knows agent {agent!r} (they know: {known})")
+        output.note(f"no live {kind}{where} knows agent {agent!r} (they know: {known})", json=json)
 
 
 async def _follow(handle: RunHandle, *, json: bool) -> Run:
@@ -141,7 +147,8 @@ async def _follow(handle: RunHandle, *, json: bool) -> Run:
                     output.note(f"it waits for an answer: holdfast runs resume {handle.run_id} '\"yes\"'")
     except CancelledError:  # Ctrl-C: it ends the looking, not the run
         again = f"holdfast runs events {handle.run_id} --follow"
-        output.note(f"the run goes on: {again} shows it, holdfast runs cancel {handle.run_id} ends it")
+        ended = f"holdfast runs cancel {handle.run_id} ends it"
+        output.note(f"the run goes on: {again} shows it, {ended}", json=json)
         raise
     run = await handle.run()
     if json:

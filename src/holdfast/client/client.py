@@ -66,8 +66,7 @@ class Client:
         """Ask for a run. The same run id or idempotency key again gives the same run."""
         line = self._line(options.pop("queue", None))
         wanted = submission(agent, input, **options)
-        ticket = await line.submit(wanted)
-        return RunHandle(ticket.run_id, line, fresh=ticket.fresh)
+        return _handle(await line.submit(wanted), line)
 
     @overload
     async def submit_many(self, requests: Iterable[SubmitRequest]) -> list[RunHandle]: ...
@@ -226,7 +225,11 @@ def _answer(ticket: Ticket | Exception, line: Line) -> RunHandle | HoldfastError
         return ticket
     if isinstance(ticket, Exception):
         raise ticket
-    return RunHandle(ticket.run_id, line, fresh=ticket.fresh)
+    return _handle(ticket, line)
+
+
+def _handle(ticket: Ticket, line: Line) -> RunHandle:
+    return RunHandle(ticket.run_id, line, fresh=ticket.fresh, message_id=ticket.message_id)
 
 
 def _checked(

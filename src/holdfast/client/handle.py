@@ -21,13 +21,15 @@ class RunHandle:
     """One run: look at it, wait for its result, follow its events, answer it, cancel it.
 
     ``fresh`` is False if the run was there before it was asked for: same run id or idempotency key.
+    ``message_id`` is the id of its message when it was submitted; empty if the handle was made by a run id.
     """
 
-    __slots__ = ("_line", "fresh", "run_id")
+    __slots__ = ("_line", "fresh", "message_id", "run_id")
 
-    def __init__(self, run_id: str, line: Line, *, fresh: bool) -> None:
+    def __init__(self, run_id: str, line: Line, *, fresh: bool, message_id: str = "") -> None:
         self.run_id = run_id
         self.fresh = fresh
+        self.message_id = message_id
         self._line = line
 
     def __repr__(self) -> str:

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 _STATUSES = tuple(one.value for one in Status if one is not Status.STOPPED)
 
 
+class MailboxInfo(msgspec.Struct, frozen=True):
+    """How many messages wait, are being received, are tried again later, or were given up."""
+
+    queue: str
+    waiting: int
+    receiving: int
+    delayed: int
+    dead: int
+
+
 class ResidentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One resident and where it is; times are epoch seconds, 0 where there is none."""
 
@@ -47,6 +57,8 @@ class ResidentInfo(msgspec.Struct, frozen=True, kw_only=True):
     input: Any = None
     """What a resident's class was made with; lists over HTTP leave it and the needs out."""
     needs: Needs = Needs()
+    mailbox: MailboxInfo | None = None
+    """None in lists, and of one that has none: an agent of another framework."""
 
 
 class HostInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.client.mail import letter
-from holdfast.client.residents import HostInfo, ResidentInfo, Sent
+from holdfast.client.residents import HostInfo, MailboxInfo, ResidentInfo, Sent
 from holdfast.hosts.directory import KIND, hosts_among
 from holdfast.hosts.engines import members_of, open_cluster, registry_of
 from holdfast.hosts.mailbox import mailbox_of
 from holdfast.hosts.residents import (
+    ENTRY,
     input_of,
     missing,
     require_movable,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AsyncExitStack
 
-    from holdfast.client.line import Line
+    from holdfast.client.overredis import RedisLine
     from holdfast.client.residents import Wanted
     from holdfast.config import Settings
     from holdfast.hosts.agent import Needs, Placed
@@ -41,7 +42,7 @@ class RedisResidents:
     """The residents of one registry."""
 
     def __init__(
-        self, redis: Redis, settings: Settings, line: Callable[[str], Line], stack: AsyncExitStack
+        self, redis: Redis, settings: Settings, line: Callable[[str], RedisLine], stack: AsyncExitStack
     ) -> None:
         self._redis = redis
         self._settings = settings
@@ -66,32 +67,34 @@ class RedisResidents:
 
     async def get(self, resident_id: str) -> ResidentInfo:
         """Read one."""
-        return info_of(await self._find(resident_id))
+        return await self._shown(await self._find(resident_id))
 
     async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentInfo:
-        """Have a resident live; one that a tenant has started stays the tenant's."""
+        """Start a resident; one that a tenant has started stays the tenant's."""
         with answering(self._url):
             there = await self._registry.get(resident_id)
             tenant = there.agent.organization_id if there and there.wanted else ""
             agent = resident_agent(resident_id, resident, made_with, needs=needs, tenant=tenant)
             placed = await self._engine().run(agent)
         require_same(placed, agent, resident_id)
-        return info_of(placed)
+        return await self._shown(placed)
 
     async def stop(self, resident_id: str) -> ResidentInfo:
         """Stop a resident."""
         placed, engine = await self._find(resident_id), self._engine()
+        was = await self._shown(placed)
         with answering(self._url):
             if not await engine.stop(resident_id):
                 raise missing(resident_id)
-        return info_of(placed)
+        return was
 
     async def move(self, resident_id: str, to: str) -> ResidentInfo:
-        """Have one live elsewhere."""
+        """Move a resident to another host."""
         placed, engine = await self._find(resident_id), self._engine()
         with answering(self._url):
             await require_movable(engine, placed, to)
-            return info_of(await engine.move(resident_id, to=to))
+            moved = await engine.move(resident_id, to=to)
+        return await self._shown(moved)
 
     async def send(self, resident_id: str, message: Any, key: str) -> Sent:
         """Put a message into a mailbox."""
@@ -114,6 +117,15 @@ class RedisResidents:
             raise missing(resident_id)
         return placed
 
+    async def _shown(self, placed: Placed) -> ResidentInfo:
+        """One resident with its mailbox, if it has one."""
+        if placed.agent.entry != ENTRY:
+            return info_of(placed)
+        queue = mailbox_of(placed.agent.agent_id)
+        depth = await self._line(queue).depth()
+        waiting = depth.undelivered + depth.due
+        return info_of(placed, MailboxInfo(queue, waiting, depth.pending, depth.delayed, depth.dead))
+
     def _engine(self) -> Engine:
         if self._opened is None:
             with needs_extra("starting, stopping or moving residents", "hosts"):
@@ -122,7 +134,7 @@ class RedisResidents:
         return self._opened
 
 
-def info_of(placed: Placed) -> ResidentInfo:
+def info_of(placed: Placed, mailbox: MailboxInfo | None = None) -> ResidentInfo:
     """A resident as a client sees it."""
     agent = placed.agent
     status, error = shown_status(placed)
@@ -143,6 +155,7 @@ def info_of(placed: Placed) -> ResidentInfo:
         started_at=placed.started_at,
         input=input_of(agent),
         needs=agent.needs,
+        mailbox=mailbox,
     )
 
 

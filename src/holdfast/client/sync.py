@@ -207,6 +207,11 @@ class SyncRunHandle:
         """False if the run was there before it was asked for."""
         return self._handle.fresh
 
+    @property
+    def message_id(self) -> str:
+        """The id of the run's message when it was submitted."""
+        return self._handle.message_id
+
     def run(self) -> Run:
         """Read everything that is known of the run."""
         return self._call(self._handle.run())

@@ -34,8 +34,8 @@ def test_a_run_is_followed_to_its_result(shell, worker):
 
 def test_a_run_is_followed_by_a_machine(shell, worker):
     said = shell("submit", "echo", '"x"', "--follow", "--json")
-    ticket, *events, run = said.lines
-    assert ticket["fresh"] is True
+    receipt, *events, run = said.lines
+    assert receipt["fresh"] is True
     assert [event["type"] for event in events] == ["submitted", "started", "thinking", "succeeded"]
     assert (run["status"], run["result"]) == ("succeeded", "x")
 
@@ -65,6 +65,7 @@ def test_a_submitter_hears_that_nobody_knows_the_agent(shell, worker):
         assert said.code == 0
         assert "knows agent 'typo' (they know: echo, give_up, sleep)" in said.err
     assert said.json["fresh"] is True
+    assert list(json.loads(said.err)) == ["note"]
 
 
 def test_members_and_running_runs_are_seen_and_cancelled(shell, worker):

@@ -184,14 +184,25 @@ def test_they_are_paused_and_resumed_by_pattern(cli, registered):
     assert said.out == "nightly-a paused\nnightly-b paused\n"
     assert "the database moves" in cli("schedules", "explain", "nightly-a").out
     assert cli("schedules", "list", "due", "--json").json["schedules"][0]["state"] == "waiting"
-    assert cli("schedules", "resume", "--all", "--json").json == {
-        "schedules": [
-            {"name": "due", "status": "already"},
-            {"name": "nightly-a", "status": "resumed"},
-            {"name": "nightly-b", "status": "resumed"},
-        ]
-    }
+    resumed = cli("schedules", "resume", "--all", "--json").lines
+    assert [(one["name"], one["state"]) for one in resumed] == [
+        ("due", "waiting"),
+        ("nightly-a", "waiting"),
+        ("nightly-b", "waiting"),
+    ]
     assert cli("schedules", "resume", "due").out == "due is not paused\n"
+
+
+def test_one_that_can_not_be_changed_spares_the_others(cli, registered):
+    said = cli("schedules", "pause", "due", "nobody")
+    assert (said.code, said.out) == (1, "due paused\n")
+    assert said.err.startswith("holdfast: there is no schedule 'nobody'")
+    said = cli("schedules", "remove", "due", "nobody", "--json")
+    declared, missing = said.lines
+    assert (said.code, said.err) == (1, "")
+    assert (declared["name"], "declared in the code" in declared["error"]) == ("due", True)
+    assert (missing["name"], "there is no schedule" in missing["error"]) == ("nobody", True)
+    assert cli("schedules", "pause", "due", "--json").json["paused_since_iso"]
 
 
 @pytest.mark.parametrize("wanted", ["due", "du*"])

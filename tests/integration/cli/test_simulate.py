@@ -111,7 +111,7 @@ def test_the_queue_that_all_runs_of_a_trace_name_counts_if_it_is_configured(cli,
     (place / "some.csv").write_text("0,5,nap:jobs\n1,5\n")
     (place / "else.csv").write_text("0,5,elsewhere\n")
     said = cli("simulate", "--trace", "naps.csv", "--json")
-    assert (said.json["outcomes"][0]["slots"], said.err.strip()) == (2, "holdfast: as nap:jobs, 2 slots")
+    assert (said.json["outcomes"][0]["slots"], said.err.strip()) == (2, '{"note":"as nap:jobs, 2 slots"}')
     for name in ("some.csv", "else.csv"):
         said = cli("simulate", "--trace", name, "--json")
         assert (said.json["outcomes"][0]["slots"], said.err) == (3, "")

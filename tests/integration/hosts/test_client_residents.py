@@ -79,6 +79,8 @@ async def test_a_resident_from_its_start_to_its_end(cluster, given, tmp_path):
         assert first.queue == "mailbox:front.2Fclerk"
         with pytest.raises(RunFailed, match="no such form"):
             await residents.ask("front/clerk", {"fails": True}, 60)
+        mailbox = (await residents.get("front/clerk")).mailbox
+        assert (mailbox.queue, mailbox.waiting, mailbox.dead) == ("mailbox:front.2Fclerk", 0, 1)
         target = "a" if made.host == "b" else "b"
         assert (await residents.move("front/clerk", to=target)).host == target
         with pytest.raises(NotFound, match="there is no live host 'nowhere'"):

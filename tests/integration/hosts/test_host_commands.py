@@ -13,6 +13,7 @@ from subprocess import PIPE
 
 import pytest
 
+from holdfast.api.residentshapes import ResidentRow, ResidentView
 from tests.support.processes import forked
 from tests.support.waiting import wait_until
 
@@ -67,10 +68,12 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     answered = holdfast(environ, "residents", "send", "clerk-1", '{"name": "Ada"}', "--wait", "60")
     assert json.loads(answered.stdout)["said"] == "good day Ada", answered.stderr
     sent = holdfast(environ, "residents", "send", "clerk-1", '{"name": "Bob"}', "--json")
+    assert json.loads(sent.stdout).keys() == {"id", "run_id", "queue", "status"}
     assert json.loads(sent.stdout)["queue"] == "mailbox:clerk-1"
     listed = json.loads(holdfast(environ, "residents", "list", "--name", "Clerk", "--json").stdout)
     assert (listed.keys(), listed["cursor"]) == ({"residents", "cursor"}, "")
     (row,) = listed["residents"]
+    assert row.keys() == set(ResidentRow.__struct_fields__)
     assert holdfast(environ, "residents", "list", "--status", "crashed").stdout == "no resident is crashed\n"
     asked = holdfast(environ, "residents", "ask", "clerk-1", '{"name": "Cid"}', "--wait", "60")
     assert json.loads(asked.stdout)["seen"] == 3, asked.stderr
@@ -87,6 +90,11 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
     nowhere = holdfast(environ, "residents", "move", "clerk-1", "--to", "nowhere")
     assert (nowhere.returncode, "there is no live host 'nowhere'" in nowhere.stderr) == (1, True)
     assert (row["name"], row["status"], row["host"], row["restarts"]) == ("Clerk", "running", "here", 0)
+    for verb in ("show", "move", "stop"):
+        printed = json.loads(holdfast(environ, "residents", verb, "clerk-1", "--json").stdout)
+        assert printed.keys() == set(ResidentView.__struct_fields__), verb
+        assert printed["mailbox"]["queue"] == "mailbox:clerk-1"
+    assert holdfast(environ, "residents", "start", "Clerk", "clerk-1").returncode == 0
     assert holdfast(environ, "residents", "stop", "clerk-1").stdout == "clerk-1 has stopped\n"
     again = holdfast(environ, "residents", "stop", "clerk-1")
     assert (again.returncode, "there is no resident 'clerk-1'" in again.stderr) == (1, True)
