@@ -13,6 +13,7 @@ HISTORY = (
 )
 TRUST = "tests/unit/agents/test_trust.py"
 OWNER_CANCELS = "test_a_body_whose_owner_cancels_it_does_not_handle_what_has_woken_it_either"
+IN_A_STEP = "test_a_body_that_waits_in_a_step_or_a_call_does_not_handle_its_end"
 FREEZES = "tests/chaos/test_freezes.py"
 FROZEN = f"{FREEZES}::test_a_frozen_worker_repeats_no_effect"
 OUTAGE = "tests/chaos/test_schedules_outage.py::test_redis_is_away_under_load"
@@ -29,14 +30,37 @@ MISTAKES = [
         f"{TRUST}::test_a_body_does_not_handle_what_has_woken_it_after_the_end_of_its_lease[a_call_that_failed]",
     ),
     Mistake(
-        "a body handles the error of a child that failed while it was frozen, and goes on",
+        "a body handles the error of a child that fails while it is ended, and goes on",
         replaced("failed-child-not-handled", "_child_has_failed(self._body)", "False"),
-        f"{TRUST}::{OWNER_CANCELS}[a_task_that_failed_after_another]",
+        f"{TRUST}::{OWNER_CANCELS}[tasks_that_fail_when_they_end]",
     ),
     Mistake(
         "a TaskGroup of the body swallows the cancellation of a body that lost its lease",
         replaced("own-cancellation-swallowed", "self._woken_by_cancel", "False"),
         f"{TRUST}::{OWNER_CANCELS}[a_task_that_failed_beside_a_wait]",
+    ),
+    Mistake(
+        "a body handles the end of a step or a framework's call in which it waited, and goes on",
+        replaced("outer-end-passed-on", "self._ended_outside = True", "True"),
+        f"{TRUST}::{IN_A_STEP}[its_own_timeout-a_step-owner_cancels]",
+    ),
+    Mistake(
+        "a timeout around a TaskGroup takes the cancellation of a body that lost its lease for its own",
+        replaced(
+            "group-inside-timeout", "not self._woken_by_cancel or self._cancelled_group is None", "True"
+        ),
+        f"{TRUST}::test_a_body_does_not_handle_what_has_woken_it_after_the_end_of_its_lease"
+        "[its_own_timeout_of_tasks]",
+    ),
+    Mistake(
+        "the tasks of a step go on after the body that waits for them was ended",
+        replaced("trusted-shows-its-body", "self._body", "None"),
+        f"{TRUST}::test_a_timeout_around_a_step_with_tasks_ends_the_tasks_and_does_not_handle_its_end",
+    ),
+    Mistake(
+        "what a framework makes of a lost lease is handled by the agent around it, which goes on",
+        replaced("lost-body-ends-as-it-is", "self.ctx.signals.trust.ends_with(exc)", "False"),
+        f"{TRUST}::test_a_body_does_not_handle_what_a_framework_makes_of_its_end",
     ),
     Mistake(
         "wait_for swallows the cancellation of a body that lost its lease (Python 3.11)",

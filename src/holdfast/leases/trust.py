@@ -43,6 +43,10 @@ class Trust:
         """Return whether nobody else can have the lease now."""
         return boot_time() < self.until()  # guard: trust-by-clock
 
+    def ends_with(self, exc: BaseException) -> bool:
+        """Return whether this exception ends a body whose lease is lost, so that nothing may replace it."""
+        return self.lost and isinstance(exc, (asyncio.CancelledError, _Ended))
+
 
 class _Ended(BaseException):
     """Ends a body where asyncio, or an ``except Exception`` of the body, would swallow a CancelledError."""
@@ -54,28 +58,45 @@ class Trusted(Generator[Any, None, T]):
     A body whose lease is not trusted any more is not resumed, whatever it waited for: it gets a
     CancelledError instead (where asyncio would swallow that, another BaseException), or never begins. It may
     clean up; then LeaseLost is raised, whatever it returns.
-    A cancellation from outside is passed on as it is. ::
+    A cancellation from outside is passed on as it is, and so is what ends the body around this one. ::
 
         trusted --lease over--> waiting for its owner's cancellation --CancelledError--> ending
     """
 
-    __slots__ = ("_body", "_cancelled", "_ending", "_trust", "_turns", "_woken_by_cancel")
+    __slots__ = (
+        "_body",
+        "_cancelled",
+        "_cancelled_group",
+        "_ended_outside",
+        "_ending",
+        "_trust",
+        "_turns",
+        "_woken_by_cancel",
+    )
 
     def __init__(self, body: Coroutine[Any, Any, T], trust: Trust) -> None:
         self._body = body
         self._trust = trust
         self._ending = False
+        self._ended_outside = False
         self._cancelled = False
+        self._cancelled_group: object = None
         self._woken_by_cancel = False
         self._turns = _TURNS
 
     def __await__(self) -> Generator[Any, None, T]:
         return self
 
+    @property
+    def cr_await(self) -> Coroutine[Any, Any, T]:
+        """The body, under the name that coroutines have for what they await: where it waits is looked up."""
+        return self._body  # guard: trusted-shows-its-body
+
     def __next__(self) -> Any:
         """Take the next step of the body, or end it."""
         if self._ending:
-            if _child_has_failed(self._body):  # guard: failed-child-not-handled
+            # guard: failed-child-not-handled
+            if _child_has_failed(self._body) or self._leaves_cancelled_group():
                 return self._unwind(self._body.throw, _Ended(_LOST))
             return self._unwind(self._body.send, None)
         # guard: trust-before-each-step
@@ -91,6 +112,10 @@ class Trusted(Generator[Any, None, T]):
     def throw(self, exc: Any, value: Any = None, traceback: Any = None, /) -> Any:
         """Pass on a cancellation, or the exception of what the body waits for."""
         del value, traceback  # since Python 3.12 an exception is all that is thrown
+        if isinstance(exc, _Ended):
+            # It ends the body around this one, which would handle a LeaseLost as any Exception, and go on.
+            self._ending = self._ended_outside = True  # guard: outer-end-passed-on
+            return self._unwind(self._body.throw, exc)
         first = not self._ending and self._turns == _TURNS
         if first and self._trust.holds():  # guard: trust-before-each-exception
             return self._body.throw(exc)
@@ -122,6 +147,7 @@ class Trusted(Generator[Any, None, T]):
     def _last_exception(self) -> BaseException:
         """Return what ends the body: a CancelledError, unless that would be swallowed."""
         if _has_children(self._body):
+            self._cancelled_group = _awaited_group(self._body)
             return asyncio.CancelledError()  # they are cancelled by it, and waited for
         # A timeout or a TaskGroup of the body's own, which has cancelled it, takes another one for its own.
         swallowed = self._woken_by_cancel  # guard: own-cancellation-swallowed
@@ -129,10 +155,19 @@ class Trusted(Generator[Any, None, T]):
         swallowed = swallowed or _wait_for_has_result(self._body)  # guard: wait-for-swallows-cancellation
         return _Ended(_LOST) if swallowed else asyncio.CancelledError()
 
+    def _leaves_cancelled_group(self) -> bool:
+        """Whether a TaskGroup would raise our CancelledError now, which a timeout takes for its own."""
+        if not self._woken_by_cancel or self._cancelled_group is None:  # guard: group-inside-timeout
+            return False
+        group = _awaited_group(self._body)
+        return group is self._cancelled_group and not getattr(group, "_tasks", ())
+
     def _unwind(self, step: Callable[[Any], Any], value: Any) -> Any:
         try:
             return step(value)
         except BaseException as exc:
+            if self._ended_outside:
+                raise _Ended(_LOST) from exc
             if not self._cancelled:
                 raise LeaseLost(_LOST) from exc
             if isinstance(exc, asyncio.CancelledError):
@@ -146,15 +181,19 @@ _LEAVE_GROUP: Final = getattr(asyncio.TaskGroup, "_aexit", asyncio.TaskGroup.__a
 _WAIT_FOR: Final = asyncio.wait_for.__code__
 
 
+def _awaited_group(body: Any) -> object:
+    """Return the TaskGroup whose children a body waits for, if that is what it waits for."""
+    return _local_of(body, _LEAVE_GROUP, "self")
+
+
 def _has_children(body: Any) -> bool:
     """Whether a body waits for the children of a TaskGroup."""
-    group = _local_of(body, _LEAVE_GROUP, "self")
-    return bool(getattr(group, "_tasks", ()))
+    return bool(getattr(_awaited_group(body), "_tasks", ()))
 
 
 def _child_has_failed(body: Any) -> bool:
     """Whether a TaskGroup would raise the errors of its children now, which the body may handle and go on."""
-    group = _local_of(body, _LEAVE_GROUP, "self")
+    group = _awaited_group(body)
     return bool(getattr(group, "_errors", ())) and not getattr(group, "_tasks", ())
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 
 import pytest
 
 from holdfast.agents.context import Context, Signals
+from holdfast.agents.frameworks.replay import Replay
 from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Lost, StopReason, Succeeded, Yielded
 from holdfast.errors import LeaseLost
@@ -207,6 +209,28 @@ async def a_task_that_failed_after_another(lease) -> None:
             group.create_task(fails())
 
 
+async def tasks_that_fail_when_they_end(lease) -> None:
+    async def fails() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ConnectionError("reset")
+
+    with contextlib.suppress(Exception):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+            await asyncio.sleep(0)
+            lease.end()
+            await asyncio.sleep(0)
+
+
+async def its_own_timeout_of_tasks(lease) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.001), asyncio.TaskGroup() as group:
+            lease.end()
+            group.create_task(asyncio.Event().wait())
+
+
 async def an_answer_in_time(lease) -> None:
     async def answers() -> None:
         lease.end()
@@ -226,6 +250,8 @@ WAKES = [
     a_task_that_failed,
     a_task_that_failed_beside_a_wait,
     a_task_that_failed_after_another,
+    tasks_that_fail_when_they_end,
+    its_own_timeout_of_tasks,
     an_answer_in_time,
     a_wait_for_that_timed_out,
 ]
@@ -264,6 +290,110 @@ async def test_a_body_whose_owner_cancels_it_does_not_handle_what_has_woken_it_e
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert went_on == []
+
+
+async def a_step(ctx, wait) -> None:
+    await ctx.step("wait", wait)
+
+
+async def a_call_of_a_framework(ctx, wait) -> None:
+    await Replay(ctx, "some").leased(wait)
+
+
+@pytest.mark.parametrize("owner_cancels", [True, False], ids=["owner_cancels", "alone"])
+@pytest.mark.parametrize("inside", [a_step, a_call_of_a_framework])
+@pytest.mark.parametrize("wakes", WAKES)
+async def test_a_body_that_waits_in_a_step_or_a_call_does_not_handle_its_end(
+    invocation, ctx, signals, lease, wakes, inside, owner_cancels
+):
+    """What ends the body passes through the step, where it would become an Exception that agents catch."""
+    went_on = []
+
+    async def agent() -> None:
+        try:
+            await inside(ctx, functools.partial(wakes, lease))
+            went_on.append(1)
+        except Exception:
+            went_on.append(2)
+
+    running = asyncio.create_task(invocation(agent).run())
+    while owner_cancels and not signals.trust.lost:
+        await asyncio.sleep(0)
+    if owner_cancels:
+        running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        assert await running == Lost()
+    assert went_on == []
+
+
+async def test_a_body_does_not_handle_the_end_of_a_step_that_its_owner_has_woken(invocation, ctx, lease):
+    """Nothing else wakes it: after the end of the lease its owner's timer is the first that is due."""
+    went_on = []
+    waits = asyncio.Event()
+
+    async def wait() -> None:
+        lease.end()
+        waits.set()
+        await asyncio.Event().wait()
+
+    async def agent() -> None:
+        with contextlib.suppress(Exception):
+            await ctx.step("wait", wait)
+        went_on.append(1)
+
+    running = asyncio.create_task(invocation(agent).run())
+    await waits.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert went_on == []
+
+
+async def test_a_timeout_around_a_step_with_tasks_ends_the_tasks_and_does_not_handle_its_end(
+    invocation, ctx, lease
+):
+    went_on, ended = [], []
+
+    async def child() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    async def wait() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+            await asyncio.sleep(0)
+            lease.end()
+
+    async def agent() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await ctx.step("wait", wait)
+        went_on.append(1)
+
+    assert await invocation(agent).run() == Lost()
+    assert (went_on, ended) == ([], [1])
+
+
+async def test_a_body_does_not_handle_what_a_framework_makes_of_its_end(invocation, ctx, lease):
+    """A tool in a task of its own has lost the lease first; then the body that waits for it is ended."""
+    went_on = []
+    replay = Replay(ctx, "some")
+
+    async def framework() -> None:
+        with replay.ending_as_unwound():
+            replay.unwinding = LeaseLost("a tool")
+            lease.end()
+            await asyncio.sleep(0)
+
+    async def agent() -> None:
+        with contextlib.suppress(Exception):
+            await framework()
+        went_on.append(1)
+
+    assert await invocation(agent).run() == Lost()
     assert went_on == []
 
 

@@ -59,13 +59,8 @@ class OpenAIAgent:
     async def __call__(self, ctx: Context, payload: Any) -> Any:
         """Run the agent, or go on with it; return its final output as JSON."""
         replay = Replay(ctx, "openai-agents")
-        with entered(ctx):
-            try:
-                result = await self._until_final(ctx, payload, replay)
-            except BaseException:
-                if replay.unwinding is not None:
-                    raise replay.unwinding from None
-                raise
+        with entered(ctx), replay.ending_as_unwound():
+            result = await self._until_final(ctx, payload, replay)
         if self._remembers(ctx):
             await ctx.state.set(_HISTORY, to_jsonable_python(result.to_input_list()))
         return to_jsonable_python(result.final_output)

@@ -77,18 +77,13 @@ class PydanticAIAgent:
         questions = Questions(replay)
         durable = _StreamedDurability if self._stream else _Durability
         history = await self._history(ctx, replay)
-        with entered(ctx):
-            try:
-                result = await self.agent.run(
-                    _prompt(payload),
-                    message_history=history,
-                    deps=None if self._deps is None else self._deps(ctx, payload),
-                    capabilities=[durable(context=ctx, replay=replay, questions=questions)],
-                )
-            except BaseException:
-                if replay.unwinding is not None:
-                    raise replay.unwinding from None
-                raise
+        with entered(ctx), replay.ending_as_unwound():
+            result = await self.agent.run(
+                _prompt(payload),
+                message_history=history,
+                deps=None if self._deps is None else self._deps(ctx, payload),
+                capabilities=[durable(context=ctx, replay=replay, questions=questions)],
+            )
         if self._remembers(ctx):
             await ctx.state.set(_HISTORY, ModelMessagesTypeAdapter.dump_json(result.all_messages()).decode())
         return to_jsonable_python(result.output)

@@ -106,6 +106,17 @@ class Replay:
             self.unwinding = exc  # guard: replay-keeps-lost-lease
             raise
 
+    @contextlib.contextmanager
+    def ending_as_unwound(self) -> Generator[None]:
+        """Raise what ended the attempt early, instead of what the framework has made of it."""
+        try:
+            yield
+        except BaseException as exc:
+            # guard: lost-body-ends-as-it-is
+            if self.unwinding is None or self.ctx.signals.trust.ends_with(exc):
+                raise
+            raise self.unwinding from None
+
     def before_model_call(self) -> None:
         """Refuse a call without a trusted lease, and hand the run back if its worker wants to go."""
         with self.unwinding_if_lost():
