@@ -84,8 +84,28 @@ MISTAKES = [
     ),
     Mistake(
         "a step of a thread is begun though the lease ended while the step was looked up",
-        removed("sync-step-needs-lease"),
+        removed("thread-goes-on-with-lease"),
         f"{TRUST}::test_a_step_of_a_thread_is_not_begun_if_the_lease_ended_while_it_was_looked_up",
+    ),
+    Mistake(
+        "a step takes its next step after the end of the lease",
+        replaced("step-trusts-its-lease", "Trusted(awaited(value), self._signals.trust)", "value"),
+        f"{TRUST}::test_a_step_takes_no_step_of_its_own_after_the_end_of_the_lease",
+    ),
+    Mistake(
+        "state that was read before is returned after the end of the lease",
+        removed("state-needs-lease"),
+        f"{TRUST}::test_a_call_of_the_context_needs_the_lease[state.get]",
+    ),
+    Mistake(
+        "state is returned though the lease ended while it was read",
+        removed("state-read-needs-lease"),
+        f"{TRUST}::test_state_is_not_returned_if_the_lease_ended_while_it_was_read",
+    ),
+    Mistake(
+        "a thread goes on though the lease ended while it waited for a call of its context",
+        removed("thread-goes-on-with-lease"),
+        f"{TRUST}::test_a_thread_does_not_go_on_if_the_lease_ended_inside_its_call",
     ),
     Mistake(
         "a run's context does not know its lease",

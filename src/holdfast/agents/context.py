@@ -306,7 +306,6 @@ class SyncContext(RunView):
         found = self._wait(steps.find(key))
         if found is None:
             began = time.monotonic()
-            self.require_open()  # guard: sync-step-needs-lease
             value = call(*args, **kwargs)
             if inspect.isawaitable(value):
                 forgotten(value)
@@ -350,6 +349,8 @@ class SyncContext(RunView):
             if self.signals.over:
                 future.cancel()
                 self.require_open()
+        # The worker may have been frozen inside this call: another one may have the run, and its next step.
+        self.require_open()  # guard: thread-goes-on-with-lease
         return future.result()
 
     def _worker_ended(self) -> LeaseLost:

@@ -46,7 +46,6 @@ class State:
     async def _put(self, key: str, value: bytes | None) -> None:
         if not key or len(key) > _LONGEST_KEY:
             raise InputError(f"a key of the state must have 1 to {_LONGEST_KEY} characters, got {key[:50]!r}")
-        self._require_open()
         values = await self._all()
         await self._memory.put_state(key, value)
         if value is None:
@@ -55,8 +54,11 @@ class State:
             values[key] = value
 
     async def _all(self) -> dict[str, bytes]:
+        self._require_open()  # guard: state-needs-lease
         if self._values is None:
             self._values = await self._memory.state()
+            # A worker that was frozen may be here, after another one has changed the state.
+            self._require_open()  # guard: state-read-needs-lease
         return self._values
 
 

@@ -64,7 +64,7 @@ class Steps:
             self._signals.require_open(self._info)  # guard: step-needs-lease
             value = call(*args, **kwargs)
             if inspect.isawaitable(value):
-                value = await Trusted(awaited(value), self._signals.trust)
+                value = await Trusted(awaited(value), self._signals.trust)  # guard: step-trusts-its-lease
             found = await self.keep(key, value, time.monotonic() - began)
         return read_back(key, found, call)
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from holdfast.agents.context import Context, Signals
+from holdfast.agents.context import Context, Signals, SyncContext
 from holdfast.agents.frameworks.replay import Replay
 from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Lost, StopReason, Succeeded, Yielded
@@ -419,25 +419,59 @@ async def test_the_owners_cancellation_does_not_interrupt_the_clean_up_of_a_body
     assert cleaned == [1]
 
 
-@pytest.mark.parametrize("call", ["step", "emit", "stream", "interrupt", "state"])
+CALLS = {
+    "step": lambda ctx, done: ctx.step("charge", done.append, 1),
+    "emit": lambda ctx, _: ctx.emit("charged"),
+    "stream": lambda ctx, _: ctx.stream("charged"),
+    "interrupt": lambda ctx, _: ctx.interrupt("charge?"),
+    "state": lambda ctx, _: ctx.state.set("charged", True),
+    "state.delete": lambda ctx, _: ctx.state.delete("charged"),
+    "state.get": lambda ctx, _: ctx.state.get("charged"),
+    "state.all": lambda ctx, _: ctx.state.all(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
 async def test_a_call_of_the_context_needs_the_lease(ctx, lease, feed, call):
     done = []
-    calls = {
-        "step": lambda: ctx.step("charge", done.append, 1),
-        "emit": lambda: ctx.emit("charged"),
-        "stream": lambda: ctx.stream("charged"),
-        "interrupt": lambda: ctx.interrupt("charge?"),
-        "state": lambda: ctx.state.set("charged", True),
-    }
+    await ctx.state.all()  # what was read before is known
     lease.end()
     with pytest.raises(LeaseLost):
-        await calls[call]()
+        await CALLS[call](ctx, done)
     assert (done, feed.events, ctx.asking) == ([], [], None)
     assert ctx.cancelled
 
 
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_call_of_a_threads_context_needs_the_lease(ctx, lease, feed, call):
+    done = []
+    await ctx.state.all()
+    lease.end()
+    with pytest.raises(LeaseLost):
+        await asyncio.to_thread(CALLS[call], SyncContext(ctx, asyncio.get_running_loop()), done)
+    assert (done, feed.events, ctx.asking) == ([], [], None)
+
+
+async def test_a_thread_does_not_go_on_if_the_lease_ended_inside_its_call(info, signals, lease):
+    """As after a freeze: the call has an answer, and another process has the run."""
+    went_on = []
+
+    async def emit(*_: object) -> None:
+        lease.end()
+
+    sync = SyncContext(Context(info, emit, signals), asyncio.get_running_loop())
+
+    def agent() -> None:
+        sync.emit("charging")
+        went_on.append(1)
+
+    with pytest.raises(LeaseLost):
+        await asyncio.to_thread(agent)
+    assert went_on == []
+
+
 class SlowMemory(LocalMemory):
-    """Memory whose answer about a step comes after the end of the lease."""
+    """Memory whose answers come after the end of the lease."""
 
     def __init__(self, lease: LeaseByHand) -> None:
         super().__init__()
@@ -447,6 +481,10 @@ class SlowMemory(LocalMemory):
         found = await super().step(name)
         self._lease.end()
         return found
+
+    async def state(self) -> dict[str, bytes]:
+        self._lease.end()
+        return {"charged": b"false"}
 
 
 @pytest.fixture
@@ -461,11 +499,15 @@ async def test_a_step_is_not_begun_if_the_lease_ended_while_it_was_looked_up(slo
     assert done == []
 
 
+async def test_state_is_not_returned_if_the_lease_ended_while_it_was_read(slow_ctx):
+    """In a task of the agent's own, which nothing else looks after."""
+    with pytest.raises(LeaseLost):
+        await asyncio.create_task(slow_ctx.state.get("charged"))
+
+
 async def test_a_step_of_a_thread_is_not_begun_if_the_lease_ended_while_it_was_looked_up(
     slow_ctx, executor, invocation
 ):
-    from holdfast.agents.context import SyncContext
-
     done = []
     sync = SyncContext(slow_ctx, asyncio.get_running_loop())
     with pytest.raises(LeaseLost):
