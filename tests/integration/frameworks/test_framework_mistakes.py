@@ -8,6 +8,12 @@ ALL = "tests/integration/frameworks/test_every_framework.py"
 FROZEN = "tests/chaos/test_frameworks.py::test_a_frozen_worker_that_wakes_up_adds_nothing"
 WAKES = f"{ALL}::test_an_attempt_that_wakes_up_behind_another_adds_nothing"
 LEASE = f"{ALL}::test_no_call_begins_after_the_end_of_the_lease"
+OPENAI = "tests/integration/frameworks/test_openai_agents.py"
+PYDANTIC = "tests/integration/frameworks/test_pydantic_ai.py"
+ASKED = f"{ALL}::test_no_model_is_asked_after_the_end_of_the_lease"
+OPENED_WITHOUT = replaced("stream-opening-needs-lease", "self._replay.leased(opening)", "opening()")
+STREAMED_WITHOUT = replaced("openai-stream-needs-lease", "self._replay.leased_stream(pieces)", "pieces")
+STREAMS = "test_a_model_that_streams_asks_nothing_more_after_the_end_of_the_lease"
 FRAMEWORKS = ("pydantic_ai", "openai_agents", "langgraph")
 NO_FENCE = replaced("store-write-fence", " AND fence = :fence AND owner = :owner", "")
 
@@ -43,12 +49,23 @@ MISTAKES = [
         for framework in ("pydantic_ai", "openai_agents")
     ),
     *(
-        Mistake(
-            f"{framework}: a model is asked after the end of the lease",
-            instead("model-stream-needs-lease", "pass"),
-            f"{ALL}::test_no_model_is_asked_after_the_end_of_the_lease[{framework}]",
-        )
-        for framework in ("pydantic_ai", "openai_agents")
+        Mistake(f"{framework}: a model is asked after the end of the lease", change, f"{ASKED}[{framework}]")
+        for framework, change in (("pydantic_ai", OPENED_WITHOUT), ("openai_agents", STREAMED_WITHOUT))
+    ),
+    Mistake(
+        "openai_agents: a stream goes on after the end of the lease",
+        STREAMED_WITHOUT,
+        f"{OPENAI}::{STREAMS}",
+    ),
+    Mistake(
+        "pydantic_ai: a stream is opened though the lease ends meanwhile",
+        OPENED_WITHOUT,
+        f"{PYDANTIC}::{STREAMS}[0-one]",
+    ),
+    Mistake(
+        "pydantic_ai: a stream goes on after the end of the lease",
+        removed("pydantic-stream-needs-lease"),
+        f"{PYDANTIC}::{STREAMS}[2-one]",
     ),
     Mistake(
         "openai_agents: a model that can't stream is asked after the end of the lease",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -113,6 +114,23 @@ async def test_a_model_that_can_not_stream_is_not_asked_after_the_end_of_the_lea
             yield
 
     agent = OpenAIAgent(Agent(name="a", model=Late(LAST, log=log)))
+    with pytest.raises(LeaseLost):
+        await attempts.run(agent, "go", trust=Trust(lambda: lease[0]))
+    assert log == [], "the model was asked under a lease that had ended"
+
+
+async def test_a_model_that_streams_asks_nothing_more_after_the_end_of_the_lease(attempts):
+    """Fails if only the beginning is checked: a provider that waits between two tries would ask once more."""
+    lease, log = [float("inf")], []
+
+    class Tries(Spoken):
+        async def stream_response(self, *args: Any, **kwargs: Any):
+            lease[0] = 0.0
+            await asyncio.sleep(0)
+            async for event in super().stream_response(*args, **kwargs):
+                yield event
+
+    agent = OpenAIAgent(Agent(name="a", model=Tries(LAST, log=log)))
     with pytest.raises(LeaseLost):
         await attempts.run(agent, "go", trust=Trust(lambda: lease[0]))
     assert log == [], "the model was asked under a lease that had ended"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, ModelRetry, RunContext, ToolReturn
 from pydantic_ai.exceptions import CallDeferred, ToolFailed
 from pydantic_ai.messages import BinaryContent, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from holdfast.agents.frameworks.pydantic_ai import PydanticAIAgent
 from holdfast.agents.frameworks.replay import warn_that_it_can_not_stream
-from holdfast.errors import InputError
+from holdfast.errors import InputError, LeaseLost
+from holdfast.leases.trust import Trust
 
 
 class Crash(Exception):
@@ -56,6 +60,27 @@ async def twice(attempts, agent, log, crash, payload="go"):
     log.clear()
     assert crash == [], "the crash was where it should be"
     return await attempts.run(agent, payload), log
+
+
+@pytest.mark.parametrize("falls_back", [False, True], ids=["one", "fallback"])
+@pytest.mark.parametrize("words", [0, 1, 2])
+async def test_a_model_that_streams_asks_nothing_more_after_the_end_of_the_lease(attempts, words, falls_back):
+    """Fails if only the beginning is checked: a provider that waits between two tries would ask once more."""
+    lease, log = [float("inf")], []
+
+    async def stream(*_):
+        for _ in range(words):
+            yield "word "
+        lease[0] = 0.0
+        await asyncio.sleep(0)
+        log.append("asked")
+        yield "again"
+
+    model = FunctionModel(stream_function=stream)
+    agent = PydanticAIAgent(Agent(FallbackModel(model, TestModel()) if falls_back else model))
+    with pytest.raises(LeaseLost):
+        await attempts.run(agent, "go", trust=Trust(lambda: lease[0]))
+    assert log == [], "the model was asked under a lease that had ended"
 
 
 async def test_tools_that_run_side_by_side_are_told_apart(attempts):

@@ -192,7 +192,8 @@ class JournalledModel(Model):
         """Stream from the model; one that does not know how is asked for its whole response instead."""
         began = False
         try:
-            async for event in self._model.stream_response(*args, **kwargs):
+            pieces = self._model.stream_response(*args, **kwargs)
+            async for event in self._replay.leased_stream(pieces):  # guard: openai-stream-needs-lease
                 began = True
                 yield event
         except NotImplementedError:

@@ -207,11 +207,22 @@ class _JournalledModel(WrapperModel):
             await self._replay.put(name, _encode(answer))
             yield CompletedStreamedResponse(answer, model_request_parameters=model_request_parameters)
             return
-        async with self.wrapped.request_stream(
-            messages, model_settings, model_request_parameters, run_context
-        ) as response:
+        stream = self.wrapped.request_stream(messages, model_settings, model_request_parameters, run_context)
+        async with contextlib.AsyncExitStack() as stack:
+            opening = functools.partial(stack.enter_async_context, stream)
+            response = await self._replay.leased(opening)  # guard: stream-opening-needs-lease
+            _keep_leased(response, self._replay)  # guard: pydantic-stream-needs-lease
             yield response
             await self._replay.put(name, _encode(response.get()))
+
+
+def _keep_leased(response: Any, replay: Replay) -> None:
+    """Have each event of a response awaited only while the lease is trusted."""
+    begun, events = response._event_iterator, response._get_event_iterator  # noqa: SLF001
+    if begun is None:
+        response._get_event_iterator = lambda: replay.leased_stream(events())  # noqa: SLF001
+    else:  # a model that falls back on others has looked at the first event
+        response._event_iterator = replay.leased_stream(begun)  # noqa: SLF001
 
 
 def _can_stream(model: Model) -> bool:

@@ -21,7 +21,7 @@ from holdfast.leases.trust import Trusted
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Mapping
 
     from holdfast.agents.context import Context
 
@@ -97,6 +97,19 @@ class Replay:
             self.ctx.require_open()  # else a coroutine would be made that nobody awaits
             return await Trusted(awaited(work()), self.ctx.signals.trust)  # guard: framework-call-needs-lease
 
+    async def leased_stream(self, stream: AsyncIterable[T]) -> AsyncGenerator[T]:
+        """Yield what a model streams, each piece awaited only while the lease is trusted.
+
+        A provider that tries again between two pieces would ask its model a second time.
+        """
+        pieces = aiter(stream)
+        while True:
+            try:
+                piece = await self.leased(pieces.__anext__)
+            except StopAsyncIteration:
+                return
+            yield piece
+
     @contextlib.contextmanager
     def unwinding_if_lost(self) -> Generator[None]:
         """Remember a lost lease, whatever the framework makes of the exception."""
@@ -118,9 +131,7 @@ class Replay:
             raise self.unwinding from None
 
     def before_model_call(self) -> None:
-        """Refuse a call without a trusted lease, and hand the run back if its worker wants to go."""
-        with self.unwinding_if_lost():
-            self.ctx.require_open()  # guard: model-stream-needs-lease
+        """Hand the run back if its worker wants to go."""
         if self.ctx.draining:  # between two calls nothing is lost by that
             self.unwinding = HandBack("its worker is leaving, and the agent is between two calls")
             raise self.unwinding
