@@ -118,6 +118,15 @@ MISTAKES = [
         f"{FREEZES}::test_a_frozen_scheduler_repeats_no_effect[schedules-uvloop]",
     ),
     Mistake(
+        "a turn with a target submits its run after the end of its lease",
+        replaced(
+            "firing-needs-lease",
+            "Trusted(_submit(place, turn), Trust(turn.hold.trusted_until))",
+            "_submit(place, turn)",
+        ),
+        "tests/unit/schedules/test_performing.py::test_nothing_is_submitted_after_the_end_of_the_lease",
+    ),
+    Mistake(
         "a turn in a process of its own trusts its lease for ever",
         replaced("isolated-turn-trust", "trusted=hold.trusted_until", 'trusted=lambda: float("inf")'),
         f"{FREEZES}::test_a_frozen_scheduler_repeats_no_effect[isolated_schedules-uvloop]",

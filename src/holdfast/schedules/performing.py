@@ -15,7 +15,7 @@ from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import LeaseLost
-from holdfast.leases.trust import Trust
+from holdfast.leases.trust import Trust, Trusted
 from holdfast.schedules.cadence import fire_times
 from holdfast.schedules.history import planned_at
 from holdfast.schedules.schedule import family, turn_name
@@ -99,7 +99,8 @@ async def perform(place: Place, turn: Turn, clock: RedisClock, overlaps: Overlap
     try:
         async with turn.hold:
             if turn.invocation is None:
-                return await _submit(place, turn)
+                # guard: firing-needs-lease
+                return await Trusted(_submit(place, turn), Trust(turn.hold.trusted_until))
             # guard: manual-run-alone
             if turn.schedule.overlap != "allow" or turn.run.triggered:  # a manual run has no turn after it
                 return await turn.invocation.run()
