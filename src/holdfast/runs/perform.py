@@ -75,6 +75,8 @@ class Workplace:
     attempts: Attempts | None = None
     """Where agents with isolation="process" run."""
     deadlines: Deadlines = dataclasses.field(default_factory=Deadlines)
+    trusted_until: Callable[[], float] | None = None
+    """Until when the lease of the whole process is trusted, if it has one: no run is trusted for longer."""
 
 
 class Attempt(NamedTuple):
@@ -101,6 +103,8 @@ def prepare(
         return Failed(Failure.because(FailureClass.UNKNOWN_AGENT, str(exc)))
     if run.attempt > attempts_of(spec, place.settings):
         return Failed(Failure.because(FailureClass.POISON, _poisonous(run)))
+    if place.trusted_until is not None:
+        trusted = partial(_earlier, trusted, place.trusted_until)  # guard: process-lease-trusted
     ctx = _context(place, run, envelope, _info(run, spec, envelope, timeout), emit, trusted)
     undo = partial(_undo, ctx, run.rollback) if run.rollback else None
     grace: float | None = place.settings.stop_grace_seconds
@@ -117,6 +121,10 @@ def prepare(
         deadlines=place.deadlines,
     )
     return Attempt(invocation, undo)
+
+
+def _earlier(one: Callable[[], float], other: Callable[[], float]) -> float:
+    return min(one(), other())
 
 
 def log_context_of(place: Workplace, run: Claimed) -> dict[str, Any]:

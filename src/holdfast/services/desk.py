@@ -51,6 +51,8 @@ class Ways:
     """How often it archives by itself what has ended; 0 leaves it to a janitor."""
     inherits: Callable[[str], bool] | None = None
     """Which consumers' runs go on at once in this one, without a wait for their leases' end."""
+    trusted_until: Callable[[], float] | None = None
+    """Until when the lease of the process itself is trusted, if somebody else holds one on it."""
     registers_store: bool = True
     """Whether it opens and registers its store at the start; otherwise only if an agent uses it."""
 
@@ -98,6 +100,7 @@ class Desk:
                 *(app, queue_settings, place.executor, asyncio.Event(), owner),
                 *(connections.store, queue.answer),
                 attempts=place.attempts,
+                trusted_until=ways.trusted_until,
             ),
             claimer=self.claimer,
             settler=Settler(queue, self.leases, owner, metrics),

@@ -120,7 +120,7 @@ async def _live(
     worker = WorkerProcess(
         _own(settings, agent_id, control.fence),
         app,
-        ways=_ways(agent_id, control.fence),
+        ways=_ways(agent_id, control),
         metrics=_metrics[0] if _metrics else None,
         on_joined=join,  # not what waits for it: everything that a worker begins with would come first
     )
@@ -157,8 +157,12 @@ async def _disowned(settings: Settings, control: Control) -> None:
                     return
 
 
-def _ways(agent_id: str, fence: int) -> Ways:
-    """Nobody else works here, so there is little to look after; and earlier copies are dead or disowned."""
+def _ways(agent_id: str, control: Control) -> Ways:
+    """Nobody else works here, so there is little to look after; and earlier copies are dead or disowned.
+
+    It may act only while its host keeps the lease on it: the next copy takes over what it has begun at once.
+    """
+    fence = control.fence
 
     def earlier(consumer: str) -> bool:
         copy = copy_of(agent_id, consumer)
@@ -170,6 +174,7 @@ def _ways(agent_id: str, fence: int) -> Ways:
         expiry_seconds=30.0,
         archive_seconds=30.0,
         inherits=earlier,  # guard: resident-inherits-messages
+        trusted_until=control.trusted_until,  # guard: resident-trusts-hosts-lease
         registers_store=False,  # its host does
     )
 

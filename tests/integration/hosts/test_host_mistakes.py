@@ -21,6 +21,16 @@ TABLE = [
         f"{RESIDENTS}::test_one_that_is_disowned_finishes_what_it_has_begun",
     ),
     Mistake(
+        "a resident goes on after the end of the lease that its host holds",
+        replaced("resident-trusts-hosts-lease", "control.trusted_until", "None"),
+        f"{RESIDENTS}::test_one_takes_no_step_after_the_end_of_the_lease_that_its_host_holds",
+    ),
+    Mistake(
+        "a worker's runs are trusted for longer than its process",
+        replaced("process-lease-trusted", "partial(_earlier, trusted, place.trusted_until)", "trusted"),
+        f"{RESIDENTS}::test_one_takes_no_step_after_the_end_of_the_lease_that_its_host_holds",
+    ),
+    Mistake(
         "only its host may end an agent",
         replaced("agent-ends-with-lease", "lambda: copy.until", "None"),
         f"{OUTAGES}::test_no_message_is_handled_by_two_copies_of_an_agent[host cut off]",

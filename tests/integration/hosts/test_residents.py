@@ -82,6 +82,10 @@ class Told:
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.said: list[str] = []
+        self.until = float("inf")
+
+    def trusted_until(self) -> float:
+        return self.until
 
     def ready(self, **_: Any) -> None:
         self.said.append("ready")
@@ -143,6 +147,33 @@ async def test_one_that_is_disowned_finishes_what_it_has_begun(redis, redis_sett
         assert await first.result() == 1
         await living
         assert await second.status() is Status.QUEUED
+
+
+async def test_one_takes_no_step_after_the_end_of_the_lease_that_its_host_holds(redis, redis_settings):
+    """As after a freeze: its lease on the message is kept, but the next copy may have taken that over."""
+    control, app = Told(), App("early")
+    steps = []
+
+    @app.resident
+    class Early:
+        async def receive(self, ctx: Context, message: Any) -> None:
+            steps.append("begun")
+            control.until = 0.0
+            await asyncio.sleep(0)
+            steps.append("gone on")
+
+    settings = Settings(redis=redis_settings, hosts=HostSettings(ttl_seconds=60.0))
+    spec = resident.Spec(id="early", resident="Early")
+    async with asyncio.timeout(60), Client(settings=settings) as client:
+        living = asyncio.create_task(resident._live(settings, spec, app.residents["Early"], control))
+        queue, thread = mailbox_of("early"), thread_of("early")
+        run = await client.submit(RECEIVE, 1, queue=queue, thread_id=thread)
+        await until(lambda: steps)
+        await until(run.run, lambda found: found.fence > 2 or found.status.ended, what="the next attempt")
+        control.stop.set()
+        await living
+        assert await run.status() is Status.QUEUED
+        assert steps == ["begun"], "it neither went on nor began again"
 
 
 @pytest.mark.usefixtures("short_leases")
