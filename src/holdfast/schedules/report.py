@@ -82,6 +82,7 @@ class Report:
         counts, metrics = await self._registry.count(), self._metrics
         await self._definitions.refresh()  # guard: definitions-read-again
         backlog = await self._backlog(counts)
+        self._scheduler.note_backlog(backlog.due)
         self._stranded.look(backlog.without_agent)
         self._earliest, self._measured_at = backlog.earliest, counts.now
         self._answered_at = time.monotonic()

@@ -143,6 +143,11 @@ class Scheduler:
             return True
         return self.shards.owns(name)
 
+    def note_backlog(self, due: int) -> None:
+        """Take over how many are due while all permits are taken, and no cycle looks for that."""
+        if not self.permits.free:
+            self.backlog = due  # guard: backlog-of-full-scheduler
+
     @property
     def chooses(self) -> bool:
         """Whether names decide what is run here: a pattern or a share is set."""

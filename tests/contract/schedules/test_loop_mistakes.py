@@ -99,6 +99,11 @@ MISTAKES = [
         f"{REPORT}::test_o13_while_redis_is_away_it_is_degraded_and_says_so",
     ),
     Mistake(
+        "nobody counts what is due while all permits are taken",
+        instead("backlog-of-full-scheduler", "pass"),
+        f"{REPORT}::test_o20_permits_that_nothing_runs_with_are_suspected_while_schedules_wait",
+    ),
+    Mistake(
         "with shards the watchdogs see no backlog",
         replaced("watchdogs-see-backlog", "self.backlog", "self.backlog if self.shards is None else 0"),
         f"{REPORT}::test_o14_watchdogs_look_at_what_is_run_here_also_with_shards[rendezvous]",

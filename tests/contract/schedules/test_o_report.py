@@ -231,6 +231,20 @@ async def test_o15_looks_that_an_open_breaker_prevents_are_counted(stage):
     )
 
 
+async def test_o20_permits_that_nothing_runs_with_are_suspected_while_schedules_wait(stage):
+    """Fails if only a look tells what is due: without a free permit there is none."""
+    running = await stage.start(hourly(), permits=1, interval_ms=20, health_summary_period_seconds=0.05)
+    await stage.entry("work", runs=1)
+    await until(lambda: not running.scheduler.running)
+    permits = running.scheduler.permits
+    await until(lambda: permits.take(1), what="the permit, which a look takes for a moment")
+    late = Schedule(name="late", agent="work", trigger=Once(at=time.time() - 60))
+    await stage.board.registry.register([late])
+    await until(lambda: running.count("schedule_signals", kind="permit_leak_suspect") == 1)
+    permits.give(1)
+    await until(lambda: running.count("schedule_signals", kind="permit_leak_suspect") == 0)
+
+
 @pytest.mark.parametrize("period", [0.0, -1.0])
 async def test_o9_without_a_period_nothing_is_said_but_the_gauges_are_set(stage, period, log_lines):
     running = await stage.start(hourly(), health_summary_period_seconds=period)
