@@ -48,6 +48,8 @@ class Ending:
     """Whether it could not be told at once and is tried again."""
     tries: int = 0
     """How many of those further tries have failed."""
+    failed_at: float = 0.0
+    """When it could not be told, by the event loop's clock."""
 
 
 class Endings:
@@ -105,7 +107,12 @@ class Endings:
         """One more try for each that failed; none is used up while the breaker knows that Redis is away."""
         if self._breaker.state is State.OPEN:
             return
-        waiting, self._again = self._again, []
+        # What has failed within this cycle waits for the next: at once would use up a try for nothing.
+        latest = asyncio.get_running_loop().time() - self._cycle_seconds
+        kept, waiting, self._again = self._again, list[Ending](), []
+        for ending in kept:
+            # guard: cycle-before-retry
+            (waiting if ending.failed_at <= latest else self._again).append(ending)
         for start in range(0, len(waiting), CHUNK):
             await self._send(waiting[start : start + CHUNK])
 
@@ -141,11 +148,9 @@ class Endings:
 
     def _keep(self, batch: list[Ending]) -> None:
         """Try these again with the next cycle."""
-        if not self._again:
-            # guard: retry-after-a-cycle
-            self._cycle = asyncio.get_running_loop().time() + self._cycle_seconds
+        now = asyncio.get_running_loop().time()
         for ending in batch:
-            ending.recovering = True
+            ending.recovering, ending.failed_at = True, now
         self._again += batch
 
     def _told(self, batch: list[Ending], words: list[Ended]) -> None:

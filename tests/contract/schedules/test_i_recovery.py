@@ -80,10 +80,12 @@ class Flaky:
 
     def __init__(self, failures: int) -> None:
         self.failures, self.calls, self.times = failures, 0, []
+        self.names: list[str] = []
 
     async def complete(self, runs: list[Done]) -> list[Ended]:
         self.calls += 1
         self.times.append(time.monotonic())
+        self.names += [run.name for run in runs]
         if self.calls <= self.failures:
             raise ConnectionError("away")
         return [Ended.COMPLETED for _ in runs]
@@ -139,6 +141,20 @@ async def test_r10_the_first_further_try_comes_a_cycle_after_the_failure():
     completer = Flaky(failures=100)
     assert await told_by(endings_of(completer, cycle=3600), seconds=0.5) == []
     assert completer.calls == 1
+
+
+async def test_r10_one_that_fails_just_before_a_cycle_waits_for_the_next():
+    """Fails if it is tried again with what has waited for a cycle: a moment after its failure."""
+    completer = Flaky(failures=100)
+    endings = endings_of(completer, cycle=3600)
+    sending = asyncio.create_task(endings.run())
+    endings.add(Ending(Lease("a", "pod", 1), Done("a", 1, 9e9), lambda _: None))
+    await until(lambda: endings.depth == 1)
+    endings._cycle = 0.0  # the next one begins now
+    endings.add(Ending(Lease("b", "pod", 1), Done("b", 1, 9e9), lambda _: None))
+    await until(lambda: endings.depth == 2)
+    await stays(lambda: completer.names == ["a", "b"], seconds=0.3)
+    sending.cancel()
 
 
 async def test_r10_one_try_per_cycle():

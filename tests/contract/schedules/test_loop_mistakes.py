@@ -65,13 +65,21 @@ MISTAKES = [
     ),
     Mistake(
         "R10 all tries are used up in one pass",
-        replaced("retry-cycle", " + self._cycle_seconds", ""),
+        (
+            replaced("retry-cycle", " + self._cycle_seconds", ""),
+            replaced("cycle-before-retry", "ending.failed_at <= latest", "True"),
+        ),
         f"{RECOVERY}::test_r10_one_try_per_cycle",
     ),
     Mistake(
         "R10 the first further try follows the failure at once",
-        removed("retry-after-a-cycle"),
+        replaced("cycle-before-retry", "ending.failed_at <= latest", "True"),
         f"{RECOVERY}::test_r10_the_first_further_try_comes_a_cycle_after_the_failure",
+    ),
+    Mistake(
+        "R10 an end that fails just before a cycle has lost a try at once",
+        replaced("cycle-before-retry", "ending.failed_at <= latest", "True"),
+        f"{RECOVERY}::test_r10_one_that_fails_just_before_a_cycle_waits_for_the_next",
     ),
     Mistake(
         "tries that fail are counted only when an end is given up",
