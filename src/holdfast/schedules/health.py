@@ -38,6 +38,8 @@ class Sample:
     """Members that a sample found in both sets."""
     silent_seconds: float | None = None
     """How long Redis has not answered; None while it does. All else is then what was known last."""
+    refused: str = ""
+    """The error that Redis has answered with; all else is then what was known last, too."""
 
 
 def problems(sample: Sample) -> tuple[str, ...]:
@@ -45,6 +47,8 @@ def problems(sample: Sample) -> tuple[str, ...]:
     found: list[str] = []
     if sample.silent_seconds is not None:  # guard: silent-redis-degrades
         found.append(f"Redis has not answered for {sample.silent_seconds:.1f} s")
+    if sample.refused:
+        found.append(f"Redis refuses to count schedules, is a key of them damaged? ({sample.refused})")
     shortest, oldest = sample.shortest_interval_seconds, sample.oldest_overdue_seconds
     if shortest is not None and oldest > shortest:
         found.append(

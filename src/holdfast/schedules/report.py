@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from holdfast.redis.client import TROUBLE
+from holdfast.redis.client import TROUBLE, unavailable
 from holdfast.redis.scripts import loaded_from
 from holdfast.schedules.backlog import KnownSchedules, backlog_of, everything
 from holdfast.schedules.health import Health, Sample, health, problems, summary
@@ -52,6 +52,7 @@ class Report:
         self._metrics = metrics
         self._definitions = KnownSchedules(registry, agents)
         self._stranded = Stranded()
+        self._filtered = Filtered()
         self._counted: dict[tuple[str, str], int] = {}
         self._last = Sample()
         self._earliest: float | None = None
@@ -68,7 +69,7 @@ class Report:
                 sample = await self.measure()
             except TROUBLE as exc:
                 script_failed(self._metrics, exc)
-                sample = self._without_redis()
+                sample = self._without_counts(exc)
             if 0 < every <= loop.time() - said:
                 said = loop.time()
                 say = _log.info if health(sample) is Health.HEALTHY else _log.warning
@@ -84,6 +85,7 @@ class Report:
         backlog = await self._backlog(counts)
         self._scheduler.note_backlog(backlog.due)
         self._stranded.look(backlog.without_agent)
+        self._filtered.look(backlog.due, backlog.elsewhere - len(backlog.without_agent))
         self._earliest, self._measured_at = backlog.earliest, counts.now
         self._answered_at = time.monotonic()
         metrics.schedule_registered.set(counts.registered)
@@ -113,17 +115,19 @@ class Report:
     def _shortest(self) -> float | None:
         return self._definitions.shortest(self._scheduler.is_for_here, self._scheduler.shards)
 
-    def _without_redis(self) -> Sample:
-        """How it is while Redis is away: what was known, but later than it was."""
+    def _without_counts(self, exc: Exception) -> Sample:
+        """How it is while Redis does not answer, or refuses: what was known, but later than it was."""
         earliest, shortest = self._earliest, self._last.shortest_interval_seconds
         if earliest is None and shortest is not None:
             # All of them were running: one is due again a period later at most.
             earliest = self._measured_at + shortest  # guard: overdue-while-all-run
         overdue = _since(earliest, self._scheduler.clock.now())
-        silent = time.monotonic() - self._answered_at
+        refused = "" if unavailable(exc) else str(exc)  # guard: refusal-is-an-answer
+        silent = None if refused else time.monotonic() - self._answered_at
         for unknown in (self._metrics.schedule_due, self._metrics.schedule_due_elsewhere):
             unknown.set(math.nan)  # the last count would be read as that of now
-        return self._sampled(replace(self._last, oldest_overdue_seconds=overdue, silent_seconds=silent))
+        last = replace(self._last, oldest_overdue_seconds=overdue, silent_seconds=silent, refused=refused)
+        return self._sampled(last)
 
     def _sampled(self, sample: Sample) -> Sample:
         """Add what the scheduler itself knows, and set the gauges that say how it is."""
@@ -174,6 +178,25 @@ class Stranded:
             advice="unless another scheduler's app has such an agent, deploy it, or "
             + ", ".join(f"`holdfast schedules remove {name} --force`" for name in names),
         )
+
+
+class Filtered:
+    """Warns once while most of what is due is excluded here: patterns may exclude too much."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def look(self, here: int, excluded: int) -> None:
+        """Take one look into account: how many due schedules are run here, and how many are excluded."""
+        self._looks = self._looks + 1 if excluded > here else 0
+        if self._looks == PATIENCE:
+            _log.warning(
+                "most of the schedules that are due are not run here",
+                excluded=excluded,
+                here=here,
+                advice="unless other schedulers run them, check redis.agent.enabled-pattern and "
+                "disabled-pattern",
+            )
 
 
 def _since(at: float | None, now: float) -> float:

@@ -107,6 +107,11 @@ MISTAKES = [
         f"{REPORT}::test_o13_while_redis_is_away_it_is_degraded_and_says_so",
     ),
     Mistake(
+        "a scheduler that is refused an answer says that there is none",
+        replaced("refusal-is-an-answer", '"" if unavailable(exc) else str(exc)', '""'),
+        f"{REPORT}::test_o21_an_error_that_redis_answers_with_is_no_silence",
+    ),
+    Mistake(
         "nobody counts what is due while all permits are taken",
         instead("backlog-of-full-scheduler", "pass"),
         f"{REPORT}::test_o20_permits_that_nothing_runs_with_are_suspected_while_schedules_wait",

@@ -22,6 +22,7 @@ from holdfast.schedules.acquisition import Acquisition
 from holdfast.schedules.backlog import KnownSchedules, backlog_of
 from holdfast.schedules.explain import explain
 from holdfast.schedules.patterns import Patterns
+from holdfast.schedules.report import Filtered
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.trigger import Every, Once
 from holdfast.telemetry.logs import configure
@@ -109,6 +110,8 @@ async def test_o11_what_is_not_run_here_is_no_backlog_and_makes_nobody_degraded(
     assert (running.count("schedule_due"), running.count("schedule_degraded")) == (0, 0)
     for signal in ("capacity_skew", "zero_progress"):
         assert running.count("schedule_signals", kind=signal) == 0
+    warned = [line for line in log_lines() if line["event"].startswith("most of the schedules that are due")]
+    assert len(warned) == (left == "disabled")
 
 
 async def test_o17_turns_of_what_is_not_run_here_are_no_backlog_either(board):
@@ -243,6 +246,32 @@ async def test_o20_permits_that_nothing_runs_with_are_suspected_while_schedules_
     await until(lambda: running.count("schedule_signals", kind="permit_leak_suspect") == 1)
     permits.give(1)
     await until(lambda: running.count("schedule_signals", kind="permit_leak_suspect") == 0)
+
+
+async def test_o21_an_error_that_redis_answers_with_is_no_silence(stage, log_lines):
+    running = await stage.start(hourly(), health_summary_period_seconds=0.05)
+    await stage.entry("work", runs=1)
+    await stage.board.redis.set(stage.board.keys.waiting, "overwritten")
+    found, line = await until(
+        lambda: next((one for one in said(log_lines()) if "WRONGTYPE" in str(one[1]["problems"])), None)
+    )
+    assert (found[1], line["level"]) == ("DEGRADED", "warning")
+    assert "Redis refuses to count schedules" in line["problems"][0]
+    assert not any("has not answered" in str(line["problems"]) for _, line in said(log_lines()))
+    assert running.count("schedule_degraded") == 1
+    await stage.board.redis.delete(stage.board.keys.waiting)
+
+
+def test_o22_a_scheduler_that_excludes_most_of_what_is_due_warns_once(log_lines):
+    filtered = Filtered()
+    for here, excluded in [(5, 6), (5, 6), (6, 6), (5, 6), (0, 6)]:
+        filtered.look(here, excluded)
+    assert log_lines() == []
+    for _ in range(3):
+        filtered.look(5, 6)
+    (line,) = log_lines()
+    assert (line["level"], line["excluded"], line["here"]) == ("warning", 6, 5)
+    assert "disabled-pattern" in line["advice"]
 
 
 @pytest.mark.parametrize("period", [0.0, -1.0])
