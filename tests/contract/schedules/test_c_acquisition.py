@@ -268,7 +268,7 @@ async def test_c23_a_filter_takes_only_what_it_accepts(board):
 
 
 @pytest.mark.parametrize("accept", [None, lambda *_: True], ids=["all", "chosen"])
-async def test_c25_any_number_of_patient_ones_at_the_head_do_not_go_before_normal_ones(board, accept):
+async def test_c25_a_thousand_patient_ones_at_the_head_do_not_go_before_normal_ones(board, accept):
     """Four classes are worth 240 s: those that are 100 s overdue come after normal ones of 50 s."""
     await board.add(*(f"patient{n}" for n in range(1200)), due=-100, priority=9)
     await board.add("oldest", due=-500, priority=9)

@@ -131,12 +131,12 @@ MISTAKES = [
     Mistake(
         "patient ones at the head hide normal ones from the script",
         replaced("acquire-past-patient", "LOOK_MOST - window", "0"),
-        f"{C}::test_c25_any_number_of_patient_ones_at_the_head_do_not_go_before_normal_ones[all]",
+        f"{C}::test_c25_a_thousand_patient_ones_at_the_head_do_not_go_before_normal_ones[all]",
     ),
     Mistake(
         "patient ones at the head hide normal ones from a scheduler that chooses",
         replaced("look-past-patient", "sum(rank <= reached for rank in found.values())", "len(found)"),
-        f"{C}::test_c25_any_number_of_patient_ones_at_the_head_do_not_go_before_normal_ones[chosen]",
+        f"{C}::test_c25_a_thousand_patient_ones_at_the_head_do_not_go_before_normal_ones[chosen]",
     ),
     Mistake(
         "what is due and left here is the next turn to wait for",

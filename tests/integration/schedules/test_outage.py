@@ -12,6 +12,7 @@ from holdfast import App
 from holdfast.config import BreakerSettings, SenderSettings
 from holdfast.redis.breaker import State
 from holdfast.redis.scripts import load
+from holdfast.schedules.scheduler import _PROBE_SECONDS
 from tests.support.schedules.schedulers import stage_of
 from tests.support.waiting import stays, until
 
@@ -69,6 +70,40 @@ async def test_a_redis_that_is_back_is_asked_at_once_however_long_the_cooldown_i
     fault_proxy.heal()
     ran.clear()
     await until(lambda: len(ran) >= 3)
+
+
+async def test_the_first_turn_comes_with_the_first_probe_that_redis_answers(stage, fault_proxy):
+    """A probe comes every half second and takes a second at most, so this is within two seconds of Redis's return.
+
+    Fails if a turn waits for anything after that probe: for a second one, or for the cooldown.
+    """
+    assert 3 * _PROBE_SECONDS <= 2
+    app, ran, answered = App("test"), [], []
+
+    @app.schedule(every=0.2)
+    async def tick() -> None:
+        ran.append(1)
+
+    running = await stage.start(
+        app, interval_ms=60_000, breaker={"failure_threshold": 3, "cooldown_ms": 3_600_000}
+    )
+    scheduler = running.scheduler
+    probe = scheduler._redis_takes_writes
+
+    async def counted() -> bool:
+        answers = await probe()
+        if answers:
+            answered.append(len(ran))
+        return answers
+
+    scheduler._redis_takes_writes = counted
+    await until(lambda: ran)
+    fault_proxy.refuse()
+    await until(lambda: scheduler.breaker.state is State.OPEN)
+    await stays(lambda: not answered, seconds=2 * _PROBE_SECONDS)
+    fault_proxy.heal()
+    await until(lambda: answered and len(ran) > answered[0])
+    assert len(answered) == 1, "the turn came before a second probe was needed"
 
 
 async def test_a_redis_that_takes_writes_again_is_asked_at_once_however_long_the_cooldown_is(stage):
