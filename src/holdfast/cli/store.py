@@ -63,7 +63,7 @@ def _document(store: RegisteredStore | None) -> dict[str, Any] | None:
 async def _both(station: Station) -> tuple[RegisteredStore | None, RegisteredStore | None]:
     """The registered store, and that of the settings if there is one."""
     from holdfast.redis.stores import registered_store
-    from holdfast.services.store_registration import store_here
+    from holdfast.runs.store_match import store_here
 
     registered = await registered_store(station.redis, prefix=station.settings.redis.key_prefix)
     found = await station.store.found()
@@ -73,7 +73,7 @@ async def _both(station: Station) -> tuple[RegisteredStore | None, RegisteredSto
 async def _replace(station: Station) -> tuple[RegisteredStore, RegisteredStore | None, list[str]]:
     """What is registered now, what was before, and the live processes that still use that one."""
     from holdfast.redis.stores import register_store, registered_store
-    from holdfast.services.store_registration import COMMAND, store_here
+    from holdfast.runs.store_match import COMMAND, store_here
 
     prefix = station.settings.redis.key_prefix
     here = await store_here(await station.store.get(), station.settings.database, COMMAND)
@@ -86,6 +86,6 @@ async def _replace(station: Station) -> tuple[RegisteredStore, RegisteredStore |
 
 
 def _named(store: RegisteredStore | None, absent: str = "") -> str:
-    from holdfast.services.store_registration import describe
+    from holdfast.runs.store_match import describe
 
     return describe(store) if store else absent

@@ -18,6 +18,7 @@ from holdfast.redis.nearby import located
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.past import expired, past_run, unchangeable
 from holdfast.runs.queue import RunQueue
+from holdfast.runs.store_match import require_registered
 from holdfast.store.door import StoreDoor
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.runs.partition import Depth
     from holdfast.runs.past import Change
     from holdfast.runs.run import Run, Submission, Ticket
+    from holdfast.store.store import Store
 
 
 class RedisLine:
@@ -150,6 +152,7 @@ class RedisWay:
         self._residents: RedisResidents | None = None
         self._stack = contextlib.AsyncExitStack()
         self._archive = StoreDoor(settings.database)
+        self._compared: Store | None = None
         for opened in (self._reading, self._sending, self._archive):
             self._stack.push_async_callback(opened.aclose)
 
@@ -180,7 +183,16 @@ class RedisWay:
         """The schedules."""
         from holdfast.client.schedulesredis import RedisSchedules  # noqa: PLC0415 - most clients need none
 
-        return RedisSchedules(self._reading, self._settings, self._archive.found)
+        return RedisSchedules(self._reading, self._settings, self._system_store)
+
+    async def _system_store(self) -> Store | None:
+        """Return the store that schedules are written to, if there is one, once it was compared."""
+        store = await self._archive.found()
+        if store is not None and store is not self._compared:
+            # guard: client-store-compared
+            await require_registered(store, self._reading, self._settings, "client")
+            self._compared = store
+        return store
 
     def agents(self) -> RedisAgents:
         """The registered agents."""

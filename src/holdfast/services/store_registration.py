@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
-import platform
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ConfigError, StoreMismatch, StoreUnavailable
@@ -17,7 +15,15 @@ from holdfast.redis.connections import PasswordRefused
 from holdfast.redis.keys import registered_store_key
 from holdfast.redis.library import NoPermissionError
 from holdfast.redis.outages import redis_outages
-from holdfast.redis.stores import RegisteredStore, register_store, registered_store
+from holdfast.redis.stores import RegisteredStore, register_store
+from holdfast.runs.store_match import (
+    COMMAND,
+    describe,
+    is_file_of_another_machine,
+    mismatch,
+    require_registered,
+    store_here,
+)
 from holdfast.store.door import location
 from holdfast.store.engine import Away, database_outages
 from holdfast.telemetry.logs import get_logger
@@ -29,9 +35,6 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 _RETRY_SECONDS: Final = 1.0
-COMMAND: Final = "store register"
-"""The process that an operator's registration names: those that run may go on with the store they have."""
-_REGISTER: Final = f"`holdfast {COMMAND}`"
 
 _log = get_logger(__name__)
 
@@ -81,8 +84,20 @@ class StoreRegistration:
             registered = await self._register(ours)
             if registered.id != ours.id:
                 raise StoreMismatch(mismatch(ours, registered))
+            self._warn_of_copy(ours, registered)
         self._ours = ours
         self._connections.store.admitted_id = ours.id
+
+    def _warn_of_copy(self, ours: RegisteredStore, registered: RegisteredStore) -> None:
+        """Log that this file may be a copy: it has the same id, so nothing else would tell the two apart."""
+        if is_file_of_another_machine(ours, registered):  # guard: copied-store-warned
+            _log.warning(
+                "the file of the store was registered on another machine: a copy would repeat finished steps",
+                store=describe(ours),
+                registered=describe(registered),
+                advice="set database.url (DATABASE_URL) to one PostgreSQL database for all machines; if the "
+                f"file has moved here, or this machine has another name now, run `holdfast {COMMAND}`",
+            )
 
     async def _register(self, ours: RegisteredStore) -> RegisteredStore:
         try:
@@ -129,12 +144,7 @@ def refuse_other_store(connections: Connections) -> None:
     settings = connections.settings
 
     async def admit(store: Store) -> None:
-        if settings.database.per_worker:
-            return
-        registered = await registered_store(connections.redis, prefix=settings.redis.key_prefix)
-        ours = await store_here(store, settings.database, "command")
-        if registered is not None and registered.id != ours.id:
-            raise StoreMismatch(mismatch(ours, registered))
+        await require_registered(store, connections.redis, settings, "command")
 
     connections.store.admit = admit
 
@@ -165,13 +175,6 @@ def _refused(exc: BaseException) -> bool:
     return isinstance(exc, NoPermissionError) or str(exc).startswith(("NOPERM", "WRONGTYPE"))
 
 
-async def store_here(store: Store, database: DatabaseSettings, process: str) -> RegisteredStore:
-    """Describe the store of this process as it would be registered."""
-    return RegisteredStore(
-        id=await store.id(), location=location(database), host=platform.node(), process=process
-    )
-
-
 async def check_schema(database: DatabaseSettings) -> None:
     """Refuse a database without our tables, in a process that needs no store itself."""
     if not database.url:
@@ -180,34 +183,3 @@ async def check_schema(database: DatabaseSettings) -> None:
 
     with contextlib.suppress(StoreUnavailable), database_outages("the check of its tables", "it is left out"):
         await (await open_store(database)).aclose()
-
-
-def mismatch(ours: RegisteredStore, registered: RegisteredStore) -> str:
-    """Explain which two stores there are, and what to do."""
-    when = dt.datetime.fromtimestamp(registered.registered_at / 1000, tz=dt.UTC)
-    by = f"registered by {registered.process} on {registered.host} at {when:%Y-%m-%d %H:%M:%S} UTC"
-    if _same_place(ours, registered):
-        return (
-            f"the store {describe(ours)} was recreated after it was {by}: steps and state of earlier runs "
-            f"are gone. To go on with the new one, run {_REGISTER}"
-        )
-    return (
-        f"this process uses the store {describe(ours)}, but the system on this Redis uses "
-        f"{describe(registered)}, {by}: with two stores finished steps would be repeated. Set database.url "
-        "(DATABASE_URL) to one PostgreSQL database for all processes, or database.path to one file on one "
-        "machine; database.per_worker: true allows a store for each worker. Another system needs another "
-        f"redis.key_prefix. If the registered store is to be replaced, run {_REGISTER} with these settings"
-    )
-
-
-def describe(store: RegisteredStore) -> str:
-    """Name a store for a person: a file is one of a machine."""
-    return store.location if _is_address(store) else f"{store.location} on {store.host}"
-
-
-def _same_place(one: RegisteredStore, other: RegisteredStore) -> bool:
-    return one.location == other.location and (_is_address(one) or one.host == other.host)
-
-
-def _is_address(store: RegisteredStore) -> bool:
-    return "://" in store.location

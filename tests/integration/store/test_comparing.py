@@ -9,12 +9,14 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from holdfast import Client
 from holdfast.config import DatabaseSettings, Settings, WorkerSettings
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, StoreMismatch
 from holdfast.redis.stores import RegisteredStore, register_store
 from holdfast.services import store_registration
 from holdfast.services.connections import Connections
 from holdfast.services.store_registration import StoreRegistration
+from holdfast.store.open import open_store
 from tests.support.waiting import until
 
 
@@ -82,3 +84,29 @@ async def test_a_store_that_was_replaced_is_reported_after_an_outage_too(
         assert len(warnings()) == 2
     finally:
         keeping.cancel()
+
+
+@pytest.mark.parametrize("change", ["create", "pause", "remove"])
+async def test_a_client_writes_no_schedule_to_another_store(redis, redis_settings, tmp_path, change):
+    """Fails if the file that happens to be in its folder is taken for the system's store."""
+    database = DatabaseSettings(path=str(tmp_path / "own.sqlite"))
+    registered = RegisteredStore(id="another", location="postgresql://db/holdfast", process="worker w")
+    await register_store(redis, registered)
+    async with await open_store(database):
+        pass  # a client takes a file that is there
+    async with Client(settings=Settings(redis=redis_settings, database=database)) as client:
+        with pytest.raises(StoreMismatch, match="postgresql://db/holdfast"):
+            if change == "create":
+                await client.schedules.create("report", "work", every=60)
+            else:
+                await getattr(client.schedules, change)("report")
+    assert not await redis.exists("schedule:report")
+
+
+async def test_a_client_writes_schedules_to_the_systems_store(redis, redis_settings, tmp_path):
+    database = DatabaseSettings(path=str(tmp_path / "own.sqlite"))
+    async with await open_store(database) as store:
+        await register_store(redis, RegisteredStore(id=await store.id()))
+    async with Client(settings=Settings(redis=redis_settings, database=database)) as client:
+        await client.schedules.create("report", "work", every=60)
+        await client.schedules.remove("report")

@@ -169,6 +169,15 @@ def test_a_process_whose_store_another_one_replaced_in_a_flushed_redis_ends(star
     assert "Traceback" not in slow.logged()
 
 
+def test_a_file_that_was_registered_on_another_machine_is_warned_of(start, server):
+    """Fails if a copy of the file is taken for the file: its id is the same."""
+    start("worker", "a").started().close()
+    server.hset("registered-store", "host", "elsewhere")
+    copy = start("worker", "a").started()
+    wait_until(lambda: "registered on another machine" in copy.logged())
+    assert "database.url" in copy.logged()
+
+
 def test_a_database_that_is_away_at_the_start_is_compared_when_it_is_back(
     start, short_dir, server, start_postgres
 ):

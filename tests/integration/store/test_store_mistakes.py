@@ -10,6 +10,16 @@ REFUSED = f"{R}::test_a_process_with_another_store_is_refused_and_told_both_and_
 
 MISTAKES = [
     Mistake(
+        "a copy of the registered file is used without a warning",
+        replaced("copied-store-warned", "is_file_of_another_machine(ours, registered)", "False"),
+        f"{R}::test_a_file_that_was_registered_on_another_machine_is_warned_of",
+    ),
+    Mistake(
+        "a client writes schedules to another store than the system's",
+        instead("client-store-compared", "pass"),
+        "tests/integration/store/test_comparing.py::test_a_client_writes_no_schedule_to_another_store",
+    ),
+    Mistake(
         "a command writes to another store than the system's",
         instead("command-store-compared", "pass"),
         "tests/integration/cli/test_schedules.py::test_a_store_other_than_the_registered_one_is_refused",
