@@ -163,9 +163,8 @@ async def test_one_takes_no_step_after_the_end_of_the_lease_that_its_host_holds(
             steps.append("gone on")
 
     settings = Settings(redis=redis_settings, hosts=HostSettings(ttl_seconds=60.0))
-    spec = resident.Spec(id="early", resident="Early")
     async with asyncio.timeout(60), Client(settings=settings) as client:
-        living = asyncio.create_task(resident._live(settings, spec, app.residents["Early"], control))
+        living = asyncio.create_task(resident._live(settings, app.residents["Early"], (), control))
         queue, thread = mailbox_of("early"), thread_of("early")
         run = await client.submit(RECEIVE, 1, queue=queue, thread_id=thread)
         await until(lambda: steps)
