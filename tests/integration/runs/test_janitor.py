@@ -197,7 +197,7 @@ async def test_it_counts_the_workers_that_live(redis, redis_settings):
     await members.announce(redis, Member("janitor", "j", {"queues": queue.name}))
     async with a_janitor(settings_of(redis_settings, enabled=False), metrics):
         await until(lambda: sample(metrics, "queue_workers") == 1)
-    assert sample(metrics, "queue_consumers") == 1
+        await until(lambda: sample(metrics, "queue_consumers") == 1)
 
 
 async def test_it_is_a_member_while_it_runs(redis, redis_settings):
