@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from holdfast.client.schedulesredis import RedisSchedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
-    from holdfast.runs.partition import Depth
     from holdfast.runs.past import Change
     from holdfast.runs.run import Run, Submission, Ticket
     from holdfast.store.store import Store
@@ -74,11 +73,6 @@ class RedisLine:
                 return await self._reader.get(run_id)
         except NotFound as missing:
             return await self._past(run_id, missing)
-
-    async def depth(self) -> Depth:
-        """Count the work of the queue."""
-        with answering(self._url):
-            return await self._reader.depth()
 
     async def ended(self, run_id: str) -> Run:
         """Wait until a run has ended, by its feed."""

@@ -22,7 +22,9 @@ from holdfast.hosts.residents import (
     shown_status,
 )
 from holdfast.packages import needs_extra
+from holdfast.redis.client import TROUBLE
 from holdfast.redis.edge import answering
+from holdfast.runs.queue import RunQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,13 +120,23 @@ class RedisResidents:
         return placed
 
     async def _shown(self, placed: Placed) -> ResidentInfo:
-        """One resident with its mailbox, if it has one."""
+        """One resident with its mailbox; without, if it has none or its mailbox can't be read now.
+
+        A resident that was started or moved is one also while the server of its mailbox does not answer.
+        """
         if placed.agent.entry != ENTRY:
             return info_of(placed)
-        queue = mailbox_of(placed.agent.agent_id)
-        depth = await self._line(queue).depth()
+        name = mailbox_of(placed.agent.agent_id)
+        # Not a queue that the client keeps: it would keep one for each resident that it has ever read.
+        queue = RunQueue(
+            self._settings.queue_named(name), self._redis, prefix=self._settings.redis.key_prefix
+        )
+        try:
+            depth = await queue.depth()
+        except TROUBLE:
+            return info_of(placed)
         waiting = depth.undelivered + depth.due
-        return info_of(placed, MailboxInfo(queue, waiting, depth.pending, depth.delayed, depth.dead))
+        return info_of(placed, MailboxInfo(name, waiting, depth.pending, depth.delayed, depth.dead))
 
     def _engine(self) -> Engine:
         if self._opened is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from holdfast.clock import boot_time
 from holdfast.errors import LeaseLost
@@ -73,6 +73,9 @@ class Trusted(Generator[Any, None, T]):
         "_turns",
         "_woken_by_cancel",
     )
+
+    cr_frame: ClassVar[None] = None
+    """No frame of its own: asyncio's call graphs (Python 3.14) look for one beside ``cr_await``."""
 
     def __init__(self, body: Coroutine[Any, Any, T], trust: Trust) -> None:
         self._body = body

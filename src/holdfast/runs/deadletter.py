@@ -269,7 +269,7 @@ def _read(message: bytes) -> tuple[Any, str]:
 
 
 def _as_text(message: bytes) -> str:
-    """Write any bytes as text from which they can be told: what can't be printed is escaped."""
+    """Write any bytes as text for a person: what can't be printed is escaped."""
     text = message.decode(errors="backslashreplace")
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 

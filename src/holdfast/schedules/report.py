@@ -85,7 +85,8 @@ class Report:
         backlog = await self._backlog(counts)
         self._scheduler.note_backlog(backlog.due)
         self._stranded.look(backlog.without_agent)
-        self._filtered.look(backlog.due, backlog.elsewhere - len(backlog.without_agent))
+        if self._scheduler.shards is None:  # else most of what is due is in the shares of others
+            self._filtered.look(backlog.due, backlog.elsewhere - len(backlog.without_agent))
         self._earliest, self._measured_at = backlog.earliest, counts.now
         self._answered_at = time.monotonic()
         metrics.schedule_registered.set(counts.registered)
@@ -122,7 +123,10 @@ class Report:
             # All of them were running: one is due again a period later at most.
             earliest = self._measured_at + shortest  # guard: overdue-while-all-run
         overdue = _since(earliest, self._scheduler.clock.now())
-        refused = "" if unavailable(exc) else str(exc)  # guard: refusal-is-an-answer
+        # guard: refusal-is-an-answer
+        refused = "" if unavailable(exc) else str(exc) or type(exc).__name__
+        if refused:
+            self._answered_at = time.monotonic()
         silent = None if refused else time.monotonic() - self._answered_at
         for unknown in (self._metrics.schedule_due, self._metrics.schedule_due_elsewhere):
             unknown.set(math.nan)  # the last count would be read as that of now

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 
+_PAUSE_SECONDS = 1.0
+
+
 class Tolerance:
     """Lets one loop go on while Redis is unavailable: ``with`` it around what is done again in seconds."""
 
@@ -46,7 +49,8 @@ async def repeat(do: Callable[[], Awaitable[None]], tolerance: Tolerance, *, eve
         next_round = now() + every_seconds
         with tolerance:
             await _within(every_seconds, do)
-        await asyncio.sleep(next_round - now())
+        # Never at once: a Redis that is slow would get no pause.
+        await asyncio.sleep(max(next_round - now(), min(every_seconds, _PAUSE_SECONDS)))
 
 
 async def _within(seconds: float, do: Callable[[], Awaitable[None]]) -> None:

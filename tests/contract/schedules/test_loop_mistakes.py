@@ -108,7 +108,7 @@ MISTAKES = [
     ),
     Mistake(
         "a scheduler that is refused an answer says that there is none",
-        replaced("refusal-is-an-answer", '"" if unavailable(exc) else str(exc)', '""'),
+        replaced("refusal-is-an-answer", "str(exc) or type(exc).__name__", '""'),
         f"{REPORT}::test_o21_an_error_that_redis_answers_with_is_no_silence",
     ),
     Mistake(

@@ -34,7 +34,7 @@
 {{- fail "redis: say where it is: redis.url, or redis-url in the Secret that secret.existing names, or redis.trial.enabled=true to try it" -}}
 {{- end -}}
 {{- range $name, $url := dict "redis.url" .redis.url "database.url" .database.url -}}
-{{- if contains "$(" (include "holdfast.urlHosts" $url) -}}
+{{- if contains "$(" (include "holdfast.urlHosts" (default "" $url)) -}}
 {{- fail (printf "%s: its host or port is a reference to a variable, and the URL goes into a Secret, in which Kubernetes replaces nothing: write the host and the port, or name a Secret of yours by secret.existing" $name) -}}
 {{- end -}}
 {{- end -}}
