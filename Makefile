@@ -2,8 +2,8 @@
 
 PY := .venv/bin/python
 UV := .tools/bin/uv
-# Most of a test is waiting for processes and timers: 3 at once for every core, up to 8.
-JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? 8 : 3 * cores)))
+# Most of a test is waiting for processes and timers: 4 at once for every core, up to 8.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 1 ? 8 : 4)))
 ARGS ?=
 # The order of the tests; the same seed gives the same order.
 ifndef SEED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import json
 import logging
@@ -55,8 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """What was collected stays until the end: the garbage collector need not look at it again and again."""
-    gc.collect()
-    gc.freeze()
+    forked.calm_collector()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -300,7 +300,7 @@ def source_with(changed: dict[Path, str]) -> Iterator[Path]:
         yield source
 
 
-def run_tests(source: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_tests(source: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run tests on a source tree; without the plugins that only whole runs of the suite need."""
     options = "--import-mode=importlib --disable-plugin-autoload -ppytest_asyncio.plugin -ppytest_timeout -pno:cacheprovider"
     # Of several changed modules one may have imported another before pytest does.
@@ -316,7 +316,7 @@ def run_tests(source: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         *arguments,
     ]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environ |= {"PYTHONPATH": str(source)}
+    environ |= {"PYTHONPATH": str(source), **environment}
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
 
@@ -326,7 +326,7 @@ def check_noticed(mistake: Mistake) -> None:
     # A changed module is imported before any test: where that fails, the row is wrong, and no test has noticed it.
     modules = [f"-p{'.'.join(path.with_suffix('').parts)}" for path in changed if path.suffix == ".py"]
     with source_with(changed) as source:
-        done = run_tests(source, *modules, mistake.test)
+        done = run_tests(source, *modules, mistake.test, PATIENCE_OF_TESTS="20")
     output = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert done.returncode != 0, f"{mistake.test} does not notice: {mistake.name}\n{output}"
     failed = done.returncode == 1 and "1 failed" in done.stdout and not _LUA_BROKEN.search(done.stdout)
