@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from holdfast.config import load
-from holdfast.redis.nearby import nearby
+from holdfast.redis.nearby import located
 from holdfast.scaling.depth import needs
 from holdfast.services.connections import Connections
 
@@ -42,8 +40,7 @@ async def answers(queue: RunQueue) -> Answers:
 
 async def main() -> None:
     """Print the answers for every configured queue."""
-    settings = load().settings
-    settings = msgspec.structs.replace(settings, redis=nearby(settings.redis))
+    settings = located(load().settings)
     async with Connections(settings) as to:
         print(f"{'queue':14} {'XLEN':>6} {'pending':>8} {'depth':>8} {'workers wanted':>15}")
         for name in settings.queue_names():

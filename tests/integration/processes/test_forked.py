@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import ROOT
 from tests.support.processes import forked
 
 
@@ -48,3 +49,18 @@ def test_a_template_that_has_ended_is_started_again():
             ended.bind(str(Path(os.environ[forked.FOLDER]) / "holdfast"))
         done = forked.run([sys.executable, "-c", "print(1)"], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
+
+
+def test_a_test_module_that_can_t_be_imported_is_tried_again_by_the_forked_processes(tmp_path):
+    """Left half imported, it would be a module without tests for them, and the run green."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_broken.py").write_text("import nothing_of_that_name\n")
+    code = (
+        "import sys; from tests.support.processes.forked import _import_tests; _import_tests(sys.argv[1:])\n"
+        "print('tests.test_broken' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "tests")]
+    done = forked.run(command, template="frameworks", cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "No module named 'nothing_of_that_name'" in done.stderr
+    assert done.stdout == "False\n"

@@ -375,8 +375,15 @@ def _import_tests(arguments: list[str]) -> None:
     """Import what a pytest with these arguments collects, as it would: with its ``assert`` that explains itself."""
     import pytest
 
+    before = set(sys.modules)
     with contextlib.redirect_stdout(sys.stderr):
-        pytest.main(["--collect-only", "-qq", "-n0", *arguments])
+        code = pytest.main(["--collect-only", "-qq", "-n0", *arguments])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        # Pytest leaves a module that it could not import in sys.modules. The forked processes would take it for one
+        # without tests; when they import it again, they report its error.
+        for name in sys.modules.keys() - before:
+            if name.partition(".")[0] == "tests":
+                del sys.modules[name]
 
 
 def _main(folder: str, name: str) -> None:
