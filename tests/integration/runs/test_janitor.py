@@ -373,7 +373,8 @@ async def test_a_janitor_that_is_late_does_not_end_anothers_term(redis, redis_se
             await redis.delete(key)
             assert await second._leadership.campaign(redis)
 
-        await first.perform(keeper, lose_the_office)
+        with contextlib.suppress(LeaseLost):  # the keeper may find out before the pass has ended
+            await first.perform(keeper, lose_the_office)
     assert await redis.hget(key, "owner") == b"b"
 
 
