@@ -11,7 +11,6 @@ from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.api.access import access
 from holdfast.api.auth import READ, SUBMIT
-from holdfast.api.explain import explain, explain_past, lease_age, parents_of_waiting_runs
 from holdfast.api.listing import list_runs
 from holdfast.api.openapi import answers, takes
 from holdfast.api.paths import OfQueue, RunId, VerbRoute
@@ -27,6 +26,7 @@ from holdfast.api.shapes import (
     RunView,
 )
 from holdfast.events.feed import NOW
+from holdfast.runs.explain import explain, explain_past, lease_age, parents_of_waiting_runs
 from holdfast.runs.run import Run, Status
 
 if TYPE_CHECKING:

@@ -255,7 +255,7 @@ def explain_run(
 
 
 async def _explained(station: Station, run_id: str, name: str | None) -> tuple[Run, list[str]]:
-    from holdfast.api.explain import explain, explain_past, lease_age, parents_of_waiting_runs
+    from holdfast.runs.explain import explain, explain_past, lease_age, parents_of_waiting_runs
 
     try:
         queue = await station.queue_of(run_id, name)

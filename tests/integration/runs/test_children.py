@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from holdfast import App, Client, SyncClient
-from holdfast.api.explain import explain, parents_of_waiting_runs
 from holdfast.config import ApiSettings
 from holdfast.redis.members import Members
+from holdfast.runs.explain import explain, parents_of_waiting_runs
 from holdfast.runs.run import Status
 from holdfast.services.api import ApiProcess
 from tests.support.api.server import RunningApi
