@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.api.shapes import ErrorView, RunRow, RunView
 from holdfast.config.names import checked_queue, unknown_queue
 from holdfast.config.queues import MAILBOX
 from holdfast.errors import NotFound, StoreUnavailable
@@ -13,6 +12,7 @@ from holdfast.redis.command import command
 from holdfast.runs.past import UNASKED, run_of, unasked, unchangeable
 from holdfast.runs.run import Run, checked_id
 from holdfast.telemetry.logs import get_logger
+from holdfast.views.runs import ErrorView, RunRow, RunView
 
 if TYPE_CHECKING:
     from starlette.requests import Request

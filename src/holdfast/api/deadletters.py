@@ -11,11 +11,12 @@ from holdfast.api.auth import OPERATE, READ
 from holdfast.api.openapi import answers
 from holdfast.api.paths import OfQueue  # noqa: TC001  FastAPI reads it when it runs
 from holdfast.api.replies import reply
-from holdfast.api.shapes import Changed, ErrorView, LetterList, LetterView
 from holdfast.errors import NotFound
 from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.runs.run import checked_id
+from holdfast.views.dead_letters import LetterList, LetterView
+from holdfast.views.runs import Changed, ErrorView
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -104,7 +104,7 @@ class Door:
             return
         except Exception as exc:
             if visit.status:
-                _log.error("an answer broke off", path=scope["path"], exc_info=exc)
+                _log.error("response failed after headers were sent", path=scope["path"], exc_info=exc)
                 raise
             failed = exc
             caller: Caller | None = scope.get("caller")

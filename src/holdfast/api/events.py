@@ -16,12 +16,12 @@ from holdfast.api.access import access
 from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.paths import OfQueue, RunId, VerbRoute
-from holdfast.api.shapes import EventLine
 from holdfast.errors import HoldfastError
 from holdfast.events.feed import checked_event_id
 from holdfast.redis.outages import redis_outages
 from holdfast.runs.past import expired
 from holdfast.telemetry.logs import get_logger
+from holdfast.views.runs import EventLine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

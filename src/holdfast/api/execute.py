@@ -11,12 +11,13 @@ from holdfast.api.access import Access, access
 from holdfast.api.auth import SUBMIT
 from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import read, reply
-from holdfast.api.shapes import Accepted, ExecuteRequest
+from holdfast.api.shapes import ExecuteRequest
 from holdfast.api.tracing import HEADERS as TRACE_HEADERS
 from holdfast.api.tracing import origin_of
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.runs.run import Multitask, Priority, Submission
 from holdfast.telemetry.logs import get_logger
+from holdfast.views.runs import Accepted
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

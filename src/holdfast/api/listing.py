@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.access import in_redis
-from holdfast.api.shapes import RunList, RunRow
 from holdfast.config.queues import MAILBOX
 from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.runs.past import run_of
+from holdfast.views.runs import RunList, RunRow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -8,7 +8,7 @@ from holdfast.api.access import access
 from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
-from holdfast.api.shapes import MemberList, MemberView
+from holdfast.views.members import MemberList, MemberView
 
 router = APIRouter(tags=["members"])
 

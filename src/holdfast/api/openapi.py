@@ -9,9 +9,11 @@ import msgspec
 from fastapi.openapi.utils import get_openapi
 
 from holdfast.agents.catalogue import AgentInfo, AgentListing
-from holdfast.api import problems, residentshapes, scheduleshapes, shapes
+from holdfast.api import residentshapes, scheduleshapes, shapes
 from holdfast.packages import missing_extra
 from holdfast.scaling.depth import Need
+from holdfast.views import dead_letters, members, queues, runs, undelivered
+from holdfast.views.problems import MEDIA_TYPE, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,9 +28,9 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
         "forbidden",
         "the key 'dashboard' has the role read; this needs the role submit",
     ),
-    404: ("There is no such thing.", "not-found", "no run 'x' is known here: check the id"),
+    404: ("Not found.", "not-found", "no run 'x' is known here: check the id"),
     409: (
-        "Its state does not allow this.",
+        "Conflicts with the current state.",
         "conflict",
         "run 7 is running: only an interrupted run waits for an answer",
     ),
@@ -42,7 +44,7 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
         "too-large",
         "a body may have 2097152 bytes (api.max_body_bytes): send less, or a reference to it",
     ),
-    422: ("The request can't be accepted.", "invalid", "body: Object missing required field `agent_id`"),
+    422: ("The request is not valid.", "invalid", "body: Object missing required field `agent_id`"),
     429: (
         "The queue is full or paused; Retry-After says when to come back.",
         "queue-full",
@@ -83,8 +85,8 @@ def answers(
             "detail": detail,
             "request_id": "5f0c2a7be1d94b3c8a6e7d10",
         }
-        content = {"schema": _ref(shapes.Problem), "example": example}
-        described[code] = {"description": sentence, "content": {problems.MEDIA_TYPE: content}}
+        content = {"schema": _ref(Problem), "example": example}
+        described[code] = {"description": sentence, "content": {MEDIA_TYPE: content}}
         if code in {429, 503}:
             described[code]["headers"] = {
                 "Retry-After": {"schema": {"type": "string"}, "description": "Seconds."}
@@ -120,17 +122,15 @@ def describe(app: FastAPI) -> dict[str, Any]:
 def _complete(operation: dict[str, Any]) -> None:
     """FastAPI describes its own validation errors, which never leave here: ours are problems."""
     answers_of: dict[str, Any] = operation["responses"]
-    if problems.MEDIA_TYPE not in answers_of.get("422", {}).get("content", {problems.MEDIA_TYPE: 0}):
+    if MEDIA_TYPE not in answers_of.get("422", {}).get("content", {MEDIA_TYPE: 0}):
         answers_of.update({f"{code}": text for code, text in answers(errors=(422,)).items()})
 
 
 def _shapes() -> list[type]:
-    modules = (shapes, scheduleshapes, residentshapes)
+    modules = (shapes, scheduleshapes, residentshapes, runs, queues, dead_letters, undelivered, members)
     found = [value for each in modules for value in vars(each).values() if isinstance(value, type)]
     return [
-        each
-        for each in (*found, Need, AgentInfo, AgentListing, shapes.Problem)
-        if issubclass(each, msgspec.Struct)
+        each for each in (*found, Need, AgentInfo, AgentListing, Problem) if issubclass(each, msgspec.Struct)
     ]
 
 

@@ -12,78 +12,49 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from holdfast.api.shapes import Fault, Problem
 from holdfast.errors import (
     ConfigError,
-    Conflict,
-    EventsExpired,
     HoldfastError,
     HostUnavailable,
-    InputError,
     NoHost,
-    NotFound,
-    PayloadTooLarge,
     ProcessFailed,
-    QueueFull,
-    QueuePaused,
     RedisUnavailable,
     Refused,
     StoreUnavailable,
-    UnknownAgent,
 )
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.edge import answering
 from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
+from holdfast.views.problems import INTERNAL, INVALID, MEDIA_TYPE, NOT_INSTALLED, URN, Fault, Problem, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-MEDIA_TYPE: Final = "application/problem+json"
-_URN: Final = "urn:holdfast:problem:"
 
 _REDIS_OUTAGES: Final = redis_outages("requests to the API", "they are answered with 503 and Retry-After")
 
 _log = get_logger(__name__)
 
-_KINDS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
-    (UnknownAgent, 404, "unknown-agent", "Nobody here runs this agent"),
-    (PayloadTooLarge, 413, "too-large", "The message is too large"),
-    (InputError, 422, "invalid", "The request can't be accepted"),
-    (QueueFull, 429, "queue-full", "The queue is full"),
-    (QueuePaused, 429, "queue-paused", "The queue takes no new runs now"),
-    (RedisUnavailable, 503, "redis-unavailable", "Redis does not answer"),
-    (NoHost, 503, "no-host", "No host takes this agent now"),
-    (HostUnavailable, 503, "host-unavailable", "The agent's host does not answer"),
-    (Refused, 503, "unavailable", "Not now"),
-    (ProcessFailed, 422, "agent-failed", "The agent did not start"),
-    # guard: events-expired-status
-    (EventsExpired, 410, "events-expired", "The events are not kept any more"),
-    (NotFound, 404, "not-found", "There is no such thing"),
-    (Conflict, 409, "conflict", "Its state does not allow this"),
-)
-"""The most specific first."""
 _OUR_OWN: Final = (RedisUnavailable, StoreUnavailable, NoHost, HostUnavailable)
 """Errors that name hosts of ours."""
 _PASSWORD_RETRY_SECONDS: Final = 5.0
-_DEFECT: Final = (500, "internal", "Something went wrong here")
 
 _PLAIN: Final[Mapping[int, tuple[str, str]]] = {
     400: ("bad-request", "The request can't be read"),
     401: ("unauthorized", "A key is needed"),
     403: ("forbidden", "This caller may not do this"),
-    404: ("no-such-path", "There is no such path"),
-    405: ("wrong-method", "The path exists, but not with this method"),
+    404: ("no-such-path", "No such path"),
+    405: ("wrong-method", "This path does not take this method"),
     408: ("too-slow", "The request did not arrive in time"),
-    410: ("moved", "This is at another path now"),
+    410: ("moved", "Moved to another path"),
     413: ("too-large", "The body is too large"),
     431: ("head-too-large", "The head of the request is too large"),
-    501: ("not-installed", "A part that this needs is not installed here"),
+    501: (NOT_INSTALLED.slug, NOT_INSTALLED.title),
 }
 
 
 def answer(exc: Exception, *, request_id: str = "", redis_url: str = "", candid: bool = False) -> Response:
-    """Return what a caller is told of an exception; only a ``candid`` answer names our own hosts."""
+    """Return the response to an exception; only a ``candid`` one names our own hosts."""
     if isinstance(exc, TROUBLE):
         exc = _translated(exc, redis_url)
     headers = {"Retry-After": f"{retry_after(exc)}"} if isinstance(exc, Refused) else {}
@@ -105,38 +76,45 @@ def retry_after(exc: Exception) -> int:
 def problem_of(exc: Exception, *, request_id: str, candid: bool) -> Problem:
     """Describe an exception."""
     if isinstance(exc, HoldfastError):
-        status, slug, title = _kind(exc)
-        if isinstance(exc, _OUR_OWN) or status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            # One request of many in an outage is no line: the store reports its own.
-            is_outage = _REDIS_OUTAGES.failed(exc) or isinstance(exc, StoreUnavailable)
-            _log.log(_level(is_outage), "a request had no answer", status=status, error=str(exc))
-            # guard: server-address-hidden
-            return _told(
-                status, slug, title, str(exc) if candid else _discreet(status, request_id, exc), request_id
-            )
-        # A traceback is of the operator's paths and code, and for them; its last line says what.
-        detail = _last_words(str(exc)) if isinstance(exc, ProcessFailed) and not candid else str(exc)
-        return _told(status, slug, title, detail, request_id)
+        return kind_of(exc).problem(_detail_of(exc, request_id, candid=candid), request_id=request_id)
     if isinstance(exc, RequestValidationError):
         return _invalid(cast("Sequence[Mapping[str, Any]]", exc.errors()), request_id)
     if isinstance(exc, HTTPException):
         slug, title = _PLAIN.get(exc.status_code, ("http", HTTPStatus(exc.status_code).phrase))
-        return _told(exc.status_code, slug, title, _detail(exc), request_id)
-    return _told(*_DEFECT, _discreet(_DEFECT[0], request_id), request_id)
+        return Problem(
+            type=URN + slug, title=title, status=exc.status_code, detail=_detail(exc), request_id=request_id
+        )
+    return INTERNAL.problem(_discreet(INTERNAL.status, request_id), request_id=request_id)
+
+
+def _detail_of(exc: HoldfastError, request_id: str, *, candid: bool) -> str:
+    status = kind_of(exc).status
+    if isinstance(exc, _OUR_OWN) or status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        if status != HTTPStatus.INTERNAL_SERVER_ERROR:  # which is logged with its traceback
+            _log_dependency(exc, status)
+        # guard: server-address-hidden
+        return str(exc) if candid else _discreet(status, request_id, exc)
+    # A traceback shows the operator's paths and code: other callers get its last line.
+    return _last_words(str(exc)) if isinstance(exc, ProcessFailed) and not candid else str(exc)
 
 
 def _discreet(status: int, request_id: str, exc: Exception | None = None) -> str:
-    """Say what to do without saying where our servers are: that is nobody's business but the operator's."""
+    """Describe a failure without the addresses of our servers, which only operators may read."""
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return f"this is a defect of ours: the log has it under request_id {request_id}"
+        return f"this is a defect of Holdfast: the log has it under request_id {request_id}"
     if isinstance(exc, NoHost | HostUnavailable):
         return f"no host does this now: try again later; the log has why under request_id {request_id}"
-    told = "what this needs (Redis, or the database) does not answer now: try again after Retry-After seconds"
-    return f"{told}; the log has when that began, and why"
+    return (
+        "what this needs (Redis, or the database) does not answer now: try again after Retry-After seconds; "
+        "the log has when that began, and why"
+    )
 
 
-def _level(is_outage: bool) -> int:
-    return logging.DEBUG if is_outage else logging.WARNING
+def _log_dependency(exc: Exception, status: int) -> None:
+    """Log a dependency that failed; in an outage, whose own lines say more, only at debug."""
+    is_outage = _REDIS_OUTAGES.failed(exc) or isinstance(exc, StoreUnavailable)
+    level = logging.DEBUG if is_outage else logging.WARNING
+    _log.log(level, "request refused: a dependency failed", status=status, error=str(exc))
 
 
 def _last_words(text: str) -> str:
@@ -144,16 +122,6 @@ def _last_words(text: str) -> str:
     first, *rest = text.strip().splitlines() or [""]
     last = next((words for line in reversed(rest) if (words := line.strip(" |+-"))), "")
     return f"{first}: {last}" if last else first
-
-
-def _kind(exc: Exception) -> tuple[int, str, str]:
-    return next(
-        ((status, slug, title) for kind, status, slug, title in _KINDS if isinstance(exc, kind)), _DEFECT
-    )
-
-
-def _told(status: int, slug: str, title: str, detail: str, request_id: str) -> Problem:
-    return Problem(type=_URN + slug, title=title, status=status, detail=detail, request_id=request_id)
 
 
 def _translated(exc: Exception, redis_url: str) -> Exception:
@@ -186,11 +154,4 @@ def _invalid(errors: Sequence[Mapping[str, Any]], request_id: str) -> Problem:
         Fault(".".join(str(part) for part in error.get("loc", ())), _wrong(error)) for error in errors
     )
     detail = "; ".join(f"{fault.where}: {fault.what}" for fault in faults[:5]) or "the request is not valid"
-    return Problem(
-        type=_URN + "invalid",
-        title="The request can't be accepted",
-        status=422,
-        detail=detail,
-        request_id=request_id,
-        errors=faults,
-    )
+    return INVALID.problem(detail, request_id=request_id, errors=faults)

@@ -11,7 +11,8 @@ from holdfast.api.access import access
 from holdfast.api.auth import OPERATE, READ
 from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import body, reply
-from holdfast.api.shapes import QueueList, QueueView, ReasonRequest
+from holdfast.api.shapes import ReasonRequest
+from holdfast.views.queues import QueueList, QueueView
 
 if TYPE_CHECKING:
     from collections import Counter

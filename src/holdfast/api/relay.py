@@ -12,10 +12,10 @@ from holdfast.api.access import Access, access
 from holdfast.api.auth import OPERATE
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
-from holdfast.api.shapes import Redelivering, UndeliveredList, UndeliveredView
 from holdfast.errors import InputError
 from holdfast.events.undelivered import Undelivered, served_sinks
 from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
+from holdfast.views.undelivered import Redelivering, UndeliveredList, UndeliveredView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from holdfast.api.shapes import NAMED, ErrorView, Tenant, add_iso
+from holdfast.api.shapes import NAMED, Tenant
+from holdfast.views.runs import ErrorView
+from holdfast.views.times import add_iso
 
 _UNBROKEN: Final = {"must": "be printable characters without blanks"}
 ResidentId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^\S+$", extra=_UNBROKEN)]

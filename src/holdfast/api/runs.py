@@ -15,19 +15,11 @@ from holdfast.api.listing import list_runs
 from holdfast.api.openapi import answers, takes
 from holdfast.api.paths import OfQueue, RunId, VerbRoute
 from holdfast.api.replies import body, reply
-from holdfast.api.shapes import (
-    Changed,
-    ErrorView,
-    Explained,
-    ReasonRequest,
-    ResultView,
-    ResumeRequest,
-    RunList,
-    RunView,
-)
+from holdfast.api.shapes import ReasonRequest, ResumeRequest
 from holdfast.events.feed import NOW
 from holdfast.runs.explain import explain, explain_past, lease_age, parents_of_waiting_runs
 from holdfast.runs.run import Run, Status
+from holdfast.views.runs import Changed, ErrorView, Explained, ResultView, RunList, RunView
 
 if TYPE_CHECKING:
     from holdfast.api.access import Access

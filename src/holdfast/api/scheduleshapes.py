@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.api.shapes import NAMED, Tenant, add_iso
+from holdfast.api.shapes import NAMED, Tenant
 from holdfast.config.durations import iso
 from holdfast.schedules.history import PastTurn
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import LATEST, Cron, Every, Once
+from holdfast.views.times import add_iso
 
 if TYPE_CHECKING:
     from holdfast.schedules.entries import Entry

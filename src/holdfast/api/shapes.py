@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.config.durations import iso
 from holdfast.runs.receivers import (
     TOKEN_LONGEST,
     UNBROKEN_MUST,
@@ -16,6 +15,8 @@ from holdfast.runs.receivers import (
     URL_MUST,
     URL_PATTERN,
 )
+from holdfast.views.problems import Problem
+from holdfast.views.runs import Accepted
 
 BATCH_MOST: Final = 1000
 """Runs of one batch; together they are as large as a body may be."""
@@ -40,24 +41,6 @@ Tenant = Annotated[
     ),
 ]
 Url = Annotated[str, Meta(max_length=URL_LONGEST, pattern=URL_PATTERN, extra={"must": URL_MUST})]
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a request: where, and what."""
-
-    where: str
-    what: str
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A problem, as RFC 9457 has it; ``request_id`` finds the request in the logs."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    request_id: str = ""
-    errors: tuple[Fault, ...] = ()
 
 
 class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -113,16 +96,6 @@ class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     )
 
 
-class Accepted(msgspec.Struct, frozen=True):
-    """The receipt for a run; ``correlation_id`` is its id in the words of the caller."""
-
-    status: str
-    run_id: str
-    correlation_id: str
-    message_id: str
-    thread_id: str
-
-
 class BatchRun(ExecuteRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run of a batch: what ``POST /execute`` takes, with START only, and its own idempotency key."""
 
@@ -152,76 +125,6 @@ class BatchReply(msgspec.Struct, frozen=True):
     runs: list[BatchItem]
 
 
-class ErrorView(msgspec.Struct, frozen=True):
-    """Why a run, or its last attempt, ended badly."""
-
-    kind: str = ""
-    message: str = ""
-    traceback: str = ""
-
-
-def add_iso(view: msgspec.Struct, *names: str) -> None:
-    """Write times of a view as text, too: ``submitted_at`` as ``submitted_at_iso``."""
-    for name in names:
-        msgspec.structs.force_setattr(view, f"{name}_iso", iso(getattr(view, name) or 0.0))
-
-
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a list; times are seconds since the epoch, 0 = not yet, and text (ISO 8601, UTC)."""
-
-    id: str
-    queue: str
-    status: str
-    agent: str
-    thread_id: str = ""
-    tenant: str = ""
-    attempt: int = 0
-    fence: int = 0
-    owner: str = ""
-    submitted_at: float = 0.0
-    started_at: float = 0.0
-    finished_at: float = 0.0
-    due_at: float = 0.0
-    submitted_at_iso: str = ""
-    started_at_iso: str = ""
-    finished_at_iso: str = ""
-    due_at_iso: str = ""
-    cancel: str = ""
-    parked: str = ""
-    parent: Annotated[str, Meta(description="The run whose agent has submitted it, if one did.")] = ""
-    error: ErrorView | None = None
-    archived: bool = False
-
-    def __post_init__(self) -> None:
-        add_iso(self, "submitted_at", "started_at", "finished_at", "due_at")
-
-
-class RunView(RunRow, frozen=True, kw_only=True):
-    """Everything that is known of a run."""
-
-    input: Any = None
-    metadata: dict[str, Any] = {}
-    result: Any = None
-    interrupt: Any = None
-
-
-class RunList(msgspec.Struct, frozen=True):
-    """Runs, newest first, the archived ones last; without a cursor that was all."""
-
-    runs: list[RunRow]
-    cursor: str = ""
-
-
-class ResultView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a run ended, or where it is; ``result`` if it succeeded, ``error`` if it did not."""
-
-    run_id: str
-    status: str
-    result: Any = msgspec.UNSET
-    error: ErrorView | None = None
-    interrupt: Any = msgspec.UNSET
-
-
 class ResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer to a run that waits for one."""
 
@@ -232,141 +135,6 @@ class ReasonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why something is done; others see it."""
 
     reason: Annotated[str, Meta(max_length=1000)] = ""
-
-
-class Changed(msgspec.Struct, frozen=True):
-    """What became of a run."""
-
-    run_id: str
-    status: str
-
-
-class Explained(msgspec.Struct, frozen=True):
-    """Why a run is where it is, in sentences."""
-
-    run_id: str
-    status: str
-    because: list[str]
-
-
-class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue: whether it is open, and how much work it holds."""
-
-    name: str
-    mode: str
-    reason: str
-    since: float
-    depth: int
-    undelivered: int
-    pending: int
-    delayed: int
-    dead: int
-    oldest_seconds: float
-    workers: int
-    partitions: int = 1
-    since_iso: str = ""
-
-    def __post_init__(self) -> None:
-        add_iso(self, "since")
-
-
-class QueueList(msgspec.Struct, frozen=True):
-    """Every configured queue, the default one first."""
-
-    queues: list[QueueView]
-
-
-class LetterView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that was given up, and why."""
-
-    id: str
-    run_id: str
-    queue: str
-    agent: str
-    tenant: str = ""
-    status: str
-    reason: str
-    attempts: int
-    error: ErrorView
-    input: Any
-    message: Annotated[
-        str, Meta(description="What was sent, as text, where it can't be read; input is null then.")
-    ] = ""
-    at: float
-    at_iso: str = ""
-
-    def __post_init__(self) -> None:
-        add_iso(self, "at")
-
-
-class LetterList(msgspec.Struct, frozen=True):
-    """Dead letters, newest first; without a cursor that was all."""
-
-    letters: list[LetterView]
-    cursor: str = ""
-
-
-class UndeliveredView(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that no receiver took, and why; ``at`` is when it was given up."""
-
-    id: str
-    queue: str
-    run_id: str
-    event_id: str
-    sequence: int
-    type: str
-    sink: str
-    error: str
-    data: Any
-    at: float
-    at_iso: str = ""
-    tenant: str = ""
-    redelivering: bool = False
-
-    def __post_init__(self) -> None:
-        add_iso(self, "at")
-
-
-class UndeliveredList(msgspec.Struct, frozen=True):
-    """Undelivered events, newest first; without a cursor that was all."""
-
-    events: list[UndeliveredView]
-    cursor: str = ""
-
-
-class Redelivering(msgspec.Struct, frozen=True):
-    """How many events relays will deliver again, and why others can't be, by their ids."""
-
-    queued: int
-    refused: dict[str, str]
-
-
-class MemberView(msgspec.Struct, frozen=True):
-    """One live process, as it last described itself."""
-
-    kind: str
-    name: str
-    fields: dict[str, Any]
-    """Its record: ``pid``, ``load``, ``capacity`` and ``since`` (epoch seconds) are numbers."""
-
-
-class MemberList(msgspec.Struct, frozen=True):
-    """Every live process."""
-
-    members: list[MemberView]
-
-
-class EventLine(msgspec.Struct, frozen=True):
-    """An event of a run, as a line of NDJSON; its time is epoch seconds and text (ISO 8601, UTC)."""
-
-    id: str
-    type: str
-    at: float
-    data: Any
-    at_iso: str = ""
-
-    def __post_init__(self) -> None:
-        add_iso(self, "at")
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -215,7 +215,7 @@ def _print(word: str, dealt: Dealt) -> None:
 
 def _print_json(word: str, dealt: Dealt) -> None:
     """Print a line for each letter: what ``POST /deadletters/{ref}/replay`` or ``DELETE`` answers."""
-    from holdfast.api.shapes import Changed
+    from holdfast.views.runs import Changed
 
     for found in dealt.done:
         queued = Changed(found.letter.run_id, word)

@@ -110,7 +110,7 @@ async def _accepted(station: Station, handle: RunHandle, agent: str, *, json: bo
 
 def _receipt(handle: RunHandle, run: Run) -> dict[str, Any]:
     """What ``POST /execute`` answers, with the queue, and whether the run is a new one."""
-    from holdfast.api.shapes import Accepted
+    from holdfast.views.runs import Accepted
 
     accepted = Accepted(run.status.value, run.id, run.id, handle.message_id, run.thread_id)
     return {**msgspec.to_builtins(accepted), "queue": handle.queue, "fresh": handle.fresh}

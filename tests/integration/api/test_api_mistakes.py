@@ -199,7 +199,7 @@ STREAMS = [
         "what has expired is told as not found",
         replaced(
             "events-expired-status",
-            '(EventsExpired, 410, "events-expired", "The events are not kept any more"),',
+            'Kind(EventsExpired, 410, "events-expired", "The events are not kept any more"),',
             "",
         ),
         f"{N}::test_archived_runs_end_the_list_and_are_read_like_others",

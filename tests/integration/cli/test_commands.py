@@ -19,24 +19,17 @@ from holdfast.api.scheduleshapes import (
     ScheduleTurns,
     ScheduleView,
 )
-from holdfast.api.shapes import (
-    Accepted,
-    Changed,
-    EventLine,
-    Explained,
-    LetterView,
-    MemberView,
-    QueueView,
-    RunRow,
-    RunView,
-    UndeliveredView,
-)
 from holdfast.client.residents import HostInfo, MailboxInfo, ResidentInfo
 from holdfast.config import DatabaseSettings
 from holdfast.events.undelivered import GivenUp
 from holdfast.redis.keys import QueueKeys, member_key, members_key
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
+from holdfast.views.dead_letters import LetterView
+from holdfast.views.members import MemberView
+from holdfast.views.queues import QueueView
+from holdfast.views.runs import Accepted, Changed, EventLine, Explained, RunRow, RunView
+from holdfast.views.undelivered import UndeliveredView
 
 
 @pytest.fixture

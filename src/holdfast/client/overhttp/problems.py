@@ -1,4 +1,4 @@
-"""What an answer of the API means that is not what was asked for: the error that Redis would have given."""
+"""Errors of the HTTP API become the errors that the same call over Redis would have raised."""
 
 from __future__ import annotations
 
@@ -8,25 +8,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from holdfast.errors import (
-    AccessDenied,
-    ApiUnavailable,
-    ConfigError,
-    Conflict,
-    EventsExpired,
-    HoldfastError,
-    HostUnavailable,
-    InputError,
-    NoHost,
-    NotFound,
-    PayloadTooLarge,
-    ProcessFailed,
-    QueueFull,
-    QueuePaused,
-    RedisUnavailable,
-    Refused,
-    UnknownAgent,
-)
+from holdfast.errors import AccessDenied, ApiUnavailable, ConfigError, HoldfastError, PayloadTooLarge, Refused
+from holdfast.views.problems import error_class_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,27 +18,7 @@ T = TypeVar("T")
 
 SETTING: Final = "api_url (client.url, HOLDFAST_API_URL)"
 _KEY: Final = "check api_key (client.key, HOLDFAST_API_KEY)"
-_URN: Final = "urn:holdfast:problem:"
 _LONGEST_PAUSE_SECONDS: Final = 3600.0
-
-_REFUSED: Final[Mapping[str, type[Refused]]] = {
-    "queue-full": QueueFull,
-    "queue-paused": QueuePaused,
-    "redis-unavailable": RedisUnavailable,
-    "no-host": NoHost,
-    "host-unavailable": HostUnavailable,
-    "unavailable": Refused,
-}
-_WRONG: Final[Mapping[str, type[HoldfastError]]] = {
-    "unknown-agent": UnknownAgent,
-    "too-large": PayloadTooLarge,
-    "invalid": InputError,
-    "not-found": NotFound,
-    "events-expired": EventsExpired,
-    "conflict": Conflict,
-    "agent-failed": ProcessFailed,
-    "not-installed": ConfigError,
-}
 
 
 class _Problem(msgspec.Struct):
@@ -69,13 +32,13 @@ _problem = msgspec.json.Decoder(_Problem)
 
 
 def error_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -> HoldfastError:
-    """Return the error that an answer is; one of ours is told by its type, a proxy's by its status."""
+    """Return the error of a response: by its problem's type or, from a proxy, by its status."""
     problem = _read(body)
-    kind, detail = problem.type.removeprefix(_URN), problem.detail
-    if kind in _REFUSED:
-        return _REFUSED[kind](detail, retry_after=retry_after(headers))
-    if kind in _WRONG:
-        return _WRONG[kind](detail)
+    error, detail = error_class_of(problem.type), problem.detail
+    if error is not None and issubclass(error, Refused):
+        return error(detail, retry_after=retry_after(headers))
+    if error is not None:
+        return error(detail)
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return AccessDenied(f"the API at {url} said no: {detail or HTTPStatus(status).phrase}; {_KEY}")
     return _of_status(url, status, headers, detail)
