@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 
 from holdfast.agents.catalogue import AgentInfo, AgentListing, find_agent, list_agents
 from holdfast.api.access import access
-from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
+from holdfast.operations.caller import READ
 
 router = APIRouter(tags=["agents"])
 
@@ -80,7 +80,7 @@ async def point_to_residents(request: Request) -> Response:
 
 async def _listed(request: Request) -> AgentListing:
     here = access(request, READ)
-    found = await list_agents(here.backend.redis, here.backend.members)
+    found = await list_agents(here.system.redis, here.system.members)
     if not here.caller.tenant:
         return found
     # Which processes there are is no tenant's business, as in /members.

@@ -43,7 +43,7 @@ _ABOUT = "Runs AI agents that finish: submit runs, follow and steer them, look a
 
 def create_app(backend: Backend) -> FastAPI:
     """Build the API; a configuration that would expose it unasked is refused here."""
-    settings = backend.settings
+    settings = backend.system.settings
     check_exposure(settings.api)
     app = FastAPI(
         title="Holdfast",

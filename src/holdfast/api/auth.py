@@ -12,24 +12,18 @@ import ipaddress
 import re
 import secrets
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import msgspec
 from starlette.exceptions import HTTPException
 
 from holdfast.errors import ConfigError, InputError
+from holdfast.operations.caller import EVERY_TENANT, OPERATOR, ROLES, Caller
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.config import ApiSettings
-
-READ: Final = "read"
-SUBMIT: Final = "submit"
-OPERATE: Final = "operate"
-ROLES: Final = (READ, SUBMIT, OPERATE)
-EVERY_TENANT: Final = "*"
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -37,43 +31,7 @@ _BEARER = b"bearer "
 
 
 class Denied(HTTPException):
-    """The caller may not do this: 401 if we don't know who it is, 403 if we do."""
-
-
-class Caller(msgspec.Struct, frozen=True):
-    """Whoever a request comes from; an empty tenant means every tenant."""
-
-    name: str
-    tenant: str
-    roles: frozenset[str]
-
-    @property
-    def operates(self) -> bool:
-        """Whether it is an operator of the whole system, who is told where things are."""
-        return not self.tenant and OPERATE in self.roles  # guard: server-address-for-operators
-
-    def sees(self, tenant: str) -> bool:
-        """Whether what belongs to ``tenant`` exists for this caller."""
-        return not self.tenant or self.tenant == tenant  # guard: tenant-sees-own
-
-    def require(self, role: str) -> None:
-        """Raise Denied unless the caller has this role."""
-        if role not in self.roles:  # guard: route-role
-            has = "+".join(each for each in ROLES if each in self.roles)
-            raise Denied(403, f"the key {self.name!r} has the role {has}; this needs the role {role}")
-
-    def require_every_tenant(self) -> None:
-        """Raise Denied for a tenant's own key: some things belong to no tenant."""
-        if self.tenant:
-            raise Denied(
-                403,
-                f"the key {self.name!r} belongs to the tenant {self.tenant!r}; this concerns every tenant "
-                f"and needs a key whose tenant is {EVERY_TENANT}",
-            )
-
-
-ANYBODY: Final = Caller("", "", frozenset(ROLES))
-"""The caller of an API without keys."""
+    """The request is refused: 401 if its key is missing or unknown, 403 if it may not come from there."""
 
 
 class Keyring:
@@ -100,7 +58,7 @@ class Keyring:
             return self._by_key(headers.get(b"authorization", b""))
         if not self._open:
             _require_this_machine(scope, headers)  # guard: keyless-local-only
-        return ANYBODY
+        return OPERATOR
 
     def _by_key(self, authorization: bytes) -> Caller:
         if authorization[:7].lower() != _BEARER:

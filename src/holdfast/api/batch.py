@@ -9,20 +9,20 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
 from holdfast.api import problems
-from holdfast.api.access import Access, access
-from holdfast.api.auth import SUBMIT
-from holdfast.api.execute import receipt, submission_of
+from holdfast.api.access import access
+from holdfast.api.execute import submission_of
 from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import read, reply
 from holdfast.api.shapes import BATCH_MOST, BatchItem, BatchReply, BatchRequest, BatchRun
 from holdfast.api.tracing import HEADERS as TRACE_HEADERS
 from holdfast.api.tracing import origin_of
 from holdfast.errors import HoldfastError, InputError, RedisUnavailable
+from holdfast.operations.caller import SUBMIT
 from holdfast.runs.run import Submission
 
 if TYPE_CHECKING:
-    from holdfast.api.backend import Line
     from holdfast.api.tracing import Origin
+    from holdfast.operations import Operations
 
 router = APIRouter(tags=["execute"])
 
@@ -93,14 +93,14 @@ async def execute_batch(request: Request) -> Response:
     wanted = dict[str, list[tuple[int, Submission]]]()
     for at, part in enumerate(parts):
         try:
-            line, submission = _asked(here, part, origin)
+            queue, submission = _read(here, part, origin)
         except HoldfastError as exc:  # guard: batch-item-refused
             items[at] = _refused(here, exc, request_id)
         else:
-            wanted.setdefault(line.queue.name, []).append((at, submission))
+            wanted.setdefault(queue, []).append((at, submission))
     for name, asked in wanted.items():
         try:
-            items |= await _sent(here, here.line(name), asked, request_id)
+            items |= await _submit(here, name, asked, request_id)
         except RedisUnavailable as exc:
             if not any(item.run is not None for item in items.values()):  # guard: batch-accepted-kept
                 raise
@@ -109,31 +109,32 @@ async def execute_batch(request: Request) -> Response:
     return reply(BatchReply([items[at] for at in range(len(parts))]))
 
 
-def _asked(here: Access, part: msgspec.Raw, origin: Origin) -> tuple[Line, Submission]:
+def _read(here: Operations, part: msgspec.Raw, origin: Origin) -> tuple[str, Submission]:
+    """Read one run of a batch: its queue and what is submitted."""
     wanted = read(bytes(part), _run)
     if wanted.action != "START":
         raise InputError("action: a batch begins runs; POST /execute or /runs/{id}/resume answers one")
-    return here.line(wanted.queue), submission_of(here, wanted, wanted.idempotency_key or "", origin)
+    queue = here.system.queue(wanted.queue).queue.name
+    return queue, submission_of(here, wanted, wanted.idempotency_key or "", origin)
 
 
-async def _sent(
-    here: Access, line: Line, asked: list[tuple[int, Submission]], request_id: str
+async def _submit(
+    here: Operations, queue: str, asked: list[tuple[int, Submission]], request_id: str
 ) -> dict[int, BatchItem]:
-    tickets = await line.sender.submit_many([submission for _, submission in asked])
+    answers = await here.runs.submit_many(queue, [submission for _, submission in asked])
     items = dict[int, BatchItem]()
-    for (at, submission), ticket in zip(asked, tickets, strict=True):
-        try:
-            if isinstance(ticket, Exception):
-                raise ticket
-            accepted = await receipt(here, line, ticket, submission)
-        except HoldfastError as exc:
-            items[at] = _refused(here, exc, request_id)
+    for (at, _), answer in zip(asked, answers, strict=True):
+        if isinstance(answer, HoldfastError):
+            items[at] = _refused(here, answer, request_id)
+        elif isinstance(answer, Exception):
+            raise answer
         else:
-            items[at] = BatchItem(202 if ticket.fresh else 200, accepted)
+            accepted, fresh = answer
+            items[at] = BatchItem(202 if fresh else 200, accepted)
     return items
 
 
-def _refused(here: Access, exc: HoldfastError, request_id: str) -> BatchItem:
+def _refused(here: Operations, exc: HoldfastError, request_id: str) -> BatchItem:
     problem = problems.problem_of(exc, request_id=request_id, candid=here.caller.operates)
     # guard: batch-retry-after
     return BatchItem(problem.status, problem=problem, retry_after=problems.retry_after(exc))

@@ -13,13 +13,12 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.paths import OfQueue, RunId, VerbRoute
 from holdfast.errors import HoldfastError
 from holdfast.events.feed import checked_event_id
+from holdfast.operations.caller import READ
 from holdfast.redis.outages import redis_outages
-from holdfast.runs.past import expired
 from holdfast.telemetry.logs import get_logger
 from holdfast.views.runs import EventLine
 
@@ -28,10 +27,9 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from holdfast.api.access import Access
-    from holdfast.api.backend import Line
+    from holdfast.api.backend import Backend
     from holdfast.events.event import Event
-    from holdfast.runs.run import Run
+    from holdfast.operations import QueueAccess
 
 SSE: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
@@ -92,8 +90,8 @@ async def get_events(
     here = access(request, READ)
     last = request.headers.get("last-event-id", "")
     start = checked_event_id(last or after)
-    line, run = await _found(here, run_id, queue)
-    backend, settings = here.backend, here.backend.settings.api
+    line, run = await here.runs.with_events(run_id, queue=queue)
+    backend: Backend = request.app.state.backend
     if last and run.status.ended and not await line.read(run_id, start, 1):
         return Response(status_code=204)
     lines = NDJSON in request.headers.get("accept", "")
@@ -101,20 +99,13 @@ async def get_events(
     return EventStream(
         events,
         lines=lines,
-        keep_alive_seconds=settings.keep_alive_seconds,
+        keep_alive_seconds=here.system.settings.api.keep_alive_seconds,
         draining=backend.draining,
         gauge=backend.streams,
     )
 
 
-async def _found(here: Access, run_id: str, queue: str) -> tuple[Line, Run]:
-    found = await here.live(run_id, queue)
-    if found is None:
-        raise expired(await here.past(run_id, queue))  # guard: expired-events
-    return found
-
-
-async def _there_now(line: Line, run_id: str, after: str) -> AsyncGenerator[Event]:
+async def _there_now(line: QueueAccess, run_id: str, after: str) -> AsyncGenerator[Event]:
     while page := await line.read(run_id, after, _PAGE):
         for event in page:
             yield event
@@ -122,7 +113,7 @@ async def _there_now(line: Line, run_id: str, after: str) -> AsyncGenerator[Even
 
 
 class EventStream(Response):
-    """An answer that goes on until the events, the client's patience or this process end."""
+    """A response that goes on until the events end, the client leaves or this process stops."""
 
     def __init__(
         self,
@@ -202,7 +193,7 @@ async def _taken(coming: asyncio.Future[Event]) -> Event | None:
         return None
     except HoldfastError as exc:
         if not _OUTAGES.failed(exc):
-            _log.warning("an event stream ends early", error=str(exc))
+            _log.warning("event stream ended early", error=str(exc))
         return None
 
 

@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from holdfast.api.access import Access, access
-from holdfast.api.auth import SUBMIT
+from holdfast.api.access import access
 from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import read, reply
 from holdfast.api.shapes import ExecuteRequest
 from holdfast.api.tracing import HEADERS as TRACE_HEADERS
 from holdfast.api.tracing import origin_of
-from holdfast.errors import Conflict, InputError, NotFound
+from holdfast.errors import Conflict, InputError
+from holdfast.operations.caller import SUBMIT
 from holdfast.runs.run import Multitask, Priority, Submission
-from holdfast.telemetry.logs import get_logger
 from holdfast.views.runs import Accepted
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from holdfast.api.backend import Line
     from holdfast.api.tracing import Origin
-    from holdfast.runs.run import Ticket
+    from holdfast.operations import Operations
 
 router = APIRouter(tags=["execute"])
 
@@ -32,7 +30,6 @@ _request = msgspec.json.Decoder(ExecuteRequest)
 _PRIORITIES: Final = {each.value: each for each in Priority}
 _MULTITASKS: Final = {each.value: each for each in Multitask}
 _LONGEST_KEY: Final = 128
-_log = get_logger(__name__)
 
 _EXAMPLE: Final = {
     "status": "queued",
@@ -82,12 +79,11 @@ async def execute(request: Request) -> Response:
     wanted = read(await request.body(), _request)
     if wanted.action == "RESUME":
         return await _resume(here, wanted)
-    line = here.line(wanted.queue)
     submission = submission_of(
         here, wanted, request.headers.get("idempotency-key", ""), origin_of(request.headers)
     )
-    ticket = await line.sender.submit(submission)
-    return reply(await receipt(here, line, ticket, submission), 202 if ticket.fresh else 200)
+    accepted, fresh = await here.runs.submit(wanted.queue, submission)
+    return reply(accepted, 202 if fresh else 200)
 
 
 async def express(scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,15 +92,11 @@ async def express(scope: Scope, receive: Receive, send: Send) -> None:
     await response(scope, receive, send)
 
 
-def submission_of(here: Access, wanted: ExecuteRequest, key: str, origin: Origin) -> Submission:
+def submission_of(here: Operations, wanted: ExecuteRequest, key: str, origin: Origin) -> Submission:
     """Return what a caller asks for, or raise why it can't be asked for."""
-    if here.backend.app is not None:
-        here.backend.app.get(wanted.agent_id)
-    tenant = here.caller.tenant or wanted.tenant or ""
-    if here.caller.tenant and wanted.tenant and wanted.tenant != here.caller.tenant:
-        raise InputError(
-            f"tenant: the key belongs to {here.caller.tenant!r}, not to {wanted.tenant!r}; leave it out"
-        )
+    if here.system.app is not None:
+        here.system.app.get(wanted.agent_id)
+    tenant = here.caller.tenant_for(wanted.tenant or "")
     checked_key(key)
     client, project = wanted.client_id or "", wanted.project_id or ""
     if "\n" in client or "\n" in project:  # a pattern's $ lets a last newline pass; these become headers
@@ -138,35 +130,12 @@ def checked_key(key: str) -> str:
     return key
 
 
-async def receipt(here: Access, line: Line, ticket: Ticket, submission: Submission) -> Accepted:
-    """Tell of the run that was made, or that was there, unless that is somebody else's."""
-    if ticket.fresh:
-        _log.info(
-            "run submitted",
-            run_id=ticket.run_id,
-            message_id=ticket.message_id,
-            agent=submission.agent,
-            queue=line.queue.name,
-        )
-        return _accepted(ticket, submission.thread_id)
-    try:
-        run = await line.queue.get(ticket.run_id)
-    except NotFound:  # it has just left Redis
-        return _accepted(ticket, submission.thread_id)
-    if not here.caller.sees(run.tenant):  # guard: batch-run-of-tenant
-        raise Conflict(f"correlation_id {ticket.run_id!r} is taken: choose another, or leave it out")
-    return _accepted(ticket, run.thread_id)
-
-
-async def _resume(here: Access, wanted: ExecuteRequest) -> Response:
+async def _resume(here: Operations, wanted: ExecuteRequest) -> Response:
     if not wanted.correlation_id:
         raise InputError("correlation_id: RESUME needs the id of the run that waits")
-    line, run = await here.changing(wanted.correlation_id, wanted.queue or "", "resume")
+    queue = wanted.queue or ""
+    _, run = await here.runs.changeable(wanted.correlation_id, queue, "resume")
     if run.agent != wanted.agent_id:
         raise Conflict(f"run {run.id} is one of agent {run.agent!r}, not of {wanted.agent_id!r}")
-    await line.queue.resume_run(run.id, wanted.input)
+    await here.runs.resume(run.id, wanted.input, queue=run.queue)
     return reply(Accepted("queued", run.id, run.id, "", run.thread_id), 202)
-
-
-def _accepted(ticket: Ticket, thread_id: str) -> Accepted:
-    return Accepted(ticket.status.value, ticket.run_id, ticket.run_id, ticket.message_id, thread_id)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from fastapi import APIRouter, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
 from holdfast.api.shapes import Health, QueueHealth, Readiness, RedisHealth
+from holdfast.operations.caller import READ
 from holdfast.redis.client import DISCONNECTS, REFUSALS
 from holdfast.redis.command import command
 
@@ -91,11 +91,11 @@ async def get_redis_health(request: Request) -> Response:
     """Measure a PING and look for each queue's group."""
     here = access(request, READ)
     here.caller.require_every_tenant()
-    backend = here.backend
+    system = here.system
     health = await _redis_health(
-        backend.redis,
-        [line.queue for line in backend.lines.values()],
-        seconds=backend.settings.redis.socket_timeout_seconds,
+        system.redis,
+        [each.queue for each in system.queues.values()],
+        seconds=system.settings.redis.socket_timeout_seconds,
     )
     return reply(health, 200 if health.status == "ok" else 503)
 
@@ -165,5 +165,6 @@ async def get_metrics(request: Request) -> Response:
     """Give what has been counted; `metrics.port` serves the same without a key."""
     here = access(request, READ)
     here.caller.require_every_tenant()
-    answer = here.backend.metrics(request.headers.get("accept", ""))
+    backend: Backend = request.app.state.backend
+    answer = backend.metrics(request.headers.get("accept", ""))
     return Response(answer.body, status_code=answer.status, media_type=answer.content_type)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Path, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
 from holdfast.api.residentshapes import HostDetail, HostList, HostView
 from holdfast.errors import NotFound
 from holdfast.hosts.directory import KIND, hosts_among
+from holdfast.operations.caller import READ
 
 if TYPE_CHECKING:
     from holdfast.hosts.placement import Host
@@ -53,7 +53,7 @@ async def get_hosts(request: Request) -> Response:
     """Show the hosts whose heartbeat is in Redis; not for the key of one tenant."""
     here = access(request, READ)
     here.caller.require_every_tenant()
-    found = hosts_among(await here.backend.members.all(here.backend.redis, KIND))
+    found = hosts_among(await here.system.members.all(here.system.redis, KIND))
     return reply(HostList([HostView(**_fields(*each)) for each in found]))
 
 
@@ -69,11 +69,11 @@ async def get_host(request: Request, name: Name) -> Response:
     """Show a host and the agents that run there; not for the key of one tenant."""
     here = access(request, READ)
     here.caller.require_every_tenant()
-    member = await here.backend.members.find(here.backend.redis, KIND, name)
+    member = await here.system.members.find(here.system.redis, KIND, name)
     found = hosts_among([member] if member else ())
     if not found:
         raise NotFound(f"there is no live host {name!r}: GET /hosts lists them")
-    return reply(HostDetail(**_fields(*found[0]), agent_ids=await here.backend.registry.on_host(name)))
+    return reply(HostDetail(**_fields(*found[0]), agent_ids=await here.system.registry.on_host(name)))
 
 
 def _fields(member: Member, host: Host) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
-from holdfast.views.members import MemberList, MemberView
+from holdfast.operations.caller import READ
+from holdfast.views.members import MemberList
 
 router = APIRouter(tags=["members"])
 
@@ -29,7 +29,4 @@ _MEMBER = {
 )
 async def get_members(request: Request) -> Response:
     """Show the workers, janitors and other processes that are alive; not for the key of one tenant."""
-    here = access(request, READ)
-    here.caller.require_every_tenant()
-    found = await here.backend.members.all(here.backend.redis)
-    return reply(MemberList([MemberView(each.kind, each.name, each.typed_fields()) for each in found]))
+    return reply(await access(request, READ).members())

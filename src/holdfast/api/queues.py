@@ -8,17 +8,14 @@ import msgspec
 from fastapi import APIRouter, Path, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import OPERATE, READ
 from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import body, reply
 from holdfast.api.shapes import ReasonRequest
+from holdfast.operations.caller import OPERATE, READ
 from holdfast.views.queues import QueueList, QueueView
 
 if TYPE_CHECKING:
-    from collections import Counter
-
-    from holdfast.api.access import Access
-    from holdfast.runs.queue import RunQueue
+    from holdfast.operations import Operations
 
 router = APIRouter(tags=["queues"])
 
@@ -56,9 +53,7 @@ _BODY: Final = takes(ReasonRequest, {"why": {"reason": "upgrade"}}, required=Fal
 )
 async def get_queues(request: Request) -> Response:
     """Show every configured queue, the default one first."""
-    here = access(request, READ)
-    serving = await here.backend.members.serving(here.backend.redis)
-    return reply(QueueList([await _view(line.queue, serving) for line in here.backend.lines.values()]))
+    return reply(await access(request, READ).queues.list())
 
 
 @router.get(
@@ -71,8 +66,7 @@ async def get_queues(request: Request) -> Response:
 )
 async def get_queue(request: Request, name: Name) -> Response:
     """Show one queue."""
-    here = access(request, READ)
-    return await _shown(here, here.line(name).queue)
+    return reply(await access(request, READ).queues.get(name))
 
 
 @router.post(
@@ -83,9 +77,8 @@ async def get_queue(request: Request, name: Name) -> Response:
 )
 async def pause_queue(request: Request, name: Name) -> Response:
     """Pause a queue."""
-    here, queue, reason = await _changing(request, name)
-    await queue.pause(reason)
-    return await _shown(here, queue)
+    here, reason = await _operator(request)
+    return reply(await here.queues.pause(name, reason))
 
 
 @router.post(
@@ -96,43 +89,20 @@ async def pause_queue(request: Request, name: Name) -> Response:
 )
 async def drain_queue(request: Request, name: Name) -> Response:
     """Drain a queue."""
-    here, queue, reason = await _changing(request, name)
-    await queue.drain(reason)
-    return await _shown(here, queue)
+    here, reason = await _operator(request)
+    return reply(await here.queues.drain(name, reason))
 
 
 @router.post("/queues/{name}/resume", summary="Open a queue again", responses=_CHANGES, openapi_extra=_BODY)
 async def resume_queue(request: Request, name: Name) -> Response:
     """Open a queue that was paused or drained."""
-    here, queue, _ = await _changing(request, name)
-    await queue.resume()
-    return await _shown(here, queue)
+    here, _ = await _operator(request)
+    return reply(await here.queues.resume(name))
 
 
-async def _changing(request: Request, name: str) -> tuple[Access, RunQueue, str]:
+async def _operator(request: Request) -> tuple[Operations, str]:
+    """Return the operations of an operator, and the reason in the body."""
     here = access(request, OPERATE)
-    here.caller.require_every_tenant()
+    here.caller.require_every_tenant()  # before the body is read, as the role
     given = await body(request, _reason, ReasonRequest())
-    return here, here.line(name).queue, given.reason
-
-
-async def _shown(here: Access, queue: RunQueue) -> Response:
-    return reply(await _view(queue, await here.backend.members.serving(here.backend.redis)))
-
-
-async def _view(queue: RunQueue, serving: Counter[str]) -> QueueView:
-    gate, depth = await queue.gate(), await queue.depth()
-    return QueueView(
-        name=queue.name,
-        mode=gate.mode,
-        reason=gate.reason,
-        since=gate.since,
-        depth=depth.depth,
-        undelivered=depth.undelivered,
-        pending=depth.pending,
-        delayed=depth.delayed,
-        dead=depth.dead,
-        oldest_seconds=depth.oldest_seconds,
-        workers=serving[queue.name],
-        partitions=len(queue.partitions),
-    )
+    return here, given.reason

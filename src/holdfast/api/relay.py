@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
-import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
-from holdfast.api.access import Access, access
-from holdfast.api.auth import OPERATE
+from holdfast.api.access import access
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
-from holdfast.errors import InputError
-from holdfast.events.undelivered import Undelivered, served_sinks
-from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
-from holdfast.views.undelivered import Redelivering, UndeliveredList, UndeliveredView
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+from holdfast.operations.caller import OPERATE
+from holdfast.views.undelivered import Redelivering, UndeliveredList
 
 router = APIRouter(tags=["relay"])
 
@@ -74,13 +67,10 @@ async def get_undelivered(
 ) -> Response:
     """List the undelivered events of all queues, with the last answer of their receiver."""
     here = access(request, OPERATE)
-    sources = {
-        f"{name}/{number}": _source(here, name, undelivered, run_id, sink)
-        async for name, number, undelivered in _places(here, queue)
-    }
-    places = read_cursor(cursor, tuple(sources))
-    events = await merged(sources, places, limit, lambda event: event.at)
-    return reply(UndeliveredList(events, write_cursor(places)))
+    page = await here.undelivered.list(
+        queue=queue, run_id=run_id, sink=sink or "", limit=limit, cursor=cursor
+    )
+    return reply(page)
 
 
 @router.post(
@@ -104,34 +94,7 @@ async def redeliver(
 ) -> Response:
     """Have events delivered again, in order per run; each is listed until its receiver has taken it."""
     here = access(request, OPERATE)
-    if not (run_id or sink or everything):
-        raise InputError("name a run_id or a sink, or pass all=true for all undelivered events")
-    queued, refused = 0, dict[str, str]()
-    async for name, _, undelivered in _places(here, queue):
-        served = await served_sinks(here.backend.members, here.backend.redis, name)
-        result = await undelivered.redeliver(
-            run_id=run_id, sink=sink or "", tenant=here.caller.tenant, served=served
-        )
-        queued += result.queued
-        refused |= result.refused
-    return reply(Redelivering(queued, refused), 202)
-
-
-async def _places(here: Access, queue: str) -> AsyncIterator[tuple[str, int, Undelivered]]:
-    """The undelivered events of each partition of the queues that were asked for."""
-    for line in here.lines(queue):
-        for number, partition in enumerate(await line.queue.all_partitions()):
-            yield line.queue.name, number, Undelivered(partition.keys, partition.redis)
-
-
-def _source(
-    here: Access, queue: str, undelivered: Undelivered, run_id: str, sink: str | None
-) -> Callable[[str, int], Awaitable[Slice[UndeliveredView]]]:
-    async def fetch(cursor: str, limit: int) -> Slice[UndeliveredView]:
-        page = await undelivered.list(
-            limit=limit, cursor=cursor, run_id=run_id, sink=sink or "", tenant=here.caller.tenant
-        )
-        views = [UndeliveredView(queue=queue, **msgspec.structs.asdict(event)) for event in page.events]
-        return Slice(views, page.cursor)
-
-    return fetch
+    started = await here.undelivered.redeliver(
+        queue=queue, run_id=run_id, sink=sink or "", everything=everything
+    )
+    return reply(started, 202)

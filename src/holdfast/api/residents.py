@@ -9,7 +9,6 @@ import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import OPERATE, READ, SUBMIT
 from holdfast.api.execute import KEY_HEADER, checked_key
 from holdfast.api.openapi import answers, takes
 from holdfast.api.paths import VerbRoute
@@ -23,13 +22,14 @@ from holdfast.api.residentshapes import (
     ResidentView,
 )
 from holdfast.api.roster import Roster
-from holdfast.api.runs import LONGEST_WAIT_SECONDS, result_of, waited
+from holdfast.api.runs import LONGEST_WAIT_SECONDS
 from holdfast.api.tracing import HEADERS as TRACE_HEADERS
 from holdfast.api.tracing import origin_of
 from holdfast.client.mail import letter
 from holdfast.errors import NotFound
 from holdfast.hosts.mailbox import mailbox_of
 from holdfast.hosts.residents import missing, require_alive, require_movable, require_resident
+from holdfast.operations.caller import OPERATE, READ, SUBMIT
 
 router = APIRouter(tags=["residents"], route_class=VerbRoute)
 
@@ -176,7 +176,7 @@ async def send_message(
     require_resident(placed, resident_id)
     if wait:
         require_alive(placed.status, placed.error, resident_id)
-    line = roster.here.backend.mailbox(mailbox_of(placed.agent.agent_id))
+    line = roster.here.system.unlisted(mailbox_of(placed.agent.agent_id))
     submission = letter(
         placed.agent,
         given.message,
@@ -185,6 +185,7 @@ async def send_message(
         metadata=given.metadata or {},
         **origin_of(request.headers),
     )
+    runs = roster.here.runs
     ticket = await line.sender.submit(submission)
     sent = MessageView(resident_id, ticket.run_id, line.queue.name, ticket.status.value)
     if not wait and not ticket.status.ended:
@@ -192,11 +193,11 @@ async def send_message(
     try:
         run = await line.queue.get(ticket.run_id)
     except NotFound:  # sent before under this key, and done so long ago that only the archive has it
-        run = await roster.here.past(ticket.run_id, line.queue.name)
+        run = await runs.archived(ticket.run_id, line.queue.name)
     if wait and not run.status.ended:
-        run = await waited(roster.here, line, run, wait)
-    said = result_of(roster.here, run)
-    sent = msgspec.structs.replace(sent, status=said.status, result=said.result, error=said.error)
+        run = await runs.wait(line, run, wait, request.app.state.backend.draining)
+    done = runs.result_of(run)
+    sent = msgspec.structs.replace(sent, status=done.status, result=done.result, error=done.error)
     return reply(sent, 200 if run.status.ended else 202)
 
 

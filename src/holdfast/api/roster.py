@@ -27,10 +27,10 @@ from holdfast.runs.scope import scoped, unscoped
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.api.access import Access
     from holdfast.api.residentshapes import ResidentRequest
     from holdfast.hosts.agent import Placed
     from holdfast.hosts.engine import Engine
+    from holdfast.operations import Operations
 
 _LOOKS: Final = 10
 _LATEST: Final = 1 << 53
@@ -39,9 +39,9 @@ _LATEST: Final = 1 << 53
 class Roster:
     """The residents of one caller."""
 
-    def __init__(self, here: Access) -> None:
+    def __init__(self, here: Operations) -> None:
         self.here = here
-        self._registry = here.backend.registry
+        self._registry = here.system.registry
 
     async def find(self, resident_id: str) -> Placed:
         """The resident of that id, if the caller may see it; one that is being stopped is still there."""
@@ -70,14 +70,14 @@ class Roster:
     async def engine(self) -> Engine:
         """What starts, stops and moves residents; where the API lacks a part for that, it says so."""
         try:
-            return await self.here.backend.engine()
+            return await self.here.system.engine()
         except ModuleNotFoundError as exc:
             missing = missing_extra("this", exc.name or "grpc", "hosts")
             raise HTTPException(501, f"{missing} where the API runs") from exc
 
     async def start(self, wanted: ResidentRequest) -> tuple[Placed, bool]:
         """Start a resident; also returns whether it was not running before."""
-        tenant = self._tenant(wanted.tenant or "")
+        tenant = self.here.caller.tenant_for(wanted.tenant or "")
         needs = msgspec.convert(msgspec.to_builtins(wanted.needs), Needs)
         agent = resident_agent(
             scoped(tenant, wanted.id), wanted.resident, wanted.input, needs=needs, tenant=tenant
@@ -105,12 +105,6 @@ class Roster:
 
     def _sees(self, placed: Placed) -> bool:
         return self.here.caller.sees(placed.agent.organization_id)
-
-    def _tenant(self, tenant: str) -> str:
-        own = self.here.caller.tenant
-        if own and tenant and tenant != own:
-            raise InputError(f"tenant: the key belongs to {own!r}, not to {tenant!r}; leave it out")
-        return own or tenant
 
     def _fits(self, placed: Placed, wanted: Mapping[str, str]) -> bool:
         agent = placed.agent
@@ -147,7 +141,7 @@ class Roster:
 
     async def _mailbox(self, resident_id: str) -> MailboxView:
         queue = mailbox_of(resident_id)
-        depth = await self.here.backend.mailbox(queue).queue.depth()
+        depth = await self.here.system.unlisted(queue).queue.depth()
         return MailboxView(queue, depth.undelivered + depth.due, depth.pending, depth.delayed, depth.dead)
 
 

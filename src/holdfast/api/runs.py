@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import READ, SUBMIT
-from holdfast.api.listing import list_runs
 from holdfast.api.openapi import answers, takes
 from holdfast.api.paths import OfQueue, RunId, VerbRoute
 from holdfast.api.replies import body, reply
 from holdfast.api.shapes import ReasonRequest, ResumeRequest
-from holdfast.events.feed import NOW
-from holdfast.runs.explain import explain, explain_past, lease_age, parents_of_waiting_runs
-from holdfast.runs.run import Run, Status
-from holdfast.views.runs import Changed, ErrorView, Explained, ResultView, RunList, RunView
-
-if TYPE_CHECKING:
-    from holdfast.api.access import Access
-    from holdfast.api.backend import Line
+from holdfast.operations.caller import READ, SUBMIT
+from holdfast.operations.run_list import RunFilter
+from holdfast.runs.run import Status
+from holdfast.views.runs import Changed, Explained, ResultView, RunList, RunView
 
 router = APIRouter(tags=["runs"], route_class=VerbRoute)
 
@@ -85,8 +77,8 @@ async def get_runs(
 ) -> Response:
     """List live runs and archived ones as one list."""
     here = access(request, READ)
-    wanted = {"status": status, "agent": agent, "thread_id": thread_id, "tenant": tenant}
-    return reply(await list_runs(here, queue, wanted, limit=limit, cursor=cursor))
+    wanted = RunFilter(queue=queue, status=status, agent=agent, thread_id=thread_id, tenant=tenant)
+    return reply(await here.runs.list(wanted, limit=limit, cursor=cursor))
 
 
 @router.get(
@@ -122,61 +114,16 @@ async def get_result(
     ] = 0,
 ) -> Response:
     """Return the result or the error of a run that has ended, or where it is."""
-    here = access(request, READ)
-    found = await here.live(run_id, queue)
-    if found is None:
-        return reply(result_of(here, await here.past(run_id, queue)))
-    line, run = found
-    if wait and not run.status.ended:
-        run = await waited(here, line, run, wait)
-    if run.status.ended:
-        return reply(result_of(here, run))
-    return reply(result_of(here, run), 202, {"Retry-After": "1"})
-
-
-async def waited(here: Access, line: Line, run: Run, seconds: float) -> Run:
-    """The run once it has ended, or when the time is over or this process leaves."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    leaving = asyncio.ensure_future(here.backend.draining.wait())
-    try:
-        while not run.status.ended and (left := deadline - loop.time()) > 0 and not leaving.done():
-            news = asyncio.ensure_future(_news(line, run.id))
-            await asyncio.wait((news, leaving), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            news.cancel()
-            await asyncio.gather(news, return_exceptions=True)
-            found = await here.live(run.id, run.queue)
-            # guard: awaited-run-archived-api
-            run = found[1] if found is not None else await here.past(run.id, run.queue)
-    finally:
-        leaving.cancel()
-    return run
-
-
-async def _news(line: Line, run_id: str) -> None:
-    """Wait until something happened that may be the end; one before we listen ends the following at once."""
-    async with contextlib.aclosing(line.follow(run_id, NOW)) as events:
-        async for event in events:
-            if event.final:
-                return
-
-
-def result_of(here: Access, run: Run) -> ResultView:
-    """How a run ended, or where it is."""
-    if run.status is Status.SUCCEEDED:
-        return ResultView(run.id, run.status.value, result=run.result)
-    if run.status is Status.INTERRUPTED:
-        return ResultView(run.id, run.status.value, interrupt=run.interrupt)
-    if run.status is Status.CANCELLED:
-        return ResultView(run.id, run.status.value, error=ErrorView("Cancelled", run.cancel))
-    if not run.status.ended:
-        return ResultView(run.id, run.status.value)
-    return ResultView(run.id, run.status.value, error=here.error(run.error) or ErrorView(run.status.value))
+    here, backend = access(request, READ), request.app.state.backend
+    result = await here.runs.result(run_id, queue=queue, wait_seconds=wait, stopping=backend.draining)
+    if Status(result.status).ended:
+        return reply(result)
+    return reply(result, 202, {"Retry-After": "1"})
 
 
 @router.get(
     "/runs/{run_id:path}/explain",
-    summary="Say why a run is where it is",
+    summary="Explain why a run waits, what it does or how it ended",
     responses={
         **answers(
             200,
@@ -193,18 +140,7 @@ def result_of(here: Access, run: Run) -> ResultView:
 )
 async def get_explanation(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Explain a run's state by its record, its queue and the workers there are."""
-    here = access(request, READ)
-    found = await here.live(run_id, queue)
-    if found is None:
-        run = await here.past(run_id, queue)
-        return reply(Explained(run.id, run.status.value, explain_past(run)))
-    line, run = found
-    gate, depth = await line.queue.gate(), await line.queue.depth()
-    members = await here.backend.members.all(here.backend.redis)
-    parents = await parents_of_waiting_runs(run, line.queue, depth)
-    lease = await lease_age(run, line.queue, here.backend.settings.lease.ttl_seconds)
-    because = explain(run, gate, depth, members, parents=parents, lease=lease)
-    return reply(Explained(run.id, run.status.value, because))
+    return reply(await access(request, READ).runs.explain(run_id, queue=queue))
 
 
 @router.post(
@@ -221,9 +157,7 @@ async def resume_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Re
     """Give an interrupted run its answer."""
     here = access(request, SUBMIT)
     given = await body(request, _answer, ResumeRequest())
-    line, run = await here.changing(run_id, queue, "resume")
-    await line.queue.resume_run(run.id, given.value)
-    return reply(Changed(run.id, Status.QUEUED.value), 202)
+    return reply(await here.runs.resume(run_id, given.value, queue=queue), 202)
 
 
 @router.post(
@@ -245,9 +179,7 @@ async def cancel_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Re
     """Cancel a run that has not ended."""
     here = access(request, SUBMIT)
     given = await body(request, _reason, ReasonRequest())
-    line, run = await here.changing(run_id, queue, "cancel")
-    word = await line.queue.cancel(run.id, given.reason or f"cancelled by {here.caller.name or 'request'}")
-    return reply(Changed(run.id, word), 202)
+    return reply(await here.runs.cancel(run_id, queue=queue, reason=given.reason), 202)
 
 
 @router.post(
@@ -263,10 +195,7 @@ async def cancel_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Re
 )
 async def retry_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Queue a run again, from its first attempt."""
-    here = access(request, SUBMIT)
-    line, run = await here.changing(run_id, queue, "retry")
-    await line.queue.replay(run.id)
-    return reply(Changed(run.id, Status.QUEUED.value), 202)
+    return reply(await access(request, SUBMIT).runs.retry(run_id, queue=queue), 202)
 
 
 def last_routes() -> APIRouter:
@@ -285,4 +214,4 @@ def last_routes() -> APIRouter:
 
 async def get_run(request: Request, run_id: RunId, queue: OfQueue = "") -> Response:
     """Read a run with its input, result and error."""
-    return reply(await access(request, READ).view(run_id, queue))
+    return reply(await access(request, READ).runs.get(run_id, queue=queue))

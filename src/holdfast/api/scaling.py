@@ -8,10 +8,10 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import READ
 from holdfast.api.openapi import answers
 from holdfast.api.queues import Name  # noqa: TC001 - FastAPI reads it
 from holdfast.api.replies import reply
+from holdfast.operations.caller import READ
 from holdfast.scaling.asking import too_slow
 from holdfast.scaling.depth import Need, needs
 
@@ -44,11 +44,11 @@ async def get_scaling(request: Request, name: Name) -> Response:
     """Answer an autoscaler; a Redis that can't be asked is a 503, never 0."""
     here = access(request, READ)
     here.caller.require_every_tenant()
-    asked, settings = here.line(name).queue, here.backend.settings
+    asked, settings = here.system.queue(name).queue, here.system.settings
     seconds = settings.scaler.answer_seconds
     try:
         async with asyncio.timeout(seconds):  # KEDA waits 3 s: an answer that comes later is none
-            (need,) = await needs(here.backend.redis, (asked,))
+            (need,) = await needs(here.system.redis, (asked,))
     except TimeoutError as exc:
         raise too_slow(settings.redis.url, seconds) from exc
     return reply(need)

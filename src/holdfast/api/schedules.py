@@ -10,7 +10,6 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import OPERATE, READ
 from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import read, reply
 from holdfast.api.scheduleexamples import CHANGES, MANY, READS, ROW, VIEW, WHICH, WRITES, Name
@@ -24,6 +23,7 @@ from holdfast.api.scheduleshapes import (
 )
 from holdfast.api.scheduling import Book
 from holdfast.errors import Conflict
+from holdfast.operations.caller import OPERATE, READ
 from holdfast.schedules.definitions import missing, removal_refused
 from holdfast.schedules.words import Changed
 

@@ -8,7 +8,6 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.api.access import access
-from holdfast.api.auth import OPERATE, READ, SUBMIT
 from holdfast.api.openapi import answers, takes
 from holdfast.api.paths import VerbRoute
 from holdfast.api.replies import body, read, reply
@@ -25,6 +24,7 @@ from holdfast.api.scheduleshapes import (
 from holdfast.api.scheduling import Book, moment
 from holdfast.api.shapes import ReasonRequest
 from holdfast.errors import Conflict
+from holdfast.operations.caller import OPERATE, READ, SUBMIT
 from holdfast.schedules.coming import coming
 from holdfast.schedules.definitions import missing
 from holdfast.schedules.explain import explain
@@ -112,7 +112,7 @@ async def explain_schedule(request: Request, name: Name) -> Response:
     here = access(request, READ)
     book = Book(here)
     found = await book.find(name)
-    settings, members = here.backend.settings.redis, await here.backend.members.all(here.backend.redis)
+    settings, members = here.system.settings.redis, await here.system.members.all(here.system.redis)
     why = "its definition can't be read: make it again"
     if found.readable:
         why = explain(
@@ -122,7 +122,7 @@ async def explain_schedule(request: Request, name: Name) -> Response:
             patterns=Patterns.of(settings.agent),
             schedulers={one.name: one.fields for one in members if one.kind == "scheduler"},
             sharded=settings.scheduler.sharding != "none",
-            queues=served_queues(here.backend.settings.queue_names(), members),
+            queues=served_queues(here.system.settings.queue_names(), members),
         )
     return reply(ScheduleExplained(name, found.entry.state.value, [why]))
 

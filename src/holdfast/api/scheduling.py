@@ -35,8 +35,8 @@ from holdfast.schedules.trigger import Cron, Every, trigger_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from holdfast.api.access import Access
     from holdfast.api.scheduleshapes import ScheduleChange, ScheduleRequest
+    from holdfast.operations import Operations
 
 _LOOKS: Final = 10
 _BATCH: Final = 200
@@ -58,17 +58,17 @@ class Found:
 class Book:
     """The schedules for one caller."""
 
-    def __init__(self, here: Access) -> None:
+    def __init__(self, here: Operations) -> None:
         try:
-            self._keys = schedule_keys(here.backend.settings.redis)
+            self._keys = schedule_keys(here.system.settings.redis)
         except ConfigError as exc:
             raise Conflict(str(exc)) from None
         self.here = here
-        self._redis = here.backend.redis
+        self._redis = here.system.redis
         self.registry = Registry(self._redis, self._keys)
         self._entries = Entries(self._redis, self._keys)
         self.definitions = Definitions(
-            self.registry, self._entries, here.backend.store.get, self._keys.definitions
+            self.registry, self._entries, here.system.store.get, self._keys.definitions
         )
 
     # -- names
@@ -157,7 +157,7 @@ class Book:
 
     def asked(self, wanted: ScheduleRequest) -> Schedule:
         """The schedule that a request describes, checked."""
-        tenant = self._tenant(wanted.tenant or "")
+        tenant = self.here.caller.tenant_for(wanted.tenant or "")
         options: dict[str, Any] = {
             name: getattr(wanted, name)
             for name in Schedule.__struct_fields__
@@ -196,23 +196,17 @@ class Book:
         self._require_reachable(changed)
         return changed
 
-    def _tenant(self, tenant: str) -> str:
-        own = self.here.caller.tenant
-        if own and tenant and tenant != own:
-            raise InputError(f"tenant: the key belongs to {own!r}, not to {tenant!r}; leave it out")
-        return own or tenant
-
     def _require_reachable(self, schedule: Schedule) -> None:
-        if self.here.backend.app is not None:
-            self.here.backend.app.get(schedule.agent)
+        if self.here.system.app is not None:
+            self.here.system.app.get(schedule.agent)
         if schedule.target:
-            self.here.line(schedule.target)
+            self.here.system.queue(schedule.target)
 
     # -- backfill
 
     def backfill(self) -> Backfill:
         """Fills windows; runs of schedules with a target go to their queue."""
-        submit = submitter(lambda target: self.here.line(target).sender)
+        submit = submitter(lambda target: self.here.system.queue(target).sender)
         return Backfill(self._redis, self._keys, submit)
 
 

@@ -27,12 +27,13 @@ import uvloop
 
 from holdfast.api.app import create_app
 from holdfast.api.auth import check_exposure
-from holdfast.api.backend import Backend, Line
+from holdfast.api.backend import Backend
 from holdfast.api.connection import Connection
 from holdfast.api.unserved import UnservedQueues
 from holdfast.errors import ConfigError
 from holdfast.events.hub import Hub
 from holdfast.hosts.engines import registry_of
+from holdfast.operations import QueueAccess, System
 from holdfast.packages import version
 from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.redis.connections import Cluster
@@ -159,35 +160,39 @@ class ApiProcess:
         self, connections: Connections, hub: Hub, exporter: Exporter, engines: EngineDoor
     ) -> Backend:
         settings = self._settings
-        names = settings.queue_names()
-        lines = {name: self._line(connections, hub, settings.queue_named(name)) for name in names}
-        return Backend(
+        system = System(
             settings=settings,
             redis=connections.redis,
-            lines=lines,
+            queues={
+                name: self._queue_access(connections, hub, settings.queue_named(name))
+                for name in settings.queue_names()
+            },
             members=self._members,
+            store=connections.store,
+            unlisted=partial(self._mailbox, connections, hub),
             registry=registry_of(settings, connections.redis, self.metrics),
-            mailbox=partial(self._mailbox, connections, hub),
             engine=engines.get,
             app=self._app,
-            store=connections.store,
+        )
+        return Backend(
+            system=system,
             metrics=partial(exporter.answer, "/metrics"),
             count=self._count,
             streams=self.metrics.http_streams.inc,
             unserved=self._unserved,
         )
 
-    def _line(self, connections: Connections, hub: Hub, settings: QueueSettings) -> Line:
+    def _queue_access(self, connections: Connections, hub: Hub, settings: QueueSettings) -> QueueAccess:
         queue = connections.queue(settings)
         feeds = Feeds(queue, self._settings.redis, hub)
         # guard: api-submit-breaker
-        return Line(connections.sender(settings), queue, feeds.follow, feeds.read)
+        return QueueAccess(connections.sender(settings), queue, feeds.follow, feeds.read)
 
-    def _mailbox(self, connections: Connections, hub: Hub, name: str) -> Line:
+    def _mailbox(self, connections: Connections, hub: Hub, name: str) -> QueueAccess:
         """A resident's mailbox; there may be many, so they have no pools and no labels of their own."""
         queue = connections.queue(self._settings.queue_named(name))
         feeds = Feeds(queue, self._settings.redis, hub)
-        return Line(queue, queue, feeds.follow, feeds.read)
+        return QueueAccess(queue, queue, feeds.follow, feeds.read)
 
     def _parts(self, connections: Connections) -> list[Part]:
         api = self._settings.api
@@ -284,7 +289,7 @@ class ApiProcess:
 
     async def _ensure_groups(self, backend: Backend) -> None:
         """Create the groups that are missing: with workers scaled to zero nobody else does."""
-        queues = [line.queue for line in backend.lines.values()]
+        queues = [each.queue for each in backend.system.queues.values()]
         # A damaged queue must not keep the others from theirs.
         errors = await asyncio.gather(*(_ensure_error(queue) for queue in queues))
         failed = {queue.name: exc for queue, exc in zip(queues, errors, strict=True) if exc is not None}
@@ -317,11 +322,11 @@ class ApiProcess:
     async def _report_unserved(self, backend: Backend) -> None:
         """Log queues whose runs wait without a worker, once each time."""
         after = self._settings.api.unserved_seconds
-        queues = [line.queue for line in backend.lines.values()]
+        queues = [each.queue for each in backend.system.queues.values()]
         while after:
             try:
-                found, unread = await _read_needs(backend.redis, queues)
-                workers = await self._members.all(backend.redis, "worker")
+                found, unread = await _read_needs(backend.system.redis, queues)
+                workers = await self._members.all(backend.system.redis, "worker")
             except TROUBLE as exc:
                 self._unserved.forget_times()
                 if not is_outage(exc):  # of the members: no queue can be checked

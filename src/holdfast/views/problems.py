@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holdfast.errors import (
+    AccessDenied,
     ConfigError,
     Conflict,
     EventsExpired,
@@ -79,6 +80,7 @@ KINDS: Final = (
     Kind(ProcessFailed, 422, "agent-failed", "The agent did not start"),
     # guard: events-expired-status
     Kind(EventsExpired, 410, "events-expired", "The events are not kept any more"),
+    Kind(AccessDenied, 403, "forbidden", "The caller may not do this"),
     Kind(NotFound, 404, "not-found", "Not found"),
     Kind(Conflict, 409, "conflict", "Conflicts with the current state"),
 )

@@ -192,7 +192,7 @@ STREAMS = [
     ),
     Mistake(
         "events that are not kept any more are those of nobody",
-        replaced("expired-events", "expired(await here.past(run_id, queue))", "here._missing(run_id, queue)"),
+        replaced("expired-events", "expired(await self.archived(run_id, queue))", "_missing(run_id, queue)"),
         f"{N}::test_archived_runs_end_the_list_and_are_read_like_others",
     ),
     Mistake(
@@ -211,8 +211,8 @@ PAST = [
         "a run that left Redis was never there",
         replaced(
             "archived-run-unchangeable",
-            "unchangeable(await self.past(run_id, queue), change)",
-            "self._missing(run_id, queue)",
+            "unchangeable(await self.archived(run_id, queue), change)",
+            "_missing(run_id, queue)",
         ),
         f"{N}::test_archived_runs_end_the_list_and_are_read_like_others",
     ),
@@ -253,7 +253,7 @@ PAST = [
         "a run that leaves Redis while a request waits for it was never there",
         instead(
             "awaited-run-archived-api",
-            "if found is None:\n    raise here._missing(run.id, run.queue)\nrun = found[1]",
+            "if found is None:\n    raise _missing(run.id, run.queue)\nrun = found[1]",
         ),
         f"{CLIENT}::test_a_run_that_leaves_redis_while_it_is_waited_for_is_found_in_the_archive[http]",
     ),
@@ -287,7 +287,7 @@ BATCHES = [
     ),
     Mistake(
         "a batch shows the run of another tenant",
-        replaced("batch-run-of-tenant", "not here.caller.sees(run.tenant)", "False"),
+        replaced("batch-run-of-tenant", "not self._caller.sees(run.tenant)", "False"),
         f"{B}::test_a_tenants_batch_is_its_own",
     ),
     Mistake(
@@ -358,7 +358,7 @@ WHO_CALLS = [
     ),
     Mistake(
         "everybody sees the operator's tracebacks",
-        replaced("traceback-for-operators", ' if self.caller.operates else ""', ""),
+        replaced("traceback-for-operators", ' if caller.operates else ""', ""),
         f"{A}::test_only_operators_see_a_traceback",
     ),
     Mistake(

@@ -12,6 +12,7 @@ from holdfast.api import auth
 from holdfast.api.auth import Denied, Keyring, check_exposure, new_key
 from holdfast.config import ApiSettings
 from holdfast.errors import ConfigError, InputError
+from holdfast.operations.caller import OPERATOR
 from holdfast.runs.run import Submission
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
@@ -290,7 +291,7 @@ def scope(client, server=("127.0.0.1", 80)):
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_without_keys_this_machine_is_served(peer):
     ring = Keyring(ApiSettings())
-    assert ring.caller(scope((peer, 1)), {b"host": b"localhost:80"}) is auth.ANYBODY
+    assert ring.caller(scope((peer, 1)), {b"host": b"localhost:80"}) is OPERATOR
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "8.8.8.8", "nonsense"])
@@ -302,12 +303,12 @@ def test_without_keys_others_are_told_how_to_be_let_in(peer):
     assert peer in denied.value.detail
     assert "not X-Forwarded-For" in denied.value.detail
     assert "HOLDFAST_API_KEYS" in denied.value.detail
-    assert Keyring(ApiSettings(open=True)).caller(scope((peer, 1)), headers) is auth.ANYBODY
+    assert Keyring(ApiSettings(open=True)).caller(scope((peer, 1)), headers) is OPERATOR
 
 
 def test_a_connection_that_has_gone_is_not_taken_for_a_unix_socket():
     ring = Keyring(ApiSettings())
-    assert ring.caller(scope(None, ("/run/api.sock", None)), {}) is auth.ANYBODY
+    assert ring.caller(scope(None, ("/run/api.sock", None)), {}) is OPERATOR
     with pytest.raises(Denied):
         ring.caller(scope(None), {})
 
