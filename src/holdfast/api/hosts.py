@@ -73,7 +73,7 @@ async def get_host(request: Request, name: Name) -> Response:
     found = hosts_among([member] if member else ())
     if not found:
         raise NotFound(f"there is no live host {name!r}: GET /hosts lists them")
-    return reply(HostDetail(**_fields(*found[0]), agent_ids=await here.system.registry.on_host(name)))
+    return reply(HostDetail(**_fields(*found[0]), agent_ids=await here.system.registry().on_host(name)))
 
 
 def _fields(member: Member, host: Host) -> dict[str, Any]:

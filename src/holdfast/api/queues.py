@@ -12,7 +12,7 @@ from holdfast.api.openapi import answers, takes
 from holdfast.api.replies import body, reply
 from holdfast.api.shapes import ReasonRequest
 from holdfast.operations.caller import OPERATE, READ
-from holdfast.views.queues import QueueList, QueueView
+from holdfast.views.queues import QueueDetail, QueueList
 
 if TYPE_CHECKING:
     from holdfast.operations import Operations
@@ -36,8 +36,25 @@ _VIEW: Final[dict[str, Any]] = {
     "workers": 1,
     "partitions": 1,
 }
+_WORK: Final = {
+    "undelivered": 1,
+    "pending": 2,
+    "delayed": 0,
+    "due": 0,
+    "dead": 0,
+    "oldest_seconds": 0.2,
+    "consumers": 1,
+    "paused": False,
+}
+_DETAIL: Final = {
+    **_VIEW,
+    "streams": [{"stream": "agent-queue", "slot": 1234, "depth": _WORK}],
+    "settings": {"slots": 10, "timeout_seconds": 1800.0},
+}
 _CHANGES: Final = {
-    **answers(200, QueueView, "The queue as it is now.", {**_VIEW, "mode": "paused", "reason": "upgrade"}),
+    **answers(
+        200, QueueDetail, "The queue as it is now.", {**_DETAIL, "mode": "paused", "reason": "upgrade"}
+    ),
     **answers(errors=(401, 403, 404, 413, 422, 503)),
 }
 _BODY: Final = takes(ReasonRequest, {"why": {"reason": "upgrade"}}, required=False)
@@ -60,7 +77,7 @@ async def get_queues(request: Request) -> Response:
     "/queues/{name}",
     summary="Read how much work a queue holds",
     responses={
-        **answers(200, QueueView, "The queue as it is now.", _VIEW),
+        **answers(200, QueueDetail, "The queue as it is now.", _DETAIL),
         **answers(errors=(401, 403, 404, 422, 503)),
     },
 )

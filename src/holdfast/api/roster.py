@@ -41,7 +41,7 @@ class Roster:
 
     def __init__(self, here: Operations) -> None:
         self.here = here
-        self._registry = here.system.registry
+        self._registry = here.system.registry()
 
     async def find(self, resident_id: str) -> Placed:
         """The resident of that id, if the caller may see it; one that is being stopped is still there."""

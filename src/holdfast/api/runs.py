@@ -45,6 +45,8 @@ _ROW: Final[dict[str, Any]] = {
 }
 _RUN: Final = {
     **_ROW,
+    "lane": "agent-queue",
+    "entry": "1731000000000-0",
     "input": {"ticket": 7},
     "metadata": {},
     "result": {"queue": "billing"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
@@ -13,7 +13,7 @@ from holdfast.cli.wording import ago
 if TYPE_CHECKING:
     import typer
 
-    from holdfast.redis.members import Member
+    from holdfast.views.members import MemberList, MemberView
 
 _COLUMNS = (
     Column("KIND"),
@@ -35,21 +35,17 @@ def add_to(root: typer.Typer) -> None:
 def list_members(json: options.Json = False, config: options.Config = None) -> None:
     """List every live process."""
 
-    async def work(station: Station) -> list[Member]:
-        return await station.members().all(station.redis)
+    async def work(station: Station) -> MemberList:
+        return await (await station.operations()).members()
 
-    members = at_station(options.read_settings(config), work)
+    found = at_station(options.read_settings(config), work)
     if json:
-        output.document({"members": [_document(member) for member in members]})
+        output.document(found)
     else:
-        output.table(_COLUMNS, [_row(member) for member in members], empty="no process is alive")
+        output.table(_COLUMNS, [_row(each) for each in found.members], empty="no live processes")
 
 
-def _document(member: Member) -> dict[str, Any]:
-    return {"kind": member.kind, "name": member.name, "fields": member.typed_fields()}
-
-
-def _row(member: Member) -> tuple[str, ...]:
+def _row(member: MemberView) -> tuple[str, ...]:
     fields = member.fields
     running = f"{fields['load']}/{fields['capacity']}" if "load" in fields and "capacity" in fields else ""
     return (
@@ -59,13 +55,13 @@ def _row(member: Member) -> tuple[str, ...]:
         running,
         fields.get("queues", ""),
         fields.get("host", ""),
-        fields.get("pid", ""),
+        str(fields.get("pid", "")),
         _since(fields.get("since", "")),
     )
 
 
-def _since(text: str) -> str:
+def _since(since: object) -> str:
     try:
-        return ago(float(text))
+        return ago(float(str(since)))
     except ValueError:
         return ""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from holdfast.cli import options, output
@@ -13,16 +12,16 @@ from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, compact, moment, span
-from holdfast.errors import HoldfastError, InputError, NotFound, RedisUnavailable
-from holdfast.runs.run import Run, Status, checked_id
+from holdfast.errors import HoldfastError, RedisUnavailable
+from holdfast.runs.run import Status, checked_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from holdfast.events.event import Event
-    from holdfast.runs.past import Change
-    from holdfast.runs.queue import Page, RunQueue
+    from holdfast.operations.runs import RunOperations
+    from holdfast.views.runs import Changed, Explained, RunList, RunRow, RunView
 
 runs = options.group(COMMANDS["runs"])
 
@@ -38,9 +37,6 @@ _COLUMNS = (
     Column("SUBMITTED"),
     Column("TOOK", number=True, optional=True),
 )
-
-
-_UNLISTED = {"input", "interrupt", "metadata", "result"}
 
 
 def add_to(root: typer.Typer) -> None:
@@ -62,41 +58,28 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     settings = options.read_settings(config)
-    if cursor and queue is None and len(settings.queue_names()) > 1:
-        raise InputError("--cursor belongs to one queue: name it with --queue")
 
-    async def work(station: Station) -> Page:
-        queues = [await station.queue(queue)] if queue is not None else station.queues()
-        pages = [await q.list(status=status, agent=agent, limit=limit, cursor=cursor) for q in queues]
-        return pages[0] if len(pages) == 1 else _merged(pages, limit)
+    async def work(station: Station) -> RunList:
+        from holdfast.operations.run_list import RunFilter
+
+        operations = await station.operations(queue)
+        wanted = RunFilter(queue=queue or "", status=status, agent=agent)
+        return await operations.runs.list(wanted, limit=limit, cursor=cursor)
 
     page = at_station(settings, work)
     if json:
-        output.document({"runs": [_listed(run) for run in page.runs], "cursor": page.cursor})
+        output.document(page)
         return
     # A narrow terminal has no room for what is the same in every row.
     several = queue is None and len(settings.queue_names()) > 1
     shown = [at for at, column in enumerate(_COLUMNS) if several or column.title != "QUEUE"]
     rows = [tuple(_row(run)[at] for at in shown) for run in page.runs]
     output.table([_COLUMNS[at] for at in shown], rows, empty="no runs")
-    if page.cursor and len(page.runs) == limit:
+    if page.cursor:
         output.note(f"more: --cursor {page.cursor}")
 
 
-def _merged(pages: list[Page], limit: int) -> Page:
-    from holdfast.runs.queue import Page
-
-    newest = sorted((run for page in pages for run in page.runs), key=lambda run: -run.submitted_at)
-    return Page(newest[:limit])
-
-
-def _listed(run: Run) -> dict[str, Any]:
-    """What a list knows of a run: not its input, question and result, which `runs show` reads."""
-    fields: dict[str, Any] = msgspec.to_builtins(run)
-    return {name: value for name, value in fields.items() if name not in _UNLISTED} | {"archived": False}
-
-
-def _row(run: Run) -> tuple[str, ...]:
+def _row(run: RunRow) -> tuple[str, ...]:
     took = span(run.finished_at - run.started_at) if run.finished_at and run.started_at else ""
     return (run.id, run.status, run.agent, run.queue, str(run.attempt), ago(run.submitted_at), took)
 
@@ -110,15 +93,19 @@ def show_run(
 ) -> None:
     """Show everything that is known of a run."""
     checked_id(run_id, "RUN")
-    run, archived = at_station(options.read_settings(config), lambda station: station.run(run_id, queue))
+
+    async def work(station: Station) -> RunView:
+        return await (await station.operations(queue)).runs.get(run_id, queue=queue or "")
+
+    run = at_station(options.read_settings(config), work)
     if json:
-        output.document({**msgspec.to_builtins(run), "archived": archived})
+        output.document(run)
     else:
         output.record(_fields(run))
 
 
-def _fields(run: Run) -> list[tuple[str, str]]:
-    ended = run.status.ended
+def _fields(run: RunView) -> list[tuple[str, str]]:
+    ended = Status(run.status).ended
     return [
         ("run", run.id),
         ("status", run.status),
@@ -130,16 +117,16 @@ def _fields(run: Run) -> list[tuple[str, str]]:
         ("fence", str(run.fence) if run.fence else ""),
         ("owner", run.owner),
         ("submitted", moment(run.submitted_at)),
-        ("due", "" if ended or run.status is not Status.DELAYED else moment(run.due_at)),
+        ("due", "" if ended or run.status != Status.DELAYED else moment(run.due_at)),
         ("started", moment(run.started_at)),
         ("finished", moment(run.finished_at)),
         ("took", span(run.finished_at - run.started_at) if run.finished_at and run.started_at else ""),
         ("cancel", run.cancel),
         ("parked", run.parked),
-        ("asks", compact(run.interrupt) if run.status is Status.INTERRUPTED else ""),
+        ("asks", compact(run.interrupt) if run.status == Status.INTERRUPTED else ""),
         ("metadata", compact(run.metadata) if run.metadata else ""),
         ("input", compact(run.input)),
-        ("result", compact(run.result) if run.status is Status.SUCCEEDED else ""),
+        ("result", compact(run.result) if run.status == Status.SUCCEEDED else ""),
         ("error", f"{run.error.kind}: {run.error.message}" if run.error else ""),
         ("traceback", run.error.traceback.rstrip() if run.error else ""),
     ]
@@ -157,24 +144,21 @@ def show_events(
     config: options.Config = None,
 ) -> None:
     """Show what happened to a run, in order. With --json, a line for each event."""
-    from holdfast.events.feed import checked_event_id
-    from holdfast.runs.past import expired
+    from holdfast.events.feed import PAGE, checked_event_id
 
     checked_event_id(after)
     show: Callable[[Event], None] = output.json_line if json else output.event
 
     async def work(station: Station) -> None:
-        try:
-            found = await station.queue_of(_checked(run_id), queue)
-        except NotFound as missing:
-            raise expired(await station.past(run_id, queue, missing)) from None
-        feed, last = station.feed(found), after
+        operations = await station.operations(queue)
+        access, _ = await operations.runs.with_events(run_id, queue=queue or "")
+        last = after
         if follow:
-            async with aclosing(feed.follow(run_id, after)) as events:
+            async with aclosing(access.follow(run_id, after)) as events:
                 async for event in events:
                     show(event)
             return
-        while events := await feed.read(run_id, last):
+        while events := await access.read(run_id, last, PAGE):
             for event in events:
                 show(event)
             last = events[-1].id
@@ -192,10 +176,10 @@ def cancel_runs(
 ) -> None:
     """Cancel runs that wait or run. Those that wait end at once, those that run by asking their workers."""
 
-    async def cancel(found: RunQueue, run_id: str) -> str:
-        return await found.cancel(run_id, reason)
+    async def cancel(runs: RunOperations, run_id: str) -> Changed:
+        return await runs.cancel(run_id, queue=queue or "", reason=reason)
 
-    _each(run_ids, "cancel", cancel, queue=queue, json=json, config=config)
+    _each(run_ids, cancel, queue=queue, json=json, config=config)
 
 
 @runs.command("retry")
@@ -207,11 +191,10 @@ def retry_runs(
 ) -> None:
     """Queue runs again that failed, timed out or were cancelled. They begin with their first attempt."""
 
-    async def retry(found: RunQueue, run_id: str) -> str:
-        await found.replay(run_id)
-        return "queued"
+    async def retry(runs: RunOperations, run_id: str) -> Changed:
+        return await runs.retry(run_id, queue=queue or "")
 
-    _each(run_ids, "retry", retry, queue=queue, json=json, config=config)
+    _each(run_ids, retry, queue=queue, json=json, config=config)
 
 
 @runs.command("resume")
@@ -227,11 +210,10 @@ def resume_run(
     """Give an interrupted run the answer it waits for."""
     value = options.json_value(answer)
 
-    async def resume(found: RunQueue, run_id: str) -> str:
-        await found.resume_run(run_id, value)
-        return "queued"
+    async def resume(runs: RunOperations, run_id: str) -> Changed:
+        return await runs.resume(run_id, value, queue=queue or "")
 
-    _each([run_id], "resume", resume, queue=queue, json=json, config=config)
+    _each([run_id], resume, queue=queue, json=json, config=config)
 
 
 @runs.command("explain")
@@ -243,37 +225,22 @@ def explain_run(
 ) -> None:
     """Explain why a run waits, what it does, or how it ended."""
     checked_id(run_id, "RUN")
-    run, because = at_station(
-        options.read_settings(config), lambda station: _explained(station, run_id, queue)
-    )
+
+    async def work(station: Station) -> Explained:
+        return await (await station.operations(queue)).runs.explain(run_id, queue=queue or "")
+
+    explained = at_station(options.read_settings(config), work)
     if json:
-        output.document({"run_id": run.id, "status": run.status, "because": because})
+        output.document(explained)
         return
-    output.line(f"{run.id}: {run.status}")
-    for sentence in because:
+    output.line(f"{explained.run_id}: {explained.status}")
+    for sentence in explained.because:
         output.line(f"- {sentence}")
-
-
-async def _explained(station: Station, run_id: str, name: str | None) -> tuple[Run, list[str]]:
-    from holdfast.runs.explain import explain, explain_past, lease_age, parents_of_waiting_runs
-
-    try:
-        queue = await station.queue_of(run_id, name)
-        run = await queue.get(run_id)
-    except NotFound as missing:
-        past = await station.past(run_id, name, missing)
-        return past, explain_past(past)
-    members = await station.members().all(station.redis)
-    depth = await queue.depth()
-    parents = await parents_of_waiting_runs(run, queue, depth)
-    lease = await lease_age(run, queue, station.settings.lease.ttl_seconds)
-    return run, explain(run, await queue.gate(), depth, members, parents=parents, lease=lease)
 
 
 def _each(
     run_ids: list[str],
-    verb: Change,
-    change: Callable[[RunQueue, str], Awaitable[str]],
+    change: Callable[[RunOperations, str], Awaitable[Changed]],
     *,
     queue: str | None,
     json: bool,
@@ -283,10 +250,11 @@ def _each(
 
     async def work(station: Station) -> bool:
         failed = False
+        operations = await station.operations(queue)
         for run_id in run_ids:
             try:
-                word = await change(await _changing(station, run_id, queue, verb), run_id)
-                answer = {"run_id": run_id, "status": word}
+                changed = await change(operations.runs, _checked(run_id))
+                answer = {"run_id": run_id, "status": changed.status}
             except RedisUnavailable:
                 raise
             except HoldfastError as exc:
@@ -297,16 +265,6 @@ def _each(
 
     if at_station(options.read_settings(config), work):
         raise typer.Exit(FAILED)
-
-
-async def _changing(station: Station, run_id: str, queue: str | None, verb: Change) -> RunQueue:
-    """The queue of a run that is about to be changed; Conflict if only the archive has the run."""
-    from holdfast.runs.past import unchangeable
-
-    try:
-        return await station.queue_of(_checked(run_id), queue)
-    except NotFound as missing:
-        raise unchangeable(await station.past(run_id, queue, missing), verb) from None
 
 
 def _report(answer: dict[str, str], *, json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from difflib import get_close_matches
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.errors import NotFound
@@ -12,17 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
     from holdfast.config import Settings
+    from holdfast.operations import Operations, QueueAccess, System
     from holdfast.redis.members import Members
-    from holdfast.runs.feeds import Feeds
     from holdfast.runs.queue import RunQueue
-    from holdfast.runs.run import Run
     from holdfast.services.connections import Connections
 
 T = TypeVar("T")
 
 
 class Station:
-    """The queues, runs and members that a command may ask for."""
+    """The system as commands reach it: over Redis, as an operator."""
 
     def __init__(self, settings: Settings, connections: Connections) -> None:
         self.settings = settings
@@ -50,36 +50,37 @@ class Station:
         keys = queue.keys
         return bool(await self.redis.exists(*keys.lanes, keys.runs, keys.gate, keys.delayed))
 
-    async def queue_of(self, run_id: str, name: str | None) -> RunQueue:
-        """The queue that holds this run: the one that was named, or whichever does."""
-        queues = [await self.queue(name)] if name is not None else self.queues()
-        for queue in queues:
-            if await queue.has(run_id):
-                return queue
-        where = " or ".join(repr(queue.name) for queue in queues)
-        raise NotFound(
-            f"no run {run_id!r} in queue {where}: ended runs are kept for a while only; "
-            "`holdfast runs list` shows what is there"
+    async def operations(self, queue: str | None = None) -> Operations:
+        """Return what a command can ask for; ``queue`` may be one that is in use but not configured."""
+        from holdfast.operations import Operations
+        from holdfast.operations.caller import OPERATOR
+
+        if queue is not None:
+            named = await self.queue(queue)
+            self._system.queues[named.name] = self._access(named)
+        return Operations(self._system, OPERATOR)
+
+    @cached_property
+    def _system(self) -> System:
+        from holdfast.hosts.engines import registry_of
+        from holdfast.operations import System
+
+        return System(
+            settings=self.settings,
+            redis=self.redis,
+            queues={queue.name: self._access(queue) for queue in self.queues()},
+            members=self.members(),
+            store=self.store,
+            unlisted=lambda name: self._access(self._connections.queue(self.settings.queue_named(name))),
+            registry=lambda: registry_of(self.settings, self.redis),
         )
 
-    async def run(self, run_id: str, name: str | None) -> tuple[Run, bool]:
-        """Everything known of a run, and whether only the archive has it."""
-        try:
-            return await (await self.queue_of(run_id, name)).get(run_id), False
-        except NotFound as missing:
-            return await self.past(run_id, name, missing), True
-
-    async def past(self, run_id: str, name: str | None, missing: NotFound) -> Run:
-        """A run that only the archive knows, else ``missing``."""
-        from holdfast.runs.past import past_run
-
-        return await past_run(self.store, run_id, missing, queue=name or "")
-
-    def feed(self, queue: RunQueue) -> Feeds:
-        """The feeds of a queue's runs."""
+    def _access(self, queue: RunQueue) -> QueueAccess:
+        from holdfast.operations import QueueAccess
         from holdfast.runs.feeds import Feeds
 
-        return Feeds(queue, self.settings.redis)
+        feeds = Feeds(queue, self.settings.redis)
+        return QueueAccess(queue, queue, feeds.follow, feeds.read)
 
     def members(self) -> Members:
         """The live processes."""

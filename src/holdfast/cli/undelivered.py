@@ -1,10 +1,9 @@
-"""``holdfast relay undelivered``: the events that no receiver took, with their reasons."""
+"""``holdfast relay undelivered``: events that no receiver has accepted, with their errors."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from holdfast.cli import options, output
@@ -15,12 +14,9 @@ from holdfast.cli.wording import ago
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from holdfast.views.undelivered import Redelivering, UndeliveredList, UndeliveredView
 
-    from holdfast.events.undelivered import GivenUp, Undelivered
-    from holdfast.runs.paging import Slice
-
-undelivered = options.group("Events that no receiver took: list them, deliver them again.")
+undelivered = options.group("List events that no receiver has accepted, and deliver them again.")
 
 OfRun = Annotated[str, typer.Option("--run", metavar="RUN", help="Only events of this run.")]
 OfSink = Annotated[
@@ -52,46 +48,34 @@ def list_undelivered(
     """List undelivered events, newest first."""
     _check(sink)
 
-    async def work(station: Station) -> tuple[list[tuple[str, GivenUp]], str]:
-        from holdfast.runs.paging import merged, read_cursor, write_cursor
+    async def work(station: Station) -> UndeliveredList:
+        from holdfast.views.undelivered import UndeliveredList
 
-        sources = {
-            f"{name}/{number}": _source(name, each, run, sink)
-            async for name, number, each in _places(station, queue)
-        }
-        places = read_cursor(cursor, tuple(sources))
-        found: list[tuple[str, GivenUp]] = []
+        operations = await station.operations(queue)
+        page = await operations.undelivered.list(
+            queue=queue or "", run_id=run, sink=sink, limit=limit, cursor=cursor
+        )
         # A page may be short, or empty, and yet not the last.
-        while places and len(found) < limit:
-            found += await merged(sources, places, limit - len(found), lambda each: each[1].at)
-        return found, write_cursor(places)
+        while page.cursor and len(page.events) < limit:
+            more = await operations.undelivered.list(
+                queue=queue or "", run_id=run, sink=sink, limit=limit - len(page.events), cursor=page.cursor
+            )
+            page = UndeliveredList(page.events + more.events, more.cursor)
+        return page
 
-    found, following = at_station(options.read_settings(config), work)
+    page = at_station(options.read_settings(config), work)
     if json:
-        events = [{**msgspec.to_builtins(event), "queue": name} for name, event in found]
-        output.document({"events": events, "cursor": following})
+        output.document(page)
         return
-    output.table(_COLUMNS, [_row(name, event) for name, event in found], empty="no undelivered events")
-    if following:
-        output.note(f"more: --cursor {following}")
+    output.table(_COLUMNS, [_row(event) for event in page.events], empty="no undelivered events")
+    if page.cursor:
+        output.note(f"more: --cursor {page.cursor}")
 
 
-def _source(
-    queue: str, undelivered: Undelivered, run: str, sink: str
-) -> Callable[[str, int], Awaitable[Slice[tuple[str, GivenUp]]]]:
-    async def fetch(cursor: str, limit: int) -> Slice[tuple[str, GivenUp]]:
-        from holdfast.runs.paging import Slice
-
-        page = await undelivered.list(limit=limit, cursor=cursor, run_id=run, sink=sink)
-        return Slice([(queue, event) for event in page.events], page.cursor)
-
-    return fetch
-
-
-def _row(queue: str, event: GivenUp) -> tuple[str, ...]:
+def _row(event: UndeliveredView) -> tuple[str, ...]:
     error = f"delivered again soon; {event.error}" if event.redelivering else event.error
     number = str(event.sequence) if event.sequence else ""
-    return (event.run_id, number, event.type, event.sink, queue, ago(event.at), error)
+    return (event.run_id, number, event.type, event.sink, event.queue, ago(event.at), error)
 
 
 @undelivered.command("redeliver")
@@ -103,42 +87,28 @@ def redeliver(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Have relays deliver undelivered events again, in order per run. Each is listed until it is taken."""
+    """Deliver undelivered events again, in order per run. Each is listed until its receiver accepts it."""
     _check(sink)
     if not (everything or run or sink):
         raise InputError("name --run RUN, --sink SINK, or --all for all undelivered events")
 
-    async def work(station: Station) -> tuple[int, dict[str, str]]:
-        from holdfast.events.undelivered import served_sinks
+    async def work(station: Station) -> Redelivering:
+        operations = await station.operations(queue)
+        return await operations.undelivered.redeliver(
+            queue=queue or "", run_id=run, sink=sink, everything=everything
+        )
 
-        queued, refused = 0, dict[str, str]()
-        async for name, _, each in _places(station, queue):
-            served = await served_sinks(station.members(), station.redis, name)
-            result = await each.redeliver(run_id=run, sink=sink, served=served)
-            queued += result.queued
-            refused |= result.refused
-        return queued, refused
-
-    queued, refused = at_station(options.read_settings(config), work)
+    started = at_station(options.read_settings(config), work)
     if json:
-        output.document({"queued": queued, "refused": refused})
+        output.document(started)
     else:
-        if queued or not refused:
-            output.line(f"{queued} events are delivered again" if queued else "no undelivered events")
-        for problem in dict.fromkeys(refused.values()):
+        if started.queued or not started.refused:
+            queued = f"{started.queued} events are delivered again"
+            output.line(queued if started.queued else "no undelivered events")
+        for problem in dict.fromkeys(started.refused.values()):
             output.note(problem)
-    if refused:
+    if started.refused:
         raise typer.Exit(FAILED)
-
-
-async def _places(station: Station, queue: str | None) -> AsyncIterator[tuple[str, int, Undelivered]]:
-    """The undelivered events of each partition, with the queue's name and the partition's number."""
-    from holdfast.events.undelivered import Undelivered
-
-    queues = [await station.queue(queue)] if queue is not None else station.queues()
-    for each in queues:
-        for number, partition in enumerate(await each.all_partitions()):
-            yield each.name, number, Undelivered(partition.keys, partition.redis)
 
 
 def _check(sink: str) -> None:

@@ -93,8 +93,11 @@ async def _archived(
     if wanted.tenant not in {"", tenant}:
         del places[_ARCHIVE]
         return []  # the runs of another tenant, which do not exist for this caller
-    store = await system.store.get()
-    page = await store.list_archived(
+    archive = await system.archive()
+    if archive is None:
+        del places[_ARCHIVE]
+        return []
+    page = await archive.list_archived(
         queue=wanted.queue,
         status=wanted.status.value if wanted.status else "",
         agent=wanted.agent,

@@ -177,11 +177,12 @@ class RunOperations:
     async def archived(self, run_id: str, queue: str = "") -> Run:
         """Return a run that only the archive has."""
         try:
-            archived = await (await self._system.store.get()).archived(run_id, self._caller.tenant, queue)
+            archive = await self._system.archive()
+            archived = await archive.archived(run_id, self._caller.tenant, queue) if archive else None
         except UNASKED as exc:  # guard: archive-unavailable-api
             if not isinstance(exc, StoreUnavailable):  # that is logged as an outage
                 _log.warning("the archive can't be read", run_id=run_id, error=str(exc))
-            raise unasked(run_id) from exc
+            raise unasked(run_id, str(exc) if self._caller.operates else "") from exc
         if archived is None or not self._caller.sees(archived.tenant):
             raise _missing(run_id, queue)
         return run_of(archived)
@@ -248,6 +249,8 @@ class RunOperations:
         row = self.row(run, archived=archived)
         return RunView(
             **{name: getattr(row, name) for name in RunRow.__struct_fields__},
+            lane=run.lane,
+            entry=run.entry,
             input=run.input,
             metadata=run.metadata,
             result=run.result,

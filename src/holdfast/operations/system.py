@@ -9,7 +9,7 @@ from holdfast.config.names import checked_queue, unknown_queue
 from holdfast.config.queues import MAILBOX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from holdfast.agents.app import App
     from holdfast.config import Settings
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.redis.members import Members
     from holdfast.runs.queue import RunQueue
     from holdfast.store.door import StoreDoor
+    from holdfast.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +33,31 @@ class QueueAccess:
     read: Callable[[str, str, int], Awaitable[list[Event]]]
 
 
+async def _no_engine() -> Engine:
+    raise NotImplementedError("this process starts, stops and moves no residents")
+
+
 @dataclass(slots=True)
 class System:
     """The system behind operations; ``queues`` holds every configured queue, the default one first."""
 
     settings: Settings
     redis: Redis
-    queues: Mapping[str, QueueAccess]
+    queues: dict[str, QueueAccess]
     members: Members
     store: StoreDoor
     unlisted: Callable[[str], QueueAccess]
     """Opens a queue that is not configured here: the mailbox of a resident."""
-    registry: Registry
-    engine: Callable[[], Awaitable[Engine]]
+    registry: Callable[[], Registry]
+    engine: Callable[[], Awaitable[Engine]] = _no_engine
     """Starts, stops and moves residents; raises ModuleNotFoundError where gRPC is not installed."""
     app: App | None = None
+    makes_store: bool = False
+    """Whether a missing SQLite file is made. A command that only reads leaves no empty file behind."""
+
+    async def archive(self) -> Store | None:
+        """Return the store that keeps ended runs, if there is one."""
+        return await (self.store.get() if self.makes_store else self.store.found())
 
     def queue(self, name: str | None = None) -> QueueAccess:
         """Return the configured queue of that name, or the default one."""

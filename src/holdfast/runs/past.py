@@ -36,11 +36,11 @@ async def past_run(door: StoreDoor, run_id: str, missing: NotFound, *, queue: st
     return run_of(found)
 
 
-def unasked(run_id: str) -> Refused:
-    """Say that nobody knows whether there was a run; where the database is stays in the log."""
+def unasked(run_id: str, why: str = "") -> Refused:
+    """Return the error that a run may be in the archive, which can't be read; operators are told why."""
     return Refused(
-        f"run {run_id!r} is not in Redis, and the archive, which may know it, can't be asked now: "
-        "try again after Retry-After seconds",
+        f"run {run_id!r} is not in Redis, and the archive, which may know it, can't be asked now"
+        f"{f' ({why})' if why else ''}: try again later",
         retry_after=_ASK_AGAIN_SECONDS,
     )
 

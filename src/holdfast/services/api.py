@@ -160,6 +160,7 @@ class ApiProcess:
         self, connections: Connections, hub: Hub, exporter: Exporter, engines: EngineDoor
     ) -> Backend:
         settings = self._settings
+        registry = registry_of(settings, connections.redis, self.metrics)
         system = System(
             settings=settings,
             redis=connections.redis,
@@ -170,9 +171,10 @@ class ApiProcess:
             members=self._members,
             store=connections.store,
             unlisted=partial(self._mailbox, connections, hub),
-            registry=registry_of(settings, connections.redis, self.metrics),
+            registry=lambda: registry,
             engine=engines.get,
             app=self._app,
+            makes_store=True,
         )
         return Backend(
             system=system,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from holdfast.views.times import add_iso
@@ -26,6 +28,34 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         add_iso(self, "since")
+
+
+class PartitionWork(msgspec.Struct, frozen=True):
+    """How much work a partition holds; ``consumers`` counts those of its group, ghosts too."""
+
+    undelivered: int
+    pending: int
+    delayed: int
+    due: int
+    dead: int
+    oldest_seconds: float
+    consumers: int
+    paused: bool
+
+
+class PartitionView(msgspec.Struct, frozen=True):
+    """One partition of a queue: the key of its stream, its slot in a cluster, and its work."""
+
+    stream: str
+    slot: int
+    depth: PartitionWork
+
+
+class QueueDetail(QueueView, frozen=True, kw_only=True):
+    """A queue with its partitions and, for operators, the settings that this process has for it."""
+
+    streams: list[PartitionView]
+    settings: dict[str, Any]
 
 
 class QueueList(msgspec.Struct, frozen=True):

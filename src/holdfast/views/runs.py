@@ -59,8 +59,10 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(RunRow, frozen=True, kw_only=True):
-    """Everything that is known of a run."""
+    """Everything that is known of a run; ``lane`` and ``entry`` are where it is in Redis."""
 
+    lane: str = ""
+    entry: str = ""
     input: Any = None
     metadata: dict[str, Any] = {}
     result: Any = None
