@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
-import msgspec
 import typer
 
 from holdfast.cli import options, output
-from holdfast.cli.letters import Boxes, Dealt, Filter, Found, Listed
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
 from holdfast.cli.station import Station, at_station
 from holdfast.cli.wording import ago, compact, moment
-from holdfast.errors import InputError, NotFound
+from holdfast.errors import Conflict, InputError, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+    from holdfast.operations.dead_letters import DeadLetterOperations
+    from holdfast.views.dead_letters import LetterBatch, LetterList, LetterView
 
 dead = options.group(COMMANDS["dead"])
 
@@ -43,6 +44,14 @@ _COLUMNS = (
 )
 
 
+class Wanted(TypedDict):
+    """Which letters are meant; an empty field matches all."""
+
+    queue: str
+    agent: str
+    reason: str
+
+
 def add_to(root: typer.Typer) -> None:
     """Add the commands."""
     root.add_typer(dead, name="dead")
@@ -54,42 +63,34 @@ def list_letters(
     agent: Agent = "",
     reason: Why = "",
     limit: options.Limit = 20,
-    cursor: Annotated[
-        str, typer.Option("--cursor", help="Go on where a page ended; needs --queue if there are several.")
-    ] = "",
+    cursor: Annotated[str, typer.Option("--cursor", help="Go on where a page ended.")] = "",
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """List dead letters, newest first."""
-    settings, chosen = options.read_settings(config), Filter(agent, reason)
+    settings = options.read_settings(config)
     several = queue is None and len(settings.queue_names()) > 1
-    if cursor and several:
-        raise InputError("--cursor belongs to one queue: name it with --queue")
 
-    async def work(station: Station) -> tuple[Listed, str]:
-        boxes = await Boxes.at(station, queue)
-        page = await boxes.list(chosen, limit=limit, cursor=cursor)
-        return page, "" if page.letters or cursor else await boxes.missing(chosen)
+    async def work(station: Station) -> tuple[LetterList, str]:
+        letters = (await station.operations(queue)).dead_letters
+        wanted: Wanted = {"queue": queue or "", "agent": agent, "reason": reason}
+        page = await letters.list(**wanted, limit=limit, cursor=cursor)
+        return page, "" if page.letters or cursor else await letters.explain_none(**wanted)
 
     page, missing = at_station(settings, work)
     if json:
-        output.document({"letters": [_listed(each) for each in page.letters], "cursor": page.cursor})
+        output.as_it_is(page)
         return
     shown = [at for at, column in enumerate(_COLUMNS) if several or column.title != "QUEUE"]
     rows = [tuple(_row(each)[at] for at in shown) for each in page.letters]
     output.table([_COLUMNS[at] for at in shown], rows, empty=missing or "no dead letters")
-    if page.more:
-        output.note(f"more: --cursor {page.cursor}" if page.cursor else "more: --limit, or --queue for one")
+    if page.cursor:
+        output.note(f"more: --cursor {page.cursor}")
 
 
-def _listed(found: Found) -> dict[str, Any]:
-    return {**msgspec.to_builtins(found.letter), "queue": found.queue}
-
-
-def _row(found: Found) -> tuple[str, ...]:
-    letter = found.letter
+def _row(letter: LetterView) -> tuple[str, ...]:
     tries, error = str(letter.attempts), letter.error.message
-    return (letter.run_id, letter.agent, found.queue, letter.reason, tries, ago(letter.at), error)
+    return (letter.run_id, letter.agent, letter.queue, letter.reason, tries, ago(letter.at), error)
 
 
 @dead.command("show")
@@ -101,23 +102,22 @@ def show_letter(
 ) -> None:
     """Show one dead letter, with its last error."""
 
-    async def work(station: Station) -> Found:
-        return await (await Boxes.at(station, queue)).find(ref)
+    async def work(station: Station) -> LetterView:
+        return await (await station.operations(queue)).dead_letters.get(ref, queue=queue or "")
 
-    found = at_station(options.read_settings(config), work)
+    letter = at_station(options.read_settings(config), work)
     if json:
-        output.document(_listed(found))
+        output.as_it_is(letter)
     else:
-        output.record(_fields(found))
+        output.record(_fields(letter))
 
 
-def _fields(found: Found) -> list[tuple[str, str]]:
-    letter = found.letter
+def _fields(letter: LetterView) -> list[tuple[str, str]]:
     return [
         ("letter", letter.id),
         ("run", letter.run_id),
         ("agent", letter.agent),
-        ("queue", found.queue),
+        ("queue", letter.queue),
         ("tenant", letter.tenant),
         ("status", letter.status),
         ("reason", letter.reason),
@@ -141,14 +141,14 @@ def replay_letters(
     config: options.Config = None,
 ) -> None:
     """Queue the runs of dead letters again, from their first attempt."""
-    chosen = _choice(refs, Filter(agent, reason), everything=everything)
+    wanted = _wanted(refs, queue, agent, reason, everything=everything)
 
-    async def deal(boxes: Boxes) -> Dealt:
+    async def replay(letters: DeadLetterOperations) -> LetterBatch:
         if refs:
-            return await boxes.each(refs, lambda found: found.box.replay_letter(found.letter))
-        return await boxes.all(lambda box: box.replay_all(agent=agent, reason=reason))
+            return await _each(letters, refs, queue or "", letters.replay)
+        return await letters.replay_all(**wanted)
 
-    _deal(_QUEUED, deal, chosen, queue, json, config)
+    _change(_QUEUED, replay, wanted, json=json, config=config)
 
 
 @dead.command("drop")
@@ -161,64 +161,82 @@ def drop_letters(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Throw dead letters away. Their runs can't be replayed by them any more."""
-    chosen = _choice(refs, Filter(agent, reason), everything=everything)
+    """Delete dead letters. Their runs can't be replayed by them any more."""
+    wanted = _wanted(refs, queue, agent, reason, everything=everything)
 
-    async def deal(boxes: Boxes) -> Dealt:
+    async def drop(letters: DeadLetterOperations) -> LetterBatch:
         if refs:
-            return await boxes.each(refs, lambda found: found.box.drop_letter(found.letter))
-        return await boxes.all(lambda box: box.drop_all(agent=agent, reason=reason))
+            return await _each(letters, refs, queue or "", letters.drop)
+        return await letters.drop_all(**wanted)
 
-    _deal(_DROPPED, deal, chosen, queue, json, config)
+    _change(_DROPPED, drop, wanted, json=json, config=config)
 
 
-def _choice(refs: list[str] | None, chosen: Filter, *, everything: bool) -> Filter:
-    """Return the filter; what is neither named nor asked for as a whole is not touched."""
+def _wanted(
+    refs: list[str] | None, queue: str | None, agent: str, reason: str, *, everything: bool
+) -> Wanted:
+    """Return the filter; letters that are neither named nor selected by --all are not touched."""
     if everything and refs:
         raise InputError("name letters or say --all, not both")
     if not everything and not refs:
         raise InputError("name the letters, or say --all for all of them")
-    if chosen and not everything:
+    if (agent or reason) and not everything:
         raise InputError("--agent and --reason choose among all letters: say --all with them")
-    return chosen
+    return {"queue": queue or "", "agent": agent, "reason": reason}
 
 
-def _deal(
+async def _each(
+    letters: DeadLetterOperations, refs: list[str], queue: str, change: Callable[..., Awaitable[object]]
+) -> LetterBatch:
+    """Change one letter after the other; one that can't be changed does not keep the others from it."""
+    from holdfast.views.dead_letters import LetterBatch
+
+    batch = LetterBatch([], {})
+    for ref in refs:
+        try:
+            letter = await letters.get(ref, queue=queue)
+            await change(ref, queue=queue)
+            batch.done.append(letter)
+        except (NotFound, Conflict) as exc:
+            batch.refused[ref] = str(exc)
+    return batch
+
+
+def _change(
     word: str,
-    deal: Callable[[Boxes], Awaitable[Dealt]],
-    chosen: Filter,
-    queue: str | None,
+    change: Callable[[DeadLetterOperations], Awaitable[LetterBatch]],
+    wanted: Wanted,
+    *,
     json: bool,
     config: Path | None,
 ) -> None:
-    async def work(station: Station) -> tuple[Dealt, str]:
-        boxes = await Boxes.at(station, queue)
-        dealt = await deal(boxes)
-        return dealt, "" if dealt.done or dealt.refused else await boxes.missing(chosen)
+    async def work(station: Station) -> tuple[LetterBatch, str]:
+        letters = (await station.operations(wanted["queue"] or None)).dead_letters
+        batch = await change(letters)
+        return batch, "" if batch.done or batch.refused else await letters.explain_none(**wanted)
 
-    dealt, missing = at_station(options.read_settings(config), work)
+    batch, missing = at_station(options.read_settings(config), work)
     if missing:
         raise NotFound(missing)
-    _print_json(word, dealt) if json else _print(word, dealt)
-    if dealt.refused:
+    _print_json(word, batch) if json else _print(word, batch)
+    if batch.refused:
         raise typer.Exit(FAILED)
 
 
-def _print(word: str, dealt: Dealt) -> None:
-    for found in dealt.done:
-        output.line(f"{found.letter.run_id} {word}")
-    for problem in dealt.refused.values():
+def _print(word: str, batch: LetterBatch) -> None:
+    for letter in batch.done:
+        output.line(f"{letter.run_id} {word}")
+    for problem in batch.refused.values():
         output.note(problem)
-    if not dealt.done and not dealt.refused:
+    if not batch.done and not batch.refused:
         output.line("no dead letters")
 
 
-def _print_json(word: str, dealt: Dealt) -> None:
-    """Print a line for each letter: what ``POST /deadletters/{ref}/replay`` or ``DELETE`` answers."""
+def _print_json(word: str, batch: LetterBatch) -> None:
+    """Print a line for each letter: what ``POST /deadletters/{ref}/replay`` or ``DELETE`` returns."""
     from holdfast.views.runs import Changed
 
-    for found in dealt.done:
-        queued = Changed(found.letter.run_id, word)
-        output.json_line(queued if word == _QUEUED else _listed(found))
-    for ref, problem in dealt.refused.items():
+    for letter in batch.done:
+        output.json_line(Changed(letter.run_id, word) if word == _QUEUED else letter)
+    for ref, problem in batch.refused.items():
         output.json_line({"id": ref, "error": problem})

@@ -40,7 +40,7 @@ def list_members(json: options.Json = False, config: options.Config = None) -> N
 
     found = at_station(options.read_settings(config), work)
     if json:
-        output.document(found)
+        output.as_it_is(found)
     else:
         output.table(_COLUMNS, [_row(each) for each in found.members], empty="no live processes")
 

@@ -65,11 +65,11 @@ class Column:
 
 def document(value: Any) -> None:
     """Print one JSON document; beside each time in epoch seconds the same as text, ``started_at_iso``."""
-    user_json(_with_iso(msgspec.to_builtins(value)))
+    as_it_is(_with_iso(msgspec.to_builtins(value)))
 
 
-def user_json(value: Any) -> None:
-    """Print JSON that an agent or a user has written, as it is: a result, a reply."""
+def as_it_is(value: Any) -> None:
+    """Print a view, as the HTTP API returns it, or the JSON of an agent or a user: a result, a reply."""
     _write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 

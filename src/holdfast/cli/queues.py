@@ -52,7 +52,7 @@ def list_queues(json: options.Json = False, config: options.Config = None) -> No
 
     found = at_station(options.read_settings(config), work)
     if json:
-        output.document(found)
+        output.as_it_is(found)
     else:
         output.table(_COLUMNS, [_row(each) for each in found.queues], empty="no queues")
 
@@ -66,7 +66,7 @@ def show_queue(name: QueueName = None, json: options.Json = False, config: optio
 
     queue = at_station(options.read_settings(config), work)
     if json:
-        output.document(queue)
+        output.as_it_is(queue)
     else:
         output.record(_fields(queue))
 
@@ -144,6 +144,6 @@ def _set_gate(
 
     state = at_station(options.read_settings(config), work)
     if json:
-        output.document(state)
+        output.as_it_is(state)
     else:
         output.line(f"{state.name} {state.mode}")

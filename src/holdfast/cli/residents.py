@@ -223,7 +223,7 @@ def ask(
     # The reply is JSON in any case; with --json, notes and errors are too.
     message = options.json_value(value)
     settings = options.read_settings(config)
-    output.user_json(
+    output.as_it_is(
         with_residents(settings, lambda known: _answer(known, resident_id, message, wait, json=json))
     )
 

@@ -68,7 +68,7 @@ def list_runs(
 
     page = at_station(settings, work)
     if json:
-        output.document(page)
+        output.as_it_is(page)
         return
     # A narrow terminal has no room for what is the same in every row.
     several = queue is None and len(settings.queue_names()) > 1
@@ -99,7 +99,7 @@ def show_run(
 
     run = at_station(options.read_settings(config), work)
     if json:
-        output.document(run)
+        output.as_it_is(run)
     else:
         output.record(_fields(run))
 
@@ -231,7 +231,7 @@ def explain_run(
 
     explained = at_station(options.read_settings(config), work)
     if json:
-        output.document(explained)
+        output.as_it_is(explained)
         return
     output.line(f"{explained.run_id}: {explained.status}")
     for sentence in explained.because:

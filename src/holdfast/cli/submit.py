@@ -154,7 +154,7 @@ async def _follow(handle: RunHandle, *, json: bool) -> Run:
     if json:
         output.json_line(run)
     elif run.status is Status.SUCCEEDED:
-        output.user_json(run.result)
+        output.as_it_is(run.result)
     else:
         output.note(f"{error_of(run)} (holdfast runs show {run.id} tells more)")
     return run

@@ -65,7 +65,7 @@ def list_undelivered(
 
     page = at_station(options.read_settings(config), work)
     if json:
-        output.document(page)
+        output.as_it_is(page)
         return
     output.table(_COLUMNS, [_row(event) for event in page.events], empty="no undelivered events")
     if page.cursor:
@@ -100,7 +100,7 @@ def redeliver(
 
     started = at_station(options.read_settings(config), work)
     if json:
-        output.document(started)
+        output.as_it_is(started)
     else:
         if started.queued or not started.refused:
             queued = f"{started.queued} events are delivered again"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import NotFound
+from holdfast.errors import Conflict, NotFound
 from holdfast.operations.caller import OPERATE, READ
 from holdfast.operations.runs import error_view
 from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.runs.run import Status, checked_id
-from holdfast.views.dead_letters import LetterList, LetterView
+from holdfast.views.dead_letters import LetterBatch, LetterList, LetterView
 from holdfast.views.runs import Changed, ErrorView
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
     from holdfast.operations.caller import Caller
     from holdfast.operations.system import QueueAccess, System
-    from holdfast.runs.deadletter import Letter
+    from holdfast.runs.deadletter import Dealt, Letter
 
 _PAGES_MOST: Final = 10
 """How many pages of a queue are read for one page of matching letters."""
+_COUNTED: Final = 10_000
+"""How many letters are counted to explain why none matches."""
 
 
 class DeadLetterOperations:
@@ -62,6 +65,36 @@ class DeadLetterOperations:
         await DeadLetters(access.queue).drop_letter(letter)
         return self._view(access, letter)
 
+    async def replay_all(self, *, queue: str = "", agent: str = "", reason: str = "") -> LetterBatch:
+        """Queue the runs of all matching letters again; a run that fails again meanwhile is not replayed."""
+        return await self._all(queue, lambda letters: letters.replay_all(agent=agent, reason=reason))
+
+    async def drop_all(self, *, queue: str = "", agent: str = "", reason: str = "") -> LetterBatch:
+        """Delete all matching letters."""
+        return await self._all(queue, lambda letters: letters.drop_all(agent=agent, reason=reason))
+
+    async def explain_none(self, *, queue: str = "", agent: str = "", reason: str = "") -> str:
+        """Explain why no letter matches: name those that there are, or return nothing if there are none."""
+        page = await self.list(queue=queue, limit=_COUNTED)
+        filters = {"agent": agent, "reason": reason}
+        names = [name for name, value in filters.items() if value]
+        if not names or not page.letters:
+            return ""
+        counts = Counter(" ".join(getattr(letter, name) for name in names) for letter in page.letters)
+        none = " and ".join(f"the {name} {filters[name]!r}" for name in names)
+        return f"no letter has {none}; there are " + ", ".join(f"{what} ({n})" for what, n in counts.items())
+
+    async def _all(self, queue: str, deal: Callable[[DeadLetters], Awaitable[Dealt]]) -> LetterBatch:
+        self._caller.require(OPERATE)
+        self._caller.require_every_tenant()
+        done: list[LetterView] = []
+        refused: dict[str, str] = {}
+        for access in self._system.selected(queue):
+            dealt = await deal(DeadLetters(access.queue))
+            done += [self._view(access, letter) for letter in dealt.done]
+            refused |= dealt.refused
+        return LetterBatch(done, refused)
+
     def _source(
         self, access: QueueAccess, agent: str, reason: str
     ) -> Callable[[str, int], Awaitable[Slice[LetterView]]]:
@@ -82,15 +115,24 @@ class DeadLetterOperations:
         return fetch
 
     async def _find(self, ref: str, queue: str) -> tuple[QueueAccess, Letter]:
+        """Return the letter of that id or run, and its queue; Conflict if two queues have one."""
         checked_id(ref, "the letter's id")
-        for access in self._system.selected(queue):
-            try:
-                letter = await DeadLetters(access.queue).show(ref)
-            except NotFound:
-                continue
-            if self._caller.sees(letter.tenant):
-                return access, letter
-        raise NotFound(f"no dead letter {ref!r} is known here, neither by its id nor by its run's")
+        selected = self._system.selected(queue)
+        found = [(access, letter) for access in selected if (letter := await self._seen(access, ref))]
+        if len(found) > 1:
+            where = " and ".join(repr(access.queue.name) for access, _ in found)
+            raise Conflict(f"queues {where} have a dead letter {ref!r}: name one with queue (--queue)")
+        if not found:
+            where = " or ".join(repr(access.queue.name) for access in selected)
+            raise NotFound(f"no dead letter {ref!r} in queue {where}, neither by its id nor by its run's")
+        return found[0]
+
+    async def _seen(self, access: QueueAccess, ref: str) -> Letter | None:
+        try:
+            letter = await DeadLetters(access.queue).show(ref)
+        except NotFound:
+            return None
+        return letter if self._caller.sees(letter.tenant) else None
 
     def _view(self, access: QueueAccess, letter: Letter) -> LetterView:
         return LetterView(

@@ -39,3 +39,10 @@ class LetterList(msgspec.Struct, frozen=True):
 
     letters: list[LetterView]
     cursor: str = ""
+
+
+class LetterBatch(msgspec.Struct, frozen=True):
+    """The letters that were replayed or deleted, and why others were not, by their ids."""
+
+    done: list[LetterView]
+    refused: dict[str, str]

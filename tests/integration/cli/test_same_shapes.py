@@ -1,0 +1,57 @@
+"""What a command prints with --json is what the HTTP API returns: both are written from the same views."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from holdfast.config import ApiSettings, Settings
+from holdfast.services.api import ApiProcess
+from tests.support.api.server import RunningApi
+from tests.support.processes import forked
+from tests.support.runs.manual_worker import Hand, bury, open_queue
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/runs", "runs list"),
+        ("/runs/failed-run", "runs show failed-run"),
+        ("/runs/failed-run/explain", "runs explain failed-run"),
+        ("/queues", "queues list"),
+        ("/queues/agent-queue", "queues show"),
+        ("/deadletters", "dead list"),
+        ("/deadletters/failed-run", "dead show failed-run"),
+        ("/relay/undelivered", "relay undelivered list"),
+    ],
+)
+async def test_a_command_prints_the_bytes_that_the_api_returns(
+    redis, redis_settings, tmp_path, monkeypatch, path, command
+):
+    monkeypatch.chdir(tmp_path)
+    await bury(await Hand(await open_queue(redis), "a").join(), "failed-run")
+    serving = ApiSettings(port=0, linger_seconds=0.0, janitor=False, relay=False)
+    api = await RunningApi(ApiProcess(Settings(redis=redis_settings, api=serving))).ready()
+    try:
+        answer = await api.client().get(path)
+        printed = await asyncio.to_thread(_print, command, redis_settings.url)
+    finally:
+        await api.close()
+    assert answer.status_code == 200
+    assert printed == msgspec.json.format(answer.content, indent=2) + b"\n"
+
+
+def _print(command: str, redis_url: str) -> bytes:
+    done = forked.run(
+        [sys.executable, "-m", "holdfast", *command.split(), "--json"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "REDIS_URL": redis_url},
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
