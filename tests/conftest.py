@@ -74,6 +74,17 @@ collect_ignore = ["rustic"]
 """It has an environment of its own: see integration/hosts/test_rustic.py."""
 
 
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """Fails a test that leaves a handler of SIGINT or SIGTERM behind: later ones could not be interrupted."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    after = {number: signal.getsignal(number) for number in before}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert after == before
+
+
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
     """A directory whose path leaves room for the name of a socket, unlike tmp_path's."""

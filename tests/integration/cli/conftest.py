@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -52,7 +53,10 @@ def place(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Pa
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     def call(*arguments: str) -> Said:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         code = main(arguments)
+        for number, handler in handlers.items():  # a process of services keeps its own until it is gone
+            signal.signal(number, handler)
         said = capsys.readouterr()
         return Said(code, said.out, said.err)
 
