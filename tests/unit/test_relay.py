@@ -9,23 +9,23 @@ import pytest
 
 from holdfast.config import RelaySettings, load
 from holdfast.errors import ConfigError
-from holdfast.events.cloudevent import trace_headers
 from holdfast.events.event import FINAL, Event, order
-from holdfast.events.origin import Origin, read_origin
-from holdfast.events.patience import given_up, pause_seconds
+from holdfast.events.relay.retry import given_up, pause_seconds
+from holdfast.events.relay.run_facts import RunFacts, read_run_facts
 from holdfast.events.sinks import destinations
 from holdfast.events.sinks.addresses import is_literal, is_public, leads_inside
-from holdfast.events.sinks.destinations import Destinations, Unwell
+from holdfast.events.sinks.cloudevent import trace_headers
+from holdfast.events.sinks.destinations import Destinations, ReceiverFailed
 from holdfast.events.sinks.eventapi import EventApi
 from holdfast.events.sinks.poster import Poster
 from holdfast.events.sinks.push import LIFECYCLE, Push
-from holdfast.events.sinks.request import Answer, Request, Verdict, read_retry_after
+from holdfast.events.sinks.request import SinkRequest, SinkResponse, Verdict, read_retry_after
 from holdfast.events.sinks.webhook import Webhook
 from holdfast.redis.breaker import State
 from holdfast.runs.emit import RESERVED
 
 EVENT = Event("1700000000000-0", "said", {"x": 1}, 1700000000.0)
-ORIGIN = Origin(run_id="r", queue="q")
+RUN = RunFacts(run_id="r", queue="q")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ ORIGIN = Origin(run_id="r", queue="q")
     ],
 )
 def test_what_an_answer_means(status, verdict):
-    assert Answer(status=status).verdict is verdict
+    assert SinkResponse(status=status).verdict is verdict
 
 
 def test_an_a2a_client_gets_a_message_for_ends_and_questions_but_for_nothing_else_that_is_ours():
@@ -47,7 +47,7 @@ def test_an_a2a_client_gets_a_message_for_ends_and_questions_but_for_nothing_els
 
 
 def test_an_address_that_must_not_be_called_is_impossible():
-    assert Answer(kind="address").verdict is Verdict.IMPOSSIBLE
+    assert SinkResponse(kind="address").verdict is Verdict.IMPOSSIBLE
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_retry_after_is_read_in_both_ways(text, seconds):
 @pytest.mark.parametrize(
     ("answer", "tries", "refusals", "seconds"),
     [
-        (Answer(status=500), 0, 0, 0.5),
-        (Answer(status=500), 3, 0, 4.0),
-        (Answer(status=500), 99, 0, 60.0),
-        (Answer(status=503, retry_after=120.0), 0, 0, 120.0),
-        (Answer(status=404), 99, 0, 60.0),
-        (Answer(status=422), 99, 0, 0.5),
-        (Answer(status=422), 99, 1, 1.0),
+        (SinkResponse(status=500), 0, 0, 0.5),
+        (SinkResponse(status=500), 3, 0, 4.0),
+        (SinkResponse(status=500), 99, 0, 60.0),
+        (SinkResponse(status=503, retry_after=120.0), 0, 0, 120.0),
+        (SinkResponse(status=404), 99, 0, 60.0),
+        (SinkResponse(status=422), 99, 0, 0.5),
+        (SinkResponse(status=422), 99, 1, 1.0),
     ],
 )
 def test_pauses_double_up_to_the_longest(answer, tries, refusals, seconds):
@@ -88,21 +88,21 @@ def test_pauses_double_up_to_the_longest(answer, tries, refusals, seconds):
 @pytest.mark.parametrize(
     ("answer", "ours", "refusals", "event_at", "since", "given"),
     [
-        (Answer(status=500), True, 0, 0.0, 0.0, False),  # the first failure
-        (Answer(status=500), True, 0, 0.0, 901.0, False),
-        (Answer(status=500), True, 0, 0.0, 900.0, True),
+        (SinkResponse(status=500), True, 0, 0.0, 0.0, False),  # the first failure
+        (SinkResponse(status=500), True, 0, 0.0, 901.0, False),
+        (SinkResponse(status=500), True, 0, 0.0, 900.0, True),
         # An event has its whole time, however long the receiver fails.
-        (Answer(status=500), True, 0, 950.0, 900.0, False),
-        (Answer(status=422), True, 1, 0.0, 0.0, False),
-        (Answer(status=422), True, 2, 0.0, 0.0, True),
-        (Answer(status=401), True, 1000, 0.0, 901.0, False),
-        (Answer(status=410), True, 1000, 0.0, 901.0, False),
-        (Answer(status=401), True, 0, 0.0, 900.0, True),
-        (Answer(status=404), False, 18, 0.0, 901.0, False),
-        (Answer(status=404), False, 19, 0.0, 901.0, True),
-        (Answer(status=404), False, 0, 0.0, 900.0, True),
-        (Answer(status=410), False, 0, 0.0, 0.0, True),
-        (Answer(kind="address", error="no"), True, 0, 0.0, 0.0, True),
+        (SinkResponse(status=500), True, 0, 950.0, 900.0, False),
+        (SinkResponse(status=422), True, 1, 0.0, 0.0, False),
+        (SinkResponse(status=422), True, 2, 0.0, 0.0, True),
+        (SinkResponse(status=401), True, 1000, 0.0, 901.0, False),
+        (SinkResponse(status=410), True, 1000, 0.0, 901.0, False),
+        (SinkResponse(status=401), True, 0, 0.0, 900.0, True),
+        (SinkResponse(status=404), False, 18, 0.0, 901.0, False),
+        (SinkResponse(status=404), False, 19, 0.0, 901.0, True),
+        (SinkResponse(status=404), False, 0, 0.0, 900.0, True),
+        (SinkResponse(status=410), False, 0, 0.0, 0.0, True),
+        (SinkResponse(kind="address", error="no"), True, 0, 0.0, 0.0, True),
     ],
 )
 def test_when_an_event_is_given_up(answer, ours, refusals, event_at, since, given):
@@ -113,7 +113,7 @@ def test_when_an_event_is_given_up(answer, ours, refusals, event_at, since, give
         event_at=event_at,
         failing_since=since,
         now=1000.0,
-        patience=100.0,
+        give_up_seconds=100.0,
     )
     assert bool(reason) is given
 
@@ -174,7 +174,9 @@ async def test_a_guarded_call_goes_to_no_address_of_our_own_however_it_is_writte
 
     monkeypatch.setattr("aiohttp.TCPConnector.connect", connect)
     async with Poster(RelaySettings()) as poster:
-        answer = await poster.post(Request(url=f"http://{host}:9/x", body=b"{}", headers={}, guarded=True))
+        answer = await poster.post(
+            SinkRequest(url=f"http://{host}:9/x", body=b"{}", headers={}, guarded=True)
+        )
     assert (answer.kind, called) == ("address", [])
     assert "private address" in answer.error
 
@@ -227,7 +229,7 @@ def test_event_ids_are_ordered_by_number():
 
 
 def test_a_header_is_only_what_can_be_one():
-    odd = Origin(
+    odd = RunFacts(
         run_id="r", queue="q", client_id="a\r\nb: c", trace={"traceparent": "x\r\ny", "tracestate": "ok"}
     )
     assert trace_headers(odd) == {"tracestate": "ok"}
@@ -244,21 +246,21 @@ def test_a_message_that_nobody_can_read_says_nothing():
         b'{"webhook": 7, "push": [], "trace": {"a": 1}}',
         b"[" * 100_000,
     ):
-        origin, address = read_origin(message, run_id="r", queue="q", agent="a", thread_id="", tenant="")
-        assert (origin.trace, origin.logger_context, address.webhook, address.push) == ({}, {}, "", "")
+        facts, addresses = read_run_facts(message, run_id="r", queue="q", agent="a", thread_id="", tenant="")
+        assert (facts.trace, facts.logger_context, addresses.webhook, addresses.push) == ({}, {}, "", "")
 
 
 def test_a_push_config_that_nobody_can_read_has_no_url():
-    assert Push().request(ORIGIN, EVENT, 1, "{nonsense").url == ""
+    assert Push().request(RUN, EVENT, 1, "{nonsense").url == ""
 
 
 def test_push_credentials_become_an_authorization():
     config = '{"url":"http://x","authentication":{"schemes":["Bearer"],"credentials":"abc"}}'
-    assert Push().request(ORIGIN, EVENT, 1, config).headers["authorization"] == "Bearer abc"
+    assert Push().request(RUN, EVENT, 1, config).headers["authorization"] == "Bearer abc"
 
 
 def test_without_a_secret_webhooks_have_no_signature():
-    assert "webhook-signature" not in Webhook("").request(ORIGIN, EVENT, 1, "http://x").headers
+    assert "webhook-signature" not in Webhook("").request(RUN, EVENT, 1, "http://x").headers
 
 
 def test_a_secret_that_is_not_base64_stops_the_start():
@@ -298,10 +300,10 @@ def test_the_settings_refuse_the_secrets_that_webhooks_can_not_sign_with(tmp_pat
         Webhook(secrets)
 
 
-def test_a_crowded_receiver_keeps_lines_away_longer_the_more_there_are():
+def test_a_crowded_receiver_keeps_deliveries_away_longer_the_more_there_are():
     settings = RelaySettings(concurrency=8)
     one = Destinations(settings).of("http://host:1/a", ours=False)
-    pauses = [one.turn_away(settings) for _ in range(1000)]
+    pauses = [one.pause_when_full(settings) for _ in range(1000)]
     assert pauses == sorted(pauses)
     assert pauses[0] < 1
     assert pauses[-1] == settings.retry_most_seconds
@@ -316,29 +318,29 @@ def test_receivers_are_told_apart_by_host_and_port():
 
 
 def ask(receiver, answer, times=1):
-    """Have a receiver give an answer, as the courier sees it."""
+    """Have a receiver give an answer, as the sender sees it."""
     for _ in range(times):
-        with contextlib.suppress(Unwell), receiver.breaker.guard():
-            if receiver.is_unwell(answer):
-                raise Unwell
+        with contextlib.suppress(ReceiverFailed), receiver.breaker.guard():
+            if receiver.has_failed(answer):
+                raise ReceiverFailed
         receiver.report(answer)
 
 
 def test_one_run_whose_events_are_rejected_does_not_open_the_breaker_for_those_that_are_taken():
     receiver = Destinations(RelaySettings(breaker_failures=5)).of("http://host:1/a", ours=True)
     for _ in range(20):
-        ask(receiver, Answer(status=404), 4)
-        ask(receiver, Answer(status=204))
+        ask(receiver, SinkResponse(status=404), 4)
+        ask(receiver, SinkResponse(status=204))
     assert receiver.breaker.state is State.CLOSED
-    ask(receiver, Answer(status=404), 4)
+    ask(receiver, SinkResponse(status=404), 4)
     assert receiver.breaker.state is State.CLOSED
-    ask(receiver, Answer(status=404))
+    ask(receiver, SinkResponse(status=404))
     assert receiver.breaker.state is State.OPEN
     receiver.breaker.end_cooldown()
-    ask(receiver, Answer(status=403))
+    ask(receiver, SinkResponse(status=403))
     assert receiver.breaker.state is State.OPEN, "a rejection is no recovery"
     receiver.breaker.end_cooldown()
-    ask(receiver, Answer(status=204))
+    ask(receiver, SinkResponse(status=204))
     assert receiver.breaker.state is State.CLOSED
 
 
@@ -346,7 +348,7 @@ def test_a_webhook_on_the_event_apis_host_is_another_receiver():
     receivers = Destinations(RelaySettings(concurrency=8, breaker_failures=5))
     webhook, ours = (receivers.of("http://host:1/a", ours=ours) for ours in (False, True))
     assert (webhook.most, ours.most) == (2, 8)
-    ask(webhook, Answer(status=503), 5)
+    ask(webhook, SinkResponse(status=503), 5)
     assert (webhook.breaker.state, ours.breaker.state) == (State.OPEN, State.CLOSED)
 
 
@@ -354,8 +356,8 @@ def test_webhooks_that_reject_events_do_not_make_their_host_unavailable(monkeypa
     log = Mock()
     monkeypatch.setattr(destinations, "_log", log)
     webhook = Destinations(RelaySettings(breaker_failures=5)).of("http://host:1/a", ours=False)
-    ask(webhook, Answer(status=404), 20)
-    ask(webhook, Answer(status=500), 20)
+    ask(webhook, SinkResponse(status=404), 20)
+    ask(webhook, SinkResponse(status=500), 20)
     assert (webhook.breaker.state, log.mock_calls) == (State.CLOSED, [])
-    ask(webhook, Answer(kind="timeout"), 5)
+    ask(webhook, SinkResponse(kind="timeout"), 5)
     assert [call.args[0] for call in log.warning.call_args_list] == ["receiver unavailable"]

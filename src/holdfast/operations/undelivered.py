@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import InputError
-from holdfast.events.undelivered import Undelivered, served_sinks
+from holdfast.events.relay.undelivered import Undelivered, served_sinks
 from holdfast.operations.caller import OPERATE
 from holdfast.runs.paging import Slice, merged, read_cursor, write_cursor
 from holdfast.views.undelivered import Redelivering, UndeliveredList, UndeliveredView

@@ -87,14 +87,14 @@ DATA_MODEL = (
         "{agent-queue}:outbox",
         "zset",
         "permanent",
-        "runs with news for the outside, by when to look (ms)",
+        "runs with new events for sinks, by when they are due (ms)",
     ),
     KeyDoc(
         "{agent-queue}:outbox:<name>",
         "zset",
         "permanent",
-        "runs with events for one sink (eventapi, webhook, push), by when to look (ms; held: the end of the "
-        "lease); how far the sink has been told is in the run's record as `relay:<name>`",
+        "outbox entries: runs with events for one sink (eventapi, webhook, push), by when they are due (ms; "
+        "held: the end of the lease); how far they are delivered is in the run's record as `relay:<name>`",
     ),
     KeyDoc(
         "{agent-queue}:outbox:notify",

@@ -86,7 +86,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
         """The stream of one run's events."""
         return f"{self.run_prefix}{run_id}:events"
 
-    def outbox_lines(self, sink: str) -> str:
+    def outbox_entries(self, sink: str) -> str:
         """The runs with events for one sink."""
         return f"{self.outbox}:{sink}"
 

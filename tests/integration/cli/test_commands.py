@@ -21,7 +21,7 @@ from holdfast.api.scheduleshapes import (
 )
 from holdfast.client.residents import HostInfo, MailboxInfo, ResidentInfo
 from holdfast.config import DatabaseSettings
-from holdfast.events.undelivered import GivenUp
+from holdfast.events.relay.undelivered import GivenUp
 from holdfast.redis.keys import QueueKeys, member_key, members_key
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store

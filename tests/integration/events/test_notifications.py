@@ -9,10 +9,10 @@ import msgspec
 
 from holdfast import outages
 from holdfast.config import QueueSettings
-from holdfast.events import notifications
-from holdfast.events.notifications import Notifications
-from holdfast.events.outbox import Outbox
-from holdfast.events.pace import Wakeup
+from holdfast.events.relay import notifications
+from holdfast.events.relay.loop import Wakeup
+from holdfast.events.relay.notifications import Notifications
+from holdfast.events.relay.outbox import Outbox
 from holdfast.redis.client import connect_blocking
 from holdfast.runs.partition import Partition
 from tests.support.events.event_receiver import Receiver
@@ -121,7 +121,7 @@ async def test_relays_are_told_of_lines_that_are_due_again(redis, redis_settings
         outbox = Outbox(outside.keys, redis, owner="one", ttl_seconds=60, event_api=True)
         await outside.run("a")
         await outside.say("a", "submitted", announced=False)
-        await outbox.spread()
+        await outbox.fan_out()
         await pubsub.subscribe(outside.keys.outbox_notify)
 
         async def heard():
@@ -130,8 +130,8 @@ async def test_relays_are_told_of_lines_that_are_due_again(redis, redis_settings
 
         await outbox.route([("a", "", "")])
         await until(heard, lambda word: word == b"routed")
-        await outbox.spread()
-        (line,) = (await outbox.claim("eventapi", 1)).lines
-        await outbox.put_back(line, 0)
+        await outbox.fan_out()
+        (entry,) = (await outbox.claim("eventapi", 1)).entries
+        await outbox.release(entry)
         await until(heard, lambda word: word == b"returned")
         await outbox.aclose()

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.config import RedisSettings
-from holdfast.events import outbox as outbox_module
-from holdfast.events.outbox import Line, Outbox
+from holdfast.events.relay import outbox as outbox_module
+from holdfast.events.relay.outbox import Outbox, OutboxEntry, PendingEvent
 from holdfast.redis.client import connect
 from holdfast.redis.keys import QueueKeys
 from holdfast.redis.scripts import Script
@@ -36,16 +36,16 @@ ACTIONS = st.one_of(
 
 @dataclasses.dataclass
 class Held:
-    """A line as its holder knows it; a zombie's time is over, so it sends nothing more, but may still write."""
+    """An entry as its holder knows it; a zombie's time is over, so it sends nothing more, but may still write."""
 
-    line: Line
+    entry: OutboxEntry
     at: int = 0
     sent: bool = False
     zombie: bool = False
 
 
 class World:
-    """Owners that claim and deliver as couriers do, step by step, and what the receivers saw."""
+    """Owners that claim and deliver as deliveries do, step by step, and what the receivers saw."""
 
     def __init__(self, redis) -> None:
         self.redis = redis
@@ -71,14 +71,14 @@ class World:
             self.said[run] += 1
 
     async def claim(self, owner: str, number: int) -> None:
-        await self.outboxes[owner].spread()
+        await self.outboxes[owner].fan_out()
         sink = SINKS[number % len(SINKS)]
-        for line in (await self.outboxes[owner].claim(sink, 1 + number // len(SINKS))).lines:
+        for entry in (await self.outboxes[owner].claim(sink, 1 + number // len(SINKS))).entries:
             for others in self.held.values():
                 for other in others:
-                    if other.line.name == line.name:
-                        assert other.zombie, "two hold the same line"
-            self.held[owner].append(Held(line))
+                    if other.entry.key == entry.key:
+                        assert other.zombie, "two hold the same entry"
+            self.held[owner].append(Held(entry))
 
     def pick(self, owner: str, number: int) -> Held | None:
         return self.held[owner][number % len(self.held[owner])] if self.held[owner] else None
@@ -86,18 +86,17 @@ class World:
     async def deliver(self, owner: str, number: int) -> None:
         held = self.pick(owner, number)
         if held and not held.sent and not held.zombie:
-            self.seen[held.line.sink].append(f"{held.line.run_id}/{held.line.sequence + 1}")
+            self.seen[held.entry.sink].append(f"{held.entry.run_id}/{held.entry.sequence + 1}")
             held.sent = True
 
     async def move(self, owner: str, number: int, reason: str = "") -> None:
         held = self.pick(owner, number)
         if held is None or not (held.sent or reason):
             return
-        line, events = held.line, held.line.events
+        entry, events = held.entry, held.entry.events
         last = held.at + 1 == len(events)
-        ours = await self.outboxes[owner].move(
-            line, events[held.at], line.sequence + 1, last=last, reason=reason
-        )
+        event = PendingEvent(event=events[held.at], sequence=entry.sequence + 1, address="", last=last)
+        ours = await self.outboxes[owner].advance(entry, event, reason=reason)
         held.sent = False
         held.at = 0 if last else held.at + 1
         if not ours:
@@ -106,19 +105,19 @@ class World:
     async def give_up(self, owner: str, number: int) -> None:
         held = self.pick(owner, number)
         if held and not held.sent and not held.zombie:
-            self.seen[held.line.sink].append(f"{held.line.run_id}/{held.line.sequence + 1}")
+            self.seen[held.entry.sink].append(f"{held.entry.run_id}/{held.entry.sequence + 1}")
             await self.move(owner, number, reason="no")
 
     async def fail(self, owner: str, number: int) -> None:
         held = self.pick(owner, number)
         if held:
-            await self.outboxes[owner].put_back(held.line, 0, why="failed")
+            await self.outboxes[owner].release(held.entry, 0, counts_as="failed")
             self.held[owner].remove(held)
 
     async def renew(self, owner: str, _number: int) -> None:
         for held in list(self.held[owner]):
             (kept,) = await self.outboxes[owner].renew(
-                self.redis, [(held.line.run_id, held.line.sink, held.line.fence)]
+                self.redis, [(held.entry.run_id, held.entry.sink, held.entry.fence)]
             )
             held.zombie = not kept
             if not kept:
@@ -129,8 +128,8 @@ class World:
 
     async def time_passes(self, _owner: str = "", _number: int = 0) -> None:
         for sink in SINKS:
-            for run in await self.redis.zrange(KEYS.outbox_lines(sink), 0, -1):
-                await self.redis.zadd(KEYS.outbox_lines(sink), {run: 0})
+            for run in await self.redis.zrange(KEYS.outbox_entries(sink), 0, -1):
+                await self.redis.zadd(KEYS.outbox_entries(sink), {run: 0})
         for helds in self.held.values():
             for held in helds:
                 held.zombie = True
@@ -152,7 +151,7 @@ class World:
             while self.held["last"]:
                 await self.do("deliver", "last", 0)
                 await self.do("move", "last", 0)
-            if not sum([await self.redis.zcard(KEYS.outbox_lines(sink)) for sink in SINKS]):
+            if not sum([await self.redis.zcard(KEYS.outbox_entries(sink)) for sink in SINKS]):
                 return
         raise AssertionError("the outbox is never emptied")
 
@@ -185,16 +184,16 @@ def test_every_event_is_delivered_in_order_whatever_relays_do(redis_url, actions
     play(redis_url, actions)
 
 
-@pytest.mark.parametrize("how", ["put back", "delivered"])
-async def test_a_line_that_its_holder_let_go_is_not_lost_before_another_has_it(redis, how):
+@pytest.mark.parametrize("how", ["released", "delivered"])
+async def test_an_entry_that_its_holder_released_is_not_lost_before_another_has_it(redis, how):
     """Its renewal may come between the script that ends the hold and the reply: that is no lost lease."""
     world = World(redis)
     await world.prepare()
     await world.append("a", 1)
     await world.claim("ada", 0)
     (held,) = world.held["ada"]
-    renewal = [(held.line.run_id, held.line.sink, held.line.fence)]
-    if how == "put back":
+    renewal = [(held.entry.run_id, held.entry.sink, held.entry.fence)]
+    if how == "released":
         await world.fail("ada", 0)
     else:
         await world.deliver("ada", 0)
@@ -207,7 +206,7 @@ async def test_a_line_that_its_holder_let_go_is_not_lost_before_another_has_it(r
     await world.finish()
 
 
-STALE = "if line.fence ~= fence or (line.owner ~= owner and line.owner ~= '-') then return 'stale' end"
+STALE = "if entry.fence ~= fence or (entry.owner ~= owner and entry.owner ~= '-') then return 'stale' end"
 TAKEN_OVER = [
     ("append", "a", 1),
     ("claim", "ada", 0),
@@ -217,22 +216,22 @@ TAKEN_OVER = [
 ]
 NEWS = [("append", "a", 1), ("claim", "eve", 2), ("deliver", "bob", 0), ("move", "bob", 0)]
 GUARDS = [
-    ("_MOVE", STALE, [*TAKEN_OVER, ("move", "ada", 0), *NEWS]),
-    ("_RETURN", STALE, [*TAKEN_OVER, ("fail", "ada", 0), *NEWS]),
-    ("_SPREAD", "'NX', 0, run", [*TAKEN_OVER, *NEWS]),
+    ("_ADVANCE", STALE, [*TAKEN_OVER, ("move", "ada", 0), *NEWS]),
+    ("_RELEASE", STALE, [*TAKEN_OVER, ("fail", "ada", 0), *NEWS]),
+    ("_FAN_OUT", "'NX', 0, run", [*TAKEN_OVER, *NEWS]),
 ]
 
 
 @pytest.mark.parametrize(("script", "guard", "history"), GUARDS)
 def test_without_its_guard_a_zombie_does_harm(redis_url, monkeypatch, script, guard, history):
-    """The history is well; then the mistake is put back, and the line has two holders or loses its order."""
+    """The history is well; then the mistake is put back, and the entry has two holders or loses its order."""
     play(redis_url, history)
     ours = getattr(outbox_module, script)
     assert guard in ours.source
     broken = Script(
         ours.name,
         ours.source.replace(guard, "0, run" if "NX" in guard else "").replace(
-            "if line.owner == '-'", "if false"
+            "if entry.owner == '-'", "if false"
         ),
     )
     monkeypatch.setattr(outbox_module, script, broken)

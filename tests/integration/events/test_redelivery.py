@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from holdfast.events.outbox import Outbox
-from holdfast.events.undelivered import Undelivered, served_sinks
+from holdfast.events.relay.outbox import Outbox
+from holdfast.events.relay.undelivered import Undelivered, served_sinks
 from holdfast.redis.members import Members
 from tests.support.events.event_receiver import Receiver
 from tests.support.events.relays import Outside
@@ -82,25 +82,27 @@ async def test_events_that_come_meanwhile_wait_for_those_that_are_delivered_agai
 
 
 async def test_a_run_that_goes_on_and_on_does_not_hold_up_what_is_delivered_again(outside, receiver):
-    """A line that never runs out of events is let go after a page, for those that are older."""
+    """An entry that never runs out of events is released after a page, for events that are older."""
     relay = outside.relay()
     await give_up(outside, receiver, "a", "a/1")
     await relay.stop()
     await outside.say("a", *["chunk"] * 100)
     outbox = Outbox(outside.keys, outside.redis, owner="other", ttl_seconds=60, event_api=True)
-    await outbox.spread()
-    (line,) = (await outbox.claim("eventapi", 1)).lines
+    await outbox.fan_out()
+    (entry,) = (await outbox.claim("eventapi", 1)).entries
     await undelivered_of(outside).redeliver()
-    assert (await outbox.claim("eventapi", 1)).lines == [], "the line is still held by one"
-    for number, event in enumerate(list(line.events), 1):
-        last = number == 20
-        assert await outbox.move(line, event, line.sequence + 1, last=last) is not last
-    (line,) = (await outbox.claim("eventapi", 1)).lines
-    assert [again.sequence for again in line.again] == [1]
-    assert not await outbox.redelivered(line, line.again[0], last=True)
-    (line,) = (await outbox.claim("eventapi", 1)).lines
-    assert line.sequence == 25
-    await outbox.put_back(line, 0)
+    assert (await outbox.claim("eventapi", 1)).entries == [], "the entry is still held by one"
+    for number, event in enumerate(entry.pending(), 1):
+        assert event.last is (number == 20)
+        assert await outbox.advance(entry, event) is not event.last
+        if event.last:
+            break
+    (entry,) = (await outbox.claim("eventapi", 1)).entries
+    assert [event.sequence for event in entry.redeliveries] == [1]
+    assert not await outbox.advance(entry, entry.redeliveries[0])
+    (entry,) = (await outbox.claim("eventapi", 1)).entries
+    assert entry.sequence == 25
+    await outbox.release(entry)
     await outbox.aclose()
 
 
@@ -110,14 +112,14 @@ async def test_a_stale_holder_moves_nothing(outside, receiver):
     await relay.stop()
     await undelivered_of(outside).redeliver()
     stale = Outbox(outside.keys, outside.redis, owner="stale", ttl_seconds=60, event_api=True)
-    (line,) = (await stale.claim("eventapi", 1)).lines
-    await outside.redis.zadd(outside.keys.outbox_lines("eventapi"), {"a": 0})  # its lease has ended
+    (entry,) = (await stale.claim("eventapi", 1)).entries
+    await outside.redis.zadd(outside.keys.outbox_entries("eventapi"), {"a": 0})  # its lease has ended
     holder = Outbox(outside.keys, outside.redis, owner="holder", ttl_seconds=60, event_api=True)
-    (held,) = (await holder.claim("eventapi", 1)).lines
-    assert not await stale.redelivered(line, line.again[0], last=True)
-    assert not await stale.redelivered(line, line.again[0], last=True, reason="refused")
+    (held,) = (await holder.claim("eventapi", 1)).entries
+    assert not await stale.advance(entry, entry.redeliveries[0])
+    assert not await stale.advance(entry, entry.redeliveries[0], reason="refused")
     assert len(await outside.undelivered()) == 1, "its receiver has not taken it"
-    assert not await holder.redelivered(held, held.again[0], last=True)
+    assert not await holder.advance(held, held.redeliveries[0])
     assert await outside.undelivered() == []
     for outbox in (stale, holder):
         await outbox.aclose()
@@ -228,7 +230,7 @@ async def test_an_event_for_a_sink_that_no_relay_serves_is_refused(redis, redis_
         (problem,) = result.refused.values()
         assert "no relay serves sink eventapi" in problem
         await until(outside.undelivered, lambda left: [each["sink"] for each in left] == ["eventapi"])
-        assert await redis.zcard(outside.keys.outbox_lines("eventapi")) == 0
+        assert await redis.zcard(outside.keys.outbox_entries("eventapi")) == 0
 
 
 async def test_a_claim_passes_over_a_bounded_number_of_events_that_are_not_kept_any_more(outside, receiver):
@@ -236,15 +238,15 @@ async def test_a_claim_passes_over_a_bounded_number_of_events_that_are_not_kept_
     await outside.run("a")
     await outside.say("a", "submitted")
     outbox = Outbox(outside.keys, outside.redis, owner="one", ttl_seconds=60, event_api=True)
-    await outbox.spread()
+    await outbox.fan_out()
     await outbox.route([("a", "", "")])
-    await outbox.spread()
+    await outbox.fan_out()
     waiting = outside.keys.redeliveries("eventapi", "a")
     await outside.redis.zadd(waiting, {f"{number}-1": number for number in range(1, 5001)})
     claimed = await outbox.claim("eventapi", 10)
-    assert (claimed.looked, claimed.lines) == (1, []), "the line waits for the next claim"
+    assert (claimed.looked, claimed.entries) == (1, []), "the entry waits for the next claim"
     assert 0 < await outside.redis.zcard(waiting) < 5000
-    lines = (await until(lambda: outbox.claim("eventapi", 10), lambda claimed: claimed.lines)).lines
-    assert [event.type for event in lines[0].events] == ["submitted"]
-    await outbox.put_back(lines[0], 0)
+    entries = (await until(lambda: outbox.claim("eventapi", 10), lambda claimed: claimed.entries)).entries
+    assert [event.type for event in entries[0].events] == ["submitted"]
+    await outbox.release(entries[0])
     await outbox.aclose()

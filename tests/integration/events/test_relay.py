@@ -20,8 +20,8 @@ import pytest
 import structlog
 
 from holdfast.config import LogSettings
+from holdfast.events.relay.undelivered import Undelivered
 from holdfast.events.sinks.poster import _AnswerTimeout
-from holdfast.events.undelivered import Undelivered
 from holdfast.services import relay as services_relay
 from holdfast.telemetry.logs import LateLogger, configure
 from tests.support.events.event_receiver import Receiver, in_order

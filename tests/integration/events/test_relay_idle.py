@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import App
 from holdfast.config import ApiSettings, DatabaseSettings, EventApiSettings, Settings
-from holdfast.events import pace
-from holdfast.events.undelivered import Undelivered
+from holdfast.events.relay import loop
+from holdfast.events.relay.undelivered import Undelivered
 from holdfast.services.api import ApiProcess
 from tests.support.api.server import RunningApi
 from tests.support.events.event_receiver import Receiver
@@ -33,7 +33,7 @@ async def receiver():
 @pytest.fixture
 def rarely(monkeypatch):
     """Relays that are notified look for events less often than any test waits."""
-    monkeypatch.setattr(pace, "_LOOK_SECONDS", 600.0)
+    monkeypatch.setattr(loop, "_NOTIFIED_POLL_SECONDS", 600.0)
 
 
 async def heard(outside: Outside) -> None:
@@ -140,7 +140,7 @@ async def test_a_redelivery_is_done_by_notification(redis, redis_settings, recei
 
 async def test_a_relay_polls_where_events_are_not_announced(redis, redis_settings, receiver, monkeypatch):
     """Workers of an older version, and users that may use no channel, publish nothing."""
-    monkeypatch.setattr(pace, "_LOOK_SECONDS", 2.0)
+    monkeypatch.setattr(loop, "_NOTIFIED_POLL_SECONDS", 2.0)
     async with Outside(redis_settings, receiver.url, poll_seconds=POLL_SECONDS) as outside:
         outside.relay()
         await heard(outside)
@@ -148,7 +148,7 @@ async def test_a_relay_polls_where_events_are_not_announced(redis, redis_setting
         await outside.say("a", "submitted", announced=False)
         await until(lambda: receiver.ids("a") == ["a/1"])
         await heard(outside)
-        monkeypatch.setattr(pace, "_LOOK_SECONDS", 600.0)
+        monkeypatch.setattr(loop, "_NOTIFIED_POLL_SECONDS", 600.0)
         for number in range(2, 5):
             await outside.say("a", "chunk", announced=False)
             await until(lambda number=number: receiver.ids("a")[-1] == f"a/{number}")

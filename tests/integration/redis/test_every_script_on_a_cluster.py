@@ -21,7 +21,7 @@ import holdfast
 from holdfast import App
 from holdfast.client.rollouts import Rollouts
 from holdfast.config import EventApiSettings, RedisSettings, RelaySettings, Settings
-from holdfast.events.undelivered import Undelivered
+from holdfast.events.relay.undelivered import Undelivered
 from holdfast.hosts.agent import Agent
 from holdfast.hosts.location_registry import AgentLocationRegistry
 from holdfast.hosts.registry import Registry as HostRegistry
@@ -239,9 +239,9 @@ async def visit_events(redis: RedisSettings, nodes: list[ValkeyProcess]) -> None
                 await Undelivered(partition.keys, partition.redis).redeliver()
             await until(partial(_told_all, receiver, refused))
             await until(partial(_undelivered, system, lambda count: count == 0))
-            receiver.behave = lambda path, body: "hang"  # a line that is held for longer than a beat
+            receiver.behave = lambda path, body: "hang"  # an entry that is held for longer than a beat
             await system.submit("says", webhook=f"{receiver.url}/hook")
-            await until(lambda: knows(nodes, "holdfast.events", "outbox_renew"))
+            await until(lambda: knows(nodes, "holdfast.events.relay", "outbox_renew"))
             receiver.behave = lambda path, body: 204
             await relay.stop()
 

@@ -53,7 +53,7 @@ MISTAKES = [
         f"{REDELIVERY}::test_what_was_given_up_is_delivered_again_in_order_and_leaves_the_list",
     ),
     Mistake(
-        "a redelivery takes the line away from its holder",
+        "a redelivery takes the entry away from its holder",
         replaced("redelivery-leaves-the-holder", "'NX', ", ""),
         f"{REDELIVERY}::test_a_run_that_goes_on_and_on_does_not_hold_up_what_is_delivered_again",
     ),
@@ -63,7 +63,7 @@ MISTAKES = [
         f"{REDELIVERY}::test_a_run_that_goes_on_and_on_does_not_hold_up_what_is_delivered_again",
     ),
     Mistake(
-        "a relay that lost the line takes an undelivered event off the list",
+        "a relay that lost the entry takes an undelivered event off the list",
         removed("redelivered-fence"),
         f"{REDELIVERY}::test_a_stale_holder_moves_nothing",
     ),
@@ -73,8 +73,8 @@ MISTAKES = [
         f"{IDLE}::test_what_comes_after_a_rest_is_delivered_by_notification",
     ),
     Mistake(
-        "a line that failed is forgotten until the next look",
-        replaced("line-ended-wakes", "self.wakeup.set()", "pass"),
+        "a delivery that failed is forgotten until the next poll",
+        replaced("delivery-ended-wakes", "self._wakeup.set()", "pass"),
         f"{IDLE}::test_a_try_that_failed_is_repeated_when_its_pause_is_over",
     ),
     Mistake(

@@ -60,7 +60,7 @@ class Outside:
     """One queue whose runs have events for the outside: ``say`` appends them as the scripts of runs/ do."""
 
     def __init__(self, redis: RedisSettings, url: str = "", *, ttl: float = 30.0, **relay: Any) -> None:
-        # The same for the ttl: a line whose lease has ended is delivered again.
+        # The same for the ttl: an entry whose lease has ended is delivered again.
         self.settings = Settings(
             redis=redis,
             lease=LeaseSettings(ttl_seconds=ttl),
@@ -136,7 +136,7 @@ class Outside:
 async def undelivered_runs(redis: Any, keys: QueueKeys) -> int:
     """Count the runs with events that no receiver of a sink has taken yet."""
     # A run moves from the outbox to the sinks in one step: read the sinks last, or it is missed.
-    sets = [keys.outbox, *(keys.outbox_lines(sink) for sink in ("eventapi", "webhook", "push"))]
+    sets = [keys.outbox, *(keys.outbox_entries(sink) for sink in ("eventapi", "webhook", "push"))]
     return sum([await redis.zcard(each) for each in sets])
 
 

@@ -1,4 +1,4 @@
-"""Receivers, by scheme, host, port and who named them: one that is down or slow does not take all slots."""
+"""Receivers, by scheme, host, port and whether they are the operator's: a slow one can't take all slots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.config import RelaySettings
-    from holdfast.events.sinks.request import Answer
+    from holdfast.events.sinks.request import SinkResponse
 
 _REMEMBERED: Final = 10_000
 _WINDOW_SECONDS: Final = 10.0
@@ -24,31 +24,31 @@ _WINDOW_SECONDS: Final = 10.0
 _log = get_logger(__name__)
 
 
-class Unwell(Exception):
-    """Told to the breaker: the receiver as a whole did not answer well."""
+class ReceiverFailed(Exception):
+    """Raised for the breaker: the receiver as a whole failed, not only this event."""
 
 
 class Destination:
     """One receiver: its breaker, whether it takes events, and how many of the relay's slots it has.
 
     ``ours`` if the operator named it. Any other has as many addresses as runs name: what one of them answers
-    says nothing about the rest.
+    says nothing about the others.
     """
 
     def __init__(self, name: str, settings: BreakerSettings, most: int, *, ours: bool) -> None:
-        self.breaker = Breaker(settings, is_failure=lambda exc: isinstance(exc, Unwell))
+        self.breaker = Breaker(settings, is_failure=lambda exc: isinstance(exc, ReceiverFailed))
         self.most = most
         self.active = 0
         self._name = name
         self._ours = ours
         self._failures_most = settings.failure_threshold
-        self._turned_away = 0
+        self._waiting = 0
         self._failures = 0
         self._rejections = 0
         self._failing_since = 0.0
 
     @property
-    def crowded(self) -> bool:
+    def is_full(self) -> bool:
         """Whether it has as many slots as one receiver may have."""
         return self.active >= self.most
 
@@ -60,19 +60,19 @@ class Destination:
             yield
         finally:
             self.active -= 1
-            self._turned_away = max(self._turned_away - 1, 0)
+            self._waiting = max(self._waiting - 1, 0)
 
-    def is_unwell(self, answer: Answer) -> bool:
-        """Whether the answer is about the receiver as a whole.
+    def has_failed(self, response: SinkResponse) -> bool:
+        """Tell whether the receiver as a whole has failed.
 
         One run's events may be rejected while others are taken: only many rejections in a row are about all.
         """
-        rejects = self._ours and answer.verdict is Verdict.REJECTED
-        return answer.unwell or (rejects and self._rejections + 1 >= self._failures_most)
+        rejects = self._ours and response.verdict is Verdict.REJECTED
+        return response.is_about_the_receiver or (rejects and self._rejections + 1 >= self._failures_most)
 
-    def report(self, answer: Answer) -> None:
-        """Count the answer; log once when the receiver becomes unavailable, and once when it recovers."""
-        match answer.verdict:
+    def report(self, response: SinkResponse) -> None:
+        """Count the response; log once when the receiver becomes unavailable, and once when it recovers."""
+        match response.verdict:
             case Verdict.DELIVERED:
                 if self._failures >= self._failures_most:
                     seconds = round(time.monotonic() - self._failing_since, 1)
@@ -80,23 +80,23 @@ class Destination:
                         "receiver recovered", receiver=self._name, failures=self._failures, seconds=seconds
                     )
                 self._failures = self._rejections = 0
-            case Verdict.RETRY | Verdict.REJECTED if self._ours or answer.unwell:
+            case Verdict.RETRY | Verdict.REJECTED if self._ours or response.is_about_the_receiver:
                 self._failures += 1
-                self._rejections += answer.verdict is Verdict.REJECTED
+                self._rejections += response.verdict is Verdict.REJECTED
                 if self._failures == 1:
                     self._failing_since = time.monotonic()
                 if self._failures == self._failures_most:
-                    _log.warning("receiver unavailable", receiver=self._name, error=answer.reason)
+                    _log.warning("receiver unavailable", receiver=self._name, error=response.reason)
                 if self._rejections >= self._failures_most:
                     self.breaker.trip()
             case _:  # about this event or this address, not about the receiver
                 pass
 
-    def turn_away(self, settings: RelaySettings) -> float:
-        """How long a line shall wait that finds it crowded: longer, the more of them do."""
-        self._turned_away += 1
+    def pause_when_full(self, settings: RelaySettings) -> float:
+        """Return the pause of a delivery that finds all slots taken: the more deliveries wait, the longer."""
+        self._waiting += 1
         return min(
-            settings.retry_first_seconds * (1 + self._turned_away / self.most), settings.retry_most_seconds
+            settings.retry_first_seconds * (1 + self._waiting / self.most), settings.retry_most_seconds
         )
 
 

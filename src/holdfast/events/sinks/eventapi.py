@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from holdfast.events.cloudevent import CONTENT_TYPE, cloud_event, trace_headers
-from holdfast.events.sinks.request import Request
+from holdfast.events.sinks.cloudevent import CONTENT_TYPE, cloud_event, trace_headers
+from holdfast.events.sinks.request import SinkRequest
 
 if TYPE_CHECKING:
     from holdfast.config import EventApiSettings
     from holdfast.events.event import Event
-    from holdfast.events.origin import Origin
+    from holdfast.events.relay.run_facts import RunFacts
 
 _HEADER_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
@@ -26,11 +26,11 @@ class EventApi:
         self._url = settings.url
         self._headers = {"content-type": CONTENT_TYPE, "x-enterprise-api-internal": settings.secret}
 
-    def request(self, origin: Origin, event: Event, sequence: int, address: str) -> Request:
+    def request(self, run: RunFacts, event: Event, sequence: int, address: str) -> SinkRequest:
         """Write the request for one event."""
         del address
-        headers = {**self._headers, **trace_headers(origin)}
+        headers = {**self._headers, **trace_headers(run)}
         # A client id that can't be a header is in the body all the same.
-        if _HEADER_VALUE.fullmatch(origin.client_id):
-            headers["x-client-id"] = origin.client_id
-        return Request(self._url, headers, cloud_event(origin, event, sequence), guarded=False)
+        if _HEADER_VALUE.fullmatch(run.client_id):
+            headers["x-client-id"] = run.client_id
+        return SinkRequest(self._url, headers, cloud_event(run, event, sequence), guarded=False)

@@ -1,4 +1,4 @@
-"""Sends requests over kept connections; what the network does comes back as an answer, not as an exception.
+"""Sends requests over kept connections; a failure of the network is a response, not an exception.
 
 A guarded request is checked where it matters: every address that its name resolves to, when connecting.
 """
@@ -16,7 +16,7 @@ from yarl import URL
 
 from holdfast.config import redacted
 from holdfast.events.sinks.addresses import is_literal, is_public
-from holdfast.events.sinks.request import Answer, read_retry_after
+from holdfast.events.sinks.request import SinkResponse, read_retry_after
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiohttp.abc import ResolveResult
 
     from holdfast.config import RelaySettings
-    from holdfast.events.sinks.request import Request
+    from holdfast.events.sinks.request import SinkRequest
 
 _KEEP_ALIVE_SECONDS = 4.0
 """Less than the 5 s after which many servers close: a POST on a connection that just closed fails."""
@@ -139,12 +139,12 @@ class Poster:
             trust_env=False,
         )
 
-    async def post(self, request: Request) -> Answer:
-        """Send a request and say what came back."""
+    async def post(self, request: SinkRequest) -> SinkResponse:
+        """Send a request; return the response, or why there is none."""
         session = (self._guarded if request.guarded else None) or self._open
         assert session is not None
         if session is self._guarded and _is_private_literal(request.url):
-            return Answer(kind="address", error=_PRIVATE)
+            return SinkResponse(kind="address", error=_PRIVATE)
         try:
             async with (
                 _AnswerTimeout(self._settings.timeout_seconds),
@@ -154,22 +154,22 @@ class Poster:
             ):
                 return await _read(response)
         except TimeoutError:
-            return Answer(kind="timeout", error=f"no answer in {self._settings.timeout_seconds:g} s")
+            return SinkResponse(kind="timeout", error=f"no answer in {self._settings.timeout_seconds:g} s")
         except PrivateAddressError as exc:
-            return Answer(kind="address", error=str(exc))
+            return SinkResponse(kind="address", error=str(exc))
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as exc:
-            return Answer(kind="address", error=f"it can't be called: {_why(exc)}")
+            return SinkResponse(kind="address", error=f"it can't be called: {_why(exc)}")
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as exc:
-            return Answer(kind="connection", error=f"no connection: {_why(exc)}")
+            return SinkResponse(kind="connection", error=f"no connection: {_why(exc)}")
 
 
-async def _read(response: aiohttp.ClientResponse) -> Answer:
-    """Read the answer to its end, unless it is long: then the connection is not worth keeping."""
+async def _read(response: aiohttp.ClientResponse) -> SinkResponse:
+    """Read the response to its end, unless it is long: then the connection is not worth keeping."""
     body = await response.content.read(_READ_MOST)
     if 200 <= response.status < 300:
-        return Answer(status=response.status)
+        return SinkResponse(status=response.status)
     text = " ".join(body[: _SHOWN * 4].decode(errors="replace").split())[:_SHOWN]
-    return Answer(
+    return SinkResponse(
         status=response.status,
         error=text,
         retry_after=read_retry_after(response.headers.get("retry-after", "")),

@@ -1,4 +1,4 @@
-"""A2A push notifications (protocol 1.0): a task's status or artifact update, to whoever asked to be told."""
+"""A2A push notifications (protocol 1.0): a task's status or artifact update, to the run's A2A client."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.events.cloudevent import event_name, rfc3339, trace_headers
-from holdfast.events.sinks.request import Request
+from holdfast.events.sinks.cloudevent import event_name, rfc3339, trace_headers
+from holdfast.events.sinks.request import SinkRequest
 
 if TYPE_CHECKING:
     from holdfast.events.event import Event
-    from holdfast.events.origin import Origin
+    from holdfast.events.relay.run_facts import RunFacts
 
 STATES: Final = {
     "submitted": "TASK_STATE_SUBMITTED",
@@ -21,7 +21,7 @@ STATES: Final = {
     "cancelled": "TASK_STATE_CANCELED",
     "interrupted": "TASK_STATE_INPUT_REQUIRED",
 }
-"""What an event says of the task; after any other it is working."""
+"""The task's state after an event; after any other event it is working."""
 
 
 LIFECYCLE: Final = frozenset(
@@ -30,7 +30,7 @@ LIFECYCLE: Final = frozenset(
         *("reclaimed", "replayed", "restored", "resumed", "parked", "unparked"),
     }
 )
-"""What the system says of a run: never a message of the agent, since it names our pods, fences and limits."""
+"""Events of the system: never sent as the agent's message, since they name our pods, fences and limits."""
 
 
 class _Authentication(msgspec.Struct, frozen=True):
@@ -53,16 +53,16 @@ class Push:
     name = "push"
     ours = False
 
-    def request(self, origin: Origin, event: Event, sequence: int, address: str) -> Request:
+    def request(self, run: RunFacts, event: Event, sequence: int, address: str) -> SinkRequest:
         """Write the request for one event."""
-        wanted = _read(address)
-        headers = {"content-type": "application/a2a+json", "a2a-version": "1.0", **trace_headers(origin)}
-        if wanted.token:
-            headers["x-a2a-notification-token"] = wanted.token
-        if (asked := wanted.authentication) and asked.credentials:
-            scheme = asked.scheme or (asked.schemes[0] if asked.schemes else "Bearer")
-            headers["authorization"] = f"{scheme} {asked.credentials}"
-        return Request(wanted.url, headers, msgspec.json.encode(_update(origin, event, sequence)))
+        config = _read(address)
+        headers = {"content-type": "application/a2a+json", "a2a-version": "1.0", **trace_headers(run)}
+        if config.token:
+            headers["x-a2a-notification-token"] = config.token
+        if (auth := config.authentication) and auth.credentials:
+            scheme = auth.scheme or (auth.schemes[0] if auth.schemes else "Bearer")
+            headers["authorization"] = f"{scheme} {auth.credentials}"
+        return SinkRequest(config.url, headers, msgspec.json.encode(_update(run, event, sequence)))
 
 
 def _read(address: str) -> _Push:
@@ -72,11 +72,11 @@ def _read(address: str) -> _Push:
         return _Push()
 
 
-def _update(origin: Origin, event: Event, sequence: int) -> dict[str, Any]:
-    task = {"taskId": origin.run_id, "contextId": origin.thread_id or origin.run_id}
-    metadata = {"event": event_name(origin, sequence), "type": event.type}
+def _update(run: RunFacts, event: Event, sequence: int) -> dict[str, Any]:
+    task = {"taskId": run.run_id, "contextId": run.thread_id or run.run_id}
+    metadata = {"event": event_name(run, sequence), "type": event.type}
     if event.type == "chunk":
-        artifact = {"artifactId": f"{origin.run_id}-output", "parts": [_part(event.data)]}
+        artifact = {"artifactId": f"{run.run_id}-output", "parts": [_part(event.data)]}
         return {"artifactUpdate": {**task, "artifact": artifact, "append": True, "metadata": metadata}}
     status: dict[str, Any] = {
         "state": STATES.get(event.type, "TASK_STATE_WORKING"),
@@ -84,7 +84,7 @@ def _update(origin: Origin, event: Event, sequence: int) -> dict[str, Any]:
     }
     if event.type not in LIFECYCLE and event.data not in (None, {}, ""):
         status["message"] = {
-            "messageId": event_name(origin, sequence),
+            "messageId": event_name(run, sequence),
             "role": "ROLE_AGENT",
             "taskId": task["taskId"],
             "contextId": task["contextId"],

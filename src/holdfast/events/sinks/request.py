@@ -1,4 +1,4 @@
-"""What a sink asks to be sent, what came back, and what that means for the event."""
+"""The request that a sink writes for an event, the receiver's response, and what that means for the event."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 
 if TYPE_CHECKING:
     from holdfast.events.event import Event
-    from holdfast.events.origin import Origin
+    from holdfast.events.relay.run_facts import RunFacts
 
 _WORTH_RETRYING: Final = frozenset({408, 409, 425, 429})
 _EVENTS_FAULT: Final = frozenset({400, 413, 415, 422})
 _GONE: Final = 410
-_UNWELL: Final = frozenset({429, 502, 503, 504})
+_OVERLOADED: Final = frozenset({429, 502, 503, 504})
 _LONGEST_RETRY_AFTER: Final = 3600.0
 
 
-class Request(msgspec.Struct, frozen=True):
+class SinkRequest(msgspec.Struct, frozen=True):
     """One POST; ``guarded`` if its URL came from outside and must not lead into our own network."""
 
     url: str
@@ -30,24 +30,24 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """Somewhere events go."""
+    """A kind of receiver: it writes the requests."""
 
     name: str
     ours: bool
-    """Whether the operator chose the receiver; else whoever submitted the run did."""
+    """Whether the operator chose the receiver; if not, the submitter of the run did."""
 
-    def request(self, origin: Origin, event: Event, sequence: int, address: str) -> Request:
-        """Write the request for one event; the same but for its time however often it is asked for."""
+    def request(self, run: RunFacts, event: Event, sequence: int, address: str) -> SinkRequest:
+        """Write the request for one event; always the same but for its time."""
         ...
 
 
 class Verdict(enum.StrEnum):
-    """What an answer means for the event.
+    """What a response means for the event.
 
     ::
 
         2xx                                          delivered
-        408 409 425 429, 5xx, no answer              retry: until give_up_seconds
+        408 409 425 429, 5xx, no response             retry: until give_up_seconds
         400 413 415 422                              refused: the event is at fault, a few tries
         3xx and other 4xx                            rejected: the receiver or our access to it is at fault
         an address that must not be called, no URL   impossible: given up at once
@@ -60,8 +60,8 @@ class Verdict(enum.StrEnum):
     IMPOSSIBLE = "impossible"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back: a status, or 0 and why there is none."""
+class SinkResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the receiver returned: a status, or 0 and why there is none."""
 
     status: int = 0
     error: str = ""
@@ -88,9 +88,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == _GONE
 
     @property
-    def unwell(self) -> bool:
-        """Whether it tells something about the receiver as a whole, rather than about this event."""
-        return self.kind in {"timeout", "connection"} or self.status in _UNWELL
+    def is_about_the_receiver(self) -> bool:
+        """Whether it is about the receiver as a whole, rather than about this event."""
+        return self.kind in {"timeout", "connection"} or self.status in _OVERLOADED
+
+    @property
+    def failure_kind(self) -> str:
+        """Why it failed, as metrics count it: the ``kind``, or ``rejected``."""
+        return "rejected" if self.verdict is Verdict.REJECTED else self.kind
 
     @property
     def reason(self) -> str:

@@ -10,20 +10,20 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigError
-from holdfast.events.cloudevent import CONTENT_TYPE, cloud_event, event_name, trace_headers
-from holdfast.events.sinks.request import Request
+from holdfast.events.sinks.cloudevent import CONTENT_TYPE, cloud_event, event_name, trace_headers
+from holdfast.events.sinks.request import SinkRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.events.event import Event
-    from holdfast.events.origin import Origin
+    from holdfast.events.relay.run_facts import RunFacts
 
 _PREFIX = "whsec_"
 
 
 class Webhook:
-    """Signs with every secret there is, so that one can be replaced while receivers know the old one."""
+    """Signs with every secret, so that one can be replaced while receivers still have the old one."""
 
     name = "webhook"
     ours = False
@@ -32,20 +32,20 @@ class Webhook:
         self._keys = [_key(secret) for secret in secrets.split()]
         self._clock = clock
 
-    def request(self, origin: Origin, event: Event, sequence: int, address: str) -> Request:
+    def request(self, run: RunFacts, event: Event, sequence: int, address: str) -> SinkRequest:
         """Write and sign the request for one event."""
-        body = cloud_event(origin, event, sequence)
-        identity, stamp = event_name(origin, sequence), str(int(self._clock()))
+        body = cloud_event(run, event, sequence)
+        identity, stamp = event_name(run, sequence), str(int(self._clock()))
         headers = {
             "content-type": CONTENT_TYPE,
             "webhook-id": identity,
             "webhook-timestamp": stamp,
-            **trace_headers(origin),
+            **trace_headers(run),
         }
         if self._keys:
             signed = f"{identity}.{stamp}.".encode() + body
             headers["webhook-signature"] = " ".join(_signature(key, signed) for key in self._keys)
-        return Request(address, headers, body)
+        return SinkRequest(address, headers, body)
 
 
 def _signature(key: bytes, signed: bytes) -> str:

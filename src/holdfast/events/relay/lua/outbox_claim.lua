@@ -1,24 +1,24 @@
--- Take lines of one sink that are due, each for one owner under a new fence, with their next events.
+-- Claim entries of one sink that are due, for one owner, each under a new fence, with their next events.
 -- Records and feeds are named by what is read, so they can't be declared: they share the queue's hash tag.
--- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets: run -> when to look, ms), 2 run prefix, 3 undelivered (stream)
+-- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets: run -> when it is due, ms), 2 run prefix, 3 undelivered (stream)
 -- ARGV  1 owner, 2 ttl ms, 3 how many to look at, 4 sink, 5 how many undelivered are kept
 -- returns { Redis TIME in ms, how many were looked at, ms until the next is due or -1, then rows:
---   { line, run, fence, position of the last event dealt with, tries, refusals, failing since ms, address, submitted_at,
+--   { entry, run, fence, position of the last event dealt with, tries, refusals, failing since ms, address, submitted_at,
 --     then per event: id, type, data }
---   { again, …the same, then per event to deliver again: id among the undelivered, id, type, data, position, address, origin }
+--   { redelivery, …the same, then per event to deliver again: id among the undelivered, id, type, data, position, address, origin }
 --   { gone, run, sink }: it left before all was delivered, which is noted among the undelivered }
 -- @include clock
--- @include line
+-- @include outbox_entry
 local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, room, sink, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local REPLY_BYTES = 2097152
 local looks = 2000 -- undelivered events that one claim reads at most
 
-local lines = lines_of(outbox, sink)
+local entries = entries_of(outbox, sink)
 local now = now_ms()
 local rows, bytes = { now, 0, -1 }, 0
 
--- Add what a line delivers again: a page of it. What is not kept any more is passed over. Returns the bytes, and whether there was
+-- Add a page of the events that an entry delivers again. Those that are not kept any more are left out. Returns the bytes, and whether there was
 -- nothing yet and may be more.
 local function add_redeliveries(run, row)
   local waiting, size, head = redeliveries_of(outbox, sink, run), 0, #row
@@ -41,43 +41,43 @@ local function add_redeliveries(run, row)
   return size, ids[1] and #row == head
 end
 
-local function take(run)
+local function claim(run)
   local record = run_prefix .. run
   local have = redis.pcall('HMGET', record, 'status', 'submitted_at', sink)
   local there = not have.err and have[1]
   local state, field = state_of(outbox, run_prefix, sink, run)
-  local line = read_line(state, field)
-  line.fence, line.owner = line.fence + 1, owner
-  local row = { 'again', run, line.fence, line.sequence, line.tries, line.refusals, string.format('%d', line.since),
+  local entry = read_entry(state, field)
+  entry.fence, entry.owner = entry.fence + 1, owner
+  local row = { 'redelivery', run, entry.fence, entry.sequence, entry.tries, entry.refusals, string.format('%d', entry.since),
     there and have[3] or '', there and have[2] or '' }
   local head = #row
   local size, unfinished = 0, false
   size, unfinished = add_redeliveries(run, row) -- guard: redeliveries-first
-  if unfinished then return nil end -- the line stays due: the next claim goes on
+  if unfinished then return nil end -- the entry stays due: the next claim goes on
   bytes = bytes + size
   if #row == head and not there then
-    redis.call('ZREM', lines, run)
+    redis.call('ZREM', entries, run)
     redis.call('HDEL', state, field)
     note_gone(undelivered, most, run, sink)
     return { 'gone', run, sink }
   end
   if #row == head then
-    row[1] = 'line'
-    bytes = bytes + events_after(record, line.cursor, row)
+    row[1] = 'entry'
+    bytes = bytes + events_after(record, entry.cursor, row)
   end
   if #row == head then
-    redis.call('ZREM', lines, run)
+    redis.call('ZREM', entries, run)
     return nil
   end
-  write_line(state, field, line)
-  redis.call('ZADD', lines, now + ttl, run)
+  write_entry(state, field, entry)
+  redis.call('ZADD', entries, now + ttl, run)
   return row
 end
 
-for _, run in ipairs(redis.call('ZRANGEBYSCORE', lines, '-inf', now, 'LIMIT', 0, room)) do
+for _, run in ipairs(redis.call('ZRANGEBYSCORE', entries, '-inf', now, 'LIMIT', 0, room)) do
   if bytes > REPLY_BYTES then break end
   rows[2] = rows[2] + 1
-  rows[#rows + 1] = take(run)
+  rows[#rows + 1] = claim(run)
 end
-rows[3] = due_in(lines, now)
+rows[3] = due_in(entries, now)
 return rows

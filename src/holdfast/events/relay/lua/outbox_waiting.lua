@@ -1,8 +1,8 @@
--- Count the events that wait for one sink. Of more lines than `most` only so many are looked at, and the rest is taken to be alike.
--- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets), 2 run prefix
+-- Count the events that wait for one sink. Of more entries than `most` only so many are counted, and the rest is estimated from them.
+-- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets), 2 run prefix
 -- ARGV  1 sink, 2 most
--- returns { lines, events }
--- @include line
+-- returns { entries, events }
+-- @include outbox_entry
 local outbox, run_prefix = KEYS[1], KEYS[2]
 local sink, most = ARGV[1], tonumber(ARGV[2])
 
@@ -14,13 +14,13 @@ local function waiting(run)
   if state ~= record or type(length) ~= 'number' then return again end
   -- A run that came back after it had left counts its events on from those that its feed had then.
   local told = tonumber(redis.call('HGET', record, 'told')) or 0
-  return again + math.max(told + length - read_line(state, field).sequence, 0)
+  return again + math.max(told + length - read_entry(state, field).sequence, 0)
 end
 
-local lines, looked, events = redis.call('ZCARD', lines_of(outbox, sink)), 0, 0
-if lines == 0 then return { 0, 0 } end
-for _, run in ipairs(redis.call('ZRANGE', lines_of(outbox, sink), 0, most - 1)) do
+local entries, looked, events = redis.call('ZCARD', entries_of(outbox, sink)), 0, 0
+if entries == 0 then return { 0, 0 } end
+for _, run in ipairs(redis.call('ZRANGE', entries_of(outbox, sink), 0, most - 1)) do
   looked, events = looked + 1, events + waiting(run)
 end
-if looked > 0 then events = math.floor(events * lines / looked) end
-return { lines, events }
+if looked > 0 then events = math.floor(events * entries / looked) end
+return { entries, events }

@@ -1,4 +1,4 @@
--- Note where the events of runs go, once and for all, and have them looked at now.
+-- Store where the events of runs go, once and for all, and make the runs due now.
 -- KEYS  1 outbox (zset), 2 run prefix
 -- ARGV  per run: id, webhook or '', push (JSON) or ''
 -- returns how many runs were still there
@@ -14,5 +14,5 @@ for i = 1, #ARGV, 3 do
   end
   redis.call('ZADD', outbox, 0, ARGV[i])
 end
-redis.pcall('PUBLISH', outbox .. ':notify', 'routed') -- for the other relays, should the caller die before it looks again
+redis.pcall('PUBLISH', outbox .. ':notify', 'routed') -- for the other relays, should the caller die before its next round
 return there

@@ -1,8 +1,8 @@
-"""How a relay's loops go: a round, then a rest until there may be more to do, until the relay stops.
+"""Control of a relay's loops: a round, then a wait until more may be due, until the relay stops.
 
 The scripts that append an event also publish a notification on the outbox's channel, so an idle loop waits
-instead of polling. A notification may be lost, and older versions publish none: the loops look from time to
-time, and often while they find events that nobody has announced.
+instead of polling. A notification may be lost, and older versions publish none: the loops poll every few
+seconds, and often while they find events that came without a notification.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     from holdfast.telemetry.metrics import Metrics
 
-_TROUBLE_SECONDS = 0.5
-_LOOK_SECONDS: Final = 5.0
-"""How often a loop looks that is notified of new events."""
+_RETRY_SECONDS = 0.5
+_NOTIFIED_POLL_SECONDS: Final = 5.0
+"""How often a loop polls that is notified of new events."""
 _UNANNOUNCED_SECONDS: Final = 600.0
-"""How long a relay polls after it has found an event that nobody has announced."""
+"""How long a relay polls often after it has found an event without a notification."""
 
 _log = get_logger(__name__)
 
 
-class Slots:
-    """How many lines may be attended at once."""
+class DeliverySlots:
+    """How many entries a relay delivers to one sink at once."""
 
     def __init__(self, count: int) -> None:
         self.free = count
@@ -40,8 +40,8 @@ class Slots:
         """Use one."""
         self.free -= 1
 
-    def give(self) -> None:
-        """Give one back."""
+    def release(self) -> None:
+        """Free one."""
         self.free += 1
         self._freed.set()
 
@@ -52,8 +52,8 @@ class Slots:
             await self._freed.wait()
 
 
-class Pace:
-    """Shared by all loops of a relay."""
+class LoopControl:
+    """Paces and ends the loops of a relay: all of them share one."""
 
     def __init__(self, poll_seconds: float, metrics: Metrics) -> None:
         self._poll_seconds = poll_seconds
@@ -63,11 +63,11 @@ class Pace:
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody said stop."""
+        """Whether the relay was asked to stop."""
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """End every rest, and every loop after its round."""
+        """End every wait, and every loop after its round."""
         self._stop.set()
 
     def found_unannounced(self) -> None:
@@ -77,8 +77,8 @@ class Pace:
             _log.info("relay polls: there were events without a notification", seconds=_UNANNOUNCED_SECONDS)
         self._poll_until = now + _UNANNOUNCED_SECONDS
 
-    async def either(self, waiting: Coroutine[None, None, object]) -> None:
-        """Wait for this, or for the end."""
+    async def wait_or_stop(self, waiting: Coroutine[None, None, object]) -> None:
+        """Wait for this, or for the stop."""
         tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._stop.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -86,8 +86,8 @@ class Pace:
             for task in tasks:
                 task.cancel()
 
-    async def round(self, work: Callable[[], Awaitable[float]], wakeup: Wakeup) -> None:
-        """Do one round, and rest until ``wakeup``, or for as long as the work returns: 0 goes on at once.
+    async def run_round(self, work: Callable[[], Awaitable[float]], wakeup: Wakeup) -> None:
+        """Do one round, then wait for ``wakeup``, or the seconds that the work returns: 0 goes on at once.
 
         Two rounds are ``poll_seconds`` apart at least, unless there was something to do.
         """
@@ -96,21 +96,22 @@ class Pace:
         wakeup.clear()
         try:
             with wakeup.outages:
-                rest = await work()
+                idle = await work()
         except TROUBLE as exc:
             self._metrics.redis_errors.labels(type(exc).__name__).inc()
             if not isinstance(exc, DISCONNECTS):
                 _log.error("the outbox can't be read", error=str(exc))
-            await self.either(asyncio.sleep(_TROUBLE_SECONDS))
+            await self.wait_or_stop(asyncio.sleep(_RETRY_SECONDS))
             return
-        if rest > 0:
+        if idle > 0:
             polls = now() < self._poll_until or not wakeup.listening
-            await self.either(wakeup.wait(min(rest, self._poll_seconds if polls else _LOOK_SECONDS)))
-            await self.either(asyncio.sleep(max(next_round - now(), 0.0)))
+            poll_seconds = self._poll_seconds if polls else _NOTIFIED_POLL_SECONDS
+            await self.wait_or_stop(wakeup.wait(min(idle, poll_seconds)))
+            await self.wait_or_stop(asyncio.sleep(max(next_round - now(), 0.0)))
 
 
 class Wakeup:
-    """Ends the rest of one loop, and reports the outages that the loop meets."""
+    """Ends the wait of one loop, and reports the outages that the loop meets."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -119,10 +120,10 @@ class Wakeup:
             "delivery of events", "events stay in their feeds until they are delivered"
         )
         self.listening = False
-        """Whether the loop is notified of new events; else it polls."""
+        """Whether the loop is notified of new events; if not, it polls."""
 
     def set(self) -> None:
-        """End the rest of the loop."""
+        """End the wait of the loop."""
         self._event.set()
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
 """The undelivered events of a queue's partition: what was given up, and why, until a receiver takes it.
 
 Invariant: an event stays here until its receiver has taken it. Redelivery is asked for here and done by the
-relays, under the fence of the run's line, so it may be asked for any number of times.
+relays, under the fence of the run's outbox entry, so it may be asked for any number of times.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GivenUpPage(msgspec.Struct, frozen=True):
 
 
 class RedeliveryResult(msgspec.Struct, frozen=True):
-    """What became of a redelivery: how many events relays will deliver again, and why others can't be."""
+    """How many events relays will deliver again, and why others can't be."""
 
     queued: int
     refused: dict[str, str]
@@ -136,9 +136,9 @@ class Undelivered:
             start = f"({page[-1][0].decode()}" if page else start
 
     async def _read(self, page: Sequence[_Entry], run_id: str, sink: str, tenant: str) -> Sequence[GivenUp]:
-        """Read those entries that are asked for.
+        """Read the entries of this run, sink and tenant.
 
-        What they don't tell is looked up: if they wait for a relay, and whose run it was.
+        Whether they wait for a relay, and the tenant of their run, is read from elsewhere.
         """
         entries = [each for each in page if _is_of(each[1], run_id, sink)]
         if not entries:

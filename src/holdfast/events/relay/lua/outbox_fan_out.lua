@@ -1,14 +1,14 @@
--- Spread runs that have said something new over their lines; a line that is held or waits is left as it is: whoever has it
--- will find the new events. Records are named by what is read, so they can't be declared: they share the queue's hash tag.
--- KEYS  1 outbox (zset: run -> when to look, ms), 2 run prefix, 3 undelivered (stream)
--- ARGV  1 how long nobody else looks at a run that the caller must route, ms, 2 how many to look at,
+-- Add an entry per sink for each run that has new events; an entry that is held or waits is left as it is: its next delivery
+-- reads the new events. Records are named by what is read, so they can't be declared: they share the queue's hash tag.
+-- KEYS  1 outbox (zset: run -> when it is due, ms), 2 run prefix, 3 undelivered (stream)
+-- ARGV  1 how long other relays leave out a run that the caller must route, ms, 2 how many to look at,
 --       3 '1' if there is an Event API, 4 how many undelivered are kept
 -- returns { how many were looked at, ms until the next is due or -1, then rows:
---   { unrouted, run, agent, thread, tenant, submitted_at, message }: nobody has said yet where its events go (outbox_route)
+--   { unrouted, run, agent, thread, tenant, submitted_at, message }: where its events go is not stored yet (outbox_route)
 --   { gone, run, '' }: it left before all was delivered, which is noted among the undelivered
---   { unserved, run }: only the Event API can be meant, and the caller has none }
+--   { unserved, run }: its events go to the Event API, and the caller has none }
 -- @include clock
--- @include line
+-- @include outbox_entry
 local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
 local aside, room, event_api, most = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4]
 local REPLY_BYTES, UNSERVED_MS = 2097152, 5000
@@ -37,7 +37,7 @@ local function look(run)
   end
   redis.call('ZREM', outbox, run)
   for sink, wanted in pairs(sinks) do
-    if wanted then redis.call('ZADD', lines_of(outbox, sink), 'NX', 0, run) end
+    if wanted then redis.call('ZADD', entries_of(outbox, sink), 'NX', 0, run) end
   end
 end
 

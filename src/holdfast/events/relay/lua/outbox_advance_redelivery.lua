@@ -1,10 +1,10 @@
--- Move lines past an event that was delivered again, or given up again: then it is noted anew, with the new reason. Only by their
--- present holder, who lets go of the line after the last one that it knows: the next claim goes on, with the feed if no more wait.
--- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets), 2 run prefix, 3 undelivered (stream)
+-- Advance entries past an event that was delivered again, or given up again: then it is stored anew, with the new reason. Only for
+-- the present holder. After the last event that the holder has read the entry is released: the next claim reads what is left.
+-- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets), 2 run prefix, 3 undelivered (stream)
 -- ARGV  1 owner, 2 how many undelivered are kept, then per event: run, sink, fence, id among the undelivered,
---       why it was given up or '', '1' if the holder knows no more, refusals that the next event begins with
--- returns, per event: moved | done (no longer held) | stale
--- @include line
+--       why it was given up or '', '1' if the holder has read no more, refusals that the next event begins with
+-- returns, per event: advanced | done (no longer held) | stale
+-- @include outbox_entry
 local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
 local owner, most = ARGV[1], ARGV[2]
 local STRIDE = 7
@@ -18,42 +18,42 @@ local function note_again(id, why)
   if parts[1] then redis.call('XADD', undelivered, 'MAXLEN', '~', most, '*', unpack(parts)) end
 end
 
-local function let_go(state, field, line, run, sink)
+local function release(state, field, entry, run, sink)
   local departed = state ~= run_prefix .. run
   if departed and redis.call('EXISTS', redeliveries_of(outbox, sink, run)) == 0 then
     redis.call('HDEL', state, field)
-    redis.call('ZREM', lines_of(outbox, sink), run)
+    redis.call('ZREM', entries_of(outbox, sink), run)
     return
   end
-  line.owner = '-'
-  write_line(state, field, line)
-  redis.call('ZADD', lines_of(outbox, sink), 0, run)
+  entry.owner = '-'
+  write_entry(state, field, entry)
+  redis.call('ZADD', entries_of(outbox, sink), 0, run)
 end
 
-local function move(at)
+local function advance(at)
   local run, sink, fence, id = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
   local why, last, refusals = ARGV[at + 4], ARGV[at + 5] == '1', tonumber(ARGV[at + 6])
   local state, field = state_of(outbox, run_prefix, sink, run)
   if redis.call('HEXISTS', state, field) == 0 then return 'stale' end
-  local line = read_line(state, field)
-  if line.fence ~= fence or line.owner ~= owner then return 'stale' end -- guard: redelivered-fence
+  local entry = read_entry(state, field)
+  if entry.fence ~= fence or entry.owner ~= owner then return 'stale' end -- guard: redelivered-fence
   if redis.call('ZREM', redeliveries_of(outbox, sink, run), id) == 1 then
     if why ~= '' then
       note_again(id, why)
     else
-      line.tries, line.since = 0, 0
+      entry.tries, entry.since = 0, 0
     end
     redis.call('XDEL', undelivered, id)
-    line.refusals = refusals
+    entry.refusals = refusals
   end
   if last then
-    let_go(state, field, line, run, sink)
+    release(state, field, entry, run, sink)
     return 'done'
   end
-  write_line(state, field, line)
-  return 'moved'
+  write_entry(state, field, entry)
+  return 'advanced'
 end
 
 local words = {}
-for at = 3, #ARGV, STRIDE do words[#words + 1] = move(at) end
+for at = 3, #ARGV, STRIDE do words[#words + 1] = advance(at) end
 return words

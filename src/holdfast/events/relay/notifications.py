@@ -1,4 +1,4 @@
-"""Notifications: an outbox's channel says that a run has new events, or that some are delivered again."""
+"""Notifications on an outbox's channel: a run has new events, or events are to be delivered again."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from holdfast.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.events.pace import Wakeup
+    from holdfast.events.relay.loop import Wakeup
     from holdfast.redis.client import Redis
 
 _RETRY_SECONDS = 1.0
 _PING_SECONDS = 5.0
-"""How long nothing is heard before a PING; as long again without any reply, and it subscribes anew."""
+"""Seconds without a message before a PING; after as many without a reply it subscribes anew."""
 
 _log = get_logger(__name__)
 
 
 class _Listener:
-    """The loops of one outbox, which poll while nobody listens for them."""
+    """The loops of one outbox, which poll while there is no subscription."""
 
     def __init__(self, notify: Callable[[], None], loops: Sequence[Wakeup]) -> None:
         self.notify = notify
@@ -108,4 +108,4 @@ class Notifications:
             listener.set_listening(listening=True)
             self._refused = False
             self._outages.answered()
-        listener.notify()  # also once it listens: what came before was not heard
+        listener.notify()  # also once it listens: there was no subscription for what came before

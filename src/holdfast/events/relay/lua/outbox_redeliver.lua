@@ -1,10 +1,10 @@
--- Have undelivered events delivered again by whoever holds the line of their run next, in the order of their positions and before
--- what the feed has next. An event stays among the undelivered until its receiver has taken it, so asking twice changes nothing.
--- KEYS  1 outbox (its lines are `<outbox>:<sink>`, zsets), 2 run prefix, 3 undelivered (stream)
+-- Have undelivered events delivered again by the next holder of their run's entry, in the order of their positions and before
+-- what the feed has next. An event stays among the undelivered until its receiver has taken it, so calling twice changes nothing.
+-- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets), 2 run prefix, 3 undelivered (stream)
 -- ARGV  ids among the undelivered
 -- returns, per id: queued | waiting (it was asked for before) | missing | eventless (it only says that a run left) |
 --   unaddressed (its run has left, and nothing was kept about where its events go)
--- @include line
+-- @include outbox_entry
 local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
 
 local function redeliver(id)
@@ -16,18 +16,18 @@ local function redeliver(id)
   local there = state == run_prefix .. run
   if not there and not kept.origin then return 'unaddressed' end
   local added = redis.call('ZADD', redeliveries_of(outbox, sink, run), 'NX', tonumber(kept.sequence), id)
-  local line = read_line(state, field)
-  if line.owner == '-' then
-    line.tries, line.refusals, line.since = 0, 0, 0 -- the receiver has its whole time again
-    write_line(state, field, line)
-    redis.call('ZADD', lines_of(outbox, sink), 0, run)
+  local entry = read_entry(state, field)
+  if entry.owner == '-' then
+    entry.tries, entry.refusals, entry.since = 0, 0, 0 -- the receiver has its whole time again
+    write_entry(state, field, entry)
+    redis.call('ZADD', entries_of(outbox, sink), 0, run)
   else
-    redis.call('ZADD', lines_of(outbox, sink), 'NX', 0, run) -- guard: redelivery-leaves-the-holder
+    redis.call('ZADD', entries_of(outbox, sink), 'NX', 0, run) -- guard: redelivery-leaves-the-holder
   end
   return added == 1 and 'queued' or 'waiting'
 end
 
 local words = {}
 for i, id in ipairs(ARGV) do words[i] = redeliver(id) end
-redis.pcall('PUBLISH', outbox .. ':notify', 'redeliver') -- for relays; who may not use the channel leaves them to their next look
+redis.pcall('PUBLISH', outbox .. ':notify', 'redeliver') -- for relays; without access to the channel they find them when they poll
 return words

@@ -1,31 +1,31 @@
--- A line is the events of one run on their way to one sink. It stands in the sink's own set beside the outbox, by when to look;
--- a line that is held has its lease's end there. Its state is in the run's record as `relay:<sink>`: fence, owner ('-' is
--- nobody), id and position of the last event dealt with, failed tries, refusals of the next event (or 1000 and how often
--- the receiver rejected it), and since when it fails (ms, 0 = it does not). A run that has left has no record: a line of it has
--- only events to deliver again, and its state is in `<outbox>:departed` as `<sink> <run>`.
-local function lines_of(outbox, sink)
+-- An outbox entry is a run and a sink: the run's events that this sink's receiver has not taken yet. Each sink has a sorted set
+-- beside the outbox: run -> when it is due, in ms; for an entry that a relay holds, when its lease ends. The entry's state is in the
+-- run's record as `relay:<sink>`: fence, owner ('-' is none), id and position of the last event dealt with, failed tries, refusals
+-- of the next event (or 1000 and how often the receiver rejected it), and since when it fails (ms, 0 = it does not). A run that has
+-- left has no record: an entry of it has only events to deliver again, and its state is in `<outbox>:departed` as `<sink> <run>`.
+local function entries_of(outbox, sink)
   return outbox .. ':' .. sink
 end
 
--- How long nothing of a set by when to look is due, in ms; -1 if there is nothing in it.
-local function due_in(places, now)
-  local first = redis.call('ZRANGE', places, 0, 0, 'WITHSCORES')
+-- Milliseconds until the first member of a set of due times is due; -1 if the set is empty.
+local function due_in(schedule, now)
+  local first = redis.call('ZRANGE', schedule, 0, 0, 'WITHSCORES')
   return first[2] and math.max(math.ceil(tonumber(first[2]) - now), 0) or -1
 end
 
--- The undelivered events that a line delivers again, by their position (zset); they come before what the feed has next.
+-- The undelivered events that an entry delivers again, by their position (zset); they come before what the feed has next.
 local function redeliveries_of(outbox, sink, run)
   return outbox .. ':redeliver:' .. sink .. ':' .. run
 end
 
--- Where the state of a line is: a hash and the field in it.
+-- Where the state of an entry is: a hash and the field in it.
 local function state_of(outbox, run_prefix, sink, run)
   local record = run_prefix .. run
   if redis.pcall('HEXISTS', record, 'status') == 1 then return record, 'relay:' .. sink end
   return outbox .. ':departed', sink .. ' ' .. run
 end
 
-local function read_line(state, field)
+local function read_entry(state, field)
   local packed = redis.call('HGET', state, field)
   if not packed then
     -- A run that came back from the dead letters after it had left counts its events on.
@@ -40,9 +40,9 @@ local function read_line(state, field)
   }
 end
 
-local function write_line(state, field, line)
-  redis.call('HSET', state, field, string.format('%d %s %s %d %d %d %d', line.fence, line.owner, line.cursor,
-    line.sequence, line.tries, line.refusals, line.since))
+local function write_entry(state, field, entry)
+  redis.call('HSET', state, field, string.format('%d %s %s %d %d %d %d', entry.fence, entry.owner, entry.cursor,
+    entry.sequence, entry.tries, entry.refusals, entry.since))
 end
 
 local function note_gone(undelivered, most, run, sink)
@@ -52,10 +52,10 @@ end
 
 -- The fields of an undelivered event, or nil if it is not kept any more.
 local function read_undelivered(undelivered, id)
-  local entry = redis.call('XRANGE', undelivered, id, id)[1]
-  if not entry then return nil end
+  local event = redis.call('XRANGE', undelivered, id, id)[1]
+  if not event then return nil end
   local fields = {}
-  for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+  for i = 1, #event[2], 2 do fields[event[2][i]] = event[2][i + 1] end
   return fields
 end
 
@@ -63,14 +63,14 @@ end
 local PAGE, PAGE_BYTES = 20, 262144
 local function events_after(record, cursor, into)
   local bytes = 0
-  for _, entry in ipairs(redis.call('XRANGE', record .. ':events', '(' .. cursor, '+', 'COUNT', PAGE)) do
+  for _, event in ipairs(redis.call('XRANGE', record .. ':events', '(' .. cursor, '+', 'COUNT', PAGE)) do
     local kind, data = '', 'null'
-    for i = 1, #entry[2], 2 do
-      if entry[2][i] == 'type' then kind = entry[2][i + 1] end
-      if entry[2][i] == 'data' then data = entry[2][i + 1] end
+    for i = 1, #event[2], 2 do
+      if event[2][i] == 'type' then kind = event[2][i + 1] end
+      if event[2][i] == 'data' then data = event[2][i + 1] end
     end
     local n = #into
-    into[n + 1], into[n + 2], into[n + 3] = entry[1], kind, data
+    into[n + 1], into[n + 2], into[n + 3] = event[1], kind, data
     bytes = bytes + #data
     if bytes > PAGE_BYTES then break end
   end

@@ -1,0 +1,1 @@
+"""The relay delivers the events of runs to sinks: in order per run, at least once. Start in ``delivery``."""

@@ -1,0 +1,128 @@
+"""Decides after a receiver's response: the event is delivered, tried again later, or given up. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from holdfast.events.sinks.request import Verdict
+
+if TYPE_CHECKING:
+    from holdfast.config import RelaySettings
+    from holdfast.events.relay.outbox import OutboxEntry, PendingEvent
+    from holdfast.events.sinks.request import SinkResponse
+
+REFUSALS_MOST: Final = 3
+"""Times that one event may be refused before it is given up: sending it again rarely changes the response."""
+REJECTIONS_MOST: Final = 20
+"""Times that a receiver which is not ours may reject an event: about 13 minutes with the default pauses."""
+
+_DOUBLINGS_MOST: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The receiver has taken the event."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    """The event is sent again after a pause; it counts as failed, refused, rejected, or only released."""
+
+    seconds: float
+    counts_as: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The event is stored among the undelivered; the run's next event begins with so many ``rejections``."""
+
+    reason: str
+    rejections: int
+
+
+Decision: TypeAlias = Delivered | TryAgain | GivenUp
+
+
+class RetryPolicy:
+    """Decides about the events of one sink."""
+
+    def __init__(self, settings: RelaySettings, *, ours: bool) -> None:
+        self._settings = settings
+        self._ours = ours
+
+    def decide(self, response: SinkResponse, entry: OutboxEntry, event: PendingEvent) -> Decision:
+        """Return what becomes of an event after this response."""
+        if response.verdict is Verdict.DELIVERED:
+            return Delivered()
+        if response.kind == "busy":
+            return TryAgain(response.retry_after, "released")
+        rejected = response.verdict is Verdict.REJECTED
+        reason = given_up(
+            response,
+            ours=self._ours,
+            refusals=entry.rejections if rejected else entry.refusals,
+            event_at=event.event.at,
+            failing_since=entry.failing_since,
+            now=entry.now,
+            give_up_seconds=self._settings.give_up_seconds,
+        )
+        if reason:
+            # A receiver that rejects everything is not tried as often with each of the run's next events.
+            return GivenUp(reason, entry.rejections if rejected and not self._ours else 0)
+        seconds = pause_seconds(self._settings, response, tries=entry.tries, refusals=entry.refusals)
+        refused = counts_as_refusal(response, ours=self._ours)
+        return TryAgain(seconds, response.verdict.value if refused else "failed")
+
+
+def pause_seconds(settings: RelaySettings, response: SinkResponse, *, tries: int, refusals: int) -> float:
+    """Return the pause after this response and so many failures before; Retry-After is honoured."""
+    before = refusals if response.verdict is Verdict.REFUSED else tries
+    doubled = settings.retry_first_seconds * 2 ** min(before, _DOUBLINGS_MOST)
+    return max(min(doubled, settings.retry_most_seconds), response.retry_after)
+
+
+def counts_as_refusal(response: SinkResponse, *, ours: bool) -> bool:
+    """Tell whether this response uses up one of the event's refusals.
+
+    The operator's own receiver that rejects everything (a rotated secret, a deploy that answers 404) is an
+    outage: the relay waits for it as long as for one that is down.
+    """
+    rejected = response.verdict is Verdict.REJECTED and not ours  # guard: own-rejections-not-counted
+    return rejected or response.verdict is Verdict.REFUSED
+
+
+def given_up(
+    response: SinkResponse,
+    *,
+    ours: bool,
+    refusals: int,
+    event_at: float,
+    failing_since: float,
+    now: float,
+    give_up_seconds: float,
+) -> str:
+    """Return why the event is given up after this response; empty if it is tried again.
+
+    ``refusals`` counts the responses of the same kind before. An event has ``give_up_seconds`` from when it
+    happened, or from when its receiver began to fail if that was later.
+    """
+    match response.verdict:
+        case Verdict.IMPOSSIBLE:
+            return response.reason
+        case Verdict.REFUSED if refusals + 1 >= REFUSALS_MOST:
+            return f"{response.reason} ({refusals + 1} times)"
+        case Verdict.REJECTED if _for_good(response, refusals, ours=ours):
+            return f"{response.reason} ({refusals + 1} times)"
+        case Verdict.RETRY | Verdict.REJECTED if (
+            failing_since and now - max(event_at, failing_since) >= give_up_seconds
+        ):
+            return f"{response.reason} (tried for {give_up_seconds:g} s)"
+        case _:
+            return ""
+
+
+def _for_good(response: SinkResponse, refusals: int, *, ours: bool) -> bool:
+    if ours:  # guard: own-rejections-outage
+        return False
+    return response.gone or refusals + 1 >= REJECTIONS_MOST
