@@ -13,7 +13,7 @@ from holdfast.client.rollout import Rollout
 from holdfast.client.rollouts import Rollouts
 from holdfast.config import BreakerSettings, ClientSettings
 from holdfast.errors import AccessDenied, ApiUnavailable, ConfigError, NotFound
-from holdfast.redis.breaker import State
+from holdfast.reliability.breaker import State
 from holdfast.runs.run import Submission
 from holdfast.services.api import ApiProcess
 from holdfast.telemetry.metrics import Metrics

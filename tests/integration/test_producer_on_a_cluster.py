@@ -11,8 +11,8 @@ from holdfast import Producer
 from holdfast.client.rollouts import Rollouts
 from holdfast.config import BreakerSettings, RedisSettings
 from holdfast.config.checks import key_slot
-from holdfast.redis.breaker import State
 from holdfast.redis.keys import rollout_key
+from holdfast.reliability.breaker import State
 from tests.support.redis.clusters import cluster_url, owner_of, start_cluster
 from tests.support.runs.system import System
 

@@ -13,7 +13,8 @@ from redis.exceptions import ResponseError
 
 from holdfast.config import BreakerSettings
 from holdfast.errors import RedisUnavailable
-from holdfast.redis.breaker import Breaker, State
+from holdfast.redis.breaker import breaker_for_redis
+from holdfast.reliability.breaker import Breaker, State
 
 SETTINGS = BreakerSettings(failure_threshold=3, window_seconds=10, cooldown_seconds=5, half_open_probes=2)
 
@@ -33,7 +34,7 @@ class Bench:
 
     def __init__(self, settings: BreakerSettings = SETTINGS) -> None:
         self.hands = Hands()
-        self.breaker = Breaker(settings, self.hands)
+        self.breaker = breaker_for_redis(settings, self.hands)
 
     def do(self, step: str) -> None:
         kind, _, amount = step.partition(" ")
@@ -156,6 +157,28 @@ def test_the_refusal_says_when_to_come_back():
     with pytest.raises(RedisUnavailable) as refused, bench.breaker.guard():
         pass
     assert refused.value.retry_after == pytest.approx(3)
+    assert str(refused.value) == "Redis has failed 3 times; the next try is in 3.0 s (redis.breaker)."
+
+
+class ReceiverDownError(Exception):
+    """What a breaker around another server raises."""
+
+
+def test_a_breaker_around_another_server_raises_that_servers_error():
+    """Fails if the breaker of a webhook's receiver says that Redis has failed."""
+    breaker = Breaker(
+        SETTINGS,
+        Hands(),
+        is_failure=lambda exc: isinstance(exc, TimeoutError),
+        refusal=lambda open_breaker: ReceiverDownError(f"down for {open_breaker.retry_after:g} s"),
+    )
+    for each in (breaker, breaker.twin()):
+        for _ in range(3):
+            with pytest.raises(TimeoutError), each.guard():
+                raise TimeoutError
+        with pytest.raises(ReceiverDownError, match=r"^down for 5 s$"), each.guard():
+            pytest.fail("a call was made")
+        assert each.cause == ""
 
 
 STEPS = st.one_of(

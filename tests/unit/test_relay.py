@@ -19,9 +19,9 @@ from holdfast.events.sinks.destinations import Destinations, ReceiverFailed
 from holdfast.events.sinks.eventapi import EventApi
 from holdfast.events.sinks.poster import Poster
 from holdfast.events.sinks.push import LIFECYCLE, Push
-from holdfast.events.sinks.request import SinkRequest, SinkResponse, Verdict, read_retry_after
+from holdfast.events.sinks.request import SinkRequest, SinkResponse, Verdict, retry_after_of
 from holdfast.events.sinks.webhook import Webhook
-from holdfast.redis.breaker import State
+from holdfast.reliability.breaker import State
 from holdfast.runs.emit import RESERVED
 
 EVENT = Event("1700000000000-0", "said", {"x": 1}, 1700000000.0)
@@ -66,7 +66,7 @@ def test_an_address_that_must_not_be_called_is_impossible():
     ],
 )
 def test_retry_after_is_read_in_both_ways(text, seconds):
-    assert read_retry_after(text, now=1700000000.0) == seconds
+    assert retry_after_of(text, now=1700000000.0) == seconds
 
 
 @pytest.mark.parametrize(

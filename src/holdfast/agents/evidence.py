@@ -10,9 +10,10 @@ import os
 import traceback
 from collections.abc import Mapping
 from datetime import timedelta
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.reliability.retry_after import read_retry_after
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -147,19 +148,13 @@ def _seconds(value: object, now: float) -> float | None:
         value = value.decode("latin-1")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
+    if isinstance(value, str):
+        return read_retry_after(value, now)
     try:
         seconds = float(value)
-    except (ValueError, OverflowError):
-        seconds = _until(str(value), now)
+    except OverflowError:
+        return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def _until(date: str, now: float) -> float:
-    """Return the seconds until an HTTP date, NaN if it is none."""
-    try:
-        return parsedate_to_datetime(date).timestamp() - now
-    except (ValueError, OverflowError, TypeError, IndexError):
-        return math.nan
 
 
 def _header(headers: object, name: str) -> object:

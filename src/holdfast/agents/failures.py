@@ -27,6 +27,7 @@ from holdfast.errors import (
     StoreUnavailable,
     UnknownAgent,
 )
+from holdfast.reliability.backoff import backoff_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -205,10 +206,12 @@ def _backoff(kind: FailureClass, attempt: int, backoff: BackoffSettings) -> floa
         attempt -= backoff.immediate_retries
     if attempt < 1:
         return 0.0
-    try:
-        return min(backoff.base_seconds * backoff.multiplier ** (attempt - 1), float(backoff.cap_seconds))
-    except OverflowError:
-        return float(backoff.cap_seconds)
+    return backoff_seconds(
+        attempt,
+        backoff.base_seconds,
+        float(backoff.cap_seconds),
+        factor=backoff.multiplier,
+    )
 
 
 class _Verdict(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from holdfast.client.rollouts import Rollouts
 from holdfast.config.names import checked_queue
 from holdfast.errors import HoldfastError, NotFound, RedisUnavailable
 from holdfast.events.feed import NOW
-from holdfast.redis.breaker import Breaker
+from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import connect
 from holdfast.redis.connections import Cluster
 from holdfast.redis.edge import answering
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.client.schedulesredis import RedisSchedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
+    from holdfast.reliability.breaker import Breaker
     from holdfast.runs.past import Change
     from holdfast.runs.run import Run, Submission, Ticket
     from holdfast.store.store import Store
@@ -141,7 +142,7 @@ class RedisWay:
         self._settings = located(settings)
         redis = self._settings.redis
         self._reading, self._sending = connect(redis), connect(redis)
-        self.breaker = Breaker(redis.breaker)
+        self.breaker = breaker_for_redis(redis.breaker)
         self._lines: dict[str, RedisLine] = {}
         self._residents: RedisResidents | None = None
         self._stack = contextlib.AsyncExitStack()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.client.request import Duration
     from holdfast.client.rollout import Rollout
     from holdfast.config import Settings
-    from holdfast.redis.breaker import Breaker
+    from holdfast.reliability.breaker import Breaker
     from holdfast.runs.run import Submission
     from holdfast.telemetry.metrics import Metrics
 

@@ -19,8 +19,8 @@ from holdfast.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.redis.breaker import Breaker
     from holdfast.redis.client import Redis
+    from holdfast.reliability.breaker import Breaker
 
 _SET = load(__package__, "rollout")
 _TENANT: Final = "tenant:"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.requests import create_fields
 from holdfast.hosts.security import call_metadata, open_channel, tls_stamp
+from holdfast.reliability.backoff import backoff_seconds
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.traces import inject
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_LONGEST_PAUSE_SECONDS: Final = 1.0
 _UNUSED_SECONDS: Final = 600.0
 TROUBLES: Final = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: Trouble.NEXT,
@@ -106,11 +110,10 @@ class RemoteCalls:
     ) -> Any:
         left = self._settings.grpc_max_retries if retries is None else retries
         wait = self._settings.grpc_timeout_seconds if timeout_seconds is None else timeout_seconds
-        pause = 0.05
         metadata = (*self._metadata, *inject().items())
         if address.startswith(LOCAL):
             raise CallFailed(address, Trouble.NEXT, "it is inside another program (hosts.engine is local)")
-        while True:
+        for failures in itertools.count(1):
             try:
                 call = method(self._stub(address))
                 return await call(request, timeout=wait, metadata=metadata)
@@ -119,8 +122,8 @@ class RemoteCalls:
                 if exc.code() is not grpc.StatusCode.UNAVAILABLE or left <= 0:
                     raise failed(address, exc) from exc
             left -= 1
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            await asyncio.sleep(backoff_seconds(failures, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS))
+        raise AssertionError("the last try returns or raises")
 
     def _stub(self, address: str) -> AgentHostServiceStub:
         stamp = tls_stamp(self._settings)

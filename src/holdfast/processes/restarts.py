@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.reliability.backoff import backoff_seconds
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,6 +30,5 @@ class RestartPolicy:
         return None if count >= self.max_restarts else self.backoff(count)
 
     def backoff(self, count: int) -> float:
-        """Return the wait after ``count`` earlier ones."""
-        # The exponent is bounded: 2.0 ** 1024 is an OverflowError.
-        return min(self.cap_seconds, self.base_seconds * 2.0 ** min(count, 60))
+        """Return the pause after ``count`` earlier restarts."""
+        return backoff_seconds(count + 1, self.base_seconds, self.cap_seconds)

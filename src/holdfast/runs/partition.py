@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.config import QueueSettings, SenderSettings
-    from holdfast.redis.breaker import Breaker
     from holdfast.redis.client import Redis
+    from holdfast.reliability.breaker import Breaker
     from holdfast.runs.run import Status, Submission, Ticket
     from holdfast.telemetry.metrics import Metrics
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.config import QueueSettings, SenderSettings
-    from holdfast.redis.breaker import Breaker
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import QueueKeys
+    from holdfast.reliability.breaker import Breaker
     from holdfast.runs.run import Run, Status, Submission, Ticket
     from holdfast.telemetry.metrics import Metrics
 

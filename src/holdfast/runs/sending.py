@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.client import DISCONNECTS
+from holdfast.reliability.backoff import backoff_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.config import SenderSettings
-    from holdfast.redis.breaker import Breaker
+    from holdfast.reliability.breaker import Breaker
 
 T = TypeVar("T")
 
@@ -33,7 +35,6 @@ class Sending:
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> tuple[T, int]:
         """Call until there is an answer; return it, and how many tries it took."""
-        delay = self._delay
         for attempt in range(1, self._tries + 1):
             try:
                 with self._breaker.guard() if self._breaker else contextlib.nullcontext():
@@ -42,6 +43,5 @@ class Sending:
                 if attempt == self._tries:
                     told = f"queue {self._queue!r}: Redis did not answer in {self._tries} tries: {exc}"
                     raise RedisUnavailable(told, retry_after=2.0) from exc
-            await asyncio.sleep(delay)
-            delay *= self._backoff
+            await asyncio.sleep(backoff_seconds(attempt, self._delay, math.inf, factor=self._backoff))
         raise AssertionError("the last try returns or raises")

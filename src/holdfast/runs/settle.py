@@ -21,6 +21,7 @@ from holdfast.redis.batcher import fitting
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE, takes_no_writes
 from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
+from holdfast.reliability.backoff import backoff_seconds
 from holdfast.runs.claim import RunLease
 from holdfast.runs.run import RunFault, Status
 from holdfast.telemetry.logs import get_logger
@@ -137,8 +138,7 @@ class Settler:
     async def _until_answered(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any]
     ) -> Sequence[Verdict]:
-        delay = _RETRY_FIRST_SECONDS
-        while True:
+        for failures in itertools.count(1):
             try:
                 with self._outages:
                     return await call(batch)
@@ -149,8 +149,8 @@ class Settler:
                     and not takes_no_writes(exc)
                 ):
                     return await self._one_by_one(batch, call, exc)
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, _RETRY_MOST_SECONDS)
+            await asyncio.sleep(backoff_seconds(failures, _RETRY_FIRST_SECONDS, _RETRY_MOST_SECONDS))
+        raise AssertionError("a call returns or is made again")
 
     async def _one_by_one(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any], exc: Exception

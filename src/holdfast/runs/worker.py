@@ -17,6 +17,7 @@ from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
 from holdfast.config.redis import PLATFORM
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
 from holdfast.redis.outages import redis_outages
+from holdfast.reliability.backoff import backoff_seconds
 from holdfast.runs.claim import Claims
 from holdfast.runs.perform import decide, log_context_of, perform, prepare, settlement
 from holdfast.runs.run import Status
@@ -98,7 +99,7 @@ class Worker:
         self._log = _log.bind(queue=settings.name, platform=PLATFORM)
         self._waiting: asyncio.Timeout | None = None
         self._gate_moved = asyncio.Event()
-        self._outage = 0.0
+        self._failed_claims = 0
         self._outages = redis_outages("claims of runs", "runs that were claimed before go on")
         self._dropped = metrics.entries_dropped.labels(settings.name)
         self._adopted = metrics.runs_adopted.labels(settings.name)
@@ -164,7 +165,7 @@ class Worker:
                     await self._unless_quiet(self._settler.flushed())
                 with self._outages:
                     await self._turn(runs)
-                self._outage = 0.0
+                self._failed_claims = 0
             except TROUBLE as exc:
                 await self._wait_out(exc)
 
@@ -254,10 +255,11 @@ class Worker:
         if isinstance(exc, REFUSALS) and not isinstance(exc, DISCONNECTS):
             self._log.error("Redis refuses to give out runs: is a key of this queue damaged?", error=str(exc))
         self._metrics.redis_errors.labels(type(exc).__name__).inc()
-        self._outage = min(max(self._outage * 2, _OUTAGE_FIRST_SECONDS), _OUTAGE_MOST_SECONDS)
+        self._failed_claims += 1
+        pause = backoff_seconds(self._failed_claims, _OUTAGE_FIRST_SECONDS, _OUTAGE_MOST_SECONDS)
         self._more = True
         self._claim_seconds = 0.0  # guard: failed-claim-not-slow
-        await self._unless_quiet(asyncio.sleep(self._outage))
+        await self._unless_quiet(asyncio.sleep(pause))
 
     async def _unless_quiet(self, awaitable: Awaitable[T]) -> T | None:
         """Await something, but only until the worker goes quiet; then the answer is None."""

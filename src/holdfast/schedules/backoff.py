@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.agents.failures import Failure, FailureClass
+from holdfast.reliability.backoff import backoff_seconds
 from holdfast.schedules.trigger import Every
 
 if TYPE_CHECKING:
@@ -74,10 +75,12 @@ def _own(kind: FailureClass, streak: int, schedule: Schedule, settings: Schedule
 
 def _throttled_seconds(streak: int, settings: SchedulerSettings) -> float:
     throttled = settings.failure_backoff.throttled
-    try:
-        return min(throttled.base_ms * throttled.multiplier ** (streak - 1), throttled.cap_ms) / 1000
-    except OverflowError:
-        return throttled.cap_ms / 1000
+    return backoff_seconds(
+        streak,
+        throttled.base_ms / 1000,
+        throttled.cap_ms / 1000,
+        factor=throttled.multiplier,
+    )
 
 
 def _asked(failure: Failure, settings: SchedulerSettings) -> float:

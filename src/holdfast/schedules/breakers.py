@@ -6,13 +6,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from holdfast.config import BreakerSettings
-from holdfast.redis.breaker import Breaker
+from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.config import CircuitBreakerSettings
+    from holdfast.reliability.breaker import Breaker
 
 PROBES: Final = 3
 _SETTING: Final = "redis.scheduler.circuit-breaker"
@@ -46,7 +47,7 @@ def acquisition_breaker(
     settings: CircuitBreakerSettings, clock: Callable[[], float] = time.monotonic
 ) -> Breaker:
     """Make the breaker around acquisition: whatever goes wrong there counts."""
-    return Breaker(
+    return breaker_for_redis(
         acquisition_policy(settings),
         clock,
         is_failure=_any_error if settings.enabled else _none,
@@ -56,7 +57,7 @@ def acquisition_breaker(
 
 def redis_breaker(settings: CircuitBreakerSettings, clock: Callable[[], float] = time.monotonic) -> Breaker:
     """Make the breaker around Redis: only its absence counts."""
-    return Breaker(
+    return breaker_for_redis(
         redis_policy(settings), clock, is_failure=unavailable if settings.enabled else _none, name=_SETTING
     )
 

@@ -11,9 +11,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import RedisUnavailable
-from holdfast.redis.breaker import State
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.outages import redis_outages
+from holdfast.reliability.breaker import State
 from holdfast.schedules.troubles import script_failed
 from holdfast.schedules.words import CHUNK, Ended
 from holdfast.telemetry.logs import get_logger
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.leases.lease import Lease
-    from holdfast.redis.breaker import Breaker
+    from holdfast.reliability.breaker import Breaker
     from holdfast.schedules.completion import Completer, Done
     from holdfast.telemetry.metrics import Metrics
 

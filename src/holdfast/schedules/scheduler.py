@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import boot_time
 from holdfast.errors import RedisUnavailable
-from holdfast.redis.breaker import State
+from holdfast.redis.breaker import AWAY, UNWRITABLE
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.outages import redis_outages
+from holdfast.reliability.breaker import State
 from holdfast.schedules.acquisition import Acquirer
 from holdfast.schedules.alarm import TICK, Alarm
 from holdfast.schedules.breakers import acquisition_breaker, redis_breaker
@@ -30,9 +31,9 @@ from holdfast.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from holdfast.config import RedisSettings
     from holdfast.leases.keeper import Keeper
-    from holdfast.redis.breaker import Breaker
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
+    from holdfast.reliability.breaker import Breaker
     from holdfast.schedules.acquisition import Acquisition
     from holdfast.schedules.place import Place
     from holdfast.schedules.shards import Shards
@@ -192,7 +193,7 @@ class Scheduler:
         )
         for signal in barking.began:
             # That Redis is unavailable is logged as an outage.
-            is_outage = signal is Signal.REDIS_STALL and self.breaker.is_away
+            is_outage = signal is Signal.REDIS_STALL and self.breaker.cause == AWAY
             _log.log(
                 logging.DEBUG if is_outage else logging.WARNING,
                 "watchdog reports a problem",
@@ -226,7 +227,7 @@ class Scheduler:
                 )
             else:
                 # That Redis is unavailable is logged as an outage.
-                level = self._opened_levels[name] = logging.DEBUG if breaker.is_away else logging.ERROR
+                level = self._opened_levels[name] = logging.DEBUG if breaker.cause == AWAY else logging.ERROR
                 _log.log(
                     level,
                     "circuit breaker open: no schedule is acquired until Redis answers",
@@ -319,4 +320,4 @@ class Scheduler:
 
 def _may_be_back(breaker: Breaker) -> bool:
     """Whether a breaker is open because of the whole server, rather than because of one call's keys."""
-    return breaker.is_away or breaker.takes_no_writes  # guard: probe-absence-only
+    return breaker.cause in {AWAY, UNWRITABLE}  # guard: probe-absence-only

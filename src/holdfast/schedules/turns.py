@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from holdfast.agents.outcome import Outcome
     from holdfast.config import RedisSettings
     from holdfast.leases.keeper import Keeper
-    from holdfast.redis.breaker import Breaker
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
+    from holdfast.reliability.breaker import Breaker
     from holdfast.schedules.acquisition import Acquired
     from holdfast.schedules.alarm import Alarm
     from holdfast.schedules.cadence import Next

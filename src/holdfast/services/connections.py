@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.redis.breaker import Breaker
+from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import Redis, connect, connect_blocking
 from holdfast.runs.partition import Partition
 from holdfast.runs.queue import RunQueue
@@ -77,7 +77,7 @@ class Connections:
         """A queue on a client of its own, with retries and breaker: a flood of reads can't delay a submit."""
         client = connect(self.settings.redis)  # guard: sender-own-connection
         self._stack.push_async_callback(client.aclose)  # guard: sender-connection-closed
-        breaker = Breaker(self.settings.redis.breaker)
+        breaker = breaker_for_redis(self.settings.redis.breaker)
         if self._metrics is not None:
             gauge = self._metrics.redis_breaker_state.labels(settings.name)
             gauge.set_function(lambda: breaker.state.level)

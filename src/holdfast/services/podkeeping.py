@@ -17,6 +17,7 @@ from holdfast.kubernetes.outages import kubernetes_outages
 from holdfast.packages import needs_extra
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.keys import pods_leader_key
+from holdfast.reliability.backoff import backoff_seconds
 from holdfast.runs.podproof import PodProofs
 from holdfast.scaling.deletioncost import Busy, Costs, Patch
 from holdfast.services.office import Office
@@ -119,17 +120,18 @@ class PodKeeping:
             self._mirror.clear()
 
     async def _follow(self) -> None:
-        pause = _FIRST_RETRY_SECONDS
+        failures = 0
         while True:
             started = time.monotonic()
             try:
                 await self._mirror.follow()
             except KubernetesUnavailable as exc:
                 self._failed(self._watching, exc)
-                pause = min(pause * 2, _LAST_RETRY_SECONDS)
+                failures += 1
             else:
                 self._watching.answered()
-                pause = _FIRST_RETRY_SECONDS
+                failures = 0
+            pause = backoff_seconds(failures + 1, _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
             # Never at once: an API that ends every watch must not be asked without end.
             await asyncio.sleep(max(pause - (time.monotonic() - started), _FIRST_RETRY_SECONDS))
 

@@ -18,11 +18,11 @@ from holdfast.api.scheduledruns import submitter
 from holdfast.errors import HoldfastError
 from holdfast.leases.keeper import Keeper
 from holdfast.packages import version
-from holdfast.redis.breaker import State
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.members import Member, Members
 from holdfast.redis.outages import redis_outages
+from holdfast.reliability.breaker import State
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.healing import Healing
 from holdfast.schedules.nudges import DRAINING, JOINED, LEFT, Nudges
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from holdfast.agents.app import App
     from holdfast.config import Settings
     from holdfast.processes.attempts import Attempts
-    from holdfast.redis.breaker import Breaker
+    from holdfast.reliability.breaker import Breaker
     from holdfast.runs.queue import RunQueue
 
 _KIND = "scheduler"

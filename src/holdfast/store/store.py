@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from holdfast.errors import ConfigError
+from holdfast.reliability.backoff import backoff_seconds
 from holdfast.store import archive, retention, schedules
 from holdfast.store.archive import ArchivedRun, ArchivePage, Wanted
 from holdfast.store.engine import Away, Statement, database_outages
@@ -210,8 +212,8 @@ class Store:
     ) -> T:
         """Do an operation, again while the database is away: until the timeout, or forever if ``patient``."""
         deadline = time.monotonic() + self._timeout
-        pause = _FIRST_PAUSE
-        while True:
+        for failures in itertools.count(1):
+            pause = backoff_seconds(failures, _FIRST_PAUSE, _LONGEST_PAUSE)
             try:
                 with self._outages:
                     return await self._engine.run(operation, write=write, single=single)
@@ -220,7 +222,7 @@ class Store:
                     raise
                 _log.debug("%s waits for the database", name)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+        raise AssertionError("the last try returns or raises")
 
 
 def _id() -> Operation[str]:

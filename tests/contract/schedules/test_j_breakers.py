@@ -12,7 +12,8 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from holdfast.config import BreakerSettings, CircuitBreakerSettings
 from holdfast.errors import RedisUnavailable
-from holdfast.redis.breaker import Breaker, State
+from holdfast.redis.breaker import AWAY
+from holdfast.reliability.breaker import Breaker, State
 from holdfast.schedules.breakers import (
     PROBES,
     acquisition_breaker,
@@ -206,7 +207,12 @@ def test_r14_checks_without_a_call_consume_no_probe():
 
 def test_r14_the_same_check_finds_the_mistake():
     hands = Hands()
-    eaten = Eaten(acquisition_policy(DEFAULT), hands, is_failure=lambda _: True)
+    eaten = Eaten(
+        acquisition_policy(DEFAULT),
+        hands,
+        is_failure=lambda _: True,
+        refusal=lambda _: RedisUnavailable("open"),
+    )
     with pytest.raises((AssertionError, RedisUnavailable)):
         check_that_looking_is_free(eaten, hands)
 
@@ -261,6 +267,6 @@ def test_j20_a_redis_that_answers_ends_the_cooldown_and_probes_decide():
 )
 def test_j21_it_knows_whether_the_absence_of_redis_has_opened_it(exc, away):
     breaker = acquisition_breaker(DEFAULT, Hands())
-    assert not breaker.is_away
+    assert breaker.cause == ""
     fail(breaker, DEFAULT.failure_threshold, exc)
-    assert breaker.is_away is away
+    assert (breaker.cause == AWAY) is away

@@ -212,7 +212,7 @@ MISTAKES = [
     ),
     Mistake(
         "a breaker that errors have opened is half open as soon as Redis answers",
-        replaced("probe-absence-only", "breaker.is_away or breaker.takes_no_writes", "True"),
+        replaced("probe-absence-only", "breaker.cause in {AWAY, UNWRITABLE}", "True"),
         f"{OUTAGE}::test_a_breaker_that_errors_have_opened_keeps_its_cooldown_though_redis_answers",
     ),
     Mistake(

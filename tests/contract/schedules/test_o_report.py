@@ -16,8 +16,8 @@ from redis.exceptions import ResponseError
 
 from holdfast import App
 from holdfast.config import LogSettings
-from holdfast.redis.breaker import State
 from holdfast.redis.members import Members
+from holdfast.reliability.breaker import State
 from holdfast.schedules.acquisition import Acquisition
 from holdfast.schedules.backlog import KnownSchedules, backlog_of
 from holdfast.schedules.explain import explain

@@ -14,7 +14,7 @@ from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.config import BreakerSettings, QueueSettings, RedisSettings, SenderSettings
 from holdfast.errors import NotFound, QueuePaused, RedisUnavailable
-from holdfast.redis.breaker import Breaker
+from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import DISCONNECTS, connect
 from holdfast.runs.deadletter import DeadLetters
 from holdfast.runs.feeds import Feeds
@@ -432,7 +432,7 @@ async def test_an_agent_in_its_own_process_speaks_in_its_runs_partition(redis, r
 async def test_producers_do_not_each_wait_for_a_redis_that_hangs(restartable_valkey):
     """Saying how many partitions there are is behind the breaker too."""
     settings = RedisSettings(url=restartable_valkey.url, socket_timeout_seconds=0.1)
-    breaker = Breaker(BreakerSettings(failure_threshold=3, cooldown_seconds=60))
+    breaker = breaker_for_redis(BreakerSettings(failure_threshold=3, cooldown_seconds=60))
     sender = SenderSettings(max_retries=1, retry_delay_seconds=0.01)
     redis = connect(settings)
     queue = RunQueue(QueueSettings(partitions=2), redis, sender=sender, breaker=breaker)

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import App
 from holdfast.config import BreakerSettings, SenderSettings
-from holdfast.redis.breaker import State
 from holdfast.redis.scripts import load
+from holdfast.reliability.breaker import State
 from holdfast.schedules.scheduler import _PROBE_SECONDS
 from tests.support.schedules.schedulers import stage_of
 from tests.support.waiting import stays, until

@@ -18,6 +18,7 @@ from yarl import URL
 from holdfast.client.overhttp.address import checked_url, headers, origin
 from holdfast.client.overhttp.problems import SETTING, error_of, not_ours
 from holdfast.errors import ApiUnavailable
+from holdfast.reliability.backoff import backoff_seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -32,7 +33,6 @@ _SILENCE_SECONDS: Final = 45.0
 """A stream says every 15 s that it lives; one that says nothing for so long is asked for again."""
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 2.0
-_DOUBLINGS_MOST: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,6 @@ class Pieces:
 
 
 def pause_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row; not all of the callers at once."""
-    doubled = _FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, _DOUBLINGS_MOST)
-    return min(doubled, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)  # noqa: S311
+    """Return the pause after so many failures in a row; random, so that callers spread out."""
+    pause = backoff_seconds(failures, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+    return pause * random.uniform(0.5, 1.0)  # noqa: S311

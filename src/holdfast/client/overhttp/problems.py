@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from holdfast.errors import AccessDenied, ApiUnavailable, ConfigError, HoldfastError, PayloadTooLarge, Refused
+from holdfast.reliability.retry_after import read_retry_after
 from holdfast.views.problems import error_class_of
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 SETTING: Final = "api_url (client.url, HOLDFAST_API_URL)"
 _KEY: Final = "check api_key (client.key, HOLDFAST_API_KEY)"
+_DEFAULT_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 3600.0
 
 
@@ -75,12 +76,9 @@ def read(url: str, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Read how long to wait; a date, or what can't be read, is a second."""
-    try:
-        seconds = float(headers.get("Retry-After", ""))
-    except ValueError:
-        return 1.0
-    return min(max(seconds, 0.0), _LONGEST_PAUSE_SECONDS) if math.isfinite(seconds) else 1.0
+    """Return how many seconds the API asks to wait; one if it does not say so, or not readably."""
+    seconds = read_retry_after(headers.get("Retry-After", ""))
+    return _DEFAULT_PAUSE_SECONDS if seconds is None else min(seconds, _LONGEST_PAUSE_SECONDS)
 
 
 def _read(body: bytes) -> _Problem:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.events.sinks.request import Verdict
+from holdfast.reliability.backoff import backoff_seconds
 
 if TYPE_CHECKING:
     from holdfast.config import RelaySettings
@@ -16,8 +17,6 @@ REFUSALS_MOST: Final = 3
 """Times that one event may be refused before it is given up: sending it again rarely changes the response."""
 REJECTIONS_MOST: Final = 20
 """Times that a receiver which is not ours may reject an event: about 13 minutes with the default pauses."""
-
-_DOUBLINGS_MOST: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,8 @@ class RetryPolicy:
 def pause_seconds(settings: RelaySettings, response: SinkResponse, *, tries: int, refusals: int) -> float:
     """Return the pause after this response and so many failures before; Retry-After is honoured."""
     before = refusals if response.verdict is Verdict.REFUSED else tries
-    doubled = settings.retry_first_seconds * 2 ** min(before, _DOUBLINGS_MOST)
-    return max(min(doubled, settings.retry_most_seconds), response.retry_after)
+    pause = backoff_seconds(before + 1, settings.retry_first_seconds, settings.retry_most_seconds)
+    return max(pause, response.retry_after)
 
 
 def counts_as_refusal(response: SinkResponse, *, ours: bool) -> bool:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from holdfast.config import BreakerSettings
 from holdfast.events.sinks.request import Verdict
-from holdfast.redis.breaker import Breaker, State
+from holdfast.reliability.breaker import Breaker, State
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -28,6 +28,14 @@ class ReceiverFailed(Exception):
     """Raised for the breaker: the receiver as a whole failed, not only this event."""
 
 
+def _is_failure(exc: BaseException) -> bool:
+    return isinstance(exc, ReceiverFailed)
+
+
+def _refusal(breaker: Breaker) -> ReceiverFailed:
+    return ReceiverFailed(f"the receiver is down; the next try is in {breaker.retry_after:.1f} s")
+
+
 class Destination:
     """One receiver: its breaker, whether it takes events, and how many of the relay's slots it has.
 
@@ -36,7 +44,7 @@ class Destination:
     """
 
     def __init__(self, name: str, settings: BreakerSettings, most: int, *, ours: bool) -> None:
-        self.breaker = Breaker(settings, is_failure=lambda exc: isinstance(exc, ReceiverFailed))
+        self.breaker = Breaker(settings, is_failure=_is_failure, refusal=_refusal)
         self.most = most
         self.active = 0
         self._name = name

@@ -16,7 +16,7 @@ from yarl import URL
 
 from holdfast.config import redacted
 from holdfast.events.sinks.addresses import is_literal, is_public
-from holdfast.events.sinks.request import SinkResponse, read_retry_after
+from holdfast.events.sinks.request import SinkResponse, retry_after_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -172,7 +172,7 @@ async def _read(response: aiohttp.ClientResponse) -> SinkResponse:
     return SinkResponse(
         status=response.status,
         error=text,
-        retry_after=read_retry_after(response.headers.get("retry-after", "")),
+        retry_after=retry_after_of(response.headers.get("retry-after", "")),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import email.utils
 import enum
-import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
+
+from holdfast.reliability.retry_after import read_retry_after
 
 if TYPE_CHECKING:
     from holdfast.events.event import Event
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _WORTH_RETRYING: Final = frozenset({408, 409, 425, 429})
 _EVENTS_FAULT: Final = frozenset({400, 413, 415, 422})
 _GONE: Final = 410
+_RETRY_AFTER_MOST_SECONDS: Final = 3600.0
 _OVERLOADED: Final = frozenset({429, 502, 503, 504})
-_LONGEST_RETRY_AFTER: Final = 3600.0
 
 
 class SinkRequest(msgspec.Struct, frozen=True):
@@ -105,15 +105,6 @@ class SinkResponse(msgspec.Struct, frozen=True, kw_only=True):
         return f"the receiver answered {self.status}" + (f": {self.error}" if self.error else "")
 
 
-def read_retry_after(value: str, now: float | None = None) -> float:
-    """Read a Retry-After header, in seconds or as a date, as seconds from now; an hour at most."""
-    text = value.strip()
-    if text.isascii() and text.isdigit():
-        seconds = float(text[:9])
-    else:
-        try:
-            at = email.utils.parsedate_to_datetime(text)
-        except (TypeError, ValueError):
-            return 0.0
-        seconds = at.timestamp() - (time.time() if now is None else now)
-    return min(max(seconds, 0.0), _LONGEST_RETRY_AFTER)
+def retry_after_of(header: str, now: float | None = None) -> float:
+    """Return a Retry-After header as seconds from now: 0 if there is none, an hour at most."""
+    return min(read_retry_after(header, now) or 0.0, _RETRY_AFTER_MOST_SECONDS)

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.reliability.backoff import backoff_seconds
 from holdfast.services.dev.leash import leashed
 from holdfast.services.dev.unavailable import answering_unavailable
 
@@ -45,8 +46,8 @@ class Recipe:
 
 
 def pause_seconds(failures: int) -> float:
-    """How long to wait before the next start after so many deaths in a row."""
-    return min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE_SECONDS)
+    """Return the pause before the next start after so many exits in a row."""
+    return backoff_seconds(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
 
 class Child:

@@ -1,0 +1,1 @@
+"""Retries, pauses and circuit breakers, without knowledge of what is called."""
