@@ -120,7 +120,7 @@ hooks: $(SYNCED) ## Check every commit before it is made
 
 clean: ## Remove what the targets above have set up (not .holdfast, where data is)
 	rm -rf .venv .venv-rustic .venv-checkov .venv-image .tools .stress .ruff_cache .hypothesis .import_linter_cache .coverage htmlcov dist
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(SYNCED): pyproject.toml uv.lock | $(UV)
 	@echo "Setting up .venv (the first time takes about 20 seconds) ..."

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from bench.figures import Figure, Goal, median_of
 from holdfast.config.scaling import ScalingSettings
-from holdfast.scaling.simulation.engine import Simulation
-from holdfast.scaling.simulation.policies import policies_of
-from holdfast.scaling.simulation.synthetic import synthetic_trace
-from holdfast.scaling.simulation.world import World
+from holdfast_simulator.engine import Simulation
+from holdfast_simulator.policies import policies_of
+from holdfast_simulator.synthetic import synthetic_trace
+from holdfast_simulator.world import World
 
 if TYPE_CHECKING:
     from bench.harness import Plan

@@ -15,7 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = {"holdfast": ROOT / "src" / "holdfast", "tests": ROOT / "tests", "bench": ROOT / "bench"}
+SOURCES = {
+    "holdfast": ROOT / "src" / "holdfast",
+    "holdfast_simulator": ROOT / "src" / "holdfast_simulator",
+    "holdfast_demo": ROOT / "examples" / "demo" / "holdfast_demo",
+    "tests": ROOT / "tests",
+    "bench": ROOT / "bench",
+}
 TEXTS = {
     ".py",
     ".md",

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.config.scaling import ScalingSettings
 from holdfast.runs.run import Submission
-from holdfast.scaling.simulation.rules import Keda
-from holdfast.scaling.simulation.spec import (
+from holdfast_simulator.rules import Keda
+from holdfast_simulator.spec import (
     Behavior,
     Direction,
     Fallback,

@@ -113,9 +113,12 @@ def image() -> Path:
 
 
 def test_the_steps_of_the_build_install_every_file_and_the_chart(image):
-    [installed] = image.glob("lib/python*/site-packages/holdfast")
+    [packages] = image.glob("lib/python*/site-packages")
     chart = {f"chart/{name}" for name in names(CHART)}
-    assert names(installed) == names(ROOT / "src" / "holdfast") | chart
+    assert names(packages / "holdfast") == names(ROOT / "src" / "holdfast") | chart
+    assert names(packages / "holdfast_simulator") == names(ROOT / "src" / "holdfast_simulator")
+    demo = names(ROOT / "examples" / "demo" / "holdfast_demo")
+    assert names(packages / "holdfast_demo") == demo | {"support_desk.py"}
 
 
 @pytest.mark.parametrize("words", ["--help", "render --help", "api --help", "host --help", "config check"])

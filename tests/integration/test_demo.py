@@ -15,7 +15,7 @@ import pytest
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "holdfast.cli.demo"]
+COMMAND = [sys.executable, "-m", "holdfast_demo"]
 
 
 def environment(tmp: Path, **more: str) -> dict[str, str]:

@@ -15,12 +15,12 @@ import pytest
 from holdfast.config import RedisSettings
 from holdfast.config.scaling import ScalingSettings
 from holdfast.runs.run import Submission
-from holdfast.scaling.simulation.engine import Simulation
-from holdfast.scaling.simulation.outcome import Outcome
-from holdfast.scaling.simulation.policies import Policy
-from holdfast.scaling.simulation.recording import recorded
-from holdfast.scaling.simulation.rules import Keda
-from holdfast.scaling.simulation.spec import (
+from holdfast_simulator.engine import Simulation
+from holdfast_simulator.outcome import Outcome
+from holdfast_simulator.policies import Policy
+from holdfast_simulator.recording import recorded
+from holdfast_simulator.rules import Keda
+from holdfast_simulator.spec import (
     Behavior,
     Direction,
     Fallback,
@@ -29,8 +29,8 @@ from holdfast.scaling.simulation.spec import (
     Limit,
     Trigger,
 )
-from holdfast.scaling.simulation.traces import Row, trace_of
-from holdfast.scaling.simulation.world import Spread, World
+from holdfast_simulator.traces import Row, trace_of
+from holdfast_simulator.world import Spread, World
 from tests.support.runs.system import System
 from tests.support.runs.worker_processes import Ledger
 from tests.support.scaling.replica_set import (

@@ -20,7 +20,7 @@ from holdfast.redis.client import TROUBLE
 from holdfast.runs.cleanup import list_consumers
 from holdfast.runs.run import Status
 from holdfast.scaling.depth import needs
-from holdfast.scaling.simulation.rules import Scaler
+from holdfast_simulator.rules import Scaler
 from tests.support.runs.system import System, WorkerChild
 from tests.support.runs.worker_processes import AGENTS, Ledger
 

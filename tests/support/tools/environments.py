@@ -52,7 +52,7 @@ def locked() -> str:
 
 def image_inputs() -> str:
     """What the image's environment is made from: of our own files the names; their contents are copied as they are."""
-    files = (path for name in ("src", "deploy/helm") for path in (ROOT / name).rglob("*"))
+    files = (path for name in ("src", "examples/demo", "deploy/helm") for path in (ROOT / name).rglob("*"))
     names = sorted(str(path) for path in files if path.is_file() and "__pycache__" not in path.parts)
     contents = (ROOT / "pyproject.toml", ROOT / "uv.lock", dockerfile.DOCKERFILE)
     return _digest(sys.version.encode(), *map(str.encode, names), *(path.read_bytes() for path in contents))

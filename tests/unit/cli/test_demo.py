@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.cli.demo import outage, story
-from holdfast.cli.demo.account import Account, Event, settled_twice
-from holdfast.cli.demo.books import Audit, Record, ScheduledRun
-from holdfast.cli.demo.evidence import (
+from holdfast_demo import outage, story
+from holdfast_demo.account import Account, Event, settled_twice
+from holdfast_demo.books import Audit, Record, ScheduledRun
+from holdfast_demo.evidence import (
     answered,
     delivered,
     steps_done_once,
@@ -23,14 +23,14 @@ from holdfast.cli.demo.evidence import (
     tickets_kept,
     turns_once,
 )
-from holdfast.cli.demo.figures import Asked, Figures, Kept, Streamed, Turns
-from holdfast.cli.demo.program import ACTS, AGENTS, REPLICAS
-from holdfast.cli.demo.proof import prove
-from holdfast.cli.demo.receiver import Delivery
-from holdfast.cli.demo.stage import Stage
-from holdfast.cli.demo.streaming import stream
-from holdfast.cli.demo.system import DemoFailed, System
-from holdfast.cli.demo.view import PlainLines, picture
+from holdfast_demo.figures import Asked, Figures, Kept, Streamed, Turns
+from holdfast_demo.program import ACTS, AGENTS, REPLICAS
+from holdfast_demo.proof import prove
+from holdfast_demo.receiver import Delivery
+from holdfast_demo.stage import Stage
+from holdfast_demo.streaming import stream
+from holdfast_demo.system import DemoFailed, System
+from holdfast_demo.view import PlainLines, picture
 
 
 def event(kind: str, run_id: str = "r", at: float = 0.0, **data: Any) -> Event:

@@ -8,12 +8,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from holdfast.cli.wording import span
-from holdfast.scaling.simulation.drawing import braille, columns, levels, replicas_of, svg, ticks, waiting_of
-from holdfast.scaling.simulation.engine import Simulation
-from holdfast.scaling.simulation.outcome import Sample
-from holdfast.scaling.simulation.policies import policies_of
-from holdfast.scaling.simulation.synthetic import synthetic_trace
-from holdfast.scaling.simulation.world import World
+from holdfast_simulator.drawing import braille, columns, levels, replicas_of, svg, ticks, waiting_of
+from holdfast_simulator.engine import Simulation
+from holdfast_simulator.outcome import Sample
+from holdfast_simulator.policies import policies_of
+from holdfast_simulator.synthetic import synthetic_trace
+from holdfast_simulator.world import World
 
 
 def test_dots_fill_up_from_below():

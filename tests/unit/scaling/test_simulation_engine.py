@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.config.scaling import ScalingSettings
-from holdfast.scaling.simulation.engine import Phase, Simulation, Worker, leaving_order
-from holdfast.scaling.simulation.marking import NO_LAG, Lag, Mark
-from holdfast.scaling.simulation.outcome import Outcome, Waits, waits_of
-from holdfast.scaling.simulation.policies import NAMED, Policy, policies_of
-from holdfast.scaling.simulation.spec import KedaSpec, Metric, Trigger
-from holdfast.scaling.simulation.synthetic import synthetic_trace
-from holdfast.scaling.simulation.traces import Row, Trace, trace_of
-from holdfast.scaling.simulation.world import Spread, World
+from holdfast_simulator.engine import Phase, Simulation, Worker, leaving_order
+from holdfast_simulator.marking import NO_LAG, Lag, Mark
+from holdfast_simulator.outcome import Outcome, Waits, waits_of
+from holdfast_simulator.policies import NAMED, Policy, policies_of
+from holdfast_simulator.spec import KedaSpec, Metric, Trigger
+from holdfast_simulator.synthetic import synthetic_trace
+from holdfast_simulator.traces import Row, Trace, trace_of
+from holdfast_simulator.world import Spread, World
 
 AT_ONCE = Spread(0.0, 0.0)
 WORLD = World(slots=1, scheduling=AT_ONCE, startup=AT_ONCE, cost_lag=NO_LAG)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.scaling.simulation.hpa import Hpa, greatest, proposal
-from holdfast.scaling.simulation.spec import Behavior, Direction, Limit, Select
+from holdfast_simulator.hpa import Hpa, greatest, proposal
+from holdfast_simulator.spec import Behavior, Direction, Limit, Select
 
 KUBERNETES = Behavior()  # written down, but all as it is by default
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config.scaling import ScalingSettings
-from holdfast.scaling.simulation.rules import Fixed, Keda, Local, Scaler
-from holdfast.scaling.simulation.spec import (
+from holdfast_simulator.rules import Fixed, Keda, Local, Scaler
+from holdfast_simulator.spec import (
     Behavior,
     Direction,
     Fallback,

@@ -10,11 +10,11 @@ import yaml
 
 from holdfast.config.scaling import ScalingSettings
 from holdfast.errors import InputError
-from holdfast.scaling.simulation.policies import NAMED, policies_of
-from holdfast.scaling.simulation.rules import Fixed, Keda, Local
-from holdfast.scaling.simulation.scaledobject import Target, scaled_object, to_yaml
-from holdfast.scaling.simulation.spec import FallbackBehavior, Lane, Metric, Select
-from holdfast.scaling.simulation.world import World
+from holdfast_simulator.policies import NAMED, policies_of
+from holdfast_simulator.rules import Fixed, Keda, Local
+from holdfast_simulator.scaledobject import Target, scaled_object, to_yaml
+from holdfast_simulator.spec import FallbackBehavior, Lane, Metric, Select
+from holdfast_simulator.world import World
 from tests.support.deploy import keda_types
 
 ROOT = Path(__file__).parents[3]

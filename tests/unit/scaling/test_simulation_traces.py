@@ -8,9 +8,9 @@ import statistics
 import pytest
 
 from holdfast.errors import InputError
-from holdfast.scaling.simulation.synthetic import synthetic_trace
-from holdfast.scaling.simulation.traces import Row, read_trace, write_trace
-from holdfast.scaling.simulation.world import Spread, parse_spread
+from holdfast_simulator.synthetic import synthetic_trace
+from holdfast_simulator.traces import Row, read_trace, write_trace
+from holdfast_simulator.world import Spread, parse_spread
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.demo.account import CANCELLED, ENDED, RUNNING, Event, Told
-from holdfast.cli.demo.asking import ask
-from holdfast.cli.demo.figures import Figures
-from holdfast.cli.demo.outage import missing, suffer_an_outage
-from holdfast.cli.demo.program import (
+from holdfast_demo.account import CANCELLED, ENDED, RUNNING, Event, Told
+from holdfast_demo.asking import ask
+from holdfast_demo.figures import Figures
+from holdfast_demo.outage import missing, suffer_an_outage
+from holdfast_demo.program import (
     CANCEL,
     FINISH,
     HAND_BACK,
@@ -25,18 +25,18 @@ from holdfast.cli.demo.program import (
     milliseconds,
     short,
 )
-from holdfast.cli.demo.residents import keep_residents
-from holdfast.cli.demo.streaming import stream
-from holdfast.cli.demo.system import DemoFailed
-from holdfast.cli.demo.turns import keep_schedules
+from holdfast_demo.residents import keep_residents
+from holdfast_demo.streaming import stream
+from holdfast_demo.system import DemoFailed
+from holdfast_demo.turns import keep_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.cli.demo.books import Books
-    from holdfast.cli.demo.http import Http
-    from holdfast.cli.demo.stage import Stage
     from holdfast.client import Client, RunHandle
+    from holdfast_demo.books import Books
+    from holdfast_demo.http import Http
+    from holdfast_demo.stage import Stage
 
 _DAY = {"greet": 12, "research": 4, "lookup": 6, "refund": 4, "draft": 6, "invoice": 6}
 _PACE_SECONDS = 0.2

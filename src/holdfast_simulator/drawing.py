@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.scaling.simulation.outcome import Outcome, Sample
+    from holdfast_simulator.outcome import Outcome, Sample
 
 _LEFT: Final = (0x40, 0x04, 0x02, 0x01)
 _RIGHT: Final = (0x80, 0x20, 0x10, 0x08)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Self
 
 import yaml
 
-from holdfast.cli.demo.processes import Watched
-from holdfast.cli.demo.receiver import Receiver
 from holdfast.config import load, setting_rows
 from holdfast.errors import HoldfastError
 from holdfast.redis.embedded import EmbeddedServer
 from holdfast.services.dev.leash import leashed
+from holdfast_demo.processes import Watched
+from holdfast_demo.receiver import Receiver
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,14 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.scaling.policy import Damper, workers_wanted
-from holdfast.scaling.simulation.hpa import Hpa
-from holdfast.scaling.simulation.spec import HPA_PERIOD_SECONDS, FallbackBehavior
+from holdfast_simulator.hpa import Hpa
+from holdfast_simulator.spec import HPA_PERIOD_SECONDS, FallbackBehavior
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.config.scaling import ScalingSettings
-    from holdfast.scaling.simulation.spec import Fallback, KedaSpec, Trigger
+    from holdfast_simulator.spec import Fallback, KedaSpec, Trigger
 
 
 class Scaler(Protocol):

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.cli.demo.account import SUCCEEDED, settled_twice
-from holdfast.cli.demo.check import Check
+from holdfast_demo.account import SUCCEEDED, settled_twice
+from holdfast_demo.check import Check
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from holdfast.cli.demo.account import Event
-    from holdfast.cli.demo.books import Audit, Record
-    from holdfast.cli.demo.figures import Asked, Kept, Streamed, Turns
-    from holdfast.cli.demo.receiver import Delivery
+    from holdfast_demo.account import Event
+    from holdfast_demo.books import Audit, Record
+    from holdfast_demo.figures import Asked, Kept, Streamed, Turns
+    from holdfast_demo.receiver import Delivery
 
 
 def steps_done_once(shaken: Collection[str], audit: Audit) -> Check:

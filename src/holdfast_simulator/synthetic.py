@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.config.durations import DAY, parse_duration, parse_number
 from holdfast.errors import InputError
-from holdfast.scaling.simulation.traces import LONGEST_SECONDS, Trace
+from holdfast_simulator.traces import LONGEST_SECONDS, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

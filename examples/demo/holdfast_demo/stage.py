@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.cli.demo.account import Account
-from holdfast.cli.demo.system import DemoFailed
+from holdfast_demo.account import Account
+from holdfast_demo.system import DemoFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.cli.demo.books import Books
-    from holdfast.cli.demo.system import System
+    from holdfast_demo.books import Books
+    from holdfast_demo.system import System
 
 LOOK_SECONDS = 0.1
 PATIENCE_SECONDS = 60.0

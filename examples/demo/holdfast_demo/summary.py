@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from holdfast.cli.demo.program import milliseconds
+from holdfast_demo.program import milliseconds
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.cli.demo.figures import Figures
-    from holdfast.cli.demo.proof import Proof
-    from holdfast.cli.demo.system import System
+    from holdfast_demo.figures import Figures
+    from holdfast_demo.proof import Proof
+    from holdfast_demo.system import System
 
 
 def print_summary(console: Console, proof: Proof, figures: Figures, lease_seconds: float) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from holdfast.cli.demo.account import ENDED, Event
 from holdfast.redis.keys import LANES, ScheduleKeys
+from holdfast_demo.account import ENDED, Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ import yaml
 from msgspec import Meta
 
 from holdfast.errors import InputError
-from holdfast.scaling.simulation.spec import (
+from holdfast_simulator.spec import (
     Behavior,
     Count,
     Fallback,
@@ -26,7 +26,7 @@ from holdfast.scaling.simulation.spec import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.scaling.simulation.manifest import Document
+    from holdfast_simulator.manifest import Document
 
 _STREAMS: Final = frozenset({"redis-streams", "redis-cluster-streams", "redis-sentinel-streams"})
 _SCALER_PORT: Final = 9800

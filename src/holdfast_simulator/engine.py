@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.runs.partition import Depth
 from holdfast.scaling.policy import demand
-from holdfast.scaling.simulation.marking import NO_LAG, Mark
-from holdfast.scaling.simulation.outcome import Outcome, Sample, outcome_of
-from holdfast.scaling.simulation.rules import Keda
-from holdfast.scaling.simulation.spec import Lane, Metric
-from holdfast.scaling.simulation.world import asked
+from holdfast_simulator.marking import NO_LAG, Mark
+from holdfast_simulator.outcome import Outcome, Sample, outcome_of
+from holdfast_simulator.rules import Keda
+from holdfast_simulator.spec import Lane, Metric
+from holdfast_simulator.world import asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.scaling.simulation.marking import Lag
-    from holdfast.scaling.simulation.policies import Policy
-    from holdfast.scaling.simulation.spec import Trigger
-    from holdfast.scaling.simulation.traces import Trace
-    from holdfast.scaling.simulation.world import World
+    from holdfast_simulator.marking import Lag
+    from holdfast_simulator.policies import Policy
+    from holdfast_simulator.spec import Trigger
+    from holdfast_simulator.traces import Trace
+    from holdfast_simulator.world import World
 
 _NEVER: Final = float("inf")
 _WAITING: Final = -1

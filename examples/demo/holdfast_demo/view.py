@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.demo.account import (
+from holdfast_demo.account import (
     ASKING,
     CANCELLED,
     DELAYED,
@@ -21,8 +21,8 @@ from holdfast.cli.demo.account import (
     TIMED_OUT,
     WAITING,
 )
-from holdfast.cli.demo.program import AGENTS, HOSTS, REPLICAS, SCHEDULERS, WORKERS, short
-from holdfast.cli.demo.receiver import UP
+from holdfast_demo.program import AGENTS, HOSTS, REPLICAS, SCHEDULERS, WORKERS, short
+from holdfast_demo.receiver import UP
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from holdfast.cli.demo.account import Event, Told
-    from holdfast.cli.demo.processes import Watched
-    from holdfast.cli.demo.stage import Act, Stage
+    from holdfast_demo.account import Event, Told
+    from holdfast_demo.processes import Watched
+    from holdfast_demo.stage import Act, Stage
 
 _WIDEST = 98
 _WIDE_ENOUGH_FOR_NATURES = 96

@@ -6,16 +6,16 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from holdfast.cli.demo.figures import Kept
-from holdfast.cli.demo.program import HOSTS, RESIDE
-from holdfast.cli.demo.stage import PATIENCE_SECONDS
-from holdfast.cli.demo.system import DemoFailed
 from holdfast.hosts.agent import Status
 from holdfast.services.residents import Residents
+from holdfast_demo.figures import Kept
+from holdfast_demo.program import HOSTS, RESIDE
+from holdfast_demo.stage import PATIENCE_SECONDS
+from holdfast_demo.system import DemoFailed
 
 if TYPE_CHECKING:
-    from holdfast.cli.demo.stage import Stage
     from holdfast.hosts.agent import Placed
+    from holdfast_demo.stage import Stage
 
 KIND: Final = "Clerk"
 CLERKS: Final = ("clerk-1", "clerk-2", "clerk-3", "clerk-4")

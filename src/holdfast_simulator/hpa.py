@@ -12,7 +12,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from holdfast.scaling.simulation.spec import (
+from holdfast_simulator.spec import (
     DOWN_LIMITS,
     DOWN_WINDOW_SECONDS,
     TOLERANCE,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import TypeAlias
 
-    from holdfast.scaling.simulation.spec import Behavior, Limit
+    from holdfast_simulator.spec import Behavior, Limit
 
     _Pick: TypeAlias = Callable[[list[int]], int]
 

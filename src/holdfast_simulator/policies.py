@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from holdfast.config.scaling import ScalingSettings
 from holdfast.errors import InputError
-from holdfast.scaling.simulation.manifest import read_documents
-from holdfast.scaling.simulation.rules import Fixed, Keda, Local
-from holdfast.scaling.simulation.scaledobject import plain, spec_of
-from holdfast.scaling.simulation.spec import (
+from holdfast_simulator.manifest import read_documents
+from holdfast_simulator.rules import Fixed, Keda, Local
+from holdfast_simulator.scaledobject import plain, spec_of
+from holdfast_simulator.spec import (
     UP_LIMITS,
     Behavior,
     Direction,
@@ -31,9 +31,9 @@ from holdfast.scaling.simulation.spec import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.scaling.simulation.manifest import Document
-    from holdfast.scaling.simulation.rules import Scaler
-    from holdfast.scaling.simulation.world import World
+    from holdfast_simulator.manifest import Document
+    from holdfast_simulator.rules import Scaler
+    from holdfast_simulator.world import World
 
 POLLING_SECONDS: Final = 5.0
 COOLDOWN_SECONDS: Final = 180.0

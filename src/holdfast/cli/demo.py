@@ -1,4 +1,4 @@
-"""``holdfast demo``: a whole system at work, with crashes, and a proof that nothing was lost."""
+"""``holdfast demo``: the command; the demo itself is a package of its own, in ``examples/demo``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ import typer
 from holdfast.cli.root import COMMANDS
 from holdfast.packages import needs_extra
 
-__all__ = ["add_to", "run_demo"]
-
 
 def add_to(root: typer.Typer) -> None:
     """Add the command."""
     root.command("demo", help=COMMANDS["demo"])(demo)
-
-
-def run_demo(*, keep: bool = False, json: bool = False) -> int:
-    """Run the demo and return its exit code: 0 only if every run is accounted for."""
-    with needs_extra("the demo", "api,embedded"):
-        from holdfast.cli.demo.run import play_demo
-    return play_demo(keep=keep, json=json)
 
 
 def demo(
@@ -33,4 +24,6 @@ def demo(
     ] = False,
 ) -> None:
     """Run the example agents through crashes and recoveries, and prove that every run is accounted for."""
-    raise typer.Exit(run_demo(keep=keep, json=json))
+    with needs_extra("the demo", "api,embedded,hosts"):
+        from holdfast_demo.run import play_demo
+    raise typer.Exit(play_demo(keep=keep, json=json))

@@ -6,13 +6,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.demo.account import SUCCEEDED
-from holdfast.cli.demo.figures import Asked
-from holdfast.cli.demo.program import ASK, REPLICAS, milliseconds, short
+from holdfast_demo.account import SUCCEEDED
+from holdfast_demo.figures import Asked
+from holdfast_demo.program import ASK, REPLICAS, milliseconds, short
 
 if TYPE_CHECKING:
-    from holdfast.cli.demo.http import Http
-    from holdfast.cli.demo.stage import Stage
+    from holdfast_demo.http import Http
+    from holdfast_demo.stage import Stage
 
 ANSWER = "yes"
 AMOUNT = 40

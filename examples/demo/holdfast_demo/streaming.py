@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from holdfast.cli.demo.figures import Streamed
-from holdfast.cli.demo.program import REPLICAS, STREAM, short
+from holdfast_demo.figures import Streamed
+from holdfast_demo.program import REPLICAS, STREAM, short
 
 if TYPE_CHECKING:
-    from holdfast.cli.demo.account import Told
-    from holdfast.cli.demo.http import Http
-    from holdfast.cli.demo.stage import Stage
+    from holdfast_demo.account import Told
+    from holdfast_demo.http import Http
+    from holdfast_demo.stage import Stage
 
 _TIMES = 4
 _ENOUGH = 20

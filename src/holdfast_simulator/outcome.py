@@ -9,9 +9,9 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.scaling.simulation.engine import Simulation
-    from holdfast.scaling.simulation.policies import Policy
-    from holdfast.scaling.simulation.world import World
+    from holdfast_simulator.engine import Simulation
+    from holdfast_simulator.policies import Policy
+    from holdfast_simulator.world import World
 
 
 class Sample(msgspec.Struct, frozen=True):

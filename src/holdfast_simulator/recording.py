@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.scaling.simulation.traces import Row
+from holdfast_simulator.traces import Row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

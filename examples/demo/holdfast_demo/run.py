@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+import holdfast.hosts.server  # noqa: F401 - the demo's hosts need gRPC: without it the demo does not begin
 from holdfast.cli import output
-from holdfast.cli.demo.books import Books
-from holdfast.cli.demo.http import Http
-from holdfast.cli.demo.program import ACTS, HOSTS, REPLICAS, WORKERS
-from holdfast.cli.demo.proof import prove
-from holdfast.cli.demo.stage import Stage
-from holdfast.cli.demo.story import Story
-from holdfast.cli.demo.summary import print_invitation, print_summary
-from holdfast.cli.demo.system import DemoFailed, System
-from holdfast.cli.demo.view import LivePicture, PlainLines
 from holdfast.client import Client
 from holdfast.redis.client import connect
 from holdfast.redis.keys import QueueKeys
 from holdfast.services.signals import on_signals
+from holdfast_demo.books import Books
+from holdfast_demo.http import Http
+from holdfast_demo.program import ACTS, HOSTS, REPLICAS, WORKERS
+from holdfast_demo.proof import prove
+from holdfast_demo.stage import Stage
+from holdfast_demo.story import Story
+from holdfast_demo.summary import print_invitation, print_summary
+from holdfast_demo.system import DemoFailed, System
+from holdfast_demo.view import LivePicture, PlainLines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-EXAMPLE = Path("examples/support_desk.py")
+EXAMPLE = "support_desk.py"
 INTERRUPTED = 130
 
 
@@ -40,11 +41,12 @@ def play_demo(*, keep: bool = False, json: bool = False) -> int:
 
 
 def find_example() -> Path:
-    """Return the example agents: they are in the repository, not in the installed package."""
-    for root in (Path.cwd(), *Path(__file__).resolve().parents):
-        if (root / EXAMPLE).is_file():
-            return root / EXAMPLE
-    raise DemoFailed(f"{EXAMPLE} is not here: the demo runs from a clone of the repository, by `make demo`")
+    """Return the file of the example agents: beside this module in a wheel, else in examples/."""
+    here = Path(__file__).resolve()
+    found = next((place / EXAMPLE for place in here.parents[:3] if (place / EXAMPLE).is_file()), None)
+    if found is None:
+        raise DemoFailed(f"{EXAMPLE} is missing beside {here}: install holdfast again")
+    return found
 
 
 class Demo:
@@ -66,6 +68,9 @@ class Demo:
             async with Client(settings=system.settings) as client, Http() as http:
                 story = Story(stage, client, http, books)
                 failure = await self._play(stage, story)
+            if failure and not stage.account.runs:
+                self._report_failure(failure)
+                return
             submitted = {run_id: run.agent for run_id, run in stage.account.runs.items()}
             audit = await books.audit(submitted)
             proof = prove(submitted, story.figures, audit, system.receiver.taken)
@@ -77,6 +82,13 @@ class Demo:
                 output.document({"holds": self.code == 0, "failure": failure, "proof": proof})
             if self._keep:
                 await self._stay(system)
+
+    def _report_failure(self, failure: str) -> None:
+        """Print why there is nothing to prove: no run was submitted."""
+        self._console.print(failure, style="red", markup=False, soft_wrap=True)
+        self.code = 1
+        if self._json:
+            output.document({"holds": False, "failure": failure, "proof": None})
 
     async def _play(self, stage: Stage, story: Story) -> str:
         """Play the story; return why it could not be played to its end."""

@@ -6,13 +6,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.cli.demo.account import ENDED
-from holdfast.cli.demo.figures import Outage
-from holdfast.cli.demo.program import OUTAGE
-from holdfast.cli.demo.receiver import FAILING
+from holdfast_demo.account import ENDED
+from holdfast_demo.figures import Outage
+from holdfast_demo.program import OUTAGE
+from holdfast_demo.receiver import FAILING
 
 if TYPE_CHECKING:
-    from holdfast.cli.demo.stage import Stage
+    from holdfast_demo.stage import Stage
 
 _DOWN_SECONDS = 1.5
 _FAILING_SECONDS = 1.5

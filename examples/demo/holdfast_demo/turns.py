@@ -6,17 +6,17 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.cli.demo.figures import Turns
-from holdfast.cli.demo.program import REPLICAS, SCHEDULE
-from holdfast.cli.demo.stage import PATIENCE_SECONDS
-from holdfast.cli.demo.system import DemoFailed
+from holdfast_demo.figures import Turns
+from holdfast_demo.program import REPLICAS, SCHEDULE
+from holdfast_demo.stage import PATIENCE_SECONDS
+from holdfast_demo.system import DemoFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.cli.demo.books import Books
-    from holdfast.cli.demo.http import Http
-    from holdfast.cli.demo.stage import Stage
+    from holdfast_demo.books import Books
+    from holdfast_demo.http import Http
+    from holdfast_demo.stage import Stage
 
 DIGEST, TIDY = "digest", "tidy"
 _EVERY = "500ms"

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.cli.demo.account import CANCELLED, ENDED, FAILED, SUCCEEDED, TIMED_OUT, settled_twice
-from holdfast.cli.demo.asking import AMOUNT
-from holdfast.cli.demo.check import Check
-from holdfast.cli.demo.evidence import (
+from holdfast_demo.account import CANCELLED, ENDED, FAILED, SUCCEEDED, TIMED_OUT, settled_twice
+from holdfast_demo.asking import AMOUNT
+from holdfast_demo.check import Check
+from holdfast_demo.evidence import (
     answered,
     delivered,
     steps_done_once,
@@ -21,9 +21,9 @@ from holdfast.cli.demo.evidence import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.cli.demo.books import Audit
-    from holdfast.cli.demo.figures import Figures
-    from holdfast.cli.demo.receiver import Delivery
+    from holdfast_demo.books import Audit
+    from holdfast_demo.figures import Figures
+    from holdfast_demo.receiver import Delivery
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from holdfast.config import Settings
 from holdfast.config.durations import HOW_TO_WRITE, parse_duration
 from holdfast.config.scaling import ScalingSettings
 from holdfast.errors import InputError
-from holdfast.scaling.simulation.marking import Lag, lag_of
+from holdfast_simulator.marking import Lag, lag_of
 
 if TYPE_CHECKING:
     import random

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import aiohttp
 import msgspec
 
-from holdfast.cli.demo.system import DemoFailed
+from holdfast_demo.system import DemoFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
