@@ -118,9 +118,7 @@ DeletionCost = Annotated[
 ]
 Outages = Annotated[
     list[str] | None,
-    typer.Option(
-        "--outage", metavar="FROM..TO", help="When the metric can't be asked: 10m..20m; repeatable."
-    ),
+    typer.Option("--outage", metavar="FROM..TO", help="When the metric can't be read: 10m..20m; repeatable."),
 ]
 Price = Annotated[float, typer.Option("--price", min=0, help="What a worker costs an hour.")]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same outcome.")]
@@ -167,10 +165,10 @@ def simulate_policies(
         return
     settings = options.read_settings(config)
     runs = _trace(trace, queue or "", seed) if trace or emit is None else None
-    asked = _asked(settings, queue, runs.queue if runs else "")
+    queue_settings = _queue_settings(settings, queue, runs.queue if runs else "")
     world = World(
-        slots=slots or slots_of(asked),
-        scaling=_bounded(asked, least, most),
+        slots=slots or slots_of(queue_settings),
+        scaling=_bounded(queue_settings, least, most),
         scheduling=parse_spread(scheduling, "--scheduling"),
         startup=parse_spread(startup, "--startup"),
         drain_seconds=_seconds(drain, "--drain", settings.worker.drain_seconds),
@@ -183,11 +181,13 @@ def simulate_policies(
         outages=tuple(_outage(text) for text in outage or ()),
         seed=seed,
     )
-    if queue is None and runs and runs.queue == asked.name:
-        output.note(f"as {asked.name}, {world.slots} {'slot' if world.slots == 1 else 'slots'}", json=json)
+    if queue is None and runs and runs.queue == queue_settings.name:
+        output.note(
+            f"as {queue_settings.name}, {world.slots} {'slot' if world.slots == 1 else 'slots'}", json=json
+        )
     policies = [found for text in policy or ["depth"] for found in policies_of(text, world)]
     if emit is not None:
-        _emit(emit, policies, asked, settings, deployment)
+        _emit(emit, policies, queue_settings, settings, deployment)
         if emit != "-":  # not into what is printed: with a trace, that is a table or JSON
             output.note(f"the ScaledObject of {policies[0].name} written to {emit}", json=json)
     if runs is not None:
@@ -214,7 +214,7 @@ def _trace(text: str, queue: str, seed: int) -> Trace:
     return read_trace(Path(text), queue=queue)
 
 
-def _asked(settings: Settings, given: str | None, traced: str) -> QueueSettings:
+def _queue_settings(settings: Settings, given: str | None, traced: str) -> QueueSettings:
     """The queue that was named, else the one that all runs of the trace name, if it is configured."""
     known = settings.queue_names()
     if given is None:
@@ -359,7 +359,7 @@ def record_trace(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Write when a queue's runs arrived and how long they took. Redis and the archive are asked for them."""
+    """Write when a queue's runs arrived and how long they took. Redis and the archive are read for that."""
     begin = 0.0 if since is None else time.time() - _seconds(since, "--since", 0.0)
 
     async def work(station: Station) -> tuple[str, list[Row], int]:

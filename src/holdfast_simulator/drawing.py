@@ -116,12 +116,12 @@ def _caption(outcome: Outcome, span: Callable[[float], str]) -> str:
 
 
 def _cut(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
-    """What the picture does not show of a policy, since others said how high it is."""
-    said = ""
+    """What the picture cuts off of a policy, since its height is that of others."""
+    text = ""
     for title, of in (("replicas", replicas_of), ("waiting", waiting_of)):
         top, most = levels(highest(scale_of(outcomes), of))[-1], highest([outcome], of)
-        said += f"; {title} cut at {top:,}, goes to {most:,.0f}" if most > top else ""
-    return said
+        text += f"; {title} cut at {top:,}, goes to {most:,.0f}" if most > top else ""
+    return text
 
 
 def _panel(

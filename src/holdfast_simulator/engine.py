@@ -19,7 +19,7 @@ from holdfast_simulator.marking import NO_LAG, Mark
 from holdfast_simulator.outcome import Outcome, Sample, outcome_of
 from holdfast_simulator.rules import Keda
 from holdfast_simulator.spec import Lane, Metric
-from holdfast_simulator.world import asked
+from holdfast_simulator.world import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,7 +177,7 @@ class Simulation:
             self._scale(self._scaler.wake(self.now, self._values(), 0))
 
     def _dispatch(self) -> None:
-        """Give what waits to whoever has a free slot."""
+        """Give waiting runs to workers with a free slot."""
         free = self._free
         while self.waiting and free:
             worker = free.popleft()
@@ -318,7 +318,7 @@ class Simulation:
         self._plan(self._scaler.next_at + self._idle_seconds(), self._control, about)
 
     def _idle_seconds(self) -> float:
-        """How long nobody has anything to decide, in whole hours: the rhythm of polls stays what it was."""
+        """Whole hours in which nothing is to be decided: the times of polls stay the same."""
         still = self.replicas == self._scaler.first and not (self.waiting or self.pending)
         if not still or self._world.outages or self._arrival == _NEVER:
             return 0.0
@@ -329,7 +329,7 @@ class Simulation:
 
     def _value(self, trigger: Trigger) -> float | None:
         """What a trigger would read in Redis now."""
-        if not asked(self.now, self._world.outages):
+        if not is_readable(self.now, self._world.outages):
             return None
         if trigger.metric is Metric.DEPTH:
             depth = Depth(self.waiting, self.pending, 0, 0, 0, self._oldest_seconds(), len(self._pods))

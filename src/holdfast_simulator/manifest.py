@@ -1,4 +1,4 @@
-"""YAML that people wrote: what is wrong with it is said with its file and line."""
+"""YAML that people wrote: an error names its file and line."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Document:
         except msgspec.ValidationError as exc:
             at = _AT.search(str(exc))
             inside = base + (at[1] if at else "")
-            said = _AT.sub("", str(exc))
-            unknown = _FIELD.search(said) if "unknown" in said else None
-            raise self.wrong(said, f"{inside}.{unknown[1]}" if unknown else inside) from exc
+            message = _AT.sub("", str(exc))
+            unknown = _FIELD.search(message) if "unknown" in message else None
+            raise self.wrong(message, f"{inside}.{unknown[1]}" if unknown else inside) from exc
 
-    def wrong(self, said: str, inside: str = "") -> InputError:
+    def wrong(self, message: str, inside: str = "") -> InputError:
         """An error at a place in the document, like ``.spec.triggers[0]``."""
         place = f" ({inside.lstrip('.')})" if inside else ""
-        return InputError(f"{self.path}:{self._line(inside)}: {said}{place}")
+        return InputError(f"{self.path}:{self._line(inside)}: {message}{place}")
 
     def _line(self, inside: str) -> int:
         node, line = self._node, self._node.start_mark.line

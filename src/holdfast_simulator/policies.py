@@ -54,7 +54,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
-        """What it must be told."""
+        """The triggers whose metrics it reads."""
         if self.replicas is not None:
             return ()
         return _DEMAND if self.keda is None else self.keda.triggers
@@ -199,7 +199,7 @@ def _named(name: str, *triggers: Trigger) -> Callable[[World], Policy]:
 
 
 def fallback_of(least: int) -> Fallback:
-    """An answer that does not come is not 0: whoever works goes on."""
+    """A metric that can't be read is not 0: the workers go on."""
     return Fallback(failure_threshold=3, replicas=max(least, 1), behavior=FallbackBehavior.IF_HIGHER)
 
 

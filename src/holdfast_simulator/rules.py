@@ -1,11 +1,11 @@
-"""Who decides how many replicas there are: KEDA with its HPA, the local autoscaler, or nobody.
+"""Rules for the number of replicas: KEDA with its HPA, the local autoscaler, or a fixed number.
 
 They have a memory but no clock and no connections, so a simulation and a loop in real time drive them alike::
 
     while now < scaler.next_at: wait
     replicas = scaler.step(now, values, replicas)
 
-``values`` are what the triggers say, in their order; None is a metric that could not be asked.
+``values`` are the triggers' metrics, in their order; None is a metric that could not be read.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Scaler(Protocol):
 
     @property
     def next_at(self) -> float:
-        """When it wants to be asked next."""
+        """When the next decision is due."""
         ...
 
     @property
     def first(self) -> int:
-        """How many there are before it was ever asked."""
+        """The number of replicas before the first decision."""
         ...
 
     def step(self, now: float, values: Sequence[float | None], replicas: int) -> int:
@@ -91,7 +91,7 @@ class Keda:
         return self._spec.min_replica_count if idle is None else idle
 
     def step(self, now: float, values: Sequence[float | None], replicas: int) -> int:
-        """Let whoever's turn it is decide; in between nothing changes."""
+        """Let the controllers that are due decide; in between nothing changes."""
         if self._poll.due(now):
             replicas = self._operate(now, values, replicas)
         if self._sync.due(now):
@@ -100,8 +100,8 @@ class Keda:
 
     def wake(self, now: float, values: Sequence[float | None], replicas: int) -> int:
         """Leave zero at once if a trigger that pushes is active; the others wait for the next poll."""
-        asked = zip(self._spec.triggers, values, strict=True)
-        if any(trigger.push and _active(trigger, value) for trigger, value in asked):
+        metrics = zip(self._spec.triggers, values, strict=True)
+        if any(trigger.push and _active(trigger, value) for trigger, value in metrics):
             return self._activated(now, replicas)
         return replicas
 
@@ -110,8 +110,8 @@ class Keda:
         fallback = self._spec.fallback
         # KEDA 2.19 and later: a fallback that counts is activity, so it wakes from zero even without work.
         fallen_back = fallback is not None and fallback.replicas > 0 and self._failed(fallback)
-        asked = zip(self._spec.triggers, values, strict=True)
-        if fallen_back or any(_active(trigger, value) for trigger, value in asked):
+        metrics = zip(self._spec.triggers, values, strict=True)
+        if fallen_back or any(_active(trigger, value) for trigger, value in metrics):
             return self._activated(now, replicas)
         # An error is no reason to go to zero, except by a fallback that says so.
         if None in values and (fallback is None or fallback.replicas > 0):
@@ -179,7 +179,7 @@ def _fallback_replicas(fallback: Fallback, replicas: int) -> int:
 
 
 class Local:
-    """The local autoscaler: up at once, down to what was wanted at most in the last ``down_seconds``."""
+    """The local autoscaler: up at once, down to the most that was needed in the last ``down_seconds``."""
 
     def __init__(
         self, scaling: ScalingSettings, slots: int, *, started: float = 0.0, every: float = 1.0
@@ -209,7 +209,7 @@ class Local:
 
     def wake(self, now: float, values: Sequence[float | None], replicas: int) -> int:
         """Have the first one at once: what else is needed it sees when it looks, within a second."""
-        if values[0] is None:  # whoever can't ask Redis does not hear of arrivals either
+        if values[0] is None:  # without Redis there are no notifications of arrivals either
             return replicas
         return max(replicas, self._damper.follow(now, min(1, self._scaling.max_workers)))
 

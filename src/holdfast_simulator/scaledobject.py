@@ -95,10 +95,10 @@ def spec_of(document: Document, slots: int) -> tuple[str, KedaSpec]:
 def _counted(document: Document, at: int, trigger: _Trigger, slots: int) -> dict[str, Any]:
     """What a trigger counts, if that can be simulated."""
     place = f".spec.triggers[{at}]"
-    said = trigger.metadata
+    metadata = trigger.metadata
 
     def number(name: str, otherwise: str) -> float:
-        text = said.get(name, otherwise)
+        text = metadata.get(name, otherwise)
         try:
             return float(text)
         except ValueError:
@@ -110,7 +110,7 @@ def _counted(document: Document, at: int, trigger: _Trigger, slots: int) -> dict
         target, activation = number("slots", str(slots)), number("activation", "0")
         return {"target": target, "activation": activation, "push": trigger.type == "external-push"}
     if trigger.type == "metrics-api":
-        where = said.get("valueLocation", "")
+        where = metadata.get("valueLocation", "")
         if where != "depth":
             raise document.wrong(
                 f"valueLocation {where!r} can't be simulated, only depth", f"{place}.metadata.valueLocation"
@@ -122,11 +122,11 @@ def _counted(document: Document, at: int, trigger: _Trigger, slots: int) -> dict
         raise document.wrong(
             f"a trigger of type {trigger.type!r} can't be simulated, only {known}", f"{place}.type"
         )
-    suffix = said.get("stream", "").rpartition(":")[2]
+    suffix = metadata.get("stream", "").rpartition(":")[2]
     lane = suffix if suffix in {Lane.RETURNED, Lane.HIGH, Lane.LOW} else Lane.NORMAL
-    if "consumerGroup" not in said:
+    if "consumerGroup" not in metadata:
         metric, target = Metric.STREAM_LENGTH, number("streamLength", _DEFAULT_TARGET)
-    elif "lagCount" in said:
+    elif "lagCount" in metadata:
         metric, target = Metric.LAG, number("lagCount", "")
     else:
         metric, target = Metric.PENDING, number("pendingEntriesCount", _DEFAULT_TARGET)

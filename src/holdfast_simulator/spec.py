@@ -70,7 +70,7 @@ class Limit(_Spec, frozen=True, kw_only=True):
 
 
 class Direction(_Spec, frozen=True, kw_only=True):
-    """How fast to go one way; what is not said is as Kubernetes has it."""
+    """How fast to scale in one direction; the defaults are those of Kubernetes."""
 
     stabilization_window_seconds: Annotated[int, Meta(ge=0, le=3600)] | None = None
     select_policy: Select = Select.MAX

@@ -1,4 +1,4 @@
-"""Traces that nobody recorded: ``synthetic:poisson?rate=2&duration=30&for=1h``; chance is in the seed."""
+"""Traces from a formula, ``synthetic:poisson?rate=2&duration=30&for=1h``: the same seed, the same trace."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MOST_RUNS: Final = 20_000_000
 _SHAPES: Final = ("exponential", "constant", "lognormal")
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What was asked for; rates are runs a second, times are seconds."""
+class TraceOptions(msgspec.Struct, frozen=True):
+    """The parameters of a trace; rates are runs a second, times are seconds."""
 
     rate: float = 1.0
     duration: float = 30.0
@@ -54,27 +54,27 @@ def synthetic_trace(text: str, seed: int) -> Trace:
     kind, _, query = text.removeprefix(PREFIX).partition("?")
     if kind not in _KINDS:
         raise InputError(f"there is no synthetic trace {kind[:40]!r}: there are {', '.join(_KINDS)}")
-    wanted = _read(query, text, Wanted(length=float(DAY)) if kind == "diurnal" else Wanted())
-    _check_times(wanted, text)
+    options = _read(query, text, TraceOptions(length=float(DAY)) if kind == "diurnal" else TraceOptions())
+    _check_times(options, text)
     expected = (
-        max(wanted.rate, wanted.top if kind in {"diurnal", "step"} else 0.0) * wanted.length + wanted.runs
+        max(options.rate, options.top if kind in {"diurnal", "step"} else 0.0) * options.length + options.runs
     )
     if expected > _MOST_RUNS:
         raise InputError(
             f"{text[:80]!r} may have {expected:,.0f} runs: at most {_MOST_RUNS:,} can be simulated"
         )
     rng = random.Random(seed)  # noqa: S311 - a simulation, not a secret
-    arrivals = array("d", _KINDS[kind](wanted, rng))
-    draw = _durations(wanted, rng)
-    return Trace(arrivals, array("d", [draw() for _ in arrivals]), None, wanted.length)
+    arrivals = array("d", _KINDS[kind](options, rng))
+    draw = _durations(options, rng)
+    return Trace(arrivals, array("d", [draw() for _ in arrivals]), None, options.length)
 
 
-def _check_times(wanted: Wanted, text: str) -> None:
-    if wanted.length > LONGEST_SECONDS:
+def _check_times(options: TraceOptions, text: str) -> None:
+    if options.length > LONGEST_SECONDS:
         raise InputError(
             f"{text[:80]!r} takes longer than {LONGEST_SECONDS / DAY:,.0f} days: say less by for="
         )
-    if wanted.at > wanted.length:
+    if options.at > options.length:
         raise InputError(f"{text[:80]!r} changes after its end: at= must not be later than for=")
 
 
@@ -87,30 +87,30 @@ def _poisson(rate: float, begin: float, end: float, rng: random.Random) -> Itera
         yield at
 
 
-def _steady(wanted: Wanted, rng: random.Random) -> Iterator[float]:
-    return _poisson(wanted.rate, 0.0, wanted.length, rng)
+def _steady(options: TraceOptions, rng: random.Random) -> Iterator[float]:
+    return _poisson(options.rate, 0.0, options.length, rng)
 
 
-def _step(wanted: Wanted, rng: random.Random) -> Iterator[float]:
-    yield from _poisson(wanted.rate, 0.0, wanted.turn, rng)
-    yield from _poisson(wanted.top, wanted.turn, wanted.length, rng)
+def _step(options: TraceOptions, rng: random.Random) -> Iterator[float]:
+    yield from _poisson(options.rate, 0.0, options.turn, rng)
+    yield from _poisson(options.top, options.turn, options.length, rng)
 
 
-def _burst(wanted: Wanted, rng: random.Random) -> Iterator[float]:
-    before = list(_poisson(wanted.rate, 0.0, wanted.length, rng))
-    return iter(sorted([*before, *[wanted.turn] * wanted.runs]))
+def _burst(options: TraceOptions, rng: random.Random) -> Iterator[float]:
+    before = list(_poisson(options.rate, 0.0, options.length, rng))
+    return iter(sorted([*before, *[options.turn] * options.runs]))
 
 
-def _diurnal(wanted: Wanted, rng: random.Random) -> Iterator[float]:
+def _diurnal(options: TraceOptions, rng: random.Random) -> Iterator[float]:
     """From ``rate`` at midnight to ``peak`` at noon and back, every day: thinned from the peak."""
-    low, top = wanted.rate, max(wanted.top, wanted.rate)
-    for at in _poisson(top, 0.0, wanted.length, rng):
+    low, top = options.rate, max(options.top, options.rate)
+    for at in _poisson(top, 0.0, options.length, rng):
         now = low + (top - low) * (1 - math.cos(2 * math.pi * at / DAY)) / 2
         if rng.random() * top < now:
             yield at
 
 
-_KINDS: Final[dict[str, Callable[[Wanted, random.Random], Iterator[float]]]] = {
+_KINDS: Final[dict[str, Callable[[TraceOptions, random.Random], Iterator[float]]]] = {
     "poisson": _steady,
     "diurnal": _diurnal,
     "burst": _burst,
@@ -118,23 +118,23 @@ _KINDS: Final[dict[str, Callable[[Wanted, random.Random], Iterator[float]]]] = {
 }
 
 
-def _durations(wanted: Wanted, rng: random.Random) -> Callable[[], float]:
-    """Lengths with the mean that was asked for, whatever their shape."""
-    mean = wanted.duration
-    if wanted.shape == "constant" or not mean:
+def _durations(options: TraceOptions, rng: random.Random) -> Callable[[], float]:
+    """Return a function that draws durations with this mean, whatever their shape."""
+    mean = options.duration
+    if options.shape == "constant" or not mean:
         return lambda: mean
-    if wanted.shape == "exponential":
+    if options.shape == "exponential":
         return lambda: rng.expovariate(1 / mean)
-    mu = math.log(mean) - wanted.sigma**2 / 2
-    return lambda: rng.lognormvariate(mu, wanted.sigma)
+    mu = math.log(mean) - options.sigma**2 / 2
+    return lambda: rng.lognormvariate(mu, options.sigma)
 
 
-def _read(query: str, text: str, defaults: Wanted) -> Wanted:
+def _read(query: str, text: str, defaults: TraceOptions) -> TraceOptions:
     named = {"for": "length"}
     found: dict[str, float | int | str] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
         name = named.get(key, key)
-        if key == "length" or name not in Wanted.__struct_fields__:
+        if key == "length" or name not in TraceOptions.__struct_fields__:
             known = "rate, duration, shape, sigma, for, peak, runs, at"
             raise InputError(f"{text[:80]!r}: there is no {key[:20]!r}; there are {known}")
         found[name] = _value(name, key, value)

@@ -62,7 +62,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     slots: Annotated[int, Meta(ge=1)] = 3
     scaling: ScalingSettings = ScalingSettings()
-    """How runs weigh by their age, for the depth that KEDA is told."""
+    """How runs weigh by their age, in the depth that KEDA reads."""
     scheduling: Spread = Spread(1.0, 1.0)
     """From the wish for a pod to its place on a node; it costs from then on."""
     startup: Spread = Spread(5.0, 5.0)
@@ -81,7 +81,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """How late pods show who is busy."""
     price_per_hour: float = 0.0
     outages: tuple[tuple[float, float], ...] = ()
-    """When the metric can't be asked: from, until."""
+    """When the metric can't be read: from, until."""
     tail_seconds: float = 600.0
     """How long to go on after the last arrival, at least."""
     patience_seconds: float = 21_600.0
@@ -89,6 +89,6 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
 
-def asked(now: float, outages: Sequence[tuple[float, float]]) -> bool:
+def is_readable(now: float, outages: Sequence[tuple[float, float]]) -> bool:
     """Whether the metric answers now."""
     return not any(begin <= now < end for begin, end in outages)

@@ -40,7 +40,7 @@ class Event:
 
 @dataclass(slots=True)
 class Told:
-    """One run, as its feed has told it so far."""
+    """One run, as far as its feed goes."""
 
     run_id: str
     agent: str

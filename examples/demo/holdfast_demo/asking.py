@@ -26,10 +26,10 @@ async def ask(stage: Stage, http: Http) -> Asked:
         await http.execute(here, "approve", {"name": "Ada", "amount": AMOUNT}), "approve"
     )
     act = stage.begin(ASK, f"approve {short(run.run_id)} is sent by POST /execute")
-    said: dict[str, Any] = (await http.question(here, run.run_id))["interrupt"] or {}
-    question = str(said.get("question", ""))
+    interrupt: dict[str, Any] = (await http.question(here, run.run_id))["interrupt"] or {}
+    question = str(interrupt.get("question", ""))
     asked_at = time.time()
-    act.told = f'approve {short(run.run_id)} asks "{question}" and has left its worker'
+    act.text = f'approve {short(run.run_id)} asks "{question}" and has left its worker'
     await asyncio.sleep(_READING_SECONDS)
     answered_at = time.time()
     await http.resume(there, run.run_id, ANSWER)

@@ -33,7 +33,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRun:
-    """One run that a schedule has asked for; ``turn`` is the name of the turn that it is."""
+    """One run that a schedule has submitted; ``turn`` is the name of its turn."""
 
     run_id: str
     schedule: str
@@ -60,7 +60,7 @@ class Audit:
     delayed: int
     undelivered: int = 0
     scheduled: list[ScheduledRun] = field(default_factory=list[ScheduledRun])
-    """Runs that schedules have asked for; the other counts are of what was submitted."""
+    """Runs that schedules have submitted; the other counts are of runs that the demo has submitted."""
     turns: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     """What the records of the schedules say."""
 
@@ -112,18 +112,23 @@ class Books:
         )
 
     async def scheduled(self, name: str = "") -> list[ScheduledRun]:
-        """Every run that a schedule has asked for, or one of them has."""
+        """Return the runs that schedules have submitted, or one of them."""
         found: list[ScheduledRun] = []
         for run_id in await self._redis.zrange(self._keys.runs, 0, -1):
             fields = await self._redis.hgetall(self._keys.run(run_id.decode()))
             message = msgspec.json.decode(fields.get(b"message") or b"{}", type=dict[str, Any])
-            said: dict[str, str] = message.get("metadata") or {}
-            if "schedule" in said and name in {"", said["schedule"]}:
+            metadata: dict[str, str] = message.get("metadata") or {}
+            if "schedule" in metadata and name in {"", metadata["schedule"]}:
                 record = await self._record(run_id.decode())
                 asked_at = record.events[0].at if record.events else 0.0
                 found.append(
                     ScheduledRun(
-                        record.run_id, said["schedule"], said["turn"], record.status, asked_at, record.events
+                        record.run_id,
+                        metadata["schedule"],
+                        metadata["turn"],
+                        record.status,
+                        asked_at,
+                        record.events,
                     )
                 )
         return found

@@ -52,15 +52,15 @@ def _steps(events: Sequence[Event]) -> tuple[set[int], list[int]]:
 
 
 def answered(asked: Asked, result: object, audit: Audit) -> Check:
-    """The run that asked was given the answer, and went on with it."""
+    """The interrupted run got the answer, and went on with it."""
     claim = f'asked "{asked.question}", answered "{asked.answer}": {msgspec.json.encode(result).decode()}'
     record = next((each for each in audit.records if each.run_id == asked.run_id), None)
     if record is None:
         return Check(claim, (f"{asked.run_id} is not in Redis",))
     wrong: list[str] = []
-    wanted = ["submitted", "started", "interrupted", "resumed", "started", "succeeded"]
-    if (told := [event.type for event in record.events]) != wanted:
-        wrong.append(f"its feed has {', '.join(told)}")
+    expected = ["submitted", "started", "interrupted", "resumed", "started", "succeeded"]
+    if (found := [event.type for event in record.events]) != expected:
+        wrong.append(f"its feed has {', '.join(found)}")
     if [event.data.get("value") for event in record.events if event.type == "resumed"] != [asked.answer]:
         wrong.append("its feed has another answer")
     if record.status != SUCCEEDED or record.result != result:
@@ -112,11 +112,11 @@ def turns_once(turns: Turns, audit: Audit) -> Check:
 
 def tickets_kept(kept: Kept) -> Check:
     """Every ticket is in the ledger of its resident, once and in its place, whatever became of its host."""
-    wanted = list(range(1, kept.tickets + 1))
+    expected = list(range(1, kept.tickets + 1))
     wrong = [
         f"{name} has the tickets {', '.join(map(str, ledger)) or 'none'}"
         for name, ledger in kept.ledgers.items()
-        if list(ledger) != wanted
+        if list(ledger) != expected
     ]
     if not kept.orphans:
         wrong.append(f"{kept.victim} had no residents when it was killed")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A run that asked, and what it was told."""
+    """A run that was interrupted with a question, and the answer."""
 
     run_id: str
     question: str
     answer: str
     waited: float
-    """How long nobody answered, and no worker was held."""
+    """Seconds until the answer, during which no worker was held."""
     took: float
     """From the answer to the end of the run."""
 

@@ -33,8 +33,8 @@ class Http:
 
     async def execute(self, base: str, agent: str, value: Any) -> str:
         """Ask for a run and return its id."""
-        wanted = {"agent_id": agent, "input": value, "priority": "high"}
-        return (await self._call("POST", f"{base}/execute", wanted))["run_id"]
+        body = {"agent_id": agent, "input": value, "priority": "high"}
+        return (await self._call("POST", f"{base}/execute", body))["run_id"]
 
     async def resume(self, base: str, run_id: str, value: Any) -> None:
         """Answer a run."""
@@ -53,9 +53,9 @@ class Http:
         """Make a schedule."""
         await self._call("POST", f"{base}/schedules", {"name": name, "agent": agent, **options})
 
-    async def steer(self, base: str, schedule: str, verb: str, said: Any = None) -> None:
+    async def steer(self, base: str, schedule: str, verb: str, body: Any = None) -> None:
         """Pause, resume or trigger a schedule."""
-        await self._call("POST", f"{base}/schedules/{schedule}/{verb}", said)
+        await self._call("POST", f"{base}/schedules/{schedule}/{verb}", body)
 
     async def look(self, base: str, schedule: str) -> dict[str, Any]:
         """Read a schedule."""

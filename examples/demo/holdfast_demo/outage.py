@@ -26,7 +26,7 @@ async def suffer_an_outage(stage: Stage) -> Outage:
     act = stage.begin(OUTAGE, "the Event API is down; runs go on")
     await asyncio.sleep(_DOWN_SECONDS)
     await receiver.come_up(FAILING)
-    act.told = "the Event API is back, but answers 500; runs go on"
+    act.text = "the Event API is back, but answers 500; runs go on"
     await asyncio.sleep(_FAILING_SECONDS)
     await stage.until("the relay to try again", lambda: receiver.refused > refused_before)
     await stage.until("a run to end meanwhile", lambda: _ended(stage) > ended_before)
@@ -34,7 +34,7 @@ async def suffer_an_outage(stage: Stage) -> Outage:
     back, runs = time.monotonic(), _ended(stage) - ended_before
     happened = {run.run_id: len(run.events) for run in stage.account.runs.values()}
     waiting = missing(stage, happened)
-    act.told = f"the Event API works again; {waiting} events are on their way"
+    act.text = f"the Event API works again; {waiting} events are on their way"
     await stage.until("the Event API to catch up", lambda: not missing(stage, happened))
     refused, caught_up = receiver.refused - refused_before, time.monotonic() - back
     outage = Outage(back - began, refused, runs, waiting, caught_up)

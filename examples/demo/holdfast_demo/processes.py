@@ -1,4 +1,4 @@
-"""A process of the demo, as it is seen from outside: by its log, its signals and its exit code."""
+"""A process of the demo, seen from outside: its log, its signals and its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Watched:
     process: subprocess.Popen[bytes]
     log: Path
     fate: str = ""
-    _said: dict[str, Any] = field(default_factory=dict[str, Any])
+    _ready_line: dict[str, Any] = field(default_factory=dict[str, Any])
     """Its line in the log that it is ready."""
 
     @property
@@ -31,18 +31,18 @@ class Watched:
 
     @property
     def ready(self) -> bool:
-        """Whether it has said so in its log."""
-        if not self._said:
+        """Whether its log has the line that it is ready."""
+        if not self._ready_line:
             mark = f'"{self.kind} ready"'.encode()
             lines = self.log.read_bytes().splitlines(keepends=True)
             found = [line for line in lines if mark in line and line.endswith(b"\n")]
-            self._said = json.loads(found[0]) if found else {}
-        return bool(self._said)
+            self._ready_line = json.loads(found[0]) if found else {}
+        return bool(self._ready_line)
 
     @property
     def url(self) -> str:
         """Where a replica is called, once it is ready."""
-        return f"http://127.0.0.1:{self._said['port']}" if self.ready else ""
+        return f"http://127.0.0.1:{self._ready_line['port']}" if self.ready else ""
 
     def kill(self) -> None:
         """Kill it as a crash would: it can't say or save anything."""

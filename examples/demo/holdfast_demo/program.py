@@ -1,4 +1,4 @@
-"""Who plays in the demo, and the acts in the order in which they are shown."""
+"""The processes and agents of the demo, and its acts in order."""
 
 from __future__ import annotations
 

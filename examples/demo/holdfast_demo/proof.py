@@ -130,7 +130,7 @@ def _once(audit: Audit, types: Counter[str], duplicates: Mapping[str, list[int]]
 
 
 def _survived(shaken: Mapping[str, int], audit: Audit) -> Check:
-    told: list[str] = []
+    workers: list[str] = []
     wrong: list[str] = []
     for record in audit.records:
         fence = shaken.get(record.run_id)
@@ -141,9 +141,9 @@ def _survived(shaken: Mapping[str, int], audit: Audit) -> Check:
             wrong.append(f"{record.run_id} was never started")
             continue
         owners = " → ".join(str(start["owner"]) for start in starts)
-        told.append(f"{owners} (fence {fence} → {starts[-1]['fence']})")
+        workers.append(f"{owners} (fence {fence} → {starts[-1]['fence']})")
         if record.status != SUCCEEDED or int(starts[-1]["fence"]) <= fence:
             wrong.append(
                 f"{record.run_id} is {record.status} under fence {starts[-1]['fence']}, it had {fence}"
             )
-    return Check(f"survived: {', '.join(told)}", tuple(wrong))
+    return Check(f"survived: {', '.join(workers)}", tuple(wrong))

@@ -1,4 +1,4 @@
-"""The Event API of the demo: a small HTTP server that keeps what it takes, and fails when told to."""
+"""The Event API of the demo: a small HTTP server that keeps what it takes, and can be made to fail."""
 
 from __future__ import annotations
 

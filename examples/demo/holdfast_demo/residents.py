@@ -36,7 +36,7 @@ async def keep_residents(stage: Stage) -> Kept:
             killed_at = time.monotonic()
             stage.system.hosts[victim].kill()
             orphans = [name for name, home in homes.items() if home.host == victim]
-            act.told = f"{victim} is dead, and {len(orphans)} residents with it; tickets go on coming"
+            act.text = f"{victim} is dead, and {len(orphans)} residents with it; tickets go on coming"
             back = [await _back(residents, homes[name]) for name in orphans]
             took = time.monotonic() - killed_at
             await handing

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-import holdfast.hosts.server  # noqa: F401 - the demo's hosts need gRPC: without it the demo does not begin
+# The hosts of the demo need gRPC: without it the demo does not begin.
+import holdfast.hosts.server  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from holdfast.cli import output
 from holdfast.client import Client
 from holdfast.redis.client import connect
@@ -61,7 +62,7 @@ class Demo:
         self._view = LivePicture(console) if console.is_terminal else PlainLines(console)
 
     async def run(self) -> None:
-        """Play, prove, and keep the system up if that was asked for."""
+        """Play, prove, and with ``keep`` leave the system up."""
         _cancel_on_signals()
         async with System(self._app) as system, _books(system) as books:
             stage = Stage(system, books, self._view, ACTS)

@@ -27,13 +27,13 @@ class Act:
     """One thing that the demo shows."""
 
     title: str
-    told: str = ""
+    text: str = ""
     began: float = 0.0
     ended: float = 0.0
 
 
 class View(Protocol):
-    """Shows the stage to somebody."""
+    """Shows the stage on a terminal."""
 
     def show(self, stage: Stage) -> None:
         """Bring what is shown up to date."""
@@ -41,7 +41,7 @@ class View(Protocol):
 
 
 class Stage:
-    """The state of the demo, brought up to date ten times a second from what Redis tells."""
+    """The state of the demo, brought up to date ten times a second from Redis."""
 
     def __init__(self, system: System, books: Books, view: View, titles: tuple[str, ...]) -> None:
         self.system = system
@@ -57,16 +57,16 @@ class Stage:
         """How long the demo has been going."""
         return time.monotonic() - self._began
 
-    def begin(self, number: int, told: str = "") -> Act:
+    def begin(self, number: int, text: str = "") -> Act:
         """Begin an act."""
         act = self.acts[number]
-        act.began, act.told = self.seconds, told
+        act.began, act.text = self.seconds, text
         self._view.show(self)
         return act
 
-    def end(self, act: Act, told: str) -> None:
+    def end(self, act: Act, text: str) -> None:
         """End an act with what came of it."""
-        act.told, act.ended = told, self.seconds
+        act.text, act.ended = text, self.seconds
         self._view.show(self)
 
     async def watch(self) -> None:

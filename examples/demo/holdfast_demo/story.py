@@ -98,7 +98,7 @@ class Story:
         day = list(_orders())
         for number, (agent, order) in enumerate(day, 1):
             await self._submit(agent, order)
-            act.told = f"{number} of {len(day)} runs submitted, for {len(_DAY)} agents"
+            act.text = f"{number} of {len(day)} runs submitted, for {len(_DAY)} agents"
             await asyncio.sleep(_PACE_SECONDS)
         self._stage.end(act, f"{len(day)} runs submitted, for {len(_DAY)} agents")
 
@@ -126,7 +126,7 @@ class Story:
         stage.system.workers[victim].kill()
         killed_at = time.time()
         self.figures.shaken[run.run_id] = fence
-        act.told = f"{victim} is dead, run {short(run.run_id)} (fence {fence}) with it; nobody was told"
+        act.text = f"{victim} is dead, run {short(run.run_id)} (fence {fence}) with it; nobody was told"
         started = await stage.until("the survivor to run elsewhere", lambda: _started_after(run, fence))
         self.figures.recovery = later = started.at - killed_at
         working = await stage.until("its next step", lambda: _after(run, started, "working"))
@@ -146,7 +146,7 @@ class Story:
         leaver.terminate()
         self.figures.shaken[run.run_id] = fence
         drain = stage.system.settings.worker.drain_seconds
-        act.told = f"{leaver.name} lets its runs finish for {drain:g} s, then hands back the rest"
+        act.text = f"{leaver.name} lets its runs finish for {drain:g} s, then hands back the rest"
         started = await stage.until("the survivor to be handed on", lambda: _started_after(run, fence))
         given = run.last("handed_back")
         self.figures.hand_back = later = started.at - (given or started).at

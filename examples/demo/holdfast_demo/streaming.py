@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _TIMES = 4
 _ENOUGH = 20
 _MORE = 10
-"""Events that happen while nobody follows."""
+"""Events that happen while no client follows."""
 
 
 async def stream(stage: Stage, http: Http) -> Streamed:
@@ -32,7 +32,7 @@ async def stream(stage: Stage, http: Http) -> Streamed:
             if len(before) == _ENOUGH:
                 first.kill()
                 break  # events that the replica sent after these are dropped: the second one sends them again
-    act.told = f"{first.name} is dead after {len(before)} events; the run goes on, nobody follows it"
+    act.text = f"{first.name} is dead after {len(before)} events; the run goes on, nobody follows it"
     await stage.until("the draft to go on", lambda: _gone_on(run, len(before) + _MORE))
     after = [event_id async for event_id in http.follow(second.url, run_id, before[-1] if before else "")]
     streamed = Streamed(run_id, tuple(before), tuple(after))

@@ -110,7 +110,7 @@ class System:
         return Watched(name, kind, process, log)
 
     def require_health(self) -> None:
-        """Raise if a process ended that nobody has ended."""
+        """Raise if a process ended that the demo has not ended."""
         for each in self.processes:
             if not each.lives and not each.fate:
                 tail = "\n".join(each.log.read_text(errors="replace").splitlines()[-8:])

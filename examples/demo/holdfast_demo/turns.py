@@ -38,7 +38,7 @@ async def keep_schedules(stage: Stage, http: Http, books: Books) -> Turns:
     await http.steer(base, DIGEST, "pause", {"reason": "a demonstration"})
     await _settled(books, DIGEST)
     paused_at = time.time()
-    act.told = f"{DIGEST} is paused after {begun} turns; {TIDY} is triggered, years before its turn"
+    act.text = f"{DIGEST} is paused after {begun} turns; {TIDY} is triggered, years before its turn"
     await http.steer(base, TIDY, "trigger")
     await _until(f"{TIDY} to run", lambda: _triggered(base, http))
     await asyncio.sleep(max(0.0, paused_at + _PAUSE_SECONDS - time.time()))

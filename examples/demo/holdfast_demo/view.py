@@ -96,7 +96,7 @@ class PlainLines:
         for act in stage.acts:
             if act.ended and act.title not in self._said:
                 self._said.add(act.title)
-                self._print(f"{act.ended:5.1f} s  {act.title:<8} {act.told}")
+                self._print(f"{act.ended:5.1f} s  {act.title:<8} {act.text}")
         if stage.seconds >= self._next and stage.account.runs:
             self._next = stage.seconds + self.EVERY_SECONDS
             states = stage.account.states()
@@ -172,7 +172,7 @@ def _acts(stage: Stage, width: int) -> RenderableType:
     table.add_column(width=width - 13, no_wrap=True, overflow="ellipsis")
     for act in stage.acts:
         table.add_row(
-            _mark(act, stage), Text(act.title, style=_act_style(act)), Text(act.told, style=_act_style(act))
+            _mark(act, stage), Text(act.title, style=_act_style(act)), Text(act.text, style=_act_style(act))
         )
     return table
 
@@ -180,13 +180,13 @@ def _acts(stage: Stage, width: int) -> RenderableType:
 def _mark(act: Act, stage: Stage) -> Text:
     if act.ended:
         return Text("✓", style="green")
-    if act.began or act.told:
+    if act.began or act.text:
         return Text(_SPINNER[int(stage.seconds * 8) % len(_SPINNER)], style="cyan")
     return Text("·", style="dim")
 
 
 def _act_style(act: Act) -> str:
-    return "default" if act.ended or act.told else "dim"
+    return "default" if act.ended or act.text else "dim"
 
 
 def _processes(stage: Stage, width: int) -> RenderableType:

@@ -416,7 +416,7 @@ class SlowStage:
         return SimpleNamespace(told=told)
 
     def end(self, act: SimpleNamespace, told: str) -> None:
-        act.told = told
+        act.text = told
 
     async def until(self, what: str, find: Callable[[], Any]) -> Any:
         self._happen(what)
