@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.client.rollouts import Rollouts
 from holdfast.config.names import checked_queue
 from holdfast.errors import HoldfastError, NotFound, RedisUnavailable
-from holdfast.events.feed import NOW
+from holdfast.events.hub import Hub
 from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import connect
 from holdfast.redis.connections import Cluster
@@ -19,6 +19,7 @@ from holdfast.runs.feeds import Feeds
 from holdfast.runs.past import expired, past_run, unchangeable
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.store_match import require_registered
+from holdfast.runs.waiting import EndWaiter
 from holdfast.store.door import StoreDoor
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.client.agents import RedisAgents
     from holdfast.client.residentsredis import RedisResidents
     from holdfast.client.schedulesredis import RedisSchedules
-    from holdfast.config import Settings
+    from holdfast.config import RedisSettings, Settings
     from holdfast.events.event import Event
     from holdfast.reliability.breaker import Breaker
     from holdfast.runs.past import Change
@@ -43,13 +44,14 @@ class RedisLine:
     """
 
     def __init__(
-        self, sender: RunQueue, reader: RunQueue, feed: Feeds, archive: StoreDoor, *, url: str
+        self, sender: RunQueue, reader: RunQueue, hub: Hub, archive: StoreDoor, redis: RedisSettings
     ) -> None:
         self._sender = sender
         self._reader = reader
-        self._feed = feed
+        self._feed = Feeds(reader, redis, hub)
+        self._ends = EndWaiter(reader, hub)
         self._archive = archive
-        self._url = url
+        self._url = redis.url
 
     @property
     def name(self) -> str:
@@ -76,17 +78,19 @@ class RedisLine:
             return await self._past(run_id, missing)
 
     async def ended(self, run_id: str) -> Run:
-        """Wait until a run has ended, by its feed."""
-        run = await self.get(run_id)
-        while not run.status.ended:
+        """Wait until a run has ended; all waiters share one blocked connection."""
+        run, answered = None, False
+        while run is None:
             try:
-                # It may leave Redis while it is waited for: the archive knows how it ended.
-                with contextlib.suppress(NotFound):  # guard: awaited-run-archived-client
-                    async with contextlib.aclosing(self._feed.follow(run_id, NOW)) as events:
-                        async for _ in events:
-                            pass
-                run = await self.get(run_id)
+                with answering(self._url):
+                    run = await self._ends.wait(run_id)
+                answered = True
+            except NotFound as missing:
+                # A run may leave Redis while it is waited for: the archive has how it ended.
+                run = await self._past(run_id, missing)  # guard: awaited-run-archived-client
             except RedisUnavailable as exc:
+                if not answered:
+                    raise
                 await asyncio.sleep(exc.retry_after)
         return run
 
@@ -147,11 +151,13 @@ class RedisWay:
         self._residents: RedisResidents | None = None
         self._stack = contextlib.AsyncExitStack()
         self._archive = StoreDoor(settings.database)
+        self._hub = Hub(self._reading, redis)
         self._compared: Store | None = None
         for opened in (self._reading, self._sending, self._archive):
             self._stack.push_async_callback(opened.aclose)
 
     async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._hub)
         return self
 
     async def __aexit__(
@@ -217,4 +223,4 @@ class RedisWay:
         )
         self._stack.push_async_callback(sender.aclose)
         reader = RunQueue(queue, self._reading, prefix=redis.key_prefix)
-        return RedisLine(sender, reader, Feeds(reader, redis), self._archive, url=redis.url)
+        return RedisLine(sender, reader, self._hub, self._archive, redis)

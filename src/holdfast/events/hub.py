@@ -263,6 +263,18 @@ class Hub:
             if follower is not None:
                 reader.remove(name, follower)
 
+    async def final_event(self, keys: QueueKeys, run_id: str, *, after: str) -> None:
+        """Return when a later event ends the run, or after a while: the caller reads its status."""
+        reader, name = self._reader(keys), keys.feed(run_id)
+        follower = reader.add(name, after)
+        try:
+            while not follower.behind:
+                events = await follower.take(_LOOK_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+                if not events or any(event.final and order(event.id) > order(after) for event in events):
+                    return
+        finally:
+            reader.remove(name, follower)
+
     async def _next(self, feed: Feed, follower: _Follower, run_id: str, after: str) -> list[Event]:
         """What the hub has for the follower, or what it finds by reading for itself."""
         if not follower.behind:

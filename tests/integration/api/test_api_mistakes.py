@@ -246,7 +246,7 @@ PAST = [
     ),
     Mistake(
         "a run that leaves Redis while a client waits for it was never there",
-        replaced("awaited-run-archived-client", "NotFound", ""),
+        replaced("awaited-run-archived-client", "await self._past(run_id, missing)", "await self.get('')"),
         f"{CLIENT}::test_a_run_that_leaves_redis_while_it_is_waited_for_is_found_in_the_archive[redis]",
     ),
     Mistake(
