@@ -11,6 +11,7 @@ from holdfast import Client, RunCancelled
 from holdfast.errors import NotFound
 from holdfast.events.hub import Hub
 from holdfast.redis.command import command
+from holdfast.runs import waiting
 from holdfast.runs.run import Status
 from holdfast.runs.waiting import EndWaiter
 from tests.support.runs.manual_worker import Hand, open_queue, submit
@@ -27,13 +28,13 @@ async def test_a_thousand_waiters_share_three_connections(redis, redis_settings,
         sending = await connections(redis)
         results = [asyncio.create_task(handle.result()) for handle in handles]
         await until(lambda: blocked_feeds(redis), lambda feeds: feeds, what="the waiters to be blocked")
-        waiting = await connections(redis)
+        blocked = await connections(redis)
         for handle in handles:
             await handle.cancel()
         ends = await asyncio.gather(*results, return_exceptions=True)
     assert {type(each) for each in ends} == {RunCancelled}
     assert sending - before <= 1
-    assert waiting - sending <= 3
+    assert blocked - sending <= 3
 
 
 async def test_an_end_between_the_look_and_the_blocked_read_is_seen(redis, redis_settings, monkeypatch):
@@ -41,18 +42,18 @@ async def test_an_end_between_the_look_and_the_blocked_read_is_seen(redis, redis
     queue = await open_queue(redis)
     hand = await Hand(queue, "a").join()
     run_id = await submit(queue)
-    follow = Hub.final_event
+    look = waiting._look
 
-    async def end_before_following(*args, **options):
+    async def end_after_looking(*args):
+        found = await look(*args)
+        monkeypatch.setattr(waiting, "_look", look)
         assert await hand.settle(await hand.claim_one(), Status.SUCCEEDED)
-        monkeypatch.setattr(Hub, "final_event", follow)
-        await follow(*args, **options)
+        return found
 
-    monkeypatch.setattr(Hub, "final_event", end_before_following)
+    monkeypatch.setattr(waiting, "_look", end_after_looking)
     async with Hub(redis, redis_settings) as hub, asyncio.timeout(5):
-        ends = EndWaiter(queue, hub)
-        assert await ends.wait(run_id) is None
-        ended = await ends.wait(run_id)
+        assert await EndWaiter(queue, hub).wait(run_id) is None
+        ended = await EndWaiter(queue, hub).wait(run_id)
     assert ended is not None
     assert ended.status is Status.SUCCEEDED
 
@@ -65,9 +66,9 @@ async def test_a_replayed_run_is_waited_for_again(redis, redis_settings):
     await hand.settle(await hand.claim_one(), Status.FAILED, "server")
     await queue.replay(run_id)
     async with Hub(redis, redis_settings) as hub:
-        waiting = asyncio.create_task(until(partial(EndWaiter(queue, hub).wait, run_id)))
+        ending = asyncio.create_task(until(partial(EndWaiter(queue, hub).wait, run_id)))
         await hand.settle(await hand.claim_one(), Status.SUCCEEDED)
-        assert (await waiting).status is Status.SUCCEEDED
+        assert (await ending).status is Status.SUCCEEDED
 
 
 async def test_a_run_that_redis_does_not_have_is_not_found(redis, redis_settings):
