@@ -26,10 +26,13 @@ else
 SYNCED := $(firstword $(wildcard .venv/.synced-$(FOLDER)*) .venv/.synced-$(FOLDER))
 endif
 
-# The first Python on the PATH that is new enough; empty when there is none.
-PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.14 python; do \
-	if $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
-	then command -v $$name; break; fi; done)
+# The first Python on the PATH that is new enough and has pip, which that of an active environment may lack; else the
+# first that is new enough; empty when there is none.
+PYTHON ?= $(shell IFS=:; found=; for folder in $$PATH; do \
+	for name in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	"$$folder/$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	found=$${found:-$$folder/$$name}; \
+	"$$folder/$$name" -c 'import pip' >/dev/null 2>&1 && { echo "$$folder/$$name"; exit; }; done; done; echo "$$found")
 
 # What the caller's shell has set for other projects must not reach this one.
 unexport PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_REQUIRE_VIRTUALENV
