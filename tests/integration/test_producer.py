@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App, Client, InputError, Producer, QueueFull, QueuePaused, RedisUnavailable
 from holdfast.client.rollout import Rollout
-from holdfast.client.rollouts import Rollouts
+from holdfast.client.transports.redis.rollouts import Rollouts
 from holdfast.config import BreakerSettings, ClientSettings
 from holdfast.errors import AccessDenied, ApiUnavailable, ConfigError, NotFound
 from holdfast.reliability.breaker import State

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast import Producer
-from holdfast.client.rollouts import Rollouts
+from holdfast.client.transports.redis.rollouts import Rollouts
 from holdfast.config import BreakerSettings, RedisSettings
 from holdfast.config.checks import key_slot
 from holdfast.redis.keys import rollout_key

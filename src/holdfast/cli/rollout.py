@@ -17,7 +17,7 @@ from holdfast.errors import InputError, NotFound
 
 if TYPE_CHECKING:
     from holdfast.client.rollout import Rollout
-    from holdfast.client.rollouts import Rollouts
+    from holdfast.client.transports.redis.rollouts import Rollouts
 
 rollout = options.group(COMMANDS["rollout"])
 
@@ -168,7 +168,7 @@ def remove_rollout(name: Name, json: options.Json = False, config: options.Confi
 
 
 def _rollouts(station: Station) -> Rollouts:
-    from holdfast.client.rollouts import Rollouts
+    from holdfast.client.transports.redis.rollouts import Rollouts
 
     return Rollouts(station.redis, prefix=station.settings.redis.key_prefix)
 

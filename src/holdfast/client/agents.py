@@ -27,8 +27,8 @@ def moved(name: str) -> AttributeError:
     return AttributeError(f"client.agents has no {name!r}: it has list and get")
 
 
-class AgentLine(Protocol):
-    """What a way to the system can do with registered agents."""
+class AgentTransport(Protocol):
+    """What a transport can do with registered agents."""
 
     async def list(self) -> list[AgentInfo]:
         """Read all of them, by name."""
@@ -42,12 +42,12 @@ class AgentLine(Protocol):
 class Agents:
     """``client.agents``: the agents that live processes have registered (residents: ``client.residents``)."""
 
-    def __init__(self, line: Callable[[], AgentLine]) -> None:
-        self._line = line
+    def __init__(self, transport: Callable[[], AgentTransport]) -> None:
+        self._transport = transport
 
     async def list(self) -> list[AgentInfo]:
         """Read every registered agent, by name; none while no process that has one is alive."""
-        return await self._line().list()
+        return await self._transport().list()
 
     async def get(self, name: str) -> AgentInfo:
         """Read one agent; UnknownAgent if no live process has it."""
@@ -55,7 +55,7 @@ class Agents:
             require_name(name, "the name")
         except AppError as exc:
             raise InputError(f"no agent can be called so: {exc}") from None
-        return await self._line().get(name)
+        return await self._transport().get(name)
 
     if not TYPE_CHECKING:  # a type checker reports what is not there by itself
 

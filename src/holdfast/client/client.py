@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 import msgspec
 
 from holdfast.client.handle import RunHandle
-from holdfast.client.overredis import RedisWay
 from holdfast.client.request import requested, submission
+from holdfast.client.transports.redis.transport import RedisTransport
 from holdfast.config import Settings, load
 from holdfast.errors import ConfigError, HoldfastError, InputError
 from holdfast.packages import needs_extra
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from holdfast.client.agents import Agents
-    from holdfast.client.line import Line, Way
     from holdfast.client.request import SubmitOptions, SubmitRequest
     from holdfast.client.residents import ClientResidents
     from holdfast.client.schedules import Schedules
+    from holdfast.client.transport import QueueClient, Transport
     from holdfast.runs.run import Submission, Ticket
 
 
@@ -43,16 +43,16 @@ class Client:
         given = load().settings if settings is None else settings
         self._settings = _aimed(given, redis_url, api_url, api_key)
         self._stack = contextlib.AsyncExitStack()
-        self._way: Way | None = None
+        self._transport: Transport | None = None
 
     async def __aenter__(self) -> Self:
-        self._way = await self._stack.enter_async_context(_way(self._settings))
+        self._transport = await self._stack.enter_async_context(_transport(self._settings))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._way = None
+        self._transport = None
         await self._stack.__aexit__(kind, exc, trace)
 
     # -- submitting
@@ -64,9 +64,9 @@ class Client:
         **options: Unpack[SubmitOptions],
     ) -> RunHandle:
         """Ask for a run. The same run id or idempotency key again gives the same run."""
-        line = self._line(options.pop("queue", None))
+        queue = self._queue(options.pop("queue", None))
         wanted = submission(agent, input, **options)
-        return _handle(await line.submit(wanted), line)
+        return _handle(await queue.submit(wanted), queue)
 
     @overload
     async def submit_many(self, requests: Iterable[SubmitRequest]) -> list[RunHandle]: ...
@@ -89,14 +89,14 @@ class Client:
             _require_all(asked)
         answers = dict[int, RunHandle | HoldfastError]()
         answers.update((at, each) for at, each in enumerate(asked) if isinstance(each, HoldfastError))
-        for line, items in _by_queue(asked):
-            answers.update(zip(items, await _send_all(line, list(items.values())), strict=True))
+        for queue_client, items in _by_queue(asked):
+            answers.update(zip(items, await _send_all(queue_client, list(items.values())), strict=True))
         return _checked([answers[at] for at in range(len(asked))], return_errors=return_errors)
 
     def _asked(self, request: object) -> _Asked:
         try:
             queue, wanted = requested(request)
-            return self._line(queue), wanted
+            return self._queue(queue), wanted
         except HoldfastError as exc:
             return exc
 
@@ -129,7 +129,7 @@ class Client:
 
     def handle(self, run_id: str, *, queue: str | None = None) -> RunHandle:
         """Return a handle on a run that was submitted before, here or elsewhere; it is not looked up yet."""
-        return RunHandle(checked_id(run_id, "run_id"), self._line(queue), fresh=False)
+        return RunHandle(checked_id(run_id, "run_id"), self._queue(queue), fresh=False)
 
     async def cancel(
         self, run_id: str, *, queue: str | None = None, reason: str = "cancelled by request"
@@ -149,15 +149,15 @@ class Client:
         await handle.retry()
         return handle
 
-    def _line(self, queue: str | None) -> Line:
+    def _queue(self, queue: str | None) -> QueueClient:
         if queue is not None and not isinstance(queue, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
             raise InputError(f"queue must be text, got {queue!r:.60}")
-        return self._open().line(queue)
+        return self._open().queue(queue)
 
-    def _open(self) -> Way:
-        if self._way is None:
+    def _open(self) -> Transport:
+        if self._transport is None:
             raise HoldfastError("the client is not open: use it inside `async with Client(...) as client:`")
-        return self._way
+        return self._transport
 
 
 def _aimed(settings: Settings, redis_url: str, api_url: str, api_key: str) -> Settings:
@@ -182,15 +182,15 @@ def _aimed(settings: Settings, redis_url: str, api_url: str, api_key: str) -> Se
     return msgspec.structs.replace(settings, redis=redis, client=client)
 
 
-def _way(settings: Settings) -> Way:
+def _transport(settings: Settings) -> Transport:
     if not settings.client.url:
-        return RedisWay(settings)
+        return RedisTransport(settings)
     with needs_extra("a client over HTTP (api_url, client.url, HOLDFAST_API_URL)", "http"):
-        from holdfast.client.overhttp.way import HttpWay  # noqa: PLC0415  over Redis it is not needed
-    return HttpWay(settings.client)
+        from holdfast.client.transports.http.transport import HttpTransport  # noqa: PLC0415  over Redis it is not needed
+    return HttpTransport(settings.client)
 
 
-_Asked: TypeAlias = "tuple[Line, Submission] | HoldfastError"
+_Asked: TypeAlias = "tuple[QueueClient, Submission] | HoldfastError"
 
 
 def _require_all(asked: Sequence[_Asked]) -> None:
@@ -201,35 +201,37 @@ def _require_all(asked: Sequence[_Asked]) -> None:
             raise each
 
 
-def _by_queue(asked: Sequence[_Asked]) -> Iterable[tuple[Line, dict[int, Submission]]]:
+def _by_queue(asked: Sequence[_Asked]) -> Iterable[tuple[QueueClient, dict[int, Submission]]]:
     """Put together what goes to one queue, each with its place."""
-    queues: dict[str, tuple[Line, dict[int, Submission]]] = {}
+    queues: dict[str, tuple[QueueClient, dict[int, Submission]]] = {}
     for at, each in enumerate(asked):
         if not isinstance(each, HoldfastError):
-            line, wanted = each
-            queues.setdefault(line.name, (line, {}))[1][at] = wanted
+            queue_client, wanted = each
+            queues.setdefault(queue_client.name, (queue_client, {}))[1][at] = wanted
     return queues.values()
 
 
-async def _send_all(line: Line, wanted: Sequence[Submission]) -> list[RunHandle | HoldfastError]:
+async def _send_all(
+    queue_client: QueueClient, wanted: Sequence[Submission]
+) -> list[RunHandle | HoldfastError]:
     """Send what goes to one queue; if it can't be reached, that is the answer to all of it."""
     try:
-        tickets = await line.submit_many(wanted)
+        tickets = await queue_client.submit_many(wanted)
     except HoldfastError as exc:
         return [exc] * len(wanted)
-    return [_answer(ticket, line) for ticket in tickets]
+    return [_answer(ticket, queue_client) for ticket in tickets]
 
 
-def _answer(ticket: Ticket | Exception, line: Line) -> RunHandle | HoldfastError:
+def _answer(ticket: Ticket | Exception, queue_client: QueueClient) -> RunHandle | HoldfastError:
     if isinstance(ticket, HoldfastError):
         return ticket
     if isinstance(ticket, Exception):
         raise ticket
-    return _handle(ticket, line)
+    return _handle(ticket, queue_client)
 
 
-def _handle(ticket: Ticket, line: Line) -> RunHandle:
-    return RunHandle(ticket.run_id, line, fresh=ticket.fresh, message_id=ticket.message_id)
+def _handle(ticket: Ticket, queue_client: QueueClient) -> RunHandle:
+    return RunHandle(ticket.run_id, queue_client, fresh=ticket.fresh, message_id=ticket.message_id)
 
 
 def _checked(

@@ -12,8 +12,8 @@ from holdfast.runs.run import Run, Status
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from holdfast.client.line import Line
     from holdfast.client.request import Duration
+    from holdfast.client.transport import QueueClient
     from holdfast.events.event import Event
 
 
@@ -24,13 +24,13 @@ class RunHandle:
     ``message_id`` is the id of its message when it was submitted; empty if the handle was made by a run id.
     """
 
-    __slots__ = ("_line", "fresh", "message_id", "run_id")
+    __slots__ = ("_queue", "fresh", "message_id", "run_id")
 
-    def __init__(self, run_id: str, line: Line, *, fresh: bool, message_id: str = "") -> None:
+    def __init__(self, run_id: str, queue: QueueClient, *, fresh: bool, message_id: str = "") -> None:
         self.run_id = run_id
         self.fresh = fresh
         self.message_id = message_id
-        self._line = line
+        self._queue = queue
 
     def __repr__(self) -> str:
         return f"RunHandle({self.run_id!r}, queue={self.queue!r})"
@@ -38,11 +38,11 @@ class RunHandle:
     @property
     def queue(self) -> str:
         """The queue that the run belongs to; empty over HTTP if none was named."""
-        return self._line.name
+        return self._queue.name
 
     async def run(self) -> Run:
         """Read everything that is known of the run."""
-        return await self._line.get(self.run_id)
+        return await self._queue.get(self.run_id)
 
     async def status(self) -> Status:
         """Read where the run is."""
@@ -66,7 +66,7 @@ class RunHandle:
         scope = asyncio.timeout(seconds)
         try:
             async with scope:
-                return await self._line.ended(self.run_id)
+                return await self._queue.ended(self.run_id)
         except TimeoutError as exc:
             if not scope.expired():
                 raise
@@ -83,19 +83,19 @@ class RunHandle:
 
     def events(self, after: str = "0") -> AsyncGenerator[Event]:
         """Follow the run's events, all of them or those after an id, until it has ended."""
-        return self._line.follow(self.run_id, after)
+        return self._queue.follow(self.run_id, after)
 
     async def cancel(self, reason: str = "cancelled by request") -> str:
         """Cancel the run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
-        return await self._line.cancel(self.run_id, reason)
+        return await self._queue.cancel(self.run_id, reason)
 
     async def resume(self, answer: Any = None) -> None:
         """Give the run the answer it waits for, if it is interrupted."""
-        await self._line.resume(self.run_id, answer)
+        await self._queue.resume(self.run_id, answer)
 
     async def retry(self) -> None:
         """Queue the run again, if it failed, timed out or was cancelled."""
-        await self._line.retry(self.run_id)
+        await self._queue.retry(self.run_id)
 
 
 def error_of(run: Run) -> RunError:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
 import msgspec
 
-from holdfast.client.overredis import RedisWay
 from holdfast.client.request import submission
 from holdfast.client.rollout import checked_rollout
-from holdfast.client.rollouts import LiveRollout
+from holdfast.client.transports.redis.rollouts import LiveRollout
+from holdfast.client.transports.redis.transport import RedisTransport
 from holdfast.config import SenderSettings, duration_seconds, load
 from holdfast.config.names import checked_queue
 from holdfast.errors import (
@@ -112,23 +112,23 @@ class Producer:
         self._metrics = metrics
         self._stack = contextlib.AsyncExitStack()
         self._fallback: Fallback | None = None
-        self._way: RedisWay | None = None
+        self._transport: RedisTransport | None = None
         self._rollout: LiveRollout | None = None
         self._told = ""
 
     async def __aenter__(self) -> Self:
         timely = self._timely()
-        self._way = way = await self._stack.enter_async_context(RedisWay(timely))
+        self._transport = transport = await self._stack.enter_async_context(RedisTransport(timely))
         self._fallback = await self._opened_fallback()
         self._rollout = LiveRollout(
-            way.rollouts(),
+            transport.rollouts(),
             self._rollout_name,
-            way.breaker_apart(),
+            transport.breaker_apart(),
             refresh_seconds=self._refresh_seconds,
             patience_seconds=timely.redis.socket_timeout_seconds,
         )
         if self._metrics is not None:
-            self._show(self._metrics, way.breaker)
+            self._show(self._metrics, transport.breaker)
         return self
 
     @property
@@ -139,7 +139,7 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._way = self._rollout = None
+        self._transport = self._rollout = None
         await self._stack.__aexit__(kind, exc, trace)
 
     async def send(
@@ -193,7 +193,7 @@ class Producer:
         patience = self._patience_seconds if self._fallback is not None else None
         with answering(self._settings.redis.url):
             async with asyncio.timeout(patience):  # also for those who wait behind others
-                ticket = await self._open().line(self._queue_name).submit(message)
+                ticket = await self._open().queue(self._queue_name).submit(message)
         self._tell("")
         if self._metrics is not None:
             self._metrics.producer_sent.labels(self.name, QUEUE).inc()
@@ -230,10 +230,10 @@ class Producer:
         if self._metrics is not None:
             self._metrics.producer_failures.labels(self.name, path).inc()
 
-    def _open(self) -> RedisWay:
-        if self._way is None:
+    def _open(self) -> RedisTransport:
+        if self._transport is None:
             raise HoldfastError("the producer is not open: use it inside `async with Producer(...) as …:`")
-        return self._way
+        return self._transport
 
     def _show(self, metrics: Metrics, breaker: Breaker) -> None:
         """Show what is counted from the start, at 0: what appears at 1 has no increase to alert on."""
@@ -249,7 +249,7 @@ class Producer:
         if not isinstance(self._given, str):
             return self._given
         with needs_extra("a fallback that is a URL", "http"):
-            from holdfast.client.overhttp.post import HttpFallback  # noqa: PLC0415
+            from holdfast.client.transports.http.post import HttpFallback  # noqa: PLC0415
         return await self._stack.enter_async_context(HttpFallback(self._given, self._settings.client))
 
     def _timely(self) -> Settings:

@@ -16,8 +16,8 @@ from holdfast.hosts.residents import require_alive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.client.line import Way
     from holdfast.client.request import Duration
+    from holdfast.client.transport import Transport
 
 _STATUSES = tuple(one.value for one in Status if one is not Status.STOPPED)
 
@@ -93,8 +93,8 @@ class Sent(msgspec.Struct, frozen=True):
     fresh: bool = True
 
 
-class ResidentLine(Protocol):
-    """What a way to the system can do with residents."""
+class ResidentTransport(Protocol):
+    """What a transport can do with residents."""
 
     async def list(self, wanted: Wanted, limit: int) -> list[ResidentInfo]:
         """Read up to ``limit`` residents, oldest first."""
@@ -128,8 +128,8 @@ class ResidentLine(Protocol):
 class ClientResidents:
     """``client.residents``: the long-lived agents of the system, which live on hosts."""
 
-    def __init__(self, way: Callable[[], Way]) -> None:
-        self._way = way
+    def __init__(self, transport: Callable[[], Transport]) -> None:
+        self._transport = transport
 
     async def start(
         self,
@@ -140,24 +140,26 @@ class ClientResidents:
         needs: Needs | None = None,
     ) -> ResidentInfo:
         """Start a resident; returns when it can receive. The same again is the same resident."""
-        return await self._line().start(checked(resident_id), resident, input, needs or Needs())
+        return await self._residents().start(checked(resident_id), resident, input, needs or Needs())
 
     async def stop(self, resident_id: str) -> ResidentInfo:
         """Stop a resident, and return it as it was; its mailbox and state stay."""
-        return await self._line().stop(checked(resident_id))
+        return await self._residents().stop(checked(resident_id))
 
     async def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:
         """Move a resident to another host: the one that is named, or the best one."""
-        return await self._line().move(checked(resident_id), to)
+        return await self._residents().move(checked(resident_id), to)
 
     async def get(self, resident_id: str) -> ResidentInfo:
         """Read where a resident is."""
-        return await self._line().get(checked(resident_id))
+        return await self._residents().get(checked(resident_id))
 
     async def send(self, resident_id: str, message: Any, *, idempotency_key: str = "") -> RunHandle:
         """Put a message into a resident's mailbox; the handle's result is what ``receive`` returns."""
-        sent = await self._line().send(checked(resident_id), message, idempotency_key or uuid.uuid4().hex)
-        return RunHandle(sent.run_id, self._way().line(sent.queue), fresh=sent.fresh)
+        sent = await self._residents().send(
+            checked(resident_id), message, idempotency_key or uuid.uuid4().hex
+        )
+        return RunHandle(sent.run_id, self._transport().queue(sent.queue), fresh=sent.fresh)
 
     async def ask(self, resident_id: str, message: Any, timeout: Duration | None = 30.0) -> Any:
         """Send a message and wait for what ``receive`` returns; raises at once if it has crashed."""
@@ -168,7 +170,7 @@ class ClientResidents:
 
     async def hosts(self) -> list[HostInfo]:
         """Read every live host, by name."""
-        return await self._line().hosts()
+        return await self._residents().hosts()
 
     async def list(
         self, *, status: str = "", host: str = "", name: str = "", limit: int = 100
@@ -180,7 +182,7 @@ class ClientResidents:
             )
         if limit < 1:
             raise InputError(f"limit must be at least 1, got {limit}")
-        return await self._line().list(Wanted(status, host, name), limit)
+        return await self._residents().list(Wanted(status, host, name), limit)
 
-    def _line(self) -> ResidentLine:
-        return self._way().residents()
+    def _residents(self) -> ResidentTransport:
+        return self._transport().residents()

@@ -51,8 +51,8 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_error_at: float | None
 
 
-class ScheduleLine(Protocol):
-    """What a way to the system can do with schedules."""
+class ScheduleTransport(Protocol):
+    """What a transport can do with schedules."""
 
     async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleInfo:
         """Make one."""
@@ -94,8 +94,8 @@ class ScheduleLine(Protocol):
 class Schedules:
     """``client.schedules``: the schedules of the system."""
 
-    def __init__(self, line: Callable[[], ScheduleLine]) -> None:
-        self._line = line
+    def __init__(self, transport: Callable[[], ScheduleTransport]) -> None:
+        self._transport = transport
 
     async def create(
         self,
@@ -115,33 +115,33 @@ class Schedules:
         """
         when = {"every": every, "cron": cron, "at": at, "paused": paused, "reason": reason}
         given = {word: value for word, value in {**when, **options}.items() if value is not None}
-        return await self._line().create(_named(name), agent, given)
+        return await self._transport().create(_named(name), agent, given)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
         """Remove a schedule for good. One that the code declares comes back with it: only by ``force``."""
-        await self._line().remove(_named(name), force=force)
+        await self._transport().remove(_named(name), force=force)
 
     async def get(self, name: str) -> ScheduleInfo:
         """Read a schedule and what it last did."""
-        return await self._line().get(_named(name))
+        return await self._transport().get(_named(name))
 
     async def trigger(self, name: str) -> str:
         """Run a schedule now; its turns stay. ``triggered``, or ``buffered``: once more after this run."""
-        return await self._line().trigger(_named(name))
+        return await self._transport().trigger(_named(name))
 
     async def pause(self, name: str, reason: str = "") -> ScheduleInfo:
         """Let a schedule take no turns until it is resumed; a run that goes on ends first."""
-        return await self._line().pause(_named(name), reason)
+        return await self._transport().pause(_named(name), reason)
 
     async def resume(self, name: str) -> ScheduleInfo:
         """Let a paused schedule take its turns again."""
-        return await self._line().resume(_named(name))
+        return await self._transport().resume(_named(name))
 
     async def next(self, name: str, count: int = 5) -> list[float]:
         """Tell the next turns of a schedule, as if every run took no time."""
         if not 1 <= count <= MOST_TIMES:
             raise InputError(f"count must be between 1 and {MOST_TIMES}, got {count}")
-        return await self._line().next(_named(name), count)
+        return await self._transport().next(_named(name), count)
 
     async def turns(self, name: str, limit: int = 20) -> list[PastTurn]:
         """Read how the last turns of a schedule ended, the newest first.
@@ -150,7 +150,7 @@ class Schedules:
         """
         if not 1 <= limit <= MOST_TIMES:
             raise InputError(f"limit must be between 1 and {MOST_TIMES}, got {limit}")
-        return await self._line().turns(_named(name), limit)
+        return await self._transport().turns(_named(name), limit)
 
     async def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleInfo]:
         """Read up to ``limit`` schedules whose name fits a glob, of one state if one is given.
@@ -163,7 +163,7 @@ class Schedules:
             )
         if limit < 1:
             raise InputError(f"limit must be at least 1, got {limit}")
-        return sorted(await self._line().list(pattern, state, limit), key=lambda one: one.name)
+        return sorted(await self._transport().list(pattern, state, limit), key=lambda one: one.name)
 
 
 def _named(name: str) -> str:

@@ -33,7 +33,7 @@ from holdfast import (
     SyncClient,
     UnknownAgent,
 )
-from holdfast.client.overhttp import way
+from holdfast.client.transports.http import transport
 from holdfast.runs.run import Status
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
@@ -157,7 +157,7 @@ async def test_a_result_is_waited_for_while_the_run_waits_for_an_answer(api, set
         return await ctx.interrupt(value)
 
     # One look would have to be enough: the API tells the end when it comes.
-    monkeypatch.setattr(way, "_LOOK_SECONDS", (60.0, 60.0))
+    monkeypatch.setattr(transport, "_LOOK_SECONDS", (60.0, 60.0))
     await system.worker(asking)
     async with Client(api_url=(await api()).url, settings=settings) as client:
         handle = await client.submit("asks", 7)

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from holdfast import App
 from holdfast.agents.loader import load_app
 from holdfast.client.rollout import Rollout
-from holdfast.client.rollouts import Rollouts
+from holdfast.client.transports.redis.rollouts import Rollouts
 from holdfast.config import RedisSettings, Settings, load
 from holdfast.errors import MalformedMessage
 from holdfast.runs.run import Run, Status

@@ -19,8 +19,9 @@ import redis as blocking
 
 import holdfast
 from holdfast import App
-from holdfast.client.rollouts import Rollouts
+from holdfast.client.transports.redis.rollouts import Rollouts
 from holdfast.config import EventApiSettings, RedisSettings, RelaySettings, Settings
+from holdfast.events.hub import Hub
 from holdfast.events.relay.undelivered import Undelivered
 from holdfast.hosts.agent import Agent
 from holdfast.hosts.location_registry import AgentLocationRegistry
@@ -41,6 +42,7 @@ from holdfast.runs.expiry import Expiry
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status, Submission
+from holdfast.runs.waiting import EndWaiter
 from holdfast.scaling.arrivals import Arrivals
 from holdfast.schedules.acquisition import Acquirer, schedule_leases
 from holdfast.schedules.backfill import Backfill
@@ -149,6 +151,10 @@ async def visit_runs(redis: RedisSettings) -> None:
         assert (await system.ended(asking)).result == 7
         events = [event.type async for event in Feeds(queue, redis).follow(asking)]
         assert (events[0], events[-1]) == ("submitted", "succeeded")
+        async with Hub(queue.redis, redis) as hub:
+            waited = await EndWaiter(queue, hub).wait(asking)
+        assert waited is not None
+        assert waited.result == 7
         dead = [await system.submit("fails") for _ in range(2)]
         for run_id in dead:
             await system.ended(run_id)

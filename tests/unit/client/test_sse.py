@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.overhttp.sse import Block, Blocks
+from holdfast.client.transports.http.sse import Block, Blocks
 
 STREAM = (
     "\ufeff: hello\n\nretry: 1000\n\n"

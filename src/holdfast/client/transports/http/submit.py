@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.client.overhttp.problems import error_of, not_ours, read
+from holdfast.client.transports.http.problems import error_of, not_ours, read
 from holdfast.errors import (
     AccessDenied,
     ApiUnavailable,
@@ -23,7 +23,7 @@ from holdfast.runs.submit import uuid7
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.client.overhttp.calls import Calls
+    from holdfast.client.transports.http.calls import Calls
 
 _AT_ONCE: Final = 500
 """Runs of one request, if they are small; the API takes twice as many."""

@@ -1,4 +1,4 @@
-"""The way over HTTP: the API does what Redis would be asked for, and finds a run in all of its queues."""
+"""The transport over HTTP: the API finds a run in whichever of its queues has it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from holdfast.client.overhttp.address import run_path
-from holdfast.client.overhttp.calls import Calls
-from holdfast.client.overhttp.follow import follow
-from holdfast.client.overhttp.problems import read
-from holdfast.client.overhttp.submit import submit, submit_many
+from holdfast.client.transports.http.address import run_path
+from holdfast.client.transports.http.calls import Calls
+from holdfast.client.transports.http.follow import follow
+from holdfast.client.transports.http.problems import read
+from holdfast.client.transports.http.submit import submit, submit_many
 from holdfast.config.names import checked_queue
 from holdfast.errors import Refused
 from holdfast.runs.message import encode_value
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
-    from holdfast.client.overhttp.agents import HttpAgents
-    from holdfast.client.overhttp.residents import HttpResidents
-    from holdfast.client.overhttp.schedules import HttpSchedules
+    from holdfast.client.transports.http.agents import HttpAgents
+    from holdfast.client.transports.http.residents import HttpResidents
+    from holdfast.client.transports.http.schedules import HttpSchedules
     from holdfast.config import ClientSettings
     from holdfast.events.event import Event
     from holdfast.runs.run import Submission, Ticket
@@ -45,7 +45,7 @@ _run = msgspec.json.Decoder(Run)
 _changed = msgspec.json.Decoder(_Changed)
 
 
-class HttpLine:
+class HttpQueueClient:
     """One queue of the API, or all of them if none was named: then new runs go to its default one."""
 
     def __init__(self, calls: Calls, queue: str, waits: asyncio.Semaphore) -> None:
@@ -123,7 +123,7 @@ class HttpLine:
         return answer.status != 200 and loop.time() - begun < seconds / 2
 
 
-class HttpWay:
+class HttpTransport:
     """Connections to the API."""
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -139,24 +139,24 @@ class HttpWay:
     ) -> None:
         await self._calls.__aexit__(kind, exc, trace)
 
-    def line(self, queue: str | None) -> HttpLine:
-        """The queue of that name, or the API's default one; whether there is one, the API says."""
-        return HttpLine(self._calls, checked_queue(queue) if queue else "", self._waits)
+    def queue(self, name: str | None) -> HttpQueueClient:
+        """The queue of that name, or the API's default one; the API checks whether there is one."""
+        return HttpQueueClient(self._calls, checked_queue(name) if name else "", self._waits)
 
     def schedules(self) -> HttpSchedules:
         """The schedules that the API shows to this key."""
-        from holdfast.client.overhttp.schedules import HttpSchedules  # noqa: PLC0415 - most clients need none
+        from holdfast.client.transports.http.schedules import HttpSchedules  # noqa: PLC0415 - most clients need none
 
         return HttpSchedules(self._calls)
 
     def agents(self) -> HttpAgents:
         """The registered agents that the API shows to this key."""
-        from holdfast.client.overhttp.agents import HttpAgents  # noqa: PLC0415 - most clients need none
+        from holdfast.client.transports.http.agents import HttpAgents  # noqa: PLC0415 - most clients need none
 
         return HttpAgents(self._calls)
 
     def residents(self) -> HttpResidents:
         """The residents that the API shows to this key."""
-        from holdfast.client.overhttp.residents import HttpResidents  # noqa: PLC0415 - most clients need none
+        from holdfast.client.transports.http.residents import HttpResidents  # noqa: PLC0415 - most clients need none
 
         return HttpResidents(self._calls)

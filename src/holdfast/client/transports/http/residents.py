@@ -7,13 +7,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from holdfast.client.overhttp.problems import read
 from holdfast.client.residents import HostInfo, ResidentInfo, Sent
+from holdfast.client.transports.http.problems import read
 from holdfast.runs.message import encode_value
 
 if TYPE_CHECKING:
-    from holdfast.client.overhttp.calls import Calls
     from holdfast.client.residents import Wanted
+    from holdfast.client.transports.http.calls import Calls
     from holdfast.hosts.agent import Needs
 
 _PAGE: Final = 200

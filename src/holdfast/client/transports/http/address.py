@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
-from holdfast.client.overhttp.problems import SETTING
+from holdfast.client.transports.http.problems import SETTING
 from holdfast.config.shown import shown
 from holdfast.errors import ConfigError
 from holdfast.packages import version

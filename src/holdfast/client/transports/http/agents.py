@@ -8,10 +8,10 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.agents.catalogue import AgentInfo, AgentListing
-from holdfast.client.overhttp.problems import read
+from holdfast.client.transports.http.problems import read
 
 if TYPE_CHECKING:
-    from holdfast.client.overhttp.calls import Calls
+    from holdfast.client.transports.http.calls import Calls
 
 _info = msgspec.json.Decoder(AgentInfo)
 _listing = msgspec.json.Decoder(AgentListing)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AsyncExitStack
 
-    from holdfast.client.overredis import RedisLine
     from holdfast.client.residents import Wanted
+    from holdfast.client.transports.redis.transport import RedisQueueClient
     from holdfast.config import Settings
     from holdfast.hosts.agent import Needs, Placed
     from holdfast.hosts.engine import Engine
@@ -44,12 +44,16 @@ class RedisResidents:
     """The residents of one registry."""
 
     def __init__(
-        self, redis: Redis, settings: Settings, line: Callable[[str], RedisLine], stack: AsyncExitStack
+        self,
+        redis: Redis,
+        settings: Settings,
+        queue: Callable[[str], RedisQueueClient],
+        stack: AsyncExitStack,
     ) -> None:
         self._redis = redis
         self._settings = settings
         self._url = settings.redis.url
-        self._line = line
+        self._queue = queue
         self._stack = stack
         self._registry = registry_of(settings, redis)
         self._opened: Engine | None = None
@@ -102,9 +106,9 @@ class RedisResidents:
         """Put a message into a mailbox."""
         placed = await self._find(resident_id)
         require_resident(placed, resident_id)
-        line = self._line(mailbox_of(resident_id))
-        ticket = await line.submit(letter(placed.agent, message, idempotency_key=key))
-        return Sent(ticket.run_id, line.name, ticket.fresh)
+        mailbox = self._queue(mailbox_of(resident_id))
+        ticket = await mailbox.submit(letter(placed.agent, message, idempotency_key=key))
+        return Sent(ticket.run_id, mailbox.name, ticket.fresh)
 
     async def hosts(self) -> list[HostInfo]:
         """Read every live host."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.client.overhttp.address import run_path
-from holdfast.client.overhttp.calls import pause_seconds
-from holdfast.client.overhttp.problems import not_ours, read
-from holdfast.client.overhttp.sse import Blocks
+from holdfast.client.transports.http.address import run_path
+from holdfast.client.transports.http.calls import pause_seconds
+from holdfast.client.transports.http.problems import not_ours, read
+from holdfast.client.transports.http.sse import Blocks
 from holdfast.errors import ApiUnavailable, InputError, NotFound, Refused
 from holdfast.events.event import Event, order
 from holdfast.events.feed import checked_event_id
@@ -23,8 +23,8 @@ from holdfast.outages import Outage, OutageReporter
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from holdfast.client.overhttp.calls import Calls
-    from holdfast.client.overhttp.sse import Block
+    from holdfast.client.transports.http.calls import Calls
+    from holdfast.client.transports.http.sse import Block
 
 _json = msgspec.json.Decoder()
 _API: Final = Outage("HTTP API")

@@ -8,14 +8,14 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from holdfast.client.overhttp.problems import read
 from holdfast.client.schedules import ScheduleInfo
+from holdfast.client.transports.http.problems import read
 from holdfast.errors import InputError
 from holdfast.runs.message import encode_value
 from holdfast.schedules.history import PastTurn
 
 if TYPE_CHECKING:
-    from holdfast.client.overhttp.calls import Calls
+    from holdfast.client.transports.http.calls import Calls
 
 _PAGE = 200
 

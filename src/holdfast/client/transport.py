@@ -1,6 +1,6 @@
-"""What a client needs of the system, whichever way it reaches it: over Redis or over HTTP.
+"""How a client reaches the system: over Redis or over HTTP, with the same calls.
 
-Both ways pass one suite of tests; only errors of ours leave them.
+Both transports pass one suite of tests, and raise errors of Holdfast only.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
-    from holdfast.client.agents import AgentLine
-    from holdfast.client.residents import ResidentLine
-    from holdfast.client.schedules import ScheduleLine
+    from holdfast.client.agents import AgentTransport
+    from holdfast.client.residents import ResidentTransport
+    from holdfast.client.schedules import ScheduleTransport
     from holdfast.events.event import Event
     from holdfast.runs.run import Run, Submission, Ticket
 
 
-class Line(Protocol):
+class QueueClient(Protocol):
     """One queue: its runs are asked for, looked at, followed and steered here."""
 
     @property
@@ -59,8 +59,8 @@ class Line(Protocol):
         ...
 
 
-class Way(Protocol):
-    """A way to the system, open between enter and exit."""
+class Transport(Protocol):
+    """A connection to the system, open between enter and exit."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -68,18 +68,18 @@ class Way(Protocol):
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def line(self, queue: str | None) -> Line:
+    def queue(self, name: str | None) -> QueueClient:
         """The queue of that name, or the default one."""
         ...
 
-    def schedules(self) -> ScheduleLine:
+    def schedules(self) -> ScheduleTransport:
         """The schedules."""
         ...
 
-    def agents(self) -> AgentLine:
+    def agents(self) -> AgentTransport:
         """The registered agents."""
         ...
 
-    def residents(self) -> ResidentLine:
+    def residents(self) -> ResidentTransport:
         """The long-lived agents, which live on hosts."""
         ...

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import aiohttp
 from yarl import URL
 
-from holdfast.client.overhttp.address import checked_url, headers, origin
-from holdfast.client.overhttp.problems import SETTING, error_of, not_ours
+from holdfast.client.transports.http.address import checked_url, headers, origin
+from holdfast.client.transports.http.problems import SETTING, error_of, not_ours
 from holdfast.errors import ApiUnavailable
 from holdfast.reliability.backoff import backoff_seconds
 

@@ -1,4 +1,4 @@
-"""The way over Redis: what redis-py raises does not leave it."""
+"""The transport over Redis: the errors of redis-py become those of Holdfast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.client.rollouts import Rollouts
+from holdfast.client.transports.redis.rollouts import Rollouts
 from holdfast.config.names import checked_queue
 from holdfast.errors import HoldfastError, NotFound, RedisUnavailable
 from holdfast.events.hub import Hub
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.client.agents import RedisAgents
-    from holdfast.client.residentsredis import RedisResidents
-    from holdfast.client.schedulesredis import RedisSchedules
+    from holdfast.client.transports.redis.residents import RedisResidents
+    from holdfast.client.transports.redis.schedules import RedisSchedules
     from holdfast.config import RedisSettings, Settings
     from holdfast.events.event import Event
     from holdfast.reliability.breaker import Breaker
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 
-class RedisLine:
+class RedisQueueClient:
     """One queue on Redis; a flood of reads can't delay ``sender``, which has its own pool.
 
     What Redis does not know any more is looked for in the archive, if this machine has a way to it.
@@ -139,7 +139,7 @@ def _ours(exc: Exception, url: str) -> Exception:
         return ours
 
 
-class RedisWay:
+class RedisTransport:
     """Connections to the configured Redis, or to the embedded server of this directory if one runs."""
 
     def __init__(self, settings: Settings) -> None:
@@ -147,7 +147,7 @@ class RedisWay:
         redis = self._settings.redis
         self._reading, self._sending = connect(redis), connect(redis)
         self.breaker = breaker_for_redis(redis.breaker)
-        self._lines: dict[str, RedisLine] = {}
+        self._queues: dict[str, RedisQueueClient] = {}
         self._residents: RedisResidents | None = None
         self._stack = contextlib.AsyncExitStack()
         self._archive = StoreDoor(settings.database)
@@ -165,12 +165,12 @@ class RedisWay:
     ) -> None:
         await self._stack.__aexit__(kind, exc, trace)
 
-    def line(self, queue: str | None) -> RedisLine:
+    def queue(self, name: str | None) -> RedisQueueClient:
         """The queue of that name, or the default one."""
-        name = queue or self._settings.messaging.queue
-        if name not in self._lines:
-            self._lines[name] = self._connect(checked_queue(name))
-        return self._lines[name]
+        name = name or self._settings.messaging.queue
+        if name not in self._queues:
+            self._queues[name] = self._connect(checked_queue(name))
+        return self._queues[name]
 
     def rollouts(self) -> Rollouts:
         """The roll-outs."""
@@ -182,7 +182,7 @@ class RedisWay:
 
     def schedules(self) -> RedisSchedules:
         """The schedules."""
-        from holdfast.client.schedulesredis import RedisSchedules  # noqa: PLC0415 - most clients need none
+        from holdfast.client.transports.redis.schedules import RedisSchedules  # noqa: PLC0415 - most clients need none
 
         return RedisSchedules(self._reading, self._settings, self._system_store)
 
@@ -203,13 +203,13 @@ class RedisWay:
 
     def residents(self) -> RedisResidents:
         """The long-lived agents, which live on hosts."""
-        from holdfast.client.residentsredis import RedisResidents  # noqa: PLC0415 - most clients need none
+        from holdfast.client.transports.redis.residents import RedisResidents  # noqa: PLC0415 - most clients need none
 
         if self._residents is None:
-            self._residents = RedisResidents(self._reading, self._settings, self.line, self._stack)
+            self._residents = RedisResidents(self._reading, self._settings, self.queue, self._stack)
         return self._residents
 
-    def _connect(self, name: str) -> RedisLine:
+    def _connect(self, name: str) -> RedisQueueClient:
         settings, redis = self._settings, self._settings.redis
         queue = settings.queue_named(name)
         sender = RunQueue(
@@ -223,4 +223,4 @@ class RedisWay:
         )
         self._stack.push_async_callback(sender.aclose)
         reader = RunQueue(queue, self._reading, prefix=redis.key_prefix)
-        return RedisLine(sender, reader, self._hub, self._archive, redis)
+        return RedisQueueClient(sender, reader, self._hub, self._archive, redis)

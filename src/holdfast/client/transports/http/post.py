@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import aiohttp
 from yarl import URL
 
-from holdfast.client.overhttp.calls import pause_seconds
-from holdfast.client.overhttp.problems import retry_after
+from holdfast.client.transports.http.calls import pause_seconds
+from holdfast.client.transports.http.problems import retry_after
 from holdfast.config import redacted
 from holdfast.errors import AccessDenied, ApiUnavailable, ConfigError, HoldfastError, InputError, Refused
 from holdfast.runs.message import encode_value

@@ -1,1 +1,0 @@
-"""The way over the HTTP API, for programs that should not, or can't, reach Redis."""

@@ -1,0 +1,1 @@
+"""The transport over the HTTP API, for programs that should not, or can't, reach Redis."""

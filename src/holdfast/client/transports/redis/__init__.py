@@ -1,0 +1,1 @@
+"""The transport over Redis; what redis-py raises does not leave it."""
