@@ -52,7 +52,7 @@ DOTTED = re.compile(
 )
 WITH_UNIT = re.compile(r"(?!holdfast_)[a-z_]+_(?:seconds|ms|minutes|bytes)")
 GRPC_CODES = {code.name for code in grpc.StatusCode}
-METRIC = re.compile(r"holdfast_[a-z_]+")
+METRIC = re.compile(r"holdfast_(?!simulator\b|demo\b)[a-z_]+")
 
 
 def name(page: Path) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.cli import main
+from tests.support.cli.in_process import run_command
 from tests.support.processes import forked
 from tests.support.waiting import PATIENCE_SECONDS, until
 
@@ -167,7 +167,7 @@ async def test_what_takes_too_long_is_left_behind(place):
 
 @pytest.mark.parametrize("arguments", [("--host", "0.0.0.0"), ("--host", "::")])
 def test_an_exposed_api_without_keys_does_not_start(place, capsys, arguments):
-    assert main(["api", "--port", "0", *arguments]) == 1
+    assert run_command("api", "--port", "0", *arguments) == 1
     said = capsys.readouterr().err
     assert "has no api.keys" in said
     assert "holdfast api new-key" in said
@@ -179,18 +179,18 @@ def test_a_port_that_is_taken_is_named(place, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert main(["api", "--port", str(taken.getsockname()[1])]) == 1
+        assert run_command("api", "--port", str(taken.getsockname()[1])) == 1
     assert "api.port (HOLDFAST_API_PORT)" in capsys.readouterr().err
 
 
 def test_a_bad_port_is_a_usage_error(place, capsys):
-    assert main(["api", "--port", "70000"]) == 2
-    assert main(["api", "--port", "x"]) == 2
+    assert run_command("api", "--port", "70000") == 2
+    assert run_command("api", "--port", "x") == 2
     capsys.readouterr()
 
 
 async def test_a_key_is_made_shown_once_and_works(place, capsys):
-    assert main(["api", "new-key", "ci", "--tenant", "acme", "--roles", "read", "--json"]) == 0
+    assert run_command("api", "new-key", "ci", "--tenant", "acme", "--roles", "read", "--json") == 0
     made = json.loads(capsys.readouterr().out)
     assert made["key"] not in made["line"]
     assert made["line"].startswith("ci:acme:read:")
@@ -204,11 +204,11 @@ async def test_a_key_is_made_shown_once_and_works(place, capsys):
 
 
 def test_a_new_key_is_told_with_its_line(place, capsys):
-    assert main(["api", "new-key", "ci"]) == 0
+    assert run_command("api", "new-key", "ci") == 0
     said = capsys.readouterr().out
     assert "hf_" in said
     assert "- ci:*:read+submit:" in said
-    assert main(["api", "new-key", "c i"]) == 2
-    assert main(["api", "new-key", "ci", "--roles", "root"]) == 2
-    assert main(["api", "new-key"]) == 2
+    assert run_command("api", "new-key", "c i") == 2
+    assert run_command("api", "new-key", "ci", "--roles", "root") == 2
+    assert run_command("api", "new-key") == 2
     capsys.readouterr()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from holdfast.cli import main
+from tests.support.cli.in_process import run_command
 from tests.support.processes import forked
 
 APP = f"{Path(__file__).with_name('agents.py')}:app"
@@ -53,10 +52,7 @@ def place(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Pa
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     def call(*arguments: str) -> Said:
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        code = main(arguments)
-        for number, handler in handlers.items():  # a process of services keeps its own until it is gone
-            signal.signal(number, handler)
+        code = run_command(*arguments)
         said = capsys.readouterr()
         return Said(code, said.out, said.err)
 

@@ -157,7 +157,7 @@ async def test_an_outage_of_one_server_is_one_line_however_often_the_others_answ
         gauge = "queue_depth" if part is Janitor else "relay_undelivered_kept"
         await until(lambda: sample(metrics, gauge, queue=HUNG) is not None)
         if part is Relay:
-            made._pace._poll_until = math.inf  # its loops ask all the time
+            made._loops._poll_until = math.inf  # its loops ask all the time
         before = len(outage_lines(log_lines()))
 
         def since() -> list[str]:
