@@ -22,9 +22,9 @@ from bench import bare, harness
 from bench.figures import Figure
 from holdfast.leases.streams import StreamLeases
 from holdfast.redis.embedded import MALLOC, find_server
-from holdfast.runs.claim import Claimer
+from holdfast.runs.execution.claim import Claimer
+from holdfast.runs.execution.settle import Settlement, Settler
 from holdfast.runs.run import Status, Submission
-from holdfast.runs.settle import Settlement, Settler
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from holdfast.agents.loader import load_app
 from holdfast.api.shapes import ExecuteRequest
 from holdfast.cli import main
 from holdfast.config.connection import CONNECTION
-from holdfast.runs.emit import RESERVED
+from holdfast.runs.execution.emit import RESERVED
 from holdfast.runs.run import Status
 from holdfast.services.api import ApiProcess
 from tests.support.api.server import RunningApi

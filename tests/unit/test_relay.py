@@ -22,7 +22,7 @@ from holdfast.events.sinks.push import LIFECYCLE, Push
 from holdfast.events.sinks.request import SinkRequest, SinkResponse, Verdict, retry_after_of
 from holdfast.events.sinks.webhook import Webhook
 from holdfast.reliability.breaker import State
-from holdfast.runs.emit import RESERVED
+from holdfast.runs.execution.emit import RESERVED
 
 EVENT = Event("1700000000000-0", "said", {"x": 1}, 1700000000.0)
 RUN = RunFacts(run_id="r", queue="q")

@@ -11,18 +11,18 @@ from holdfast.leases.streams import StreamLeases
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.runs import expiry, promoter
 from holdfast.runs.archive import Archive, Filing
-from holdfast.runs.claim import Claimer
 from holdfast.runs.cleanup import list_consumers
-from holdfast.runs.control import Control
-from holdfast.runs.emit import Emitter
+from holdfast.runs.execution.attempt import Workplace
+from holdfast.runs.execution.claim import Claimer
+from holdfast.runs.execution.control import Control
+from holdfast.runs.execution.emit import Emitter
+from holdfast.runs.execution.settle import Settler
+from holdfast.runs.execution.slots import Slots
+from holdfast.runs.execution.worker import Worker
 from holdfast.runs.expiry import Expiry
-from holdfast.runs.perform import Workplace
 from holdfast.runs.promoter import Promoter
 from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.runs.recovery import Recovery
-from holdfast.runs.settle import Settler
-from holdfast.runs.slots import Slots
-from holdfast.runs.worker import Worker
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:

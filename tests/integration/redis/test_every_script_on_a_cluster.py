@@ -35,9 +35,9 @@ from holdfast.redis.client import Redis, connect, connect_blocking
 from holdfast.redis.keys import HostKeys, ScheduleKeys
 from holdfast.redis.members import Member, Members
 from holdfast.runs.archive import Archive
-from holdfast.runs.claim import Claimer
 from holdfast.runs.cleanup import list_consumers
 from holdfast.runs.deadletter import DeadLetters
+from holdfast.runs.execution.claim import Claimer
 from holdfast.runs.expiry import Expiry
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.retention import Retention

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.runs.archive import Archive, Filed
+from holdfast.runs.execution.settle import Settlement
 from holdfast.runs.run import Status
-from holdfast.runs.settle import Settlement
 from holdfast.store.door import StoreDoor
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import Hand, bury, expiry_without_retention, next_ms, submit

@@ -13,9 +13,9 @@ from holdfast.leases.streams import Eviction
 from holdfast.redis.client import connect
 from holdfast.redis.members import Member, Members
 from holdfast.runs.cleanup import Cleanup
+from holdfast.runs.execution.settle import Verdict
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Priority, Status
-from holdfast.runs.settle import Verdict
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import TTL_SECONDS, Hand, events, leases_end, open_queue, submit
 from tests.support.runs.system import System

@@ -10,10 +10,10 @@ from redis.exceptions import ResponseError
 from holdfast.errors import LeaseLost, RedisUnavailable
 from holdfast.leases.lease import Standing
 from holdfast.runs.archive import Archive
-from holdfast.runs.emit import Emitter
+from holdfast.runs.execution.emit import Emitter
+from holdfast.runs.execution.settle import Settlement, Verdict
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Multitask, Status, Submission
-from holdfast.runs.settle import Settlement, Verdict
 from holdfast.store.door import StoreDoor
 from holdfast.telemetry.metrics import Metrics
 from tests.support.redis.key_ttls import noted_ends

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import HoldfastError
+from holdfast.runs.execution.settle import Settlement, Verdict
 from holdfast.runs.run import Status
-from holdfast.runs.settle import Settlement, Verdict
 from tests.support.runs.manual_worker import Hand, open_queue, retention_of, submit
 from tests.support.waiting import until
 

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.runs.deadletter import DeadLetters
+from holdfast.runs.execution.settle import Verdict
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status
-from holdfast.runs.settle import Verdict
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import (
     Hand,

@@ -7,10 +7,10 @@ import pytest
 from holdfast.config import QueueSettings
 from holdfast.redis.scripts import load
 from holdfast.runs import expiry
+from holdfast.runs.execution.settle import Settlement, Verdict
 from holdfast.runs.expiry import Expiry
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status
-from holdfast.runs.settle import Settlement, Verdict
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import (
     Hand,

@@ -11,11 +11,11 @@ from holdfast.config import QueueSettings
 from holdfast.errors import LeaseLost
 from holdfast.leases.lease import Lease, Standing
 from holdfast.leases.streams import StreamLeases
-from holdfast.runs.claim import Claimer, RunLease
-from holdfast.runs.emit import Emitter
+from holdfast.runs.execution.claim import Claimer, RunLease
+from holdfast.runs.execution.emit import Emitter
+from holdfast.runs.execution.settle import Settlement, Settler, Verdict
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status, Submission
-from holdfast.runs.settle import Settlement, Settler, Verdict
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import now_ms
 from tests.support.waiting import until

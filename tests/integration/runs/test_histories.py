@@ -14,10 +14,10 @@ from holdfast.errors import Conflict, NotFound, QueuePaused
 from holdfast.leases.lease import Lease
 from holdfast.redis.client import Redis
 from holdfast.runs.deadletter import DeadLetters
+from holdfast.runs.execution.settle import Verdict
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Priority, Status
-from holdfast.runs.settle import Verdict
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import Hand, expiry_without_retention, next_ms, open_queue, submit
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.config import QueueSettings
 from holdfast.errors import HoldfastError
-from holdfast.runs.claim import RunLease
+from holdfast.runs.execution.claim import RunLease
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Multitask, Status, Submission
 from tests.support.runs.manual_worker import Hand, events, next_ms, open_queue, submit

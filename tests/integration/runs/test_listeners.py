@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
+from holdfast.runs.execution.settle import Settlement, Verdict
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status
-from holdfast.runs.settle import Settlement, Verdict
 from tests.support.redis.valkey_process import free_port
 from tests.support.runs.manual_worker import Hand, open_queue, submit
 

@@ -17,10 +17,10 @@ from holdfast.errors import NotFound, QueuePaused, RedisUnavailable
 from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import DISCONNECTS, connect
 from holdfast.runs.deadletter import DeadLetters
+from holdfast.runs.execution.worker import _CLAIM_MOST_SECONDS, Worker
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.queue import COUNT_SECONDS, RunQueue
 from holdfast.runs.run import Priority, Status, Submission
-from holdfast.runs.worker import _CLAIM_MOST_SECONDS, Worker
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry.metrics import Metrics

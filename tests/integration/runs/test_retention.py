@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.config import QueueSettings
+from holdfast.runs.execution.settle import Verdict
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Priority, Status
-from holdfast.runs.settle import Verdict
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import (
     TTL_SECONDS,

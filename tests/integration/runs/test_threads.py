@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import Conflict, QueueFull
-from holdfast.runs.claim import RunLease
+from holdfast.runs.execution.claim import RunLease
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Multitask, Status, Submission
 from holdfast.telemetry.metrics import Metrics

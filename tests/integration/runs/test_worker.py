@@ -16,8 +16,8 @@ from holdfast.config import load
 from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge, QueueFull, QueuePaused
 from holdfast.leases.keeper import Keeper
 from holdfast.redis.members import Members
+from holdfast.runs.execution.slots import Slots
 from holdfast.runs.run import Priority, Status, Submission
-from holdfast.runs.slots import Slots
 from holdfast.services.connections import Connections
 from holdfast.services.desk import Desk, Place, Ways
 from holdfast.services.worker import WorkerProcess

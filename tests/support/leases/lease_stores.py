@@ -11,7 +11,7 @@ from holdfast.leases.lease import Lease, LeaseStore
 from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.leases.streams import StreamLeases
 from holdfast.redis.client import Redis
-from holdfast.runs.claim import Claimer
+from holdfast.runs.execution.claim import Claimer
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Submission
 

@@ -11,13 +11,13 @@ from holdfast.config import QueueSettings
 from holdfast.leases.lease import Lease
 from holdfast.leases.streams import Evicted, StreamLeases
 from holdfast.redis.client import Redis
-from holdfast.runs.claim import Claimed, Claimer, Woken
+from holdfast.runs.execution.claim import Claimed, Claimer, Woken
+from holdfast.runs.execution.settle import Settlement, Settler, Verdict
 from holdfast.runs.expiry import Expiry
 from holdfast.runs.promoter import Promoter
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status, Submission
-from holdfast.runs.settle import Settlement, Settler, Verdict
 from holdfast.telemetry.metrics import Metrics
 from tests.support.waiting import until
 

@@ -17,8 +17,8 @@ from holdfast.agents.failures import FailureClass
 from holdfast.agents.loader import load_app
 from holdfast.agents.models import dumped
 from holdfast.agents.outcome import Failed, Succeeded
+from holdfast.runs.execution.attempt import written_result
 from holdfast.runs.message import encode_value
-from holdfast.runs.perform import written_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

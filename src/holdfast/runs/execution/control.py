@@ -14,7 +14,7 @@ from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from holdfast.redis.client import Redis
-    from holdfast.runs.worker import Worker
+    from holdfast.runs.execution.worker import Worker
 
 _RETRY_SECONDS = 1.0
 

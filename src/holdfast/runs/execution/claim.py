@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
     from holdfast.runs.partition import Partition
 
-_CLAIM = load(__package__, "claim")
-_TIDY = load(__package__, "tidy")
+_CLAIM = load("holdfast.runs", "claim")
+_TIDY = load("holdfast.runs", "tidy")
 _HEAD = 5  # values of a reply before its runs: mode, dropped, adopted, what to undo, duplicates
 _ALIKE = 4  # values that runs in a row have in common: lane, fence, attempt, agent
 _FIELDS = 2  # values of each: `id entry-id submitted_at`, message

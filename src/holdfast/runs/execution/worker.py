@@ -18,11 +18,11 @@ from holdfast.config.redis import PLATFORM
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
 from holdfast.redis.outages import redis_outages
 from holdfast.reliability.backoff import backoff_seconds
-from holdfast.runs.claim import Claims
-from holdfast.runs.perform import decide, log_context_of, perform, prepare, settlement
+from holdfast.runs.execution.attempt import decide, log_context_of, perform, prepare, settlement
+from holdfast.runs.execution.claim import Claims
+from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.slots import Slots
 from holdfast.runs.run import Status
-from holdfast.runs.settle import Verdict
-from holdfast.runs.slots import Slots
 from holdfast.telemetry.logs import get_logger, speaking_of
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from holdfast.agents.invoke import Invocation
     from holdfast.leases.keeper import Hold, Keeper
     from holdfast.leases.streams import StreamLeases
-    from holdfast.runs.claim import Claimed, Claimer, Woken
-    from holdfast.runs.emit import Emitter
-    from holdfast.runs.perform import Attempt, Workplace
-    from holdfast.runs.settle import Settlement, Settler
+    from holdfast.runs.execution.attempt import Attempt, Workplace
+    from holdfast.runs.execution.claim import Claimed, Claimer, Woken
+    from holdfast.runs.execution.emit import Emitter
+    from holdfast.runs.execution.settle import Settlement, Settler
     from holdfast.telemetry.metrics import Metrics
 
 _CLAIM_BATCH = 100

@@ -29,9 +29,9 @@ from holdfast.agents.outcome import (
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.errors import InputError, LeaseLost, MalformedMessage, UnknownAgent
 from holdfast.leases.trust import Trust
+from holdfast.runs.execution.settle import Settlement
 from holdfast.runs.message import decode_message, encode_value
 from holdfast.runs.run import Envelope, RunFault, Status
-from holdfast.runs.settle import Settlement
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from holdfast.config import QueueSettings
     from holdfast.leases.keeper import Hold
     from holdfast.processes.attempts import Attempts
-    from holdfast.runs.claim import Claimed
-    from holdfast.runs.settle import Verdict
+    from holdfast.runs.execution.claim import Claimed
+    from holdfast.runs.execution.settle import Verdict
 
 _encode = msgspec.json.Encoder().encode
 

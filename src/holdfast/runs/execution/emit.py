@@ -16,11 +16,11 @@ from holdfast.runs.run import Status
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.runs.claim import Claimed
+    from holdfast.runs.execution.claim import Claimed
     from holdfast.runs.partition import Partition
     from holdfast.telemetry.metrics import Metrics
 
-_EMIT = load(__package__, "emit")
+_EMIT = load("holdfast.runs", "emit")
 _RETRY_SECONDS = 0.2
 _PER_ATTEMPT = 1_000_000_000
 _LONGEST_TYPE = 200

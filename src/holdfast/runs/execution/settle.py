@@ -22,7 +22,7 @@ from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE, takes_no_write
 from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.reliability.backoff import backoff_seconds
-from holdfast.runs.claim import RunLease
+from holdfast.runs.execution.claim import RunLease
 from holdfast.runs.run import RunFault, Status
 from holdfast.telemetry.logs import get_logger
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.runs.partition import Partition
     from holdfast.telemetry.metrics import Metrics
 
-_SETTLE = load(__package__, "settle")
+_SETTLE = load("holdfast.runs", "settle")
 _BATCH = 200
 _RETRY_FIRST_SECONDS = 0.05
 _RETRY_MOST_SECONDS = 1.0
