@@ -23,7 +23,8 @@ from bench.figures import Figure
 from holdfast.leases.streams import StreamLeases
 from holdfast.redis.embedded import MALLOC, find_server
 from holdfast.runs.execution.claim import Claimer
-from holdfast.runs.execution.settle import Settlement, Settler
+from holdfast.runs.execution.settle import Settler
+from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.run import Status, Submission
 from holdfast.telemetry.metrics import Metrics
 

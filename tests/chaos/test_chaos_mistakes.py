@@ -109,7 +109,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run's context does not know its lease",
-        replaced("run-context-trust", ", Trust(trusted)", ""),
+        replaced("run-context-trust", ", Trust(trusted_until)", ""),
         f"{FROZEN}[app-asyncio]",
     ),
     Mistake(
@@ -173,7 +173,7 @@ MISTAKES = [
     ),
     Mistake(
         "a claim without an answer is forgotten",
-        replaced("unanswered-claim", "self._unsure", "False"),
+        replaced("unanswered-claim", "self._unanswered", "False"),
         f"{REDIS}::test_a_claim_whose_reply_is_lost_comes_back_at_once",
     ),
     Mistake(

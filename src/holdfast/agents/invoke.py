@@ -1,8 +1,8 @@
-"""Run one agent once, and turn whatever it does into an Outcome.
+"""Call one agent once: its result, its error, its deadline or a stop becomes the Outcome.
 
-The body has a task of its own, whose cancellation is both the deadline and the stop: it decides the outcome,
-whatever the body still returns or raises. A cancellation of the caller is never swallowed. A body that
-ignores its stop is waited for during the grace, if there is one; then its run ends without it.
+The body (the agent's code) has a task of its own. The deadline and a stop cancel it and decide the outcome,
+whatever it still returns or raises. A cancellation of the caller is never swallowed. A body that ignores its
+stop is waited for during the grace, if there is one; then its run ends without it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from holdfast.agents.spec import AgentSpec
 
 
-class _End(asyncio.Future[None]):
-    """What the owner waits for. Cancelling the owner cancels this, and with it the body, in the same moment.
+class _BodyOver(asyncio.Future[None]):
+    """The owner waits for this. Cancelling the owner cancels it, and with it the body, in the same iteration.
 
-    A turn of the loop later would be too late: a body that was due while its process was frozen would go on.
+    One iteration of the loop later, a body that was due while its process was frozen would have gone on.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Invocation:
 
     __slots__ = (
         "_body",
-        "_ctx",
+        "_body_over",
         "_deadlines",
         "_executor",
         "_grace_seconds",
-        "_over",
-        "_patience",
+        "_grace_timer",
         "_payload",
         "_spec",
         "_stopped",
         "_thread",
         "_timeout_seconds",
+        "context",
         "log_context",
     )
 
@@ -91,16 +91,16 @@ class Invocation:
         deadlines: Deadlines | None = None,
     ) -> None:
         self._spec = spec
-        self._ctx = ctx
+        self.context = ctx
         self._payload = payload
         self._timeout_seconds = timeout_seconds
         self._executor = executor
         self._grace_seconds = grace_seconds
         self._deadlines = Deadlines() if deadlines is None else deadlines
         self.log_context = ctx.info.log_context()
-        """What every log line of this attempt carries."""
-        self._over: _End | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        """The fields of every log line of this attempt."""
+        self._body_over: _BodyOver | None = None
+        self._grace_timer: asyncio.TimerHandle | None = None
         self._body: asyncio.Task[Outcome] | None = None
         self._stopped: TimedOut | Cancelled | Yielded | None = None
         self._thread: concurrent.futures.Future[Any] | None = None
@@ -108,18 +108,18 @@ class Invocation:
     @property
     def info(self) -> RunInfo:
         """The facts of this attempt."""
-        return self._ctx.info
+        return self.context.info
 
     @property
     def lingering(self) -> concurrent.futures.Future[Any] | asyncio.Task[Any] | None:
-        """The thread of a sync agent that goes on; after ``run()``, any body that ignored its stop."""
+        """The thread of a sync agent that goes on; after ``run()``, also the task of an async one."""
         if self._thread is not None and not self._thread.done():
             return self._thread
         body = self._body
-        return body if body is not None and self._ctx.signals.closed and not body.done() else None
+        return body if body is not None and self.context.signals.closed and not body.done() else None
 
     def when_it_ends(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called on this loop once what lingers has ended, if the loop is still there."""
+        """Call ``call`` on this loop when the lingering body has ended, unless the loop is closed."""
         loop, body = asyncio.get_running_loop(), self.lingering
 
         def ended(_: object) -> None:
@@ -136,19 +136,18 @@ class Invocation:
 
         The first stop decides the outcome: a later one, or one after the deadline, changes nothing.
         """
-        said = text or reason.value
-        if not self._cut_short(Cancelled(said) if reason is StopReason.CANCEL else Yielded(said)):
+        text = text or reason.value
+        if not self._stop_with(Cancelled(text) if reason is StopReason.CANCEL else Yielded(text)):
             return False
-        self._ctx.signals.stop = reason
+        self.context.signals.stop = reason
         return True
 
     async def run(self) -> Outcome:
-        """Run the agent and return how it ended.
+        """Call the agent and return how it ended.
 
-        An async agent is stopped by cancellation, and this returns when its body has ended, or when it has
-        ignored that for the grace: then it lingers. Without a grace, and for one that is handed back, there
-        is no end to the waiting: nobody may have the run while a body goes on here under its lease.
-        A sync agent can't be interrupted: this returns at once and its thread lingers.
+        A stop cancels an async agent; this returns when the body has ended, or lingers after the grace.
+        Without a grace, and when the run is handed back, it waits without a limit: no other worker may start
+        the run while its body goes on here. A sync agent can't be cancelled: its thread lingers at once.
         """
         owner = asyncio.current_task()
         assert owner is not None
@@ -159,44 +158,44 @@ class Invocation:
             if owner.cancelling() > before:
                 raise
             # The agent's own, or that of something it waited for.
-            outcome = Lost() if self._ctx.signals.trust.lost else Failed(classify(exc, by_agent=True))
+            outcome = Lost() if self.context.signals.trust.lost else Failed(classify(exc, by_agent=True))
         finally:
-            self._ctx.signals.closed = True
+            self.context.signals.closed = True
         if owner.cancelling() > before:
             raise asyncio.CancelledError  # it was meant for the owner, and the agent swallowed it
         return self._stopped or outcome
 
     async def _until_deadline(self) -> Outcome:
-        # Not in the owner's task: a TaskGroup that fails there leaves the count of cancellations too high
-        # (until Python 3.13), which would look as if the owner, say because of a lost lease, were cancelled.
+        # Not in the owner's task: until Python 3.13, a TaskGroup that fails there leaves the count of
+        # cancellations too high, which would look as if the owner were cancelled for a lost lease.
         loop = asyncio.get_running_loop()
-        body = self._body = asyncio.create_task(self._observed(), name=self._ctx.info.run_id)
-        over = self._over = _End(body, self._ctx.signals, loop)
-        body.add_done_callback(self._let_go)
+        body = self._body = asyncio.create_task(self._traced(), name=self.context.info.run_id)
+        body_over = self._body_over = _BodyOver(body, self.context.signals, loop)
+        body.add_done_callback(self._end_wait)
         deadlines, expire = self._deadlines, self._expire
         deadlines.set(expire, loop.time() + self._timeout_seconds)
         try:
-            await over
+            await body_over
         except asyncio.CancelledError:
-            # The owner's: its lease is lost, or it is told to end. The body goes with it.
+            # The owner's own: its lease is lost, or its process ends. The body was cancelled with it.
             await asyncio.wait((body,), timeout=self._grace_seconds)
             raise
         finally:
             deadlines.clear(expire)
-            if self._patience is not None:
-                self._patience.cancel()
+            if self._grace_timer is not None:
+                self._grace_timer.cancel()
         return self._stopped if self._stopped is not None and not body.done() else body.result()
 
-    def _let_go(self, _: object = None) -> None:
-        if self._over is not None and not self._over.done():
-            self._over.set_result(None)
+    def _end_wait(self, _: object = None) -> None:
+        if self._body_over is not None and not self._body_over.done():
+            self._body_over.set_result(None)
 
     def _expire(self) -> None:
-        self._cut_short(TimedOut(self._timeout_seconds))
+        self._stop_with(TimedOut(self._timeout_seconds))
 
-    def _cut_short(self, outcome: TimedOut | Cancelled | Yielded) -> bool:
-        """Cancel the body and record why, unless it has ended or was cut short already."""
-        if self._stopped is not None or self._ctx.signals.closed:
+    def _stop_with(self, outcome: TimedOut | Cancelled | Yielded) -> bool:
+        """Cancel the body, with this outcome; False if it has ended or was stopped before."""
+        if self._stopped is not None or self.context.signals.closed:
             return False
         if self._body is not None and not self._body.cancel():
             return False
@@ -204,17 +203,17 @@ class Invocation:
         # guard: yield-waits-for-body
         if self._body is not None and self._grace_seconds is not None and not isinstance(outcome, Yielded):
             loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(self._grace_seconds, self._let_go)
+            self._grace_timer = loop.call_later(self._grace_seconds, self._end_wait)
         return True
 
-    async def _observed(self) -> Outcome:
-        """Run the agent with its log fields and its span; both end with this task."""
-        info = self._ctx.info
+    async def _traced(self) -> Outcome:
+        """Call the agent with its log fields and its span; both end with this task."""
+        info = self.context.info
         run_context.set(self.log_context)
         attributes = {"holdfast.run_id": info.run_id, "holdfast.attempt": info.attempt}
         with run_span(f"run {info.agent_id}", info.trace, attributes) as span:
             try:
-                outcome = await self._outcome()
+                outcome = await self._classified()
             except asyncio.CancelledError:
                 if isinstance(self._stopped, TimedOut):
                     mark_failed(span, "timed out")
@@ -223,36 +222,36 @@ class Invocation:
                 mark_failed(span, outcome.failure.message)
             return outcome
 
-    async def _outcome(self) -> Outcome:
+    async def _classified(self) -> Outcome:
         try:
-            result = await Trusted(self._perform(), self._ctx.signals.trust)
-            return self._ctx.asking or Succeeded(result)
+            result = await Trusted(self._call_agent(), self.context.signals.trust)
+            return self.context.asking or Succeeded(result)
         except asyncio.CancelledError:
             raise
         except BaseException as exc:
-            # Also SystemExit and KeyboardInterrupt: what agent code raises must not end the worker.
-            return _signalled(exc, self._ctx) or Failed(classify(exc, by_agent=True))
+            # Also SystemExit and KeyboardInterrupt: raised by an agent, they must not end the worker.
+            return _outcome_raised(exc, self.context) or Failed(classify(exc, by_agent=True))
 
-    async def _perform(self) -> Any:
+    async def _call_agent(self) -> Any:
         spec = self._spec
         produced: Any
         if spec.is_async:
-            produced = spec.call(*spec.arguments(self._ctx, self._payload))
+            produced = spec.call(*spec.arguments(self.context, self._payload))
         else:
             produced = await self._in_thread()
         if inspect.isasyncgen(produced):
-            return await _stream(produced, self._ctx)
+            return await _stream(produced, self.context)
         return await produced if spec.is_async or inspect.isawaitable(produced) else produced
 
     async def _in_thread(self) -> Any:
-        ctx = SyncContext(self._ctx, asyncio.get_running_loop())
+        ctx = SyncContext(self.context, asyncio.get_running_loop())
         context = contextvars.copy_context()
         self._thread = self._executor.submit(context.run, _call, self._spec, ctx, self._payload)
         return await asyncio.wrap_future(self._thread)
 
 
-def _signalled(exc: BaseException, ctx: Context) -> Outcome | None:
-    """What an exception says that is no failure; also from inside a task group, where it comes wrapped."""
+def _outcome_raised(exc: BaseException, ctx: Context) -> Outcome | None:
+    """The outcome of an exception that is no failure; a task group raises it inside an exception group."""
     if isinstance(exc, Decided):
         return exc.outcome
     if isinstance(exc, LeaseLost):
@@ -264,11 +263,11 @@ def _signalled(exc: BaseException, ctx: Context) -> Outcome | None:
     if not isinstance(exc, BaseExceptionGroup):
         return None
     group = cast("BaseExceptionGroup[BaseException]", exc)
-    return next((found for each in group.exceptions if (found := _signalled(each, ctx))), None)
+    return next((found for each in group.exceptions if (found := _outcome_raised(each, ctx))), None)
 
 
 async def _stream(chunks: AsyncGenerator[Any, Any], ctx: Context) -> list[Any]:
-    """Stream what an async generator yields; its result is the list of it."""
+    """Stream the chunks of an async generator; the result is the list of them."""
     streamed: list[Any] = []
     async with contextlib.aclosing(chunks):
         async for chunk in chunks:
@@ -279,18 +278,18 @@ async def _stream(chunks: AsyncGenerator[Any, Any], ctx: Context) -> list[Any]:
 
 def _call(spec: AgentSpec, ctx: SyncContext, payload: Any) -> Any:
     """Call a sync agent, in its thread."""
-    ctx.require_open()  # its turn in the pool may come after the run is over
+    ctx.require_open()  # the run may be over before a thread is free for it
     try:
         produced: Any = spec.call(*spec.arguments(ctx, payload))
         return _stream_sync(produced, ctx) if inspect.isgenerator(produced) else produced
     except (StopIteration, GeneratorExit) as exc:
-        # A future can't carry these: the first would hang the run until its deadline (on Python 3.11), the
-        # second would close the coroutines that wait for it.
+        # A future can't hold these: the first would hang the run until its deadline (on Python 3.11), the
+        # second would close the coroutines that wait for the future.
         raise RuntimeError(f"the agent raised {type(exc).__name__}") from exc
 
 
 def _stream_sync(chunks: Generator[Any, Any, Any], ctx: SyncContext) -> Any:
-    """Stream what a generator yields; its result is what it returns, or the list of what it yielded."""
+    """Stream the chunks of a generator; the result is its return value, or else the list of them."""
     streamed: list[Any] = []
     with contextlib.closing(chunks):
         while True:

@@ -27,9 +27,9 @@ from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.config import Settings
 from holdfast.leases.trust import Trust
 from holdfast.processes import answers, limits
-from holdfast.runs.execution.attempt import written_result
 from holdfast.runs.execution.claim import Claimed
 from holdfast.runs.execution.emit import Emitter
+from holdfast.runs.execution.settlement import written_result
 from holdfast.services.connections import Connections
 from holdfast.services.process import loop_factory
 from holdfast.services.store_registration import admit_as_worker

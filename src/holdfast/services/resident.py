@@ -24,7 +24,7 @@ from holdfast.hosts.engines import registry_of
 from holdfast.hosts.mailbox import RECEIVE, copy_of, mailbox_of, mailbox_settings, reader_name
 from holdfast.processes import kernel
 from holdfast.redis.client import TROUBLE, connect
-from holdfast.services.desk import Ways
+from holdfast.runs.execution.worker import WorkerTuning
 from holdfast.services.news import News
 from holdfast.services.worker import WorkerProcess
 from holdfast.telemetry import logs, traces
@@ -120,7 +120,7 @@ async def _live(
     worker = WorkerProcess(
         _own(settings, agent_id, control.fence),
         app,
-        ways=_ways(agent_id, control),
+        tuning=_tuning(agent_id, control),
         metrics=_metrics[0] if _metrics else None,
         on_joined=join,  # not what waits for it: everything that a worker begins with would come first
     )
@@ -157,7 +157,7 @@ async def _disowned(settings: Settings, control: Control) -> None:
                     return
 
 
-def _ways(agent_id: str, control: Control) -> Ways:
+def _tuning(agent_id: str, control: Control) -> WorkerTuning:
     """Nobody else works here, so there is little to look after; and earlier copies are dead or disowned.
 
     It may act only while its host keeps the lease on it: the next copy takes over what it has begun at once.
@@ -168,7 +168,7 @@ def _ways(agent_id: str, control: Control) -> Ways:
         copy = copy_of(agent_id, consumer)
         return copy is not None and copy != (fence, os.getpid()) and copy[0] <= fence
 
-    return Ways(
+    return WorkerTuning(
         recovery_seconds=5.0,
         promotion_seconds=2.0,
         expiry_seconds=30.0,

@@ -1,4 +1,4 @@
-"""The worker process: performs the runs of its queues until it is told to stop, then leaves in three phases.
+"""The worker process: performs the runs of its queues until it is stopped, then leaves in three phases.
 
 ::
 
@@ -29,9 +29,10 @@ from holdfast.packages import version
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
 from holdfast.redis.members import Member, Members
 from holdfast.redis.outages import redis_outages
+from holdfast.runs.execution.pool import WorkerPool
+from holdfast.runs.execution.worker import WorkerResources, WorkerTuning
 from holdfast.services.announcing import AnnouncedAgents
 from holdfast.services.connections import Connections
-from holdfast.services.desk import Floor, Place, Ways
 from holdfast.services.isolation import isolation
 from holdfast.services.names import OwnName, is_taken
 from holdfast.services.pod import Holding, pod_name
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
     from holdfast.agents.app import App
     from holdfast.config import Settings
-    from holdfast.services.desk import Desk
+    from holdfast.runs.execution.worker import PartitionWorker
 
 _STOP_MARGIN_SECONDS = 3.0
 """How long agents may take to unwind once asked to hand back, before the process leaves without them."""
@@ -65,7 +66,7 @@ _log = get_logger(__name__)
 
 
 class WorkerProcess:
-    """Runs the desks of one process and walks them through the shutdown."""
+    """Runs the workers of all partitions, and shuts them down in three phases."""
 
     def __init__(
         self,
@@ -74,10 +75,10 @@ class WorkerProcess:
         *,
         abandon: Callable[[], None] = lambda: None,
         on_joined: Callable[[], None] = lambda: None,
-        ways: Ways | None = None,
+        tuning: WorkerTuning | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._ways = ways or Ways()
+        self._tuning = tuning or WorkerTuning()
         self._settings = settings
         self._app = app
         self._abandon = abandon
@@ -96,11 +97,12 @@ class WorkerProcess:
         self._own_name = OwnName(self._members.ttl_seconds)
         mailbox = all(queue.private for queue in settings.worker_queues())
         self._agents = AnnouncedAgents(app, self._members, described=not mailbox)
-        self._desks: list[Desk] = []
+        self.workers: list[PartitionWorker] = []
+        """One for every partition, once the process works."""
 
     def running(self) -> list[str]:
         """The runs that are being performed now."""
-        return [run_id for desk in self._desks for run_id, _ in desk.worker.running]
+        return [attempt.key[0] for worker in self.workers for attempt in worker.running]
 
     def request_stop(self) -> None:
         """Begin the shutdown; asked again, hand everything back now."""
@@ -121,22 +123,32 @@ class WorkerProcess:
                 Keeper(settings.lease, connections.for_keeper, self.metrics)
             )
             stack.enter_context(LoopWatchdog(settings.worker.blocked_seconds, self.metrics))
-            executor = self._executor()
-            stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-            own = (connections, self._app, keeper, self.metrics, self.name, executor, attempts, self._ways)
-            entitled = self._own_name.sure
-            queues = [connections.queue(each) for each in settings.worker_queues()]
-            floor = Floor(Place(*own, entitled), queues)
-            desks = self._desks = floor.desks
+            threads = self._threads()
+            stack.callback(threads.shutdown, wait=False, cancel_futures=True)
+            resources = WorkerResources(
+                app=self._app,
+                lease=settings.lease,
+                owner=self.name,
+                keeper=keeper,
+                metrics=self.metrics,
+                store=connections.store,
+                open_reader=connections.blocking,
+                threads=threads,
+                processes=attempts,
+                name_confirmed=self._own_name.sure,
+                tuning=self._tuning,
+            )
+            pool = WorkerPool(resources, [connections.queue(each) for each in settings.worker_queues()])
+            self.workers = pool.workers
             registration = StoreRegistration(connections, "worker", self.name)
-            if await self._join(connections, floor, registration):  # guard: leave-after-join-only
+            if await self._join(connections, pool, registration):  # guard: leave-after-join-only
                 self._on_joined()
-                await self._work(connections, keeper, floor, registration)
-                await self._phase_3(connections, floor)
-            else:  # what goes by our name is not ours: another worker may have it
+                await self._work(connections, keeper, pool, registration)
+                await self._phase_3(connections, pool)
+            else:  # the runs that are held under our name may be another worker's
                 self._log.info("stopped before it joined; no run was started")
                 await quit_sidecar(settings.worker.envoy_quit_url)
-        if _threads_left() or any(desk.worker.lingering for desk in desks):  # guard: exit-without-lingering
+        if _threads_left() or pool.lingering:  # guard: exit-without-lingering
             self._abandon()
         if self._own_name.lost:
             raise Conflict(
@@ -145,56 +157,58 @@ class WorkerProcess:
             )
 
     async def _work(
-        self, connections: Connections, keeper: Keeper, floor: Floor, registration: StoreRegistration
+        self, connections: Connections, keeper: Keeper, pool: WorkerPool, registration: StoreRegistration
     ) -> None:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(keeper.watch(), name="keeper")
-            beat = group.create_task(self._heartbeat(connections, floor), name="heartbeat")
+            beat = group.create_task(self._heartbeat(connections, pool), name="heartbeat")
             lasting = [watch, beat]
-            if self._ways.registers_store:
+            if self._tuning.registers_store:
                 lasting.append(group.create_task(registration.keep(), name="store registration"))
-            rounds: list[asyncio.Task[None]] = []
+            upkeep: list[asyncio.Task[None]] = []
             workers: list[asyncio.Task[None]] = []
 
-            def staff(desk: Desk) -> None:
-                rounds.extend(group.create_task(each) for each in desk.rounds())
-                workers.append(group.create_task(desk.worker.run(), name=desk.queue.name))
+            def start(worker: PartitionWorker) -> None:
+                upkeep.extend(group.create_task(each) for each in worker.upkeep())
+                workers.append(group.create_task(worker.run(), name=worker.partition.name))
 
-            for desk in floor.desks:
-                staff(desk)
-            rounds.append(group.create_task(floor.grow(staff), name="partitions"))
+            for worker in pool.workers:
+                start(worker)
+            upkeep.append(group.create_task(pool.follow_partitions(start), name="partitions"))
             self.ready = True
-            self._log.info("worker ready", queues=floor.names)
+            self._log.info("worker ready", queues=pool.queues)
             if not self._app.agents:
                 self._log.warning("the app has no agents: whatever this worker reads fails as unknown_agent")
             await self._stop.wait()
             self.ready = False
-            await self._phase_1(connections, floor, rounds)
-            if not await self._phase_2(floor.desks, workers):
+            await self._phase_1(connections, pool, upkeep)
+            if not await self._phase_2(pool, workers):
                 # Their tasks would keep the process for ever: give their runs away, and be gone before others
                 # have got far with them.
-                await self._phase_3(connections, floor, hurried=True)
+                await self._phase_3(connections, pool, hurried=True)
                 self._abandon()
             for task in lasting:
                 task.cancel()
 
-    async def _join(self, connections: Connections, floor: Floor, registration: StoreRegistration) -> bool:
+    async def _join(
+        self, connections: Connections, pool: WorkerPool, registration: StoreRegistration
+    ) -> bool:
         """Enter the groups; a Redis that is not there yet is waited for. False if stopped before."""
         while not self._stop.is_set():
             try:
-                if self._ways.registers_store:
+                if self._tuning.registers_store:
                     await registration.check()
                 with self._outages:
                     if not await self._name_is_taken(connections):  # guard: worker-name-unique
-                        await floor.join()
-                        await self._announce(connections, floor, again=False)
+                        await pool.join()
+                        await self._announce(connections, pool, again=False)
                         return True
             except ConfigError:
                 raise
             except DISCONNECTS:
                 pass  # Redis is asked again until it answers
             except REFUSALS as exc:
-                raise HoldfastError(_DAMAGED.format(queues=", ".join(floor.names), error=exc)) from exc
+                raise HoldfastError(_DAMAGED.format(queues=", ".join(pool.queues), error=exc)) from exc
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), 1.0)
         return False
@@ -211,35 +225,35 @@ class WorkerProcess:
         )
         return True
 
-    async def _heartbeat(self, connections: Connections, floor: Floor) -> None:
+    async def _heartbeat(self, connections: Connections, pool: WorkerPool) -> None:
         while True:
-            await self._beat_due(floor)
+            await self._beat_due(pool)
             # guard: heartbeat-outage
             with contextlib.suppress(*TROUBLE), self._outages:  # the next beat tries again; no lease needs it
-                await self._announce(connections, floor)
+                await self._announce(connections, pool)
 
-    async def _beat_due(self, floor: Floor) -> None:
+    async def _beat_due(self, pool: WorkerPool) -> None:
         """Sleep until the next heartbeat, or until a worker that is known to be idle has taken a run."""
         due = time.monotonic() + self._settings.worker.heartbeat_seconds
         while (left := due - time.monotonic()) > 0:
             await asyncio.sleep(min(left, ANNOUNCE_SECONDS))
             # Until the record says so, a scale-in takes this worker for an idle one.
-            if self._idle and self._load(floor):  # guard: busy-announced-at-once
+            if self._idle and self._load(pool):  # guard: busy-announced-at-once
                 return
 
-    def _load(self, floor: Floor) -> int:
-        return sum(len(desk.worker.running) + desk.worker.lingering for desk in floor.desks)
+    def _load(self, pool: WorkerPool) -> int:
+        return len(pool.running) + pool.lingering
 
-    async def _announce(self, connections: Connections, floor: Floor, *, again: bool = True) -> None:
-        running, load = [key for desk in floor.desks for key in desk.worker.running], self._load(floor)
+    async def _announce(self, connections: Connections, pool: WorkerPool, *, again: bool = True) -> None:
+        running, load = [attempt.key for attempt in pool.running], self._load(pool)
         fields = {
             "version": version(),
             "host": platform.node(),
             "pid": str(os.getpid()),
             "since": f"{self._since:.3f}",
-            "queues": ",".join(floor.names),
+            "queues": ",".join(pool.queues),
             **self._agents.fields,
-            "capacity": str(floor.slots),
+            "capacity": str(pool.slots),
             "load": str(load),
             "state": "draining" if self._stop.is_set() else "working" if load else "idle",
             "held_seconds": f"{self._holding.seconds(running):.0f}",
@@ -258,24 +272,23 @@ class WorkerProcess:
     # -- shutdown
 
     async def _phase_1(
-        self, connections: Connections, floor: Floor, rounds: list[asyncio.Task[None]]
+        self, connections: Connections, pool: WorkerPool, upkeep: list[asyncio.Task[None]]
     ) -> None:
         with self._phase("1", "stop reading"):
-            for desk in floor.desks:
-                desk.worker.quiet()
-            for task in rounds:
+            pool.quiet()
+            for task in upkeep:
                 task.cancel()
-            await asyncio.gather(*rounds, return_exceptions=True)
+            await asyncio.gather(*upkeep, return_exceptions=True)
             with contextlib.suppress(*DISCONNECTS):  # only the others' picture of us is late
-                await self._announce(connections, floor)
+                await self._announce(connections, pool)
 
-    async def _phase_2(self, desks: list[Desk], workers: list[asyncio.Task[None]]) -> bool:
+    async def _phase_2(self, pool: WorkerPool, workers: list[asyncio.Task[None]]) -> bool:
         """Let runs finish, hand back the rest; False if some agent ignores even that."""
         with self._phase("2", "let runs finish"):
             report = partial(self._report_drain, time.monotonic(), len(self.running()))
             if await self._finished(workers, self._settings.worker.drain_seconds, report):
                 return True
-            asked = sum(desk.worker.hand_back() for desk in desks)
+            asked = pool.hand_back()
             self._log.info("handing back what did not finish", runs=asked)
             report = partial(report, handed_back=asked)
             if await self._finished(workers, _STOP_MARGIN_SECONDS, report, hurried=True):
@@ -321,13 +334,13 @@ class WorkerProcess:
             elapsed_seconds=round(time.monotonic() - started, 3),
         )
 
-    async def _phase_3(self, connections: Connections, floor: Floor, *, hurried: bool = False) -> None:
+    async def _phase_3(self, connections: Connections, pool: WorkerPool, *, hurried: bool = False) -> None:
         with self._phase("3", "leave"):
             # guard: lost-name-no-hand-back
             if not self._own_name.lost:  # what goes by it is another's now: that would be handed back
                 await self._say_goodbye(self._members.leave(connections.redis, "worker", self.name))
                 # Also if Redis did not hear that. From here on others begin what we had.
-                await self._say_goodbye(floor.leave())
+                await self._say_goodbye(pool.leave())
             await quit_sidecar(self._settings.worker.envoy_quit_url, hurried=hurried)
 
     async def _say_goodbye(self, goodbye: Awaitable[None]) -> None:
@@ -352,7 +365,7 @@ class WorkerProcess:
     def _members(self) -> Members:
         return Members.of(self._settings)
 
-    def _executor(self) -> concurrent.futures.ThreadPoolExecutor:
+    def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
         return concurrent.futures.ThreadPoolExecutor(self._slots, thread_name_prefix=_THREADS)
 
     @property

@@ -27,7 +27,11 @@ TABLE = [
     ),
     Mistake(
         "a worker's runs are trusted for longer than its process",
-        replaced("process-lease-trusted", "partial(_earlier, trusted, place.trusted_until)", "trusted"),
+        replaced(
+            "process-lease-trusted",
+            "partial(_earlier, trusted_until, resources.trusted_until)",
+            "trusted_until",
+        ),
         f"{RESIDENTS}::test_one_takes_no_step_after_the_end_of_the_lease_that_its_host_holds",
     ),
     Mistake(

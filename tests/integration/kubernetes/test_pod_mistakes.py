@@ -96,7 +96,7 @@ MISTAKES = [
     ),
     Mistake(
         "a worker that takes a run waits for its heartbeat to say so",
-        replaced("busy-announced-at-once", "self._idle and self._load(floor)", "False"),
+        replaced("busy-announced-at-once", "self._idle and self._load(pool)", "False"),
         "tests/integration/runs/test_worker.py::test_a_workers_record_says_at_once_that_it_has_work",
     ),
     Mistake(

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.runs.archive import Archive, Filed
-from holdfast.runs.execution.settle import Settlement
+from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.run import Status
 from holdfast.store.door import StoreDoor
 from holdfast.telemetry.metrics import Metrics

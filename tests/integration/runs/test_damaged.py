@@ -11,7 +11,8 @@ from holdfast.errors import LeaseLost, RedisUnavailable
 from holdfast.leases.lease import Standing
 from holdfast.runs.archive import Archive
 from holdfast.runs.execution.emit import Emitter
-from holdfast.runs.execution.settle import Settlement, Verdict
+from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Multitask, Status, Submission
 from holdfast.store.door import StoreDoor

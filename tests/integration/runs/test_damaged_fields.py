@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.runs.execution.settle import Settlement, Verdict
+from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.run import Status
 from tests.support.runs.manual_worker import Hand, open_queue, retention_of, submit
 from tests.support.waiting import until

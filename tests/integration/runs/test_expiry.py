@@ -7,7 +7,8 @@ import pytest
 from holdfast.config import QueueSettings
 from holdfast.redis.scripts import load
 from holdfast.runs import expiry
-from holdfast.runs.execution.settle import Settlement, Verdict
+from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.expiry import Expiry
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status

@@ -13,7 +13,8 @@ from holdfast.leases.lease import Lease, Standing
 from holdfast.leases.streams import StreamLeases
 from holdfast.runs.execution.claim import Claimer, RunLease
 from holdfast.runs.execution.emit import Emitter
-from holdfast.runs.execution.settle import Settlement, Settler, Verdict
+from holdfast.runs.execution.settle import Settler, Verdict
+from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status, Submission
 from holdfast.telemetry.metrics import Metrics

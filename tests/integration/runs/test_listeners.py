@@ -10,7 +10,8 @@ from redis.asyncio import Redis
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
-from holdfast.runs.execution.settle import Settlement, Verdict
+from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status
 from tests.support.redis.valkey_process import free_port

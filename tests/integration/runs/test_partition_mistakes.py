@@ -13,7 +13,9 @@ MISTAKES = [
     Mistake(
         "every partition has slots of its own",
         replaced(
-            "slots-shared", "self._slots[partition.name]", "Slots(partition.settings, self._place.metrics)"
+            "slots-shared",
+            "self._slots[partition.name]",
+            "Slots(partition.settings, self._resources.metrics)",
         ),
         f"{ONE}::test_the_slots_are_the_workers_and_taken_in_turn",
     ),
@@ -34,7 +36,7 @@ MISTAKES = [
     ),
     Mistake(
         "a worker serves what it is configured to",
-        replaced("worker-finds-partitions", "await queue.look_around(seated, say=True)", "()"),
+        replaced("worker-finds-partitions", "await queue.look_around(served, say=True)", "()"),
         f"{ONE}::test_growing_with_work_in_flight_loses_nothing",
     ),
     Mistake(
@@ -73,7 +75,7 @@ MISTAKES = [
     ),
     Mistake(
         "the process of an agent writes into the first partition",
-        replaced("errand-partition", '"partition": place.settings.partition,', ""),
+        replaced("errand-partition", '"partition": settings.partition,', ""),
         f"{ONE}::test_an_agent_in_its_own_process_speaks_in_its_runs_partition",
     ),
     Mistake(
@@ -139,7 +141,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run that has ended keeps its slot for as long as its server is silent",
-        replaced("settlement-releases-slots", "now - self._settler.silent_since > silent_seconds", "False"),
+        replaced("settlement-releases-slots", "silent <= silent_seconds", "True"),
         f"{CLUSTER}::test_a_settlement_without_an_answer_keeps_no_slot_from_the_other_partitions",
     ),
     Mistake(
@@ -149,7 +151,7 @@ MISTAKES = [
     ),
     Mistake(
         "a slot that others have is given back once more",
-        replaced("released-slot-given-once", "ended in self._released", "False"),
+        replaced("released-slot-given-once", "attempt in self._without_slot", "False"),
         f"{CLUSTER}::test_a_settlement_without_an_answer_keeps_no_slot_from_the_other_partitions",
     ),
     Mistake(
@@ -159,12 +161,12 @@ MISTAKES = [
     ),
     Mistake(
         "a run whose slot others have stays claimed until its lease ends",
-        replaced("late-claim-returned", "self._unsure and not self._is_quiet", "False"),
+        replaced("late-claim-returned", "self._unanswered and not self._is_quiet", "False"),
         f"{CLUSTER}::test_a_run_that_is_claimed_too_late_for_its_slot_goes_back_to_the_queue",
     ),
     Mistake(
         "a partition whose ends are not settled goes on claiming",
-        replaced("unsettled-runs-bounded", "self._released", "False"),
+        replaced("unsettled-runs-bounded", "self._executor.has_released_slots", "False"),
         "tests/chaos/test_redis_fails.py::test_runs_that_redis_does_not_settle_are_not_more_than_the_slots",
     ),
     Mistake(

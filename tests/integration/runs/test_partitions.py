@@ -17,7 +17,7 @@ from holdfast.errors import NotFound, QueuePaused, RedisUnavailable
 from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import DISCONNECTS, connect
 from holdfast.runs.deadletter import DeadLetters
-from holdfast.runs.execution.worker import _CLAIM_MOST_SECONDS, Worker
+from holdfast.runs.execution.claiming import CLAIM_MOST_SECONDS, ClaimLoop
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.queue import COUNT_SECONDS, RunQueue
 from holdfast.runs.run import Priority, Status, Submission
@@ -239,7 +239,7 @@ async def test_the_slots_are_the_workers_and_taken_in_turn(redis, redis_settings
         for n in (1, 2, 3):
             last = max(at for at, partition in enumerate(order) if partition == n)
             assert last < 120, f"partition {n} had to wait for the backlog of another: {order}"
-        assert worker.process._desks[0].slots.permits.limit == 3
+        assert worker.process.workers[0].slots.permits.limit == 3
 
 
 async def test_what_wakes_a_worker_without_a_slot_goes_to_another(redis, redis_settings):
@@ -313,7 +313,7 @@ async def test_growing_with_work_in_flight_loses_nothing(redis, redis_settings):
         ids += [await grown.submit("note", n, thread_id=f"t{n % 20}") for n in range(100, 200)]
         for run_id in ids:  # also those of partitions that this worker was never told of
             assert (await grown.ended(run_id)).status is Status.SUCCEEDED
-        assert {desk.queue.keys.stream for desk in old.process._desks} == {
+        assert {worker.partition.keys.stream for worker in old.process.workers} == {
             "agent-queue",
             *(f"agent-queue.p{n}" for n in (1, 2, 3)),
         }
@@ -462,16 +462,16 @@ async def test_a_slow_server_is_not_taken_for_a_hanging_one(
 ):
     """Three partitions share one slot, and every answer takes longer than a hanging server would keep it."""
     released: list[tuple[float, float]] = []
-    release_unanswered = Worker.release_unanswered
+    release_unanswered = ClaimLoop.release_unanswered
 
-    def release(worker: Worker, silent_seconds: float) -> int:
-        claiming, last_claim_seconds = worker._claiming, worker._claim_seconds
-        slots = release_unanswered(worker, silent_seconds)
-        if claiming and not worker._claiming:
-            released.append((time.monotonic() - worker._claiming_since, last_claim_seconds))
+    def release(loop: ClaimLoop, silent_seconds: float) -> int:
+        claiming, last_claim_seconds = loop._claiming, loop._claim_seconds
+        slots = release_unanswered(loop, silent_seconds)
+        if claiming and not loop._claiming:
+            released.append((time.monotonic() - loop._claiming_since, last_claim_seconds))
         return slots
 
-    monkeypatch.setattr(Worker, "release_unanswered", release)
+    monkeypatch.setattr(ClaimLoop, "release_unanswered", release)
     slow = msgspec.structs.replace(proxied_settings, **PATIENT)
     async with (
         System(redis_settings, partitions=3, slots=1, ttl=60.0) as system,
@@ -483,15 +483,15 @@ async def test_a_slow_server_is_not_taken_for_a_hanging_one(
         for run_id in ids:
             assert (await system.ended(run_id, 60)).status is Status.SUCCEEDED
         fault_proxy.heal()
-    assert all(waited > min(2 * last, _CLAIM_MOST_SECONDS) for waited, last in released), released
+    assert all(waited > min(2 * last, CLAIM_MOST_SECONDS) for waited, last in released), released
 
 
 async def test_a_server_that_did_not_answer_a_claim_is_no_slow_one(patient_settings, fault_proxy):
     async with System(patient_settings, slots=1, ttl=30.0) as system:
         running = await system.worker(echo_app())
-        (desk,) = running.process._desks
+        (worker,) = running.process.workers
         await system.ended(await system.submit("echo", 1))
-        await until(lambda: desk.worker._claim_seconds)
+        await until(lambda: worker.claim_loop._claim_seconds)
         fault_proxy.refuse()
-        await until(lambda: desk.worker._claim_seconds == 0)
+        await until(lambda: worker.claim_loop._claim_seconds == 0)
         fault_proxy.heal()

@@ -98,8 +98,8 @@ async def worker_whose_server_hangs_once_it_has_joined(
 
     def joined() -> None:
         node.freeze()
-        for desk in process._desks:
-            desk.worker._claim_seconds = last_claim_seconds
+        for worker in process.workers:
+            worker.claim_loop._claim_seconds = last_claim_seconds
 
     process = WorkerProcess(settings, app, on_joined=joined)
     task = asyncio.create_task(process.run())

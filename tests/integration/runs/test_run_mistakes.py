@@ -545,7 +545,7 @@ MISTAKES = [
     ),
     Mistake(
         "a process that leaves waits for agents that linger",
-        replaced("exit-without-lingering", " or any(desk.worker.lingering for desk in desks)", ""),
+        replaced("exit-without-lingering", " or pool.lingering", ""),
         f"{WORKER}::test_a_worker_leaves_without_an_agent_that_lingers",
     ),
     Mistake(

@@ -17,9 +17,9 @@ from holdfast.errors import Conflict, InputError, NotFound, PayloadTooLarge, Que
 from holdfast.leases.keeper import Keeper
 from holdfast.redis.members import Members
 from holdfast.runs.execution.slots import Slots
+from holdfast.runs.execution.worker import PartitionWorker, WorkerResources
 from holdfast.runs.run import Priority, Status, Submission
 from holdfast.services.connections import Connections
-from holdfast.services.desk import Desk, Place, Ways
 from holdfast.services.worker import WorkerProcess
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.system import System
@@ -571,12 +571,21 @@ async def test_the_events_of_what_a_worker_gives_back_are_counted(system, app):
     settings, metrics = system.settings, Metrics()
     async with Connections(settings) as connections:
         keeper = Keeper(settings.lease, connections.for_keeper, metrics)
-        place = Place(connections, app, keeper, metrics, "w", ThreadPoolExecutor(1), None, Ways())
-        desk = Desk(place, system.queue.partitions[0], Slots(settings.queue, metrics))
-        await desk.join(None)
+        resources = WorkerResources(
+            app=app,
+            lease=settings.lease,
+            owner="w",
+            keeper=keeper,
+            metrics=metrics,
+            store=connections.store,
+            open_reader=connections.blocking,
+            threads=ThreadPoolExecutor(1),
+        )
+        worker = PartitionWorker(resources, system.queue.partitions[0], Slots(settings.queue, metrics))
+        await worker.join(None)
         run_id = await system.submit("echo", 1)
-        for number, give_back in enumerate((desk.worker._return_unknown, desk.leave), 1):
-            assert (await desk.claimer.claim(1, [])).runs
+        for number, give_back in enumerate((worker.claim_loop._return_unknown, worker.leave), 1):
+            assert (await worker.claimer.claim(1, [])).runs
             await give_back()
             assert await system.events(run_id) == ["submitted", *["started", "handed_back"] * number]
             labels = {"queue": settings.queue.name}
@@ -600,16 +609,16 @@ async def test_a_run_ends_though_its_agent_ignores_its_stop(redis, redis_setting
         run = await system.ended(run_id)
         assert run.status is {"deadline": Status.TIMED_OUT, "cancel": Status.CANCELLED}[stop]
         assert await redis.xlen(system.queue.keys.deadletter) == (stop == "deadline")
-        desk = worker.process._desks[0].worker
-        await until(lambda: desk.lingering)
-        assert desk.permits.free == 1
+        partition = worker.process.workers[0]
+        await until(lambda: partition.lingering)
+        assert partition.slots.permits.free == 1
         assert sample(worker, "bodies_lingering", queue="agent-queue") == 1
         assert sample(worker, "runs_abandoned_total", queue="agent-queue", agent="stubborn") == 1
         (line,) = [line for line in log_lines() if "ignores its stop" in line["event"]]
         assert (line["agent"], line["run_id"], line["slots"]) == ("stubborn", run_id, 2)
         assert (await system.ended(await system.submit("echo", 1))).result == 1
         stubborn.may_end.set()
-        await until(lambda: desk.permits.free == 2)
+        await until(lambda: partition.slots.permits.free == 2)
         assert sample(worker, "bodies_lingering", queue="agent-queue") == 0
 
 
@@ -661,7 +670,7 @@ async def test_a_worker_leaves_without_an_agent_that_lingers(redis, redis_settin
         process = WorkerProcess(system.settings, app, abandon=lambda: left.append(1))
         task = asyncio.create_task(process.run())
         await system.ended(await system.submit("stubborn", timeout_seconds=0.1))
-        await until(lambda: process._desks[0].worker.lingering)
+        await until(lambda: process.workers[0].lingering)
         process.request_stop()
         await asyncio.wait_for(task, 30)
         assert left == [1]

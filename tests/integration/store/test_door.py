@@ -13,8 +13,8 @@ from holdfast.agents.loader import load_app
 from holdfast.config import DatabaseSettings
 from holdfast.errors import StoreMismatch
 from holdfast.redis.stores import RegisteredStore, register_store, registered_store
+from holdfast.runs.execution.worker import WorkerTuning
 from holdfast.runs.run import Status
-from holdfast.services.desk import Ways
 from holdfast.services.worker import WorkerProcess
 from holdfast.store.door import StoreDoor
 from tests.support.runs.system import System
@@ -67,7 +67,7 @@ async def test_a_worker_like_a_resident_opens_no_store_before_an_agent_uses_it(
         return await ctx.step("one", lambda: 1)
 
     async with System(redis_settings, ttl=30.0, database=database) as system:
-        process = WorkerProcess(system.settings, app, ways=Ways(registers_store=False))
+        process = WorkerProcess(system.settings, app, tuning=WorkerTuning(registers_store=False))
         working = asyncio.create_task(process.run())
         try:
             await until(lambda: process.ready or working.done())
@@ -129,7 +129,7 @@ async def test_the_process_of_an_attempt_does_not_use_a_store_that_was_never_com
     """The mistake: it opened the store by itself, found no journal, and did finished steps again."""
     await register_store(redis, RegisteredStore(id="other", location="elsewhere"))
     async with System(redis_settings, ttl=30.0, database=database, max_attempts=1) as system:
-        process = WorkerProcess(system.settings, remembers, ways=Ways(registers_store=False))
+        process = WorkerProcess(system.settings, remembers, tuning=WorkerTuning(registers_store=False))
         working = asyncio.create_task(process.run())
         try:
             run = await system.ended(await system.submit("remembers"), 60)

@@ -12,7 +12,8 @@ from holdfast.leases.lease import Lease
 from holdfast.leases.streams import Evicted, StreamLeases
 from holdfast.redis.client import Redis
 from holdfast.runs.execution.claim import Claimed, Claimer, Woken
-from holdfast.runs.execution.settle import Settlement, Settler, Verdict
+from holdfast.runs.execution.settle import Settler, Verdict
+from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.expiry import Expiry
 from holdfast.runs.promoter import Promoter
 from holdfast.runs.queue import RunQueue

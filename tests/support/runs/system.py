@@ -64,7 +64,8 @@ class RunningWorker:
 
     def reach_deadline(self) -> None:
         """Have the time of the run that is performed be over now, however long it took to begin."""
-        [invocation] = self.process._desks[0].worker.running.values()
+        [attempt] = self.process.workers[0].running
+        invocation = attempt.invocation
         invocation._deadlines.set(invocation._expire, asyncio.get_running_loop().time())
 
 

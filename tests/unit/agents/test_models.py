@@ -17,7 +17,7 @@ from holdfast.agents.failures import FailureClass
 from holdfast.agents.loader import load_app
 from holdfast.agents.models import dumped
 from holdfast.agents.outcome import Failed, Succeeded
-from holdfast.runs.execution.attempt import written_result
+from holdfast.runs.execution.settlement import written_result
 from holdfast.runs.message import encode_value
 
 if TYPE_CHECKING:

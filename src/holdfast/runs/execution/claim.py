@@ -1,4 +1,4 @@
-"""The worker's end of a queue: wait for work, then make it ours in one script call."""
+"""Wait until an entry is delivered, then claim its run, and others that wait, in one script call."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 _CLAIM = load("holdfast.runs", "claim")
 _TIDY = load("holdfast.runs", "tidy")
-_HEAD = 5  # values of a reply before its runs: mode, dropped, adopted, what to undo, duplicates
-_ALIKE = 4  # values that runs in a row have in common: lane, fence, attempt, agent
-_FIELDS = 2  # values of each: `id entry-id submitted_at`, message
+_HEAD = 5  # values of a reply before its runs: mode, dropped, adopted, rollbacks, duplicates
+_COMMON = 4  # values that runs in a row have in common: lane, fence, attempt, agent
+_FIELDS = 2  # values of each run: `id entry-id submitted_at`, message
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
-"""By priority, but of ten claims one begins with the normal and one with the low lane: nobody starves."""
+"""By priority, but of ten claims one begins with the normal and one with the low lane: no lane starves."""
 
 Woken = list[tuple[int, bytes]]
 """Entries that a blocking read delivered: lane number and entry id."""
 
 
 class RunLease(Lease, frozen=True):
-    """A lease that knows where its entry is, if the claim has said so; with lane 0 it has to be looked up."""
+    """A lease with the place of its entry, if the claim returned it; with lane 0 the script looks it up."""
 
     lane: int = 0
     entry: bytes = b""
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A run that is ours now, under ``fence``."""
+    """A run that this worker has claimed, under ``fence``."""
 
     run_id: str
     fence: int
@@ -50,24 +50,24 @@ class Claimed(msgspec.Struct, frozen=True):
     agent: str
     message: bytes
     rollback: tuple[str, ...] = ()
-    """The runs of the same thread whose writes are undone first, as the store knows them."""
+    """The runs of the same thread whose writes are rolled back first, by their ids in the store."""
     submitted_ms: int = 0
     lane: int = 0
-    """The number of the lane it was read from; 0 if settling it has to look up more than that."""
+    """The number of the lane it was read from; 0 if the settle script has to look up more than its entry."""
     entry: bytes = b""
 
     def lease(self, owner: str) -> RunLease:
-        """The lease under which ``owner`` has it."""
+        """The lease of ``owner`` on it."""
         return RunLease(self.run_id, owner, self.fence, self.lane, self.entry)
 
     @property
     def kept_as(self) -> str:
-        """How the store knows the run: an id may come again when Redis has let its first run go."""
+        """The id of the run in the store: its own id may be submitted again when Redis has removed it."""
         return incarnation(self.run_id, self.submitted_ms)
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What one claim brought; its leases are trusted from ``asked_at``, a ``boot_time()`` before it."""
+    """The reply of one claim; its leases are trusted from ``asked_at``, a ``boot_time()`` before the call."""
 
     runs: list[Claimed]
     asked_at: float
@@ -75,18 +75,18 @@ class Claims(msgspec.Struct, frozen=True):
     adopted: int = 0
     paused: bool = False
     duplicates: list[tuple[str, str]] = msgspec.field(default_factory=list[tuple[str, str]])
-    """Run and entry of what somebody added once more: a run of that correlation id is known."""
+    """Run and entry of what a producer added again: a run of that correlation id exists."""
 
 
 class Returned(NamedTuple):
-    """How many entries went back to the queue, and how many events say so."""
+    """How many entries went back to the queue, and how many events were appended for them."""
 
     entries: int
     events: int
 
 
 class Claimer:
-    """Claims runs of one queue for one owner; ``reader`` is a connection for blocking reads only."""
+    """Claims runs of one partition for one owner; ``reader`` is a connection for blocking reads only."""
 
     def __init__(
         self,
@@ -123,11 +123,11 @@ class Claimer:
         self._turn = 0
 
     async def join(self) -> None:
-        """Create lanes, group and our consumer."""
+        """Create the lanes, the group and the owner's consumer."""
         await self._queue.ensure(self._owner)
 
     async def wait(self, block_ms: int) -> Woken:
-        """Block until an entry is delivered to us, or the time is over; one wakes one worker."""
+        """Block until an entry is delivered, or the time is over; one entry wakes one worker."""
         try:
             read = ("XREADGROUP", "GROUP", self._group, self._owner, "COUNT", 1, "BLOCK", block_ms, "STREAMS")
             reply = await command(self._reader, *read, *self._streams)
@@ -139,7 +139,7 @@ class Claimer:
         return [(self._lane_numbers[lane], entry) for lane, entries in reply or () for entry, _ in entries]
 
     async def claim(self, count: int, woken: Woken) -> Claims:
-        """Make up to ``count`` runs ours: the woken ones, then whatever waits."""
+        """Claim up to ``count`` runs: those of the entries that woke us, then others that wait."""
         asked_at = boot_time()
         self._turn += 1
         args: list[Any] = [self._group, self._owner, count, lane_order(self._turn), *self._tail]
@@ -148,13 +148,13 @@ class Claimer:
         reply = await _CLAIM(self._queue.redis, self._keys, args)
         if reply[0] == b"regroup":
             await self.join()
-        mode, dropped, adopted, undo, duplicates = reply[:_HEAD]
+        mode, dropped, adopted, rollbacks, duplicates = reply[:_HEAD]
         names = [name.decode(errors="replace") for name in duplicates]
         twice = list(zip(names[::2], names[1::2], strict=True))
-        return Claims(_claimed(reply, undo), asked_at, dropped, adopted, mode == b"paused", twice)
+        return Claims(_claimed(reply, rollbacks), asked_at, dropped, adopted, mode == b"paused", twice)
 
     async def tidy(self, attended: Iterable[str]) -> Returned:
-        """Hand back what Redis thinks we hold and we do not attend."""
+        """Return the entries that Redis counts as this worker's, but for the runs that it attends."""
         keys = self._queue.keys
         args = [self._group, self._owner, *attended]
         return Returned(*await _TIDY(self._queue.redis, [*keys.lanes, keys.run_prefix], args))
@@ -165,28 +165,28 @@ def lane_order(turn: int) -> str:
     return _ORDERS[turn % len(_ORDERS)]  # guard: lane-order
 
 
-def _debts(owed: bytes) -> tuple[str, ...]:
-    words = owed.split()
-    pairs = zip(words[::2], words[1::2], strict=False)
+def _rollback_of(value: bytes) -> tuple[str, ...]:
+    fields = value.split()
+    pairs = zip(fields[::2], fields[1::2], strict=False)
     return tuple(incarnation(run_id.decode(errors="replace"), counted(at)) for run_id, at in pairs)
 
 
 def _limits(settings: QueueSettings, agents: Mapping[str, int]) -> bytes:
-    """How many may go on at once, as the script reads it; nothing if nothing is limited."""
+    """The limits of runs at once, as the script reads them; empty without limits."""
     if not agents and not settings.tenant_concurrency and not settings.key_concurrency:
         return b""
     most = {"agents": agents, "tenant": settings.tenant_concurrency, "key": settings.key_concurrency}
     return msgspec.json.encode(most)
 
 
-def _claimed(reply: list[Any], undo: list[bytes]) -> list[Claimed]:
-    owed = dict(zip(undo[::2], undo[1::2], strict=True))
+def _claimed(reply: list[Any], rollbacks: list[bytes]) -> list[Claimed]:
+    rollback_by_run = dict(zip(rollbacks[::2], rollbacks[1::2], strict=True))
     claimed: list[Claimed] = []
-    for alike in reply[_HEAD:]:
-        lane, fence, attempt, agent = alike[:_ALIKE]
+    for row in reply[_HEAD:]:
+        lane, fence, attempt, agent = row[:_COMMON]
         name = agent.decode(errors="replace")
-        for at in range(_ALIKE, len(alike), _FIELDS):
-            run_id, entry, submitted = alike[at].split(b" ", 2)
+        for at in range(_COMMON, len(row), _FIELDS):
+            run_id, entry, submitted = row[at].split(b" ", 2)
             claimed.append(
                 Claimed(
                     run_id.decode(),
@@ -194,8 +194,8 @@ def _claimed(reply: list[Any], undo: list[bytes]) -> list[Claimed]:
                     attempt,
                     int(entry.partition(b"-")[0]),
                     name,
-                    alike[at + 1],
-                    _debts(owed[run_id]) if run_id in owed else (),
+                    row[at + 1],
+                    _rollback_of(rollback_by_run[run_id]) if run_id in rollback_by_run else (),
                     counted(submitted),
                     lane,
                     entry,

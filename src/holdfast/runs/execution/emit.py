@@ -1,4 +1,4 @@
-"""What running agents say about themselves: events, appended under their fence, each once."""
+"""The events that running agents emit: appended under the fence of their attempt, each once."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ RESERVED = frozenset(
     }
     | {"replayed", "restored", "resumed", "parked", "unparked"}
 )
-"""Event types of the system itself: an agent that used one would mislead whoever follows its run."""
+"""Event types of the system itself: an agent that emitted one would mislead the followers of its run."""
 
 _Row = tuple[str, int, int, str, bytes]
 
 
 class Emitter:
-    """Appends events of one queue's running agents; concurrent ones travel together."""
+    """Appends the events of one partition's running agents; concurrent events are sent in one batch."""
 
     def __init__(self, queue: Partition, owner: str, metrics: Metrics) -> None:
         self._queue = queue
@@ -52,8 +52,8 @@ class Emitter:
         self._rows: Batcher[_Row, None] = Batcher(self._send)
 
     def for_run(self, run: Claimed) -> Callable[[str, Any], Awaitable[None]]:
-        """The ``emit`` of one attempt, which numbers its events."""
-        # Numbers grow over the attempts too: a new attempt's first event never looks like an old one resent.
+        """Return the ``emit`` of one attempt, which numbers its events."""
+        # Numbers grow from fence to fence: else a new attempt's first event would be dropped as sent twice.
         number = run.fence * _PER_ATTEMPT
 
         async def emit(kind: str, data: Any) -> None:
@@ -83,17 +83,17 @@ class Emitter:
         args: list[Any] = [self._owner]
         for row in rows:
             args += row
-        words = await self._until_answered(args)
-        self._appended.inc(sum(word != b"stale" for word in words))
+        replies = await self._until_answered(args)
+        self._appended.inc(sum(reply != b"stale" for reply in replies))
         return [
             LeaseLost(f"run {row[0]} has moved on from fence {row[1]}: its events are refused")
-            if word == b"stale"
+            if reply == b"stale"
             else None
-            for row, word in zip(rows, words, strict=True)
+            for row, reply in zip(rows, replies, strict=True)
         ]
 
     async def _until_answered(self, args: list[Any]) -> list[bytes]:
-        # Numbers make a second try harmless; the lease's own guard ends the waiting if Redis stays away.
+        # A second try is harmless: the script drops known numbers. Without Redis, the lease's end ends it.
         while True:
             try:
                 return await _EMIT(self._queue.redis, [self._queue.keys.run_prefix], args)
@@ -101,10 +101,10 @@ class Emitter:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def aclose(self) -> None:
-        """Wait until everything emitted has been sent."""
+        """Wait until every event has been sent."""
         await self._rows.aclose()
 
 
 def _is_type(kind: object) -> bool:
-    """Whether it is text that can be written; half of a surrogate pair can't be."""
+    """Whether it is text that can be encoded; half of a surrogate pair can't be."""
     return isinstance(kind, str) and 0 < len(kind) <= _LONGEST_TYPE and not _SURROGATE.search(kind)

@@ -1,7 +1,7 @@
-"""Settling: every attempt ends once, under its fence, in batches that grow with the load.
+"""The settler writes how attempts ended, each once and under its fence, in batches that grow with the load.
 
-An outcome is kept and sent again until Redis has answered for it, so a finished run is not run again only
-because Redis was away.
+A settlement is kept and sent again until Redis has answered: while Redis is away, no finished run is lost and
+performed again.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
-
-from holdfast.leases.lease import Lease
 from holdfast.redis.batcher import fitting
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE, takes_no_writes
 from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
 from holdfast.reliability.backoff import backoff_seconds
 from holdfast.runs.execution.claim import RunLease
-from holdfast.runs.run import RunFault, Status
+from holdfast.runs.execution.settlement import Settlement
+from holdfast.runs.run import Status
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ _log = get_logger(__name__)
 
 
 class Verdict(enum.StrEnum):
-    """What became of a settlement; a retry of a run that somebody cancelled meanwhile ends as cancelled."""
+    """What Redis answered; a retry of a run that was cancelled meanwhile ends as cancelled."""
 
     SETTLED = "settled"
     CANCELLED = "cancelled"
@@ -50,23 +48,12 @@ class Verdict(enum.StrEnum):
     STALE = "stale"
 
 
-class Settlement(msgspec.Struct, frozen=True):
-    """How one attempt ended; ``status`` None hands the run back."""
-
-    lease: Lease
-    status: Status | None
-    field: str = "error"
-    value: bytes = b""
-    data: bytes = b"{}"
-    """What its event says; if it is empty: the value, by the name of its field."""
-    reason: str = ""
-    delay_ms: int = 0
-    fault: RunFault | None = None
-    done: Callable[[Settlement, Verdict], None] | None = None
+OnSettled: TypeAlias = Callable[[Settlement, Verdict], None]
+_Waiting: TypeAlias = tuple[Settlement, OnSettled | None]
 
 
 class Settler:
-    """Sends settlements of one queue; ``add`` never waits, ``run`` sends."""
+    """Sends the settlements of one partition; ``add`` never waits, ``run`` sends."""
 
     def __init__(self, queue: Partition, leases: StreamLeases, owner: str, metrics: Metrics) -> None:
         keys, settings = queue.keys, queue.settings
@@ -94,20 +81,20 @@ class Settler:
         self._batch_size = metrics.settle_batch_size.labels(queue.name)
         self._events_appended = metrics.events_appended.labels(queue.name)
         self.silent_since = math.inf
-        """Since when Redis owes an answer to the batch that was sent."""
-        self._waiting: list[Settlement] = []
+        """Since when Redis has not answered the batch that was sent."""
+        self._waiting: list[_Waiting] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def add(self, settlement: Settlement) -> None:
-        """Settle with the next batch."""
-        self._waiting.append(settlement)
+    def add(self, settlement: Settlement, on_settled: OnSettled | None = None) -> None:
+        """Send it with the next batch, and call ``on_settled`` when Redis has answered."""
+        self._waiting.append((settlement, on_settled))
         self._idle.clear()
         self._wake.set()
 
     async def flushed(self) -> None:
-        """Wait until everything added so far has been answered."""
+        """Wait until Redis has answered for every settlement."""
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -118,22 +105,22 @@ class Settler:
             while self._waiting:
                 size = fitting(self._waiting, _bytes_of, most=_BATCH)
                 batch, self._waiting = self._waiting[:size], self._waiting[size:]
-                await self._send([s for s in batch if s.status is not None], self._settle)
-                await self._send([s for s in batch if s.status is None], self._hand_back)
+                await self._send([each for each in batch if each[0].status is not None], self._settle)
+                await self._send([each for each in batch if each[0].status is None], self._hand_back)
             self._idle.set()
 
-    async def _send(self, batch: list[Settlement], call: Callable[[list[Settlement]], Any]) -> None:
+    async def _send(self, batch: list[_Waiting], call: Callable[[list[Settlement]], Any]) -> None:
         if not batch:
             return
         self.silent_since = time.monotonic()
-        verdicts = await self._until_answered(batch, call)
+        verdicts = await self._until_answered([settlement for settlement, _ in batch], call)
         self.silent_since = math.inf
         self._events_appended.inc(sum(verdict is not Verdict.STALE for verdict in verdicts))
-        for settlement, verdict in zip(batch, verdicts, strict=True):
+        for (settlement, on_settled), verdict in zip(batch, verdicts, strict=True):
             if verdict is Verdict.STALE:
                 self._metrics.stale_settles_refused.labels(self._queue.name).inc()
-            if settlement.done is not None:
-                settlement.done(settlement, verdict)
+            if on_settled is not None:
+                on_settled(settlement, verdict)
 
     async def _until_answered(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any]
@@ -155,7 +142,7 @@ class Settler:
     async def _one_by_one(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any], exc: Exception
     ) -> list[Verdict]:
-        """Redis refuses the batch for something damaged: whatever has nothing to do with it must not wait."""
+        """Redis refuses a batch with a damaged record: send each settlement alone, so that the others end."""
         if len(batch) == 1:
             _log.error(
                 "a run can't be settled: is its record damaged?", run_id=batch[0].lease.key, error=str(exc)
@@ -171,18 +158,18 @@ class Settler:
 
     async def _settle(self, batch: list[Settlement]) -> Sequence[Verdict]:
         args = self._head.copy()
-        for alike, group in itertools.groupby(batch, _manner):
+        for common, group in itertools.groupby(batch, _common_part):
             runs = list(group)
-            args += (len(runs), *alike)
+            args += (len(runs), *common)
             for s in runs:
                 entry = s.lease.entry if isinstance(s.lease, RunLease) else b""
                 args += (s.lease.key, entry, s.value, s.data) if s.data else (s.lease.key, entry, s.value)
         self._batch_size.observe(len(batch))
-        words: list[Any] = await _SETTLE(self._queue.redis, self._keys, args)
+        exceptions: list[Any] = await _SETTLE(self._queue.redis, self._keys, args)
         verdicts = [Verdict.SETTLED] * len(batch)
-        for at in range(0, len(words), 2):
-            number: int = words[at]
-            verdicts[number - 1] = self._verdict(batch[number - 1], words[at + 1])
+        for at in range(0, len(exceptions), 2):
+            number: int = exceptions[at]
+            verdicts[number - 1] = self._verdict(batch[number - 1], exceptions[at + 1])
         return verdicts
 
     def _verdict(self, settlement: Settlement, word: bytes) -> Verdict:
@@ -197,13 +184,14 @@ class Settler:
         return [Verdict.SETTLED if ok else Verdict.STALE for ok in released]
 
 
-def _bytes_of(s: Settlement) -> int:
-    """What Redis writes of it, however much of that is sent."""
+def _bytes_of(waiting: _Waiting) -> int:
+    """How many bytes Redis writes for it: the event repeats a value that has no data of its own."""
+    s, _ = waiting
     return len(s.value) + len(s.data or s.value)
 
 
-def _manner(s: Settlement) -> tuple[Any, ...]:
-    """What is said once for all that follow each other and end alike."""
+def _common_part(s: Settlement) -> tuple[Any, ...]:
+    """What is sent once for all settlements in a row that have it in common."""
     extra = s.delay_ms if s.status is Status.DELAYED else s.reason
     lane = s.lease.lane if isinstance(s.lease, RunLease) else 0
     return s.status, s.field, extra, lane, s.lease.fence, int(bool(s.data))

@@ -1,4 +1,4 @@
-"""The slots of a worker: how many runs of one queue it does at once, over all of the queue's partitions."""
+"""The slots of a queue in one process: how many of its runs are performed at once, over all partitions."""
 
 from __future__ import annotations
 
@@ -18,52 +18,60 @@ _SILENT_SECONDS = 0.5
 """How long a server may leave a claim or a settlement without an answer before its slots go to others."""
 
 
-class _Seated(Protocol):
-    """Whoever takes slots, for one partition."""
+class SlotUser(Protocol):
+    """The worker of a partition, as its slots see it."""
 
     @property
-    def running(self) -> Sized: ...
+    def running(self) -> Sized:
+        """The attempts whose agents are called now."""
+        ...
+
     @property
-    def lingering(self) -> int: ...
+    def lingering(self) -> int:
+        """How many agents go on after their runs have ended."""
+        ...
+
     def release_unanswered(self, silent_seconds: float) -> int:
-        """Give up the slots without a body for which Redis has been silent that long; return how many."""
+        """Release the slots that no agent uses and that Redis has not answered for in that time."""
         ...
 
 
 class Slots:
-    """Shared by a worker's partitions: they take them in turn, and none can take all for itself."""
+    """Shared by the workers of a queue's partitions, which take slots in turn, each a share at most."""
 
     def __init__(self, settings: QueueSettings, metrics: Metrics) -> None:
         name = settings.name
         self.permits = Permits(min(settings.slots, settings.max_pending))
-        self._seated: list[_Seated] = []
-        self._line = asyncio.Lock()
+        self._users: list[SlotUser] = []
+        self._turn = asyncio.Lock()
         metrics.slots.labels(name).set(self.permits.limit)
-        metrics.runs_running.labels(name).set_function(lambda: sum(len(one.running) for one in self._seated))
-        metrics.bodies_lingering.labels(name).set_function(lambda: sum(one.lingering for one in self._seated))
+        metrics.runs_running.labels(name).set_function(lambda: sum(len(user.running) for user in self._users))
+        metrics.bodies_lingering.labels(name).set_function(
+            lambda: sum(user.lingering for user in self._users)
+        )
 
-    def seat(self, worker: _Seated) -> None:
-        """Let one more partition share them."""
-        self._seated.append(worker)
+    def share_with(self, worker: SlotUser) -> None:
+        """Let the worker of one more partition take slots."""
+        self._users.append(worker)
 
     def take_now(self, most: int) -> int:
-        """Take what one may have of those that are free; none if all are taken."""
-        # While a server does not answer, what was taken for it is of no use to the other partitions.
-        share = -(-self.permits.limit // len(self._seated))
+        """Take free slots, at most one partition's share; return how many were taken."""
+        # While a server does not answer, the slots taken for it are of no use to the other partitions.
+        share = -(-self.permits.limit // len(self._users))
         return self.permits.take(min(most, share))
 
     async def take(self, most: int) -> int:
-        """Take at least one as soon as one is free: first come, first served."""
-        async with self._line:
+        """Take at least one slot as soon as one is free: first come, first served."""
+        async with self._turn:
             await self.wait_free()
             return self.take_now(most)
 
     async def wait_free(self) -> None:
-        """Return as soon as one can be taken; a server that does not answer keeps none that no body uses."""
+        """Return as soon as a slot is free; a server that does not answer keeps none that no agent uses."""
         while not self.permits.free:
             try:
                 async with asyncio.timeout(_SILENT_SECONDS):
                     await self.permits.wait_free()
             except TimeoutError:
                 # guard: silent-servers-slots
-                self.permits.give(sum(each.release_unanswered(_SILENT_SECONDS) for each in self._seated))
+                self.permits.give(sum(user.release_unanswered(_SILENT_SECONDS) for user in self._users))

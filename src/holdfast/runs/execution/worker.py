@@ -1,407 +1,239 @@
-"""The worker of one partition: claims runs while it has slots, performs them under leases, settles them.
+"""The worker of one partition: claims, performs and settles its runs, and does its upkeep.
 
-Its life: ``run`` until ``quiet`` (no more claims); runs may finish; ``hand_back`` ends those that do not.
+Its life: ``join``; ``run`` until ``quiet``, which ends the claims; ``hand_back``, which stops the runs that
+go on; ``leave``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from typing import TYPE_CHECKING, TypeVar
+import dataclasses
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from holdfast.agents.failures import classify
-from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Yielded
 from holdfast.config.redis import PLATFORM
-from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
-from holdfast.redis.outages import redis_outages
-from holdfast.reliability.backoff import backoff_seconds
-from holdfast.runs.execution.attempt import decide, log_context_of, perform, prepare, settlement
-from holdfast.runs.execution.claim import Claims
-from holdfast.runs.execution.settle import Verdict
-from holdfast.runs.execution.slots import Slots
-from holdfast.runs.run import Status
-from holdfast.telemetry.logs import get_logger, speaking_of
+from holdfast.leases.streams import StreamLeases
+from holdfast.runs import expiry, promoter
+from holdfast.runs.archive import Archive, Filing
+from holdfast.runs.cleanup import list_consumers
+from holdfast.runs.execution.attempt import AttemptResources
+from holdfast.runs.execution.claim import Claimer
+from holdfast.runs.execution.claiming import ClaimLoop
+from holdfast.runs.execution.control import Control
+from holdfast.runs.execution.emit import Emitter
+from holdfast.runs.execution.executor import Executor
+from holdfast.runs.execution.settle import Settler
+from holdfast.runs.expiry import Expiry
+from holdfast.runs.promoter import Promoter
+from holdfast.runs.recovery import Recovery
+from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    import concurrent.futures
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from holdfast.agents.invoke import Invocation
-    from holdfast.leases.keeper import Hold, Keeper
-    from holdfast.leases.streams import StreamLeases
-    from holdfast.runs.execution.attempt import Attempt, Workplace
-    from holdfast.runs.execution.claim import Claimed, Claimer, Woken
-    from holdfast.runs.execution.emit import Emitter
-    from holdfast.runs.execution.settle import Settlement, Settler
+    from holdfast.agents.app import App
+    from holdfast.config import LeaseSettings
+    from holdfast.leases.keeper import Keeper
+    from holdfast.processes.attempts import Attempts
+    from holdfast.redis.client import Redis
+    from holdfast.runs.execution.attempt import Attempt
+    from holdfast.runs.execution.slots import Slots
+    from holdfast.runs.partition import Partition
+    from holdfast.store.door import StoreDoor
     from holdfast.telemetry.metrics import Metrics
 
-_CLAIM_BATCH = 100
-"""A claim of 100 keeps Redis busy for about 2 ms; larger ones make everybody else wait."""
-_LEAVING = "the worker is shutting down"
-_PAUSE_POLL_SECONDS = 1.0
-_OUTAGE_FIRST_SECONDS = 0.05
-_OUTAGE_MOST_SECONDS = 1.0
-_CLAIM_MOST_SECONDS = 5.0
-"""The longest that a claim without an answer keeps its slots: the last may have been slow for lack of CPU."""
-
 _log = get_logger(__name__)
-T = TypeVar("T")
 
 
-class Worker:
-    """Works one partition; everything it needs is given to it, its signals are handled elsewhere."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTuning:
+    """How one worker process differs from others: how often it does upkeep, and whose runs it takes over."""
 
-    def __init__(
-        self,
-        place: Workplace,
-        *,
-        claimer: Claimer,
-        settler: Settler,
-        emitter: Emitter,
-        leases: StreamLeases,
-        keeper: Keeper,
-        metrics: Metrics,
-        owner: str,
-        slots: Slots | None = None,
-        entitled: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        settings = place.settings
-        self._place = place
-        self._claimer = claimer
-        self._settler = settler
-        self._emitter = emitter
-        self._leases = leases
-        self._keeper = keeper
+    recovery_seconds: float = 1.0
+    promotion_seconds: float = promoter.LONGEST_SECONDS
+    expiry_seconds: float = expiry.EVERY_SECONDS
+    archive_seconds: float = 0.0
+    """How often it archives ended runs by itself; 0 leaves that to a janitor."""
+    inherits: Callable[[str], bool] | None = None
+    """The consumers whose runs it takes over when it joins, before their leases have ended."""
+    trusted_until: Callable[[], float] | None = None
+    """Until when the lease on the process itself is trusted, if a host holds one."""
+    registers_store: bool = True
+    """Whether it opens and registers its store at the start; otherwise only if an agent uses it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerResources:
+    """What the workers of all partitions in one process share."""
+
+    app: App
+    lease: LeaseSettings
+    owner: str
+    keeper: Keeper
+    metrics: Metrics
+    store: StoreDoor
+    open_reader: Callable[[float], Redis]
+    """Opens a connection for one reader that blocks for so many seconds."""
+    threads: concurrent.futures.Executor
+    """Where agents that are no coroutines run."""
+    processes: Attempts | None = None
+    """Where agents with isolation="process" run."""
+    name_confirmed: Callable[[], Awaitable[None]] | None = None
+    """Waits until it is certain that no other process has the owner's name."""
+    tuning: WorkerTuning = dataclasses.field(default_factory=WorkerTuning)
+
+
+class PartitionWorker:
+    """Works one partition; it shares the slots of its queue with the queue's other partitions."""
+
+    def __init__(self, resources: WorkerResources, partition: Partition, slots: Slots) -> None:
+        settings, metrics, owner = partition.settings, resources.metrics, resources.owner
+        self.partition = partition
+        self.slots = slots
         self._metrics = metrics
-        self._owner = owner
-        self._entitled = entitled
-        self._block_ms = settings.block_ms
-        self._slots = slots or Slots(settings, metrics)
-        self.permits = self._slots.permits
-        self.running: dict[tuple[str, int], Invocation] = {}
-        self.lingering = 0
-        """Agents that go on after their runs: a process that leaves can't wait for them."""
-        self._attended: dict[tuple[str, int], Hold] = {}
-        self._outlived: set[tuple[str, int]] = set()
-        """Attempts that have ended, but not their bodies."""
-        self._released: set[tuple[str, int]] = set()
-        """Attempts that have ended, and whose slots others got before Redis has answered for them."""
-        self._claiming = 0
-        self._claiming_since = 0.0
-        self._claim_seconds = 0.0
-        """How long the last claim took; 0 after an error."""
-        self._unsure = False
-        self._is_quiet = False
-        self._is_handing_back = False
-        self._more = True
-        self._log = _log.bind(queue=settings.name, platform=PLATFORM)
-        self._waiting: asyncio.Timeout | None = None
-        self._gate_moved = asyncio.Event()
-        self._failed_claims = 0
-        self._outages = redis_outages("claims of runs", "runs that were claimed before go on")
-        self._dropped = metrics.entries_dropped.labels(settings.name)
-        self._adopted = metrics.runs_adopted.labels(settings.name)
-        self._events_appended = metrics.events_appended.labels(settings.name)
+        self._draining = asyncio.Event()
+        self.leases = _leases_of(resources, partition)
+        self.settler = Settler(partition, self.leases, owner, metrics)
+        self.claimer = _claimer_of(resources, partition)
+        attempts = AttemptResources(
+            app=resources.app,
+            settings=settings,
+            owner=owner,
+            keeper=resources.keeper,
+            leases=self.leases,
+            emitter=Emitter(partition, owner, metrics),
+            settler=self.settler,
+            metrics=metrics,
+            log=_log.bind(queue=settings.name, platform=PLATFORM),
+            draining=self._draining,
+            threads=resources.threads,
+            processes=resources.processes,
+            store=resources.store,
+            answer=partition.answer,
+            trusted_until=resources.tuning.trusted_until,
+        )
+        self.executor = Executor(attempts, slots.permits)
+        self.claim_loop = ClaimLoop(
+            self.claimer,
+            self.executor,
+            self.settler,
+            slots,
+            settings,
+            metrics=metrics,
+            log=attempts.log,
+            name_confirmed=resources.name_confirmed,
+        )
+        self._upkeep = _upkeep_of(self, resources)
         metrics.expect(settings.name)
-        self._slots.seat(self)
+        slots.share_with(self)
 
-    # -- life
+    async def join(self, inherits: Callable[[str], bool] | None) -> None:
+        """Enter the consumer group, and take over the runs of these consumers at once."""
+        await self.claimer.join()
+        if inherits is not None:
+            await self._inherit(inherits)
 
     async def run(self) -> None:
         """Claim and perform until quiet; return when the last run has ended and is settled."""
         async with asyncio.TaskGroup() as group:
-            settling = group.create_task(self._settler.run(), name="settler")
-            async with asyncio.TaskGroup() as runs:
-                await self._claim_until_quiet(runs)
-            await self._settler.flushed()
+            settling = group.create_task(self.settler.run(), name="settler")
+            async with asyncio.TaskGroup() as attempts:
+                await self.claim_loop.run(attempts)
+            await self.settler.flushed()
             settling.cancel()
 
+    def upkeep(self) -> list[Coroutine[None, None, None]]:
+        """What goes on beside the runs until the worker is quiet."""
+        return [run() for run in self._upkeep]
+
     def quiet(self) -> None:
-        """Claim nothing more, and tell the agents that the worker is going away."""
-        self._is_quiet = True
-        self._place.draining.set()
-        if self._waiting is not None and not self._waiting.expired():
-            self._waiting.reschedule(0.0)
+        """Claim nothing more, and let the agents know that the worker leaves."""
+        self._draining.set()
+        self.claim_loop.quiet()
 
     def hand_back(self) -> int:
-        """Ask every run that still goes to stop, to be started elsewhere; return how many were asked."""
-        self._is_handing_back = True
-        return sum([invocation.stop(StopReason.DRAIN, _LEAVING) for invocation in self.running.values()])
+        """Stop every run that goes on, to be started elsewhere; return how many were stopped."""
+        return self.executor.hand_back()
 
-    def cancel(self, run_id: str, reason: str) -> None:
-        """Cancel a run, if it is one of ours."""
-        for (running, _), invocation in list(self.running.items()):
-            if running == run_id:
-                invocation.stop(StopReason.CANCEL, reason)
+    async def leave(self) -> None:
+        """Return the entries that were delivered to us and never settled, then remove our consumer."""
+        evicted = await self.leases.leave(self.partition.redis)
+        self._count(evicted.events)
+        if evicted.entries:
+            _log.info("entries returned on leaving", queue=self.partition.name, entries=evicted.entries)
 
-    def gate_moved(self) -> None:
-        """The queue was paused or resumed: look at once."""
-        self._gate_moved.set()
+    # -- what its slots and its process read
+
+    @property
+    def running(self) -> list[Attempt]:
+        """The attempts whose agents are called now."""
+        return self.executor.running
+
+    @property
+    def lingering(self) -> int:
+        """How many agents go on after their runs have ended."""
+        return self.executor.lingering
 
     def release_unanswered(self, silent_seconds: float) -> int:
-        """Give up the slots without a body for which Redis has been silent that long; return how many."""
-        now, released = time.monotonic(), 0
-        # A server that is slow, but answers, is given its time: else no answer would find a slot.
-        patience = max(silent_seconds, 2 * self._claim_seconds)  # guard: slow-claim-keeps-slot
-        patience = min(patience, _CLAIM_MOST_SECONDS)  # guard: slow-claim-capped
-        if now - self._claiming_since > patience:
-            released, self._claiming = self._claiming, 0  # guard: claim-releases-slots
-        if now - self._settler.silent_since > silent_seconds:  # guard: settlement-releases-slots
-            ended = self._attended.keys() - self.running.keys() - self._outlived - self._released
-            self._released |= ended
-            released += len(ended)
-        return released
+        """Release the slots that no agent uses and that Redis has not answered for in that time."""
+        claiming = self.claim_loop.release_unanswered(silent_seconds)
+        return claiming + self.executor.release_unanswered(silent_seconds)
 
-    # -- claiming
+    # -- helpers
 
-    async def _claim_until_quiet(self, runs: asyncio.TaskGroup) -> None:
-        while not self._is_quiet:
-            try:
-                await self._unless_quiet(self._slots.wait_free())
-                # Redis does not answer for what has ended here: begin nothing more yet.
-                if self._released:  # guard: unsettled-runs-bounded
-                    await self._unless_quiet(self._settler.flushed())
-                with self._outages:
-                    await self._turn(runs)
-                self._failed_claims = 0
-            except TROUBLE as exc:
-                await self._wait_out(exc)
+    async def _inherit(self, is_dead: Callable[[str], bool]) -> None:
+        for consumer in await list_consumers(self.partition):
+            if is_dead(consumer.name):
+                evicted = await self.leases.evict(self.partition.redis, consumer.name, min_idle_ms=0)
+                self._count(evicted.events)
+                _log.info("took over from", consumer=consumer.name, entries=evicted.entries)
 
-    async def _turn(self, runs: asyncio.TaskGroup) -> None:
-        """Claim at once while there may be more; else block until something comes, and claim that."""
-        woken: Woken = []
-        if not self._more:
-            woken = await self._unless_quiet(self._claimer.wait(self._block_ms)) or []
-            if not woken:
-                return
-        claims = await self._claim(woken)
-        for run in claims.runs:
-            runs.create_task(self._attend(run, claims.asked_at))
-        for _ in range(2):
-            await asyncio.sleep(0)  # the runs begin before we ask for more
-        # Runs that were claimed too late for their slots: the ones that have slots are attended by now.
-        if self._unsure and not self._is_quiet:  # guard: late-claim-returned
-            await self._return_unknown()
-        if claims.paused:
-            await self._wait_for_gate()
+    def _count(self, events: int) -> None:
+        self._metrics.events_appended.labels(self.partition.name).inc(events)
 
-    async def _claim(self, woken: Woken) -> Claims:
-        if self._entitled is not None:
-            await self._unless_quiet(self._entitled())
-        if self._is_quiet:  # what woke us goes back when we leave
-            return Claims([], 0.0)
-        if self._unsure:  # guard: unanswered-claim
-            await self._return_unknown()
-        taken = await self._take(woken)
-        if not taken and not woken:
-            return Claims([], 0.0)
-        kept = 0
-        try:
-            self._unsure = True
-            self._claiming, self._claiming_since = taken, time.monotonic()
-            claims = await self._claimer.claim(taken, woken)
-            self._claim_seconds = time.monotonic() - self._claiming_since
-            self._dropped.inc(claims.dropped)
-            self._adopted.inc(claims.adopted)
-            self._events_appended.inc(len(claims.runs) + claims.adopted)  # started, and adopted before that
-            for run_id, entry in claims.duplicates:
-                self._log.info(
-                    "duplicate entry dropped: a run of this correlation id is known",
-                    correlation_id=run_id,
-                    message_id=entry,
-                )
-            self._more = claims.paused or len(claims.runs) + claims.dropped >= taken
-            claims = self._with_slots(claims)
-            kept = len(claims.runs)
-            return claims
-        finally:
-            self.permits.give(self._claiming - kept)
-            self._claiming = 0
 
-    def _with_slots(self, claims: Claims) -> Claims:
-        """Leave out the runs of a late answer whose slots others have by now; those go back to the queue."""
-        self._claiming += self.permits.take(max(len(claims.runs) - self._claiming, 0))
-        self._unsure = len(claims.runs) > self._claiming  # guard: late-claim-without-slot
-        if not self._unsure:
-            return claims
-        return msgspec.structs.replace(claims, runs=claims.runs[: self._claiming])
+def _recovery_seconds(resources: WorkerResources) -> float:
+    return min(resources.lease.ttl_seconds / 10, resources.tuning.recovery_seconds)
 
-    async def _take(self, woken: Woken) -> int:
-        """Take slots; what woke us can't wait for one: without any, its claim gives it back to others."""
-        if woken:
-            return self._slots.take_now(_CLAIM_BATCH)  # guard: woken-without-slot
-        return await self._unless_quiet(self._slots.take(_CLAIM_BATCH)) or 0
 
-    async def _return_unknown(self) -> None:
-        """Give back the runs of a claim that was not answered, or that no slot was left for."""
-        returned = await self._claimer.tidy({run_id for run_id, _ in self._attended})
-        self._unsure = False
-        self._events_appended.inc(returned.events)
-        if returned.entries:
-            _log.warning(
-                "returned runs whose claim was answered late or never",
-                runs=returned.entries,
-                queue=self._place.settings.name,
-            )
+def _leases_of(resources: WorkerResources, partition: Partition) -> StreamLeases:
+    return StreamLeases(
+        partition.keys,
+        group=partition.settings.group,
+        owner=resources.owner,
+        ttl_ms=int(resources.lease.ttl_seconds * 1000),
+        turn_ms=int(_recovery_seconds(resources) * 900),
+    )
 
-    async def _wait_for_gate(self) -> None:
-        self._gate_moved.clear()
-        with contextlib.suppress(TimeoutError):
-            await self._unless_quiet(asyncio.wait_for(self._gate_moved.wait(), _PAUSE_POLL_SECONDS))
 
-    async def _wait_out(self, exc: Exception) -> None:
-        if isinstance(exc, REFUSALS) and not isinstance(exc, DISCONNECTS):
-            self._log.error("Redis refuses to give out runs: is a key of this queue damaged?", error=str(exc))
-        self._metrics.redis_errors.labels(type(exc).__name__).inc()
-        self._failed_claims += 1
-        pause = backoff_seconds(self._failed_claims, _OUTAGE_FIRST_SECONDS, _OUTAGE_MOST_SECONDS)
-        self._more = True
-        self._claim_seconds = 0.0  # guard: failed-claim-not-slow
-        await self._unless_quiet(asyncio.sleep(pause))
+def _claimer_of(resources: WorkerResources, partition: Partition) -> Claimer:
+    agents, settings = resources.app.agents, partition.settings
+    return Claimer(
+        partition,
+        resources.owner,
+        resources.open_reader(settings.block_ms / 1000),
+        {name: spec.concurrency for name, spec in agents.items() if spec.concurrency},
+        default_agent=settings.default_among(agents),
+    )
 
-    async def _unless_quiet(self, awaitable: Awaitable[T]) -> T | None:
-        """Await something, but only until the worker goes quiet; then the answer is None."""
-        scope = self._waiting = asyncio.timeout(0 if self._is_quiet else None)
-        try:
-            async with scope:
-                return await awaitable
-        except TimeoutError:
-            if scope.expired():
-                return None
-            raise
-        finally:
-            self._waiting = None
 
-    # -- performing
-
-    async def _attend(self, run: Claimed, asked_at: float) -> None:
-        """See one attempt through: prepare it, perform it under its lease, settle it."""
-        if (known := self._attended.get((run.run_id, run.fence))) is not None:  # guard: claimed-again
-            self._claimed_again(run, known)
-            return
-        started = time.monotonic()
-        self._metrics.runs(self._place.settings.name, run.agent).claimed(time.time() - run.entry_ms / 1000)
-        hold = self._keeper.hold(
-            self._leases,
-            run.lease(self._owner),
-            granted_at=asked_at,
-            on_stop=lambda: self.cancel(run.run_id, "cancelled by request"),
-        )
-        self._attended[run.run_id, run.fence] = hold
-        try:
-            prepared = prepare(self._place, run, self._emitter.for_run(run), hold.trusted_until)
-        except Exception as exc:
-            # Whatever a run brings along, it ends as an outcome of that run and not of its worker.
-            prepared = Failed(classify(exc))
-        if isinstance(prepared, Failed):
-            self._settle(run, hold, prepared, None, started)
-        else:
-            with speaking_of(prepared.invocation.log_context):
-                self._log.info("run started")
-            outcome = await self._perform(run, hold, prepared)
-            self._settle(run, hold, outcome, prepared.invocation, started)
-
-    def _claimed_again(self, run: Claimed, known: Hold) -> None:
-        """Redis has lost our first claim, and gave the same fence again: one body at most may be under it.
-
-        The one that goes on is stopped, which gives the run back, to be begun under the next fence. One that
-        has ended is on its way to be settled, and so is the run.
-        """
-        with speaking_of(log_context_of(self._place, run)):
-            self._log.warning("claimed again what we have: did Redis lose its last writes?")
-        self.permits.give()
-        if known in self._keeper.guarded:
-            known.lose()
-
-    async def _perform(self, run: Claimed, hold: Hold, attempt: Attempt) -> Outcome:
-        # Keyed by the fence too: a run can come back to us while its lost attempt still unwinds.
-        key = (run.run_id, run.fence)  # guard: attempt-by-fence
-        self.running[key] = attempt.invocation
-        if self._is_handing_back:
-            attempt.invocation.stop(StopReason.DRAIN, _LEAVING)
-        try:
-            return await perform(hold, attempt)
-        except Exception as exc:
-            return Failed(classify(exc))  # of what had to happen first: the agent's own are outcomes already
-        finally:
-            del self.running[key]
-
-    def _settle(
-        self, run: Claimed, hold: Hold, outcome: Outcome, invocation: Invocation | None, started: float
-    ) -> None:
-        context = log_context_of(self._place, run) if invocation is None else invocation.log_context
-        seconds = time.monotonic() - started
-        if isinstance(outcome, Lost):
-            with speaking_of(context):
-                self._log.warning("run lost: its lease was not kept", duration_seconds=round(seconds, 4))
-            # Perhaps only Redis was away and nobody has it yet: then it goes back at once; else refused.
-            outcome = Yielded("its lease was not kept")
-        if invocation is not None and invocation.lingering is not None:
-            self._outlived.add((run.run_id, run.fence))
-
-        # Not a closure over its settlement, which has it: such a circle would be left to the collector.
-        def done(settled: Settlement, verdict: Verdict) -> None:
-            with speaking_of(context):
-                self._let_go(run, hold, invocation)
-                self._report(run, verdict, settled, seconds)
-
-        self._settler.add(self._settlement(run, hold, outcome, done))
-
-    def _settlement(
-        self, run: Claimed, hold: Hold, outcome: Outcome, done: Callable[[Settlement, Verdict], None]
-    ) -> Settlement:
-        settings = self._place.settings
-        try:
-            return settlement(hold, run, decide(self._place, run, outcome), settings, done)
-        except Exception as exc:
-            return settlement(hold, run, Failed(classify(exc)), settings, done)
-
-    def _let_go(self, run: Claimed, hold: Hold, invocation: Invocation | None) -> None:
-        hold.drop()
-        ended = (run.run_id, run.fence)
-        self._attended.pop(ended, None)
-        self._outlived.discard(ended)
-        if ended in self._released:  # guard: released-slot-given-once
-            self._released.discard(ended)  # others have its slot already
-        else:
-            self._free(run, invocation)
-
-    def _free(self, run: Claimed, invocation: Invocation | None) -> None:
-        """Give the slot back, but not before a body that ignored its stop has really ended."""
-        if invocation is None or invocation.lingering is None:
-            self.permits.give()
-            return
-        self.lingering += 1
-        self._metrics.runs(self._place.settings.name, run.agent).abandoned()
-        self._log.warning(
-            "an agent ignores its stop and goes on after its run: its slot is taken until it ends",
-            lingering=self.lingering,
-            slots=self.permits.limit,
-        )
-        invocation.when_it_ends(self._body_ended)
-
-    def _body_ended(self) -> None:
-        self.lingering -= 1
-        self.permits.give()
-
-    def _report(self, run: Claimed, verdict: Verdict, settled: Settlement, seconds: float) -> None:
-        status = Status.CANCELLED if verdict is Verdict.CANCELLED else settled.status
-        took = round(seconds, 4)
-        how = {"status": status or "handed_back", "seconds": took, "duration_seconds": took}
-        if verdict is Verdict.STALE:
-            self._log.warning("result refused: the run has moved on", **how)
-            return
-        queue, reason, fault = self._place.settings.name, settled.reason, settled.fault
-        meter = self._metrics.runs(queue, run.agent)
-        if status is Status.DELAYED:
-            meter.retried(reason)
-        elif status is not None and status is not Status.INTERRUPTED:
-            meter.finished(status, seconds)
-            if status in {Status.FAILED, Status.TIMED_OUT}:
-                self._metrics.runs_dead_lettered.labels(queue, reason).inc()
-        if fault is None or status is Status.CANCELLED:
-            self._log.info("run settled", **how)
-        else:
-            self._log.warning("run failed", **how, error=fault.message, traceback=fault.traceback)
+def _upkeep_of(
+    worker: PartitionWorker, resources: WorkerResources
+) -> Sequence[Callable[[], Coroutine[None, None, None]]]:
+    partition, metrics, tuning = worker.partition, resources.metrics, resources.tuning
+    control = Control(
+        partition.keys.control,
+        resources.open_reader(0),
+        on_cancel=worker.executor.cancel,
+        on_gate=worker.claim_loop.gate_changed,
+    )
+    upkeep = [
+        Recovery(partition, worker.leases, metrics, every_seconds=_recovery_seconds(resources)).run,
+        Promoter(partition, metrics, longest_seconds=tuning.promotion_seconds).run,
+        Expiry(partition, metrics, every_seconds=tuning.expiry_seconds).run,
+        control.run,
+    ]
+    if tuning.archive_seconds:
+        archive = Archive(partition, resources.store, metrics)
+        upkeep.append(Filing(archive, every_seconds=tuning.archive_seconds).run)
+    return upkeep
