@@ -23,11 +23,9 @@ from bench.figures import Figure, Goal, median_of, percentile
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
 from holdfast.schedules.acquisition import Acquirer
-from holdfast.schedules.completion import Completer, Done
+from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.history import past_turn
-from holdfast.schedules.place import schedule_keys
-from holdfast.schedules.registration import registration_of
-from holdfast.schedules.registry import Registry
+from holdfast.schedules.registry import Registry, registration_of, schedule_keys
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 
@@ -166,7 +164,7 @@ async def _scripts_alone(count: int) -> float:
             found = (await acquirer.acquire(PERMITS)).schedules
             later = time.time() + 3600
             ends = [
-                Done(one.name, one.fence, later, history=past_turn(one, None, "succeeded", 0.0))
+                Completion(one.name, one.fence, later, history=past_turn(one, None, "succeeded", 0.0))
                 for one in found
             ]
             await completer.complete(ends)

@@ -121,10 +121,10 @@ MISTAKES = [
         "a turn with a target submits its run after the end of its lease",
         replaced(
             "firing-needs-lease",
-            "Trusted(_submit(place, turn), Trust(turn.hold.trusted_until))",
-            "_submit(place, turn)",
+            "Trusted(_submit(context, firing), Trust(firing.hold.trusted_until))",
+            "_submit(context, firing)",
         ),
-        "tests/unit/schedules/test_performing.py::test_nothing_is_submitted_after_the_end_of_the_lease",
+        "tests/unit/schedules/test_firing.py::test_nothing_is_submitted_after_the_end_of_the_lease",
     ),
     Mistake(
         "a turn in a process of its own trusts its lease for ever",
@@ -257,7 +257,7 @@ MISTAKES = [
     ),
     Mistake(
         "every missed turn is run",
-        instead("missed-turns-policy", 'at = _turn_after(schedule, ready)\nreturn at, 0, "turn"'),
+        instead("missed-turns-policy", 'at = fire_after(schedule, ready)\nreturn at, 0, "turn"'),
         f"{OUTAGE}[4 s-frozen]",
     ),
     Mistake(
@@ -269,7 +269,7 @@ MISTAKES = [
                 "with acquisition.guard(), redis.guard()",
                 "if acquisition and redis",
             ),
-            replaced("breaker-counts-time", "with self._breakers[1].guard()", "if self._breakers"),
+            replaced("breaker-counts-time", "with self.breakers.redis.guard()", "if self.breakers"),
             replaced("breaker-counts-endings", ", self._breaker.guard()", ""),
         ),
         "tests/integration/schedules/test_told.py::test_while_redis_is_away_the_breaker_is_in_the_log_and_in_the_metrics",

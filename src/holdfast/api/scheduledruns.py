@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.runs.run import Submission
-from holdfast.schedules.place import run_request
+from holdfast.schedules.submission import run_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.runs.queue import RunQueue
     from holdfast.runs.run import Ticket
-    from holdfast.schedules.place import Submit
     from holdfast.schedules.schedule import Schedule
+    from holdfast.schedules.submission import Submit
 
 
 def submitter(queue_named: Callable[[str], RunQueue]) -> Submit:

@@ -25,7 +25,7 @@ from holdfast.api.scheduling import Book
 from holdfast.errors import Conflict
 from holdfast.operations.caller import OPERATE, READ
 from holdfast.schedules.definitions import missing, removal_refused
-from holdfast.schedules.words import Changed
+from holdfast.schedules.replies import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -10,8 +10,9 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast.api.shapes import NAMED, Tenant
 from holdfast.config.durations import iso
 from holdfast.schedules.history import PastTurn
-from holdfast.schedules.schedule import Schedule
-from holdfast.schedules.trigger import LATEST, Cron, Every, Once
+from holdfast.schedules.overlap import Overlap
+from holdfast.schedules.schedule import Misfire, Schedule
+from holdfast.schedules.trigger import LATEST, Cron, Every, Once, Since
 from holdfast.views.times import add_iso
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ Expression: TypeAlias = Annotated[
     str, Meta(max_length=1000, description="Five fields, or six with the seconds in front.")
 ]
 Zone: TypeAlias = Annotated[str, Meta(max_length=100, description="Whose clocks a cron expression means.")]
-Since: TypeAlias = Literal["start", "completion"]
-Misfire: TypeAlias = Literal["coalesce", "skip", "catch_up"]
-Overlap: TypeAlias = Literal["skip", "buffer", "cancel", "allow"]
 Priority: TypeAlias = Annotated[int, Meta(ge=0, le=9, description="0 is the most urgent.")]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Reason: TypeAlias = Annotated[str, Meta(max_length=1000)]

@@ -25,12 +25,12 @@ from holdfast.api.scheduling import Book, moment
 from holdfast.api.shapes import ReasonRequest
 from holdfast.errors import Conflict
 from holdfast.operations.caller import OPERATE, READ, SUBMIT
-from holdfast.schedules.coming import coming
 from holdfast.schedules.definitions import missing
+from holdfast.schedules.entries import upcoming
 from holdfast.schedules.explain import explain
-from holdfast.schedules.patterns import Patterns
-from holdfast.schedules.targets import served_queues
-from holdfast.schedules.words import Changed
+from holdfast.schedules.replies import Changed
+from holdfast.schedules.selection import Patterns
+from holdfast.schedules.submission import served_queues
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -63,7 +63,7 @@ async def next_turns(
     book = Book(access(request, READ))
     found = await book.find(name)
     now = (await book.registry.count()).now
-    times = coming(found.entry, found.schedule, now, count) if found.readable else []
+    times = upcoming(found.entry, found.schedule, now, count) if found.readable else []
     return reply(ScheduleTimes(name, times))
 
 

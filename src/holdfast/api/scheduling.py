@@ -27,8 +27,7 @@ from holdfast.schedules.declaration import declared
 from holdfast.schedules.definitions import Definitions, missing
 from holdfast.schedules.entries import Entries, Entry, scan_names
 from holdfast.schedules.history import History
-from holdfast.schedules.place import schedule_keys
-from holdfast.schedules.registry import Registry
+from holdfast.schedules.registry import Registry, schedule_keys
 from holdfast.schedules.schedule import Schedule, decoded, family
 from holdfast.schedules.trigger import Cron, Every, trigger_of
 

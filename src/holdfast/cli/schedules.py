@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from holdfast.schedules.entries import Entries, Entry
     from holdfast.schedules.history import History, PastTurn
     from holdfast.schedules.registry import Registry
+    from holdfast.schedules.replies import Changed
     from holdfast.schedules.schedule import Schedule
-    from holdfast.schedules.words import Changed
 
 schedules = options.group(COMMANDS["schedules"])
 
@@ -331,12 +331,12 @@ def next_times(
     """Tell the next turns of a schedule."""
 
     async def work(station: Station) -> tuple[list[float], str]:
-        from holdfast.schedules.coming import coming
+        from holdfast.schedules.entries import upcoming
         from holdfast.schedules.schedule import decoded
 
         entry, now = await _entries(station).get(name), (await _registry(station).count()).now
         schedule = decoded(entry.spec)
-        return coming(entry, schedule, now, count), _zone(schedule)
+        return upcoming(entry, schedule, now, count), _zone(schedule)
 
     times, zone = at_station(options.read_settings(config), work)
     if json:
@@ -365,7 +365,8 @@ def backfill_schedule(
     async def work(station: Station) -> tuple[list[Filled], str]:
         from holdfast.runs.run import Submission
         from holdfast.schedules.backfill import Backfill
-        from holdfast.schedules.place import checked_keys, run_request
+        from holdfast.schedules.registry import checked_keys
+        from holdfast.schedules.submission import run_request
 
         async def submit(schedule: Schedule, turn: str) -> Ticket:
             queue = await station.queue(schedule.target)
@@ -411,9 +412,9 @@ def explain_schedule(name: Name, json: options.Json = False, config: options.Con
 
     async def work(station: Station) -> tuple[str, str]:
         from holdfast.schedules.explain import explain
-        from holdfast.schedules.patterns import Patterns
         from holdfast.schedules.schedule import decoded
-        from holdfast.schedules.targets import served_queues
+        from holdfast.schedules.selection import Patterns
+        from holdfast.schedules.submission import served_queues
 
         entry, now = await _entries(station).get(name), (await _registry(station).count()).now
         members = await station.members().all(station.redis)
@@ -437,28 +438,27 @@ def explain_schedule(name: Name, json: options.Json = False, config: options.Con
 
 def _entries(station: Station) -> Entries:
     from holdfast.schedules.entries import Entries
-    from holdfast.schedules.place import checked_keys
+    from holdfast.schedules.registry import checked_keys
 
     return Entries(station.redis, checked_keys(station.settings.redis))
 
 
 def _history(station: Station) -> History:
     from holdfast.schedules.history import History
-    from holdfast.schedules.place import checked_keys
+    from holdfast.schedules.registry import checked_keys
 
     return History(station.redis, checked_keys(station.settings.redis))
 
 
 def _registry(station: Station) -> Registry:
-    from holdfast.schedules.place import checked_keys
-    from holdfast.schedules.registry import Registry
+    from holdfast.schedules.registry import Registry, checked_keys
 
     return Registry(station.redis, checked_keys(station.settings.redis))
 
 
 def _definitions(station: Station) -> Definitions:
     from holdfast.schedules.definitions import Definitions
-    from holdfast.schedules.place import checked_keys
+    from holdfast.schedules.registry import checked_keys
 
     space = checked_keys(station.settings.redis).definitions
     return Definitions(_registry(station), _entries(station), station.store.found, space)
@@ -479,7 +479,7 @@ def _change(
     already: str = "is not changed",
 ) -> None:
     """Change schedules; one that can't be changed fails the command, but spares the others."""
-    from holdfast.schedules.words import Changed
+    from holdfast.schedules.replies import Changed
 
     async def work(station: Station) -> tuple[dict[str, Changed], dict[str, Entry]]:
         known = _definitions(station)
@@ -507,7 +507,7 @@ def _change(
 def _refusal(name: str, word: Changed) -> str:
     """Return why a schedule was not changed; empty if it was, or needed no change."""
     from holdfast.schedules.definitions import removal_refused
-    from holdfast.schedules.words import Changed
+    from holdfast.schedules.replies import Changed
 
     if word is Changed.UNKNOWN:
         return f"there is no schedule {name!r}: `holdfast schedules list` shows what there is"
@@ -519,7 +519,7 @@ def _refusal(name: str, word: Changed) -> str:
 def _changed(name: str, word: Changed, entry: Entry | None, refused: str) -> Any:
     """Return what the HTTP API answers: the schedule, or whether one runs that was triggered."""
     from holdfast.api.scheduleshapes import ScheduleChanged
-    from holdfast.schedules.words import Changed
+    from holdfast.schedules.replies import Changed
 
     if refused:
         return {"name": name, "error": refused}

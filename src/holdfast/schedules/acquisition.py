@@ -1,6 +1,6 @@
-"""Acquisition: whatever is due and fits into the free permits becomes ours, in one script call.
+"""Acquisition: one script leases the schedules that are due, as many as there are free permits.
 
-Invariant: nothing is ours before it is due or while another holds it, whatever was seen when looking.
+Invariant: no schedule is acquired before it is due, nor while another scheduler holds it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.clock import boot_time
 from holdfast.leases.lease import Lease
 from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.redis.scripts import load
-from holdfast.schedules.words import BATCH, seconds, text
+from holdfast.schedules.replies import BATCH, seconds, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,11 +33,11 @@ _DUE = load(__package__, "due")
 _HEAD, _FIELDS = 6, 10
 _TURN_OF_ITS_OWN = "-"
 _SPARE = 4  # guard: acquire-spare-candidates
-"""A scheduler that chooses names several times what it wants: another may be quicker with the first ones."""
+"""A scheduler that chooses names asks for several times its limit: others may be quicker with the first."""
 
 
 class Acquired(msgspec.Struct, frozen=True):
-    """A schedule that is ours now, under ``fence``; times are epoch seconds by Redis TIME."""
+    """A schedule that this scheduler holds under ``fence``; times are epoch seconds by Redis TIME."""
 
     name: str
     fence: int
@@ -49,7 +49,7 @@ class Acquired(msgspec.Struct, frozen=True):
     runs: int
     spec: bytes
     triggered: bool
-    """Asked for by hand: completing it does not move its turns."""
+    """A manual run: completing it does not move its turns."""
     beside: float = 0.0
     """The last turn that was placed beside this one, by a holder that did not end it."""
     attempt: int = 1
@@ -61,7 +61,7 @@ class Acquired(msgspec.Struct, frozen=True):
 
 
 class Acquisition(msgspec.Struct, frozen=True):
-    """What one call brought; its leases are trusted from ``asked_at``, a ``boot_time()`` before it."""
+    """The reply of one call; its leases are trusted from ``asked_at``, a ``boot_time()`` before it."""
 
     schedules: list[Acquired]
     asked_at: float
@@ -70,9 +70,9 @@ class Acquisition(msgspec.Struct, frozen=True):
     earliest: float | None
     """The first turn that is still to come, or became due after the look; None if there is none."""
     backlog: int
-    """How many are due, accepted and left, as far as was looked."""
+    """How many are due, accepted and left, among the names that were read."""
     due: int
-    """How many are due and left, whoever's they are."""
+    """How many are due and left, for any scheduler."""
     dropped: int = 0
     """Entries that were no schedules that can run: without a definition, held by another, or paused."""
     unreadable: list[str] = []
@@ -80,7 +80,7 @@ class Acquisition(msgspec.Struct, frozen=True):
 
 
 def schedule_leases(keys: ScheduleKeys, *, owner: str, ttl_ms: int) -> SortedSetLeases:
-    """The lease table of schedules, for the keeper: it renews, all else goes through our own scripts."""
+    """The lease table of schedules for the keeper, which renews; the scripts of this package do all else."""
     return SortedSetLeases(keys.leases, keys.record_prefix, kind="schedule", owner=owner, ttl_ms=ttl_ms)
 
 
@@ -109,14 +109,14 @@ class _Page(msgspec.Struct, frozen=True):
 
     @property
     def reached(self) -> float:
-        """The time of the last name: whoever is further back, and not urgent, is not ordered before it."""
+        """The time of the last name: those behind it that are not urgent are not ordered before it."""
         return self.names[self.size - 1].at if self.size else -math.inf
 
 
 def _own_first(names: list[str], owns: Owns, limit: int) -> list[str]:
-    """Name those of others only where our own leave permits free.
+    """Add names of other shards only where the own ones leave permits free.
 
-    After an outage all are overdue, so anybody's: schedulers must not all ask for the same head.
+    After an outage all are overdue, so any scheduler may run them: they must not all ask for the same head.
     """
     own = [name for name in names if owns(name)]
     room = max(limit - len(own), 0) * _SPARE  # guard: own-share-first
@@ -124,7 +124,7 @@ def _own_first(names: list[str], owns: Owns, limit: int) -> list[str]:
 
 
 class Acquirer:
-    """Acquires schedules for one owner."""
+    """Acquires schedules for one owner: finds due names, where names matter, and takes them."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Acquirer:
     async def acquire(
         self, limit: int, accept: Accept | None = None, owns: Owns | None = None
     ) -> Acquisition:
-        """Make up to ``limit`` due schedules ours, of those whose name ``accept`` takes; owned ones first."""
+        """Acquire up to ``limit`` due schedules whose name ``accept`` takes; those of the own shard first."""
         limit = min(limit, BATCH)
         if accept is None:
             return await self._call(limit, ())
@@ -160,7 +160,7 @@ class Acquirer:
     async def look(self, limit: int, accept: Accept, owns: Owns | None = None) -> Look:
         """Find due names that ``accept`` takes, more than ``limit`` if there are; nothing is taken yet.
 
-        Pages on from where the last look ended, so that foreign ones at the head never hide ours.
+        Reads on from where the last look ended, so that foreign names at the head hide none of its own.
         """
         wanted = min(max(limit, 0) * _SPARE, BATCH)
         head = await self._page(0)
@@ -182,7 +182,7 @@ class Acquirer:
         return Look(names, head.now)
 
     async def take(self, limit: int, look: Look) -> Acquisition:
-        """Make up to ``limit`` of the names found ours, as far as they are due and still wait."""
+        """Acquire up to ``limit`` of the names found, as far as they are due and still wait."""
         return await self._call(min(limit, BATCH), look.names, looked_at=f"{look.at:.6f}")
 
     async def _page(self, position: int) -> _Page:
@@ -228,7 +228,7 @@ def _acquired(reply: list[Any], at: int, now: float) -> Acquired:
 
 
 def _time(value: Any) -> float:
-    """A time of a record; 0 where there is none, or somebody wrote something else."""
+    """Read a time of a record; 0 where there is none, or no number."""
     try:
         return float(value)
     except ValueError:
@@ -236,7 +236,7 @@ def _time(value: Any) -> float:
 
 
 def _whole(value: Any) -> int:
-    """A counter of a record; 0 where somebody wrote something else."""
+    """Read a counter of a record; 0 where it is no number."""
     try:
         return int(value)
     except ValueError:

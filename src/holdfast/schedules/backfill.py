@@ -1,7 +1,7 @@
-"""Backfill: the turns of a past window are run, each once, whoever asks for it how often.
+"""Backfill: the turns of a past window are run, each once, however often that is requested.
 
-A schedule with a target has its turns submitted as runs, under the idempotency keys of its own turns. One
-that runs in the scheduler has them put in line; a few at once are schedules of their own, ``name@time``.
+With a target the turns are submitted as runs, under the idempotency keys of the schedule's own turns. Without
+one they are queued; a few of them at a time are schedules of their own, ``name@time``.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ import msgspec
 from holdfast.errors import InputError
 from holdfast.redis.batcher import fitting
 from holdfast.redis.scripts import load
-from holdfast.schedules.cadence import window
 from holdfast.schedules.entries import Entries
-from holdfast.schedules.registration import registration_of
-from holdfast.schedules.registry import Registry
+from holdfast.schedules.fire_times import window
+from holdfast.schedules.redis_errors import log_discarded
+from holdfast.schedules.registry import Registry, registration_of
+from holdfast.schedules.replies import CHUNK, Placed, score, words
 from holdfast.schedules.schedule import decoded, single_turn, turn_name
-from holdfast.schedules.troubles import say_discarded
-from holdfast.schedules.words import CHUNK, Placed, score, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
-    from holdfast.schedules.place import Submit
     from holdfast.schedules.schedule import Schedule
+    from holdfast.schedules.submission import Submit
 
 _BACKFILL = load(__package__, "backfill")
 MOST_TURNS: Final = 10_000
@@ -37,7 +36,7 @@ MOST_TURNS: Final = 10_000
 
 
 class Filled(msgspec.Struct, frozen=True):
-    """One turn of a backfill: its name, its time, and what became of it."""
+    """One turn of a backfill: its name, its time, and the reply to it."""
 
     turn: str
     at: float
@@ -50,7 +49,7 @@ def turns_between(schedule: Schedule, start: float, end: float, *, now: float, l
     if not start < end:
         raise InputError(f"the window must end after it begins, got {start:g} to {end:g}")
     most = max(0, min(limit, MOST_TURNS))
-    # One more shows that there are too many: whoever asks for all of time would have millions counted.
+    # One more shows that there are too many: a window of years may hold millions.
     over = min(end, math.nextafter(now, math.inf))
     past = window(schedule, start, over, most + 1) if start < over else []  # guard: backfill-limit
     if len(past) > most:
@@ -73,13 +72,13 @@ class Backfill:
         self._submit = submit
 
     async def plan(self, name: str, start: float, end: float, *, limit: int = 100) -> list[Filled]:
-        """Tell which turns a backfill would run; nothing is changed."""
+        """Return the turns that a backfill would run; nothing is changed."""
         return (await self._planned(name, start, end, limit))[1]
 
     async def run(
         self, name: str, start: float, end: float, *, limit: int = 100, at_once: int = 1
     ) -> list[Filled]:
-        """Submit the turns, or put them in line, oldest first; never more than ``at_once`` at once."""
+        """Submit or queue the turns, oldest first; never more than ``at_once`` at once."""
         if at_once < 1:
             raise InputError(f"at least one turn at once, got {at_once}")
         schedule, turns = await self._planned(name, start, end, limit)
@@ -96,7 +95,7 @@ class Backfill:
         if schedule.source == "turn":
             raise InputError(f"{name!r} is one turn of a schedule: backfill that schedule instead")
         now = (await self._registry.count()).now
-        # Turns of a cron expression take their time: others of this process are not to wait for them.
+        # Turns of a cron expression take long to compute: in a thread, so that the event loop goes on.
         # guard: backfill-off-loop
         return schedule, await asyncio.to_thread(turns_between, schedule, start, end, now=now, limit=limit)
 
@@ -114,7 +113,7 @@ class Backfill:
             async with asyncio.TaskGroup() as group:
                 sent = [group.create_task(send(turn)) for turn in turns]
         except ExceptionGroup as failed:
-            # A queue that is full or away says so by itself, and when to try again.
+            # The error of a queue that is full or away names the queue, and when to try again.
             raise failed.exceptions[0] from None  # guard: backfill-first-error
         return [task.result() for task in sent]
 
@@ -128,10 +127,10 @@ class Backfill:
             for one, turn in zip(rest, turns[len(done) :], strict=False):
                 args += (one.name, score(turn.at), one.spec, one.trigger)
             discarded, *reply = await _BACKFILL(self._redis, self._where, args)
-            say_discarded(discarded)
-            told = words(Placed, reply)
+            log_discarded(discarded)
+            replies = words(Placed, reply)
             done += [
                 msgspec.structs.replace(turn, word=word.value)
-                for turn, word in zip(turns[len(done) :], told, strict=False)
+                for turn, word in zip(turns[len(done) :], replies, strict=False)
             ]
         return done

@@ -1,4 +1,4 @@
-"""The clock of Redis as this process knows it: for timers only, the scripts ask Redis itself."""
+"""An estimate of Redis TIME in this process, for timers only: the scripts read Redis TIME itself."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class RedisClock:
-    """Redis's time, from its best answer of late and ``boot_time()``; before any answer the machine's.
+    """Redis's time, from its quickest recent reply and ``boot_time()``; the machine's before any reply.
 
-    An answer is known to be right within the time that it took. So the quickest one is kept, for as long as
-    it is trusted (``time-cache-duration-ms``): a slow answer in between would only shift the timers.
+    A reply is accurate within the time that it took. So the quickest one is kept, for as long as it is
+    trusted (``time-cache-duration-ms``): a slow reply in between would only shift the timers.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class RedisClock:
 
     @property
     def is_old(self) -> bool:
-        """Whether Redis is to be asked again."""
+        """Whether Redis TIME is to be read again."""
         return self._offset is None or self._local() - self._heard_at >= self._trusted
 
-    def heard(self, now: float, asked_at: float) -> None:
-        """Take an answer into account that was asked for at the local time ``asked_at``."""
+    def synchronize(self, now: float, asked_at: float) -> None:
+        """Take a reply into account whose request was sent at the local time ``asked_at``."""
         answered = self._local()
         took = answered - asked_at
         if self.is_old or took <= self._took:  # guard: clock-quickest-answer

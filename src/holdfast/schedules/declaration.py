@@ -1,4 +1,4 @@
-"""What ``@app.schedule(…)`` says, made into a schedule; what is wrong is found while the app loads."""
+"""The options of ``@app.schedule(…)``, made into a schedule and checked while the app loads."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _SPANS = {"timeout": "timeout_seconds", "error_interval": "error_seconds"}
 _MOMENTS = ("starts_at", "ends_at")
 _ALIASES = {"timezone": "tz", "time_zone": "tz", "zone": "tz", "queue": "target"}
-"""What other schedulers, and our own commands, call an option."""
+"""Names that other schedulers, and the commands of Holdfast, have for an option."""
 _NO_OPTIONS = {"name", "agent", "trigger", "timeout_seconds", "error_seconds", "source", "tenant"}
-"""Fields of a schedule that ``@app.schedule`` has not as options."""
+"""Fields of a schedule that are no options of ``@app.schedule``."""
 
 
 def declared(
@@ -35,7 +35,7 @@ def declared(
     since: Since = "start",
     **options: Any,
 ) -> Schedule:
-    """Make the schedule ``name`` of ``agent``; spans and moments may be written as people write them."""
+    """Make the schedule ``name`` of ``agent``; durations and times may be text."""
     try:
         _require_cron_for(tz, cron)
         trigger = trigger_of(every=every, cron=cron, at=at, tz=tz, since=since)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import Conflict, NotFound
-from holdfast.schedules.healing import adopted, is_declared, is_made
-from holdfast.schedules.registration import registration_of
+from holdfast.schedules.registry import registration_of
+from holdfast.schedules.replies import BATCH, Changed, Registered
 from holdfast.schedules.schedule import checked, decoded, encoded
-from holdfast.schedules.words import BATCH, Changed, Registered
+from holdfast.schedules.sql_sync import adopted, is_declared, is_made
 from holdfast.store.schedules import StoredSchedule
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _TRIES: Final = 10
 
 
 class Definitions:
-    """What operators and programs do to the schedules of one set of keys."""
+    """Makes, changes, pauses and removes the schedules of one set of keys."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Definitions:
     # -- many
 
     async def remove(self, names: Iterable[str], *, stop: str = "", force: bool = False) -> list[Changed]:
-        """Remove schedules for good; those that the code declares only by ``force``, as it has them back."""
+        """Remove schedules for good; those declared in code only by ``force``, as they come back."""
 
         def gone(base: StoredSchedule) -> StoredSchedule:
             # guard: removal-tombstone
@@ -108,7 +108,7 @@ class Definitions:
         return [done.get(name, Changed.DECLARED) for name in asked]
 
     async def pause(self, names: Iterable[str], reason: str = "") -> list[Changed]:
-        """Take schedules out of their turn until resumed; running ones end their run first."""
+        """Pause schedules until they are resumed; running ones end their run first."""
         now = (await self.registry.count()).now
         reason = _storable(reason)
 
@@ -123,7 +123,7 @@ class Definitions:
         return await self._each(list(names), paused, apply)
 
     async def resume(self, names: Iterable[str]) -> list[Changed]:
-        """Let paused schedules take their turns again."""
+        """Resume paused schedules."""
 
         def resumed(base: StoredSchedule) -> StoredSchedule:
             return msgspec.structs.replace(base, paused="", paused_since=0.0) if base.paused_since else base
@@ -148,7 +148,7 @@ class Definitions:
                 written = await self._write_all(left, change, done, again=again)
                 words = await apply(written) if written else []
                 done.update(zip(_names(written), words, strict=True))
-                # Somebody was faster with some: what they decided is looked at before it is changed.
+                # Another writer was first with some: its revision is read before the next try.
                 left = [name for name in left if done.get(name, Changed.STALE) is Changed.STALE]
                 if not left:
                     break
@@ -164,7 +164,7 @@ class Definitions:
     ) -> list[StoredSchedule]:
         """Write the changes to SQL; return those that stand, and note what is unknown in ``done``.
 
-        With ``again`` what was removed before is returned too: perhaps Redis has not heard of it.
+        With ``again`` what was removed before is returned too: Redis may still have it.
         """
         entries, rows = await self._all_known(names)
         now = (await self.registry.count()).now
@@ -204,7 +204,7 @@ class Definitions:
         return {name: one for name, one in entries.items() if not _is_gone(one, rows.get(name))}, rows
 
     async def _write(self, wanted: StoredSchedule, now: float) -> bool:
-        """Write to SQL, if there is one; False if somebody else was faster."""
+        """Write to SQL, if there is a store; False if another writer was first."""
         store = await self._store()
         if store is None:
             return True
@@ -222,7 +222,7 @@ class Definitions:
 
 
 def missing(name: str) -> NotFound:
-    """Return the error for a schedule that is not there."""
+    """Return the error for a schedule that does not exist."""
     return NotFound(f"there is no schedule {name[:200]!r}: check the name, or list what there is")
 
 
@@ -231,7 +231,7 @@ def _made(schedule: Schedule) -> Schedule:
 
 
 def _base(entry: Entry | None, row: StoredSchedule | None) -> StoredSchedule | None:
-    """What stands: the newer of what SQL and Redis have; None if there is no such schedule."""
+    """Return the newer of the rows of SQL and Redis; None if there is no such schedule."""
     if entry is None:
         return None if row is None or row.removed or not row.spec else row
     newer = adopted(entry, row)
@@ -243,7 +243,7 @@ def _base(entry: Entry | None, row: StoredSchedule | None) -> StoredSchedule | N
 
 
 def _is_gone(entry: Entry, row: StoredSchedule | None) -> bool:
-    """Tell whether it is removed, and only Redis has yet to hear of it."""
+    """Return whether SQL has removed it and Redis still has it."""
     return row is not None and row.removed and row.revision > entry.revision and is_made(entry.spec)
 
 
@@ -252,7 +252,7 @@ def _revision(row: StoredSchedule | None) -> int:
 
 
 def _next(entry: Entry | None, row: StoredSchedule | None, first: int) -> int:
-    """The revision after the newest: whoever else has seen that one takes the same, and one of us wins."""
+    """Return the revision after the newest: of two writers that have read the same one, one wins."""
     newest = max(entry.revision if entry is not None else 0, _revision(row))
     return newest + 1 if newest else first
 
@@ -278,7 +278,7 @@ def _taken(name: str) -> Conflict:
 
 
 def removal_refused(name: str) -> Conflict:
-    """Return the error for a schedule that is to be removed while the code has it."""
+    """Return the error for the removal of a schedule that is declared in code."""
     return Conflict(
         f"the schedule {name!r} is declared in the code, which would bring it back: take it out there, or "
         "pause it; if no code has it any more, remove it by force (?force=true, --force)"

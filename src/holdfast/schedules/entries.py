@@ -1,4 +1,4 @@
-"""Reading schedules: where each is, what it last did, and what it waits for."""
+"""Reading schedules: the state of each, its last run, and its next turns."""
 
 from __future__ import annotations
 
@@ -10,27 +10,34 @@ import msgspec
 from holdfast.errors import NotFound
 from holdfast.redis.command import command
 from holdfast.redis.scripts import load
-from holdfast.schedules.words import CHUNK, NORMAL_PRIORITY, seconds, text
+from holdfast.schedules.fire_times import fire_times
+from holdfast.schedules.replies import CHUNK, NORMAL_PRIORITY, seconds, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
+    from holdfast.schedules.schedule import Schedule
 
 _ENTRIES = load(__package__, "entries")
 _HEAD = 5
 
 
 class State(enum.StrEnum):
-    """Where a schedule is.
+    """The state of a schedule: the sorted set or the field of its record that it is in.
 
     ::
 
-        waiting --acquire--> running --complete, give back, reclaim--> waiting
-           |  ^                 +--complete, no turn left--> done
-           |  +--resume-- paused <--complete, if paused meanwhile
-           +--pause------->
+        (register) --> waiting --acquire.lua--> running (lease, fence + 1, deadline)
+                        |  ^ ^                     |
+                        |  | +--complete.lua, give_back.lua, reclaim.lua (the lease has expired)
+                        |  |                       |
+                        |  +--resume.lua-- paused <--complete.lua: paused meanwhile, or by failures in a row
+                        +--pause.lua--------> ^    |
+                                                   +--complete.lua, no turn is left--> done
+        any state --remove.lua--> (gone; a running one is removed when it ends)
+        in none of these: missing --repopulation--> waiting
     """
 
     WAITING = "waiting"
@@ -38,11 +45,11 @@ class State(enum.StrEnum):
     PAUSED = "paused"
     DONE = "done"
     MISSING = "missing"
-    """In no place: somebody meddled, and the next repopulation brings it back."""
+    """In no set: a key was changed from outside. The next repopulation brings it back."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One schedule as Redis knows it; times are epoch seconds, None where there is none."""
+    """One schedule as it is in Redis; times are epoch seconds, None where there is none."""
 
     name: str
     spec: bytes
@@ -61,7 +68,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     streak: int
     runs: int
     revision: int
-    """Of its definition and its pause; 0 if the code has defined it and nobody has paused it."""
+    """Of its definition and its pause; 0 if it is declared in code and was never paused."""
     reclaimed: int
     """How often its holder died since it last ended."""
     paused: str
@@ -72,7 +79,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     last_duration_ms: float | None
     last_outcome: str
     last_error: str
-    """Of the last run that had one: a good run leaves it."""
+    """Of the last run that failed: a successful run keeps it."""
     last_error_at: float | None
 
 
@@ -81,6 +88,18 @@ class EntryPage(msgspec.Struct, frozen=True):
 
     entries: list[Entry]
     cursor: str
+
+
+def upcoming(entry: Entry, schedule: Schedule, now: float, count: int) -> list[float]:
+    """Return the next ``count`` turns; those of a paused schedule are what it would have."""
+    if entry.state is State.DONE:
+        return []
+    if schedule.max_runs:
+        count = min(count, max(schedule.max_runs - entry.runs, 0))
+    first = entry.next_at
+    if first is None:
+        return fire_times(schedule, now, count)
+    return [first, *fire_times(schedule, max(first, now), count - 1)][:count]
 
 
 async def scan_names(
@@ -173,7 +192,7 @@ def _state(waits: Any, runs: Any, record: dict[str, Any]) -> State:
 
 
 def _number(value: Any) -> float | None:
-    """A number of a record; None also where somebody wrote something else."""
+    """Read a number of a record; None also where it is no number."""
     try:
         return float(value) if value not in {b"", "", None} else None
     except ValueError:

@@ -1,13 +1,20 @@
-"""How a scheduler is, from what one look at it found: a state with its reasons, and one line for the log."""
+"""How a scheduler is: HEALTHY or DEGRADED by a sample, and watchdogs that compare its last cycles. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PATIENCE: Final = 3
+"""Cycles in a row before a watchdog reports a problem."""
 
 
 class Health(StrEnum):
-    """Whether schedules are run when they are due."""
+    """Whether schedules run when they are due."""
 
     HEALTHY = "HEALTHY"
     DEGRADED = "DEGRADED"
@@ -15,7 +22,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What one look at a scheduler and its sets found."""
+    """The figures of one scheduler and its sorted sets at one time."""
 
     registered: int = 0
     running: int = 0
@@ -37,13 +44,13 @@ class Sample:
     overlapping: int = 0
     """Members that a sample found in both sets."""
     silent_seconds: float | None = None
-    """How long Redis has not answered; None while it does. All else is then what was known last."""
+    """How long Redis has not replied; None while it does. All other fields are then the last known ones."""
     refused: str = ""
-    """The error that Redis has answered with; all else is then what was known last, too."""
+    """The error of Redis; all other fields are then the last known ones, too."""
 
 
 def problems(sample: Sample) -> tuple[str, ...]:
-    """Return what is wrong, in words that say what to look at."""
+    """Return what is wrong, in words that name what to check."""
     found: list[str] = []
     if sample.silent_seconds is not None:  # guard: silent-redis-degrades
         found.append(f"Redis has not answered for {sample.silent_seconds:.1f} s")
@@ -65,7 +72,7 @@ def health(sample: Sample) -> Health:
 
 
 def summary(sample: Sample) -> str:
-    """Return the line that says how the scheduler is, in the document's words."""
+    """Return the summary line of the scheduler, with the fields that its document prescribes."""
     return (
         f"Scheduler health | health={health(sample)} | "
         f"[agents registered={sample.registered} active=futures={sample.running} scripts={sample.scripts}] "
@@ -82,3 +89,93 @@ def _permits(sample: Sample) -> str:
         return "unbounded"
     share = 100.0 * sample.free / sample.permits if sample.permits else 0.0
     return f"{sample.free}/{sample.permits} ({share:.1f}%)"
+
+
+class Signal(StrEnum):
+    """The problem that a watchdog reports.
+
+    ::
+
+        quiet --PATIENCE suspicious cycles in a row--> reported
+        reported --one cycle that is not suspicious--> quiet
+    """
+
+    PERMIT_LEAK_SUSPECT = "permit_leak_suspect"
+    CAPACITY_SKEW = "capacity_skew"
+    ZERO_PROGRESS = "zero_progress"
+    REDIS_STALL = "redis_stall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """The figures at the end of one cycle of the scheduler's loop."""
+
+    permits: int | None = None
+    """How many run at once; None is no limit."""
+    free: int = 0
+    running: int = 0
+    backlog: int = 0
+    """Schedules for this scheduler that are due and that this cycle has not acquired."""
+    acquired: int = 0
+    breaker_closed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogReport:
+    """The problems now, and those that began or ended with this cycle."""
+
+    now: frozenset[Signal] = frozenset()
+    began: frozenset[Signal] = frozenset()
+    ended: frozenset[Signal] = frozenset()
+
+
+class Watchdogs:
+    """Counts suspicious cycles in a row; without a clock."""
+
+    def __init__(self) -> None:
+        self._in_a_row: dict[Signal, int] = dict.fromkeys(Signal, 0)
+        self._reported: frozenset[Signal] = frozenset()
+
+    def look(self, cycle: Cycle) -> WatchdogReport:
+        """Take one cycle into account and return the problems."""
+        for signal, suspicious in _SUSPICIOUS.items():
+            self._in_a_row[signal] = self._in_a_row[signal] + 1 if suspicious(cycle) else 0
+        before, now = self._reported, frozenset(s for s, count in self._in_a_row.items() if count >= PATIENCE)
+        self._reported = now
+        return WatchdogReport(now, now - before, before - now)
+
+
+def _leak(cycle: Cycle) -> bool:
+    return (
+        cycle.permits is not None
+        and cycle.free < 0.01 * cycle.permits
+        and not cycle.running
+        and cycle.backlog > 0
+    )
+
+
+def _skew(cycle: Cycle) -> bool:
+    return (
+        cycle.permits is not None
+        and cycle.free > 0.9 * cycle.permits
+        and cycle.backlog > 0
+        and cycle.acquired < 0.1 * cycle.free
+    )
+
+
+def _no_progress(cycle: Cycle) -> bool:
+    # Without a free permit nothing can be acquired: that is no stall.
+    has_room = cycle.permits is None or cycle.free > 0
+    return has_room and cycle.backlog > 0 and not cycle.acquired and cycle.breaker_closed
+
+
+def _stall(cycle: Cycle) -> bool:
+    return not cycle.breaker_closed
+
+
+_SUSPICIOUS: Final[Mapping[Signal, Callable[[Cycle], bool]]] = {
+    Signal.PERMIT_LEAK_SUSPECT: _leak,
+    Signal.CAPACITY_SKEW: _skew,
+    Signal.ZERO_PROGRESS: _no_progress,
+    Signal.REDIS_STALL: _stall,
+}

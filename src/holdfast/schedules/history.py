@@ -1,4 +1,4 @@
-"""The history of a schedule: its last turns, each added by the script that ended it, under its fence."""
+"""The history of a schedule: its last firings, each added by the script that ended it, under its fence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ERROR_MOST: Final = 300
 
 
 class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn that has ended; times are epoch seconds by the clock of Redis."""
+    """One firing of a turn that has ended; times are epoch seconds by the clock of Redis."""
 
     turn: Annotated[str, Meta(description="The turn's id, as in the log; it keeps it if it runs again.")] = ""
     outcome: Annotated[
@@ -50,7 +50,7 @@ class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Stored(PastTurn, frozen=True, kw_only=True, omit_defaults=True):
-    """A turn as it is stored: without what the script adds, and without what goes without saying."""
+    """An entry as it is sent: without what the script adds, and without default values."""
 
 
 _encoder: Final = msgspec.json.Encoder()
@@ -58,16 +58,21 @@ _decoder: Final = msgspec.json.Decoder(PastTurn)
 
 
 def planned_at(run: Acquired, schedule: Schedule) -> float:
-    """The time that a turn stands for."""
+    """Return the time that a turn was due."""
     trigger = schedule.trigger
     # A turn that is a schedule of its own waits from when it was placed: its time is in its definition.
     return trigger.at if schedule.source == "turn" and isinstance(trigger, Once) else run.ready
 
 
+def turn_id(run: Acquired, schedule: Schedule) -> str:
+    """Return the id of a turn: the same when it is run again because its scheduler died."""
+    return turn_name(run.name, planned_at(run, schedule))
+
+
 def past_turn(
     run: Acquired, schedule: Schedule | None, outcome: str, duration_ms: float, **end: Any
 ) -> bytes:
-    """Return a turn for the script that ends it, which adds its owner, its fence and when it ended."""
+    """Return an entry for the script that ends a firing and adds its owner, its fence and when it ended."""
     return _encoder.encode(
         _Stored(
             outcome=outcome,
@@ -82,7 +87,7 @@ def past_turn(
 
 
 def fault_of(outcome: Outcome, error: str) -> dict[str, str]:
-    """Return the fields of a past turn that say what went wrong."""
+    """Return the fields of an entry that have the failure."""
     kind = outcome.failure.kind.value if isinstance(outcome, Failed) else ""
     return {"error_kind": kind, "error": error[:_ERROR_MOST]}
 
@@ -101,7 +106,7 @@ class History:
         except REFUSALS as exc:
             if not str(exc).startswith("WRONGTYPE"):
                 raise
-            return []  # somebody overwrote it: the end of the next turn puts that right
+            return []  # overwritten from outside: the end of the next firing replaces it
         return [turn for turn in (_read(name, raw) for raw in found) if turn is not None]
 
 

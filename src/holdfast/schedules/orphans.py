@@ -15,15 +15,15 @@ import msgspec
 from holdfast.config.scheduling import KEPT_TURNS
 from holdfast.leases.lease import STANDINGS, Lease, Standing
 from holdfast.redis.scripts import load
-from holdfast.schedules.troubles import say_discarded
-from holdfast.schedules.words import PAGE, Found, text
+from holdfast.schedules.redis_errors import log_discarded
+from holdfast.schedules.replies import PAGE, Found, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
-    from holdfast.schedules.troubles import Discarded
+    from holdfast.schedules.redis_errors import Discarded
 
 _RECLAIM = load(__package__, "reclaim")
 _SWEEP = load(__package__, "sweep")
@@ -85,7 +85,7 @@ class Orphans:
         threshold_seconds: float = 600.0,
         remove_numeric: bool = True,
         kept_turns: int = KEPT_TURNS,
-        discarded: Discarded = say_discarded,
+        discarded: Discarded = log_discarded,
         page: int = PAGE,
         position_ttl_ms: int = _POSITION_TTL_MS,
         monotonic: Callable[[], float] = time.monotonic,

@@ -1,6 +1,6 @@
-"""Reconciling: the schedules of the code, of SQL and of Redis are brought together, again and again.
+"""Reconcile: register in Redis the schedules of the code and of SQL, again every refresh period.
 
-Only what is missing is added and only what has changed is sent; what is known keeps its turn.
+Only what is missing is added and only what has changed is sent; known schedules keep their turn.
 """
 
 from __future__ import annotations
@@ -12,41 +12,39 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.schedules.registration import registration_of
-from holdfast.schedules.registry import spread
+from holdfast.schedules.registry import registration_of, spread
+from holdfast.schedules.replies import BATCH, Registered
 from holdfast.schedules.schedule import encoded
-from holdfast.schedules.words import BATCH, Registered
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.config import SchedulerSettings
-    from holdfast.schedules.healing import Healing
-    from holdfast.schedules.registration import Registration
-    from holdfast.schedules.registry import Registry, Standing
+    from holdfast.schedules.registry import Registration, Registry, Standing
     from holdfast.schedules.schedule import Schedule
+    from holdfast.schedules.sql_sync import SqlSync
 
 WHOLE_EVERY: Final = 20
-"""So many passes are one that compares everything, whatever seems unchanged: somebody may have meddled."""
+"""Every so many passes everything is compared: keys may have been changed from outside."""
 
 _log = get_logger(__name__)
 
 
 class Reconcile:
-    """One scheduler's own definitions, those kept in SQL, and everybody's that have lost their place."""
+    """Registers one scheduler's own definitions, those in SQL, and all that are in no set of Redis."""
 
     def __init__(
         self,
         registry: Registry,
         schedules: Sequence[Schedule],
         settings: SchedulerSettings,
-        healing: Healing | None = None,
+        sql_sync: SqlSync | None = None,
     ) -> None:
         self._registry = registry
         self._schedules = schedules
         self._digests = [(one.name, hashlib.sha1(encoded(one)).hexdigest()) for one in schedules]  # noqa: S324
-        self._healing = healing
+        self._sql_sync = sql_sync
         self._jitter = settings.jitter.initial_registration_seconds
         self._budget = settings.reconcile.run_budget_ms / 1000 or float("inf")
         self._seen: Standing | None = None
@@ -54,24 +52,24 @@ class Reconcile:
         self._at = 0
         self._passes = 0
         self.sent = 0
-        """How many definitions of the code were sent so far."""
+        """How many definitions of the code were sent."""
 
     async def run_once(self) -> bool:
-        """Do one pass; False if its budget ended it, and the next goes on from there."""
+        """Do one pass; False if its budget ended it: the next goes on from there."""
         ends = time.monotonic() + self._budget
         whole, changed = await self._register(ends)
         if not whole:
             return False
-        healed = 0
-        if self._healing is not None:
-            whole, healed = await self._heal(self._healing, ends)
+        repaired = 0
+        if self._sql_sync is not None:
+            whole, repaired = await self._sync_sql(self._sql_sync, ends)
         restored = await self._registry.repopulate(jitter_seconds=self._jitter)
-        say = _log.info if changed or restored or healed else _log.debug
-        say("schedules registered", changed=changed, restored=len(restored), from_sql=healed)
+        log = _log.info if changed or restored or repaired else _log.debug
+        log("schedules registered", changed=changed, restored=len(restored), from_sql=repaired)
         return whole
 
     async def _register(self, ends: float) -> tuple[bool, int]:
-        """Send what Redis lacks of the code, or has otherwise; tell whether that was all of it."""
+        """Send the definitions that Redis lacks or has differently; return whether all were compared."""
         changed = 0
         if not self._at:
             self._found = await self._registry.standing()
@@ -85,7 +83,7 @@ class Reconcile:
             # After a batch: a pass that does nothing would never come to an end.
             if self._at < len(self._schedules) and time.monotonic() >= ends:
                 return False, changed
-        # As it was before: what we have sent is compared once more, what others did meanwhile is not missed.
+        # The state before the pass: a change that another scheduler made meanwhile is seen by the next one.
         self._at, self._seen = 0, self._found
         return True, changed
 
@@ -101,11 +99,11 @@ class Reconcile:
         return sum(word is not Registered.UNCHANGED for word in words)
 
     async def _with_pauses(self, planned: list[Registration]) -> list[Registration]:
-        """Let what Redis has lost come back paused, if it was."""
-        if self._healing is None:
+        """Add the pauses that SQL has: schedules that Redis has lost come back paused."""
+        if self._sql_sync is None:
             return planned
         try:
-            kept = await self._healing.paused([one.name for one in planned])
+            kept = await self._sql_sync.paused([one.name for one in planned])
         except StoreUnavailable:  # the store reports it
             return planned
         except HoldfastError as exc:
@@ -118,9 +116,9 @@ class Reconcile:
             for one in planned
         ]
 
-    async def _heal(self, healing: Healing, ends: float) -> tuple[bool, int]:
+    async def _sync_sql(self, sql_sync: SqlSync, ends: float) -> tuple[bool, int]:
         try:
-            return await healing.run_once(ends)
+            return await sql_sync.run_once(ends)
         except StoreUnavailable:  # the store reports it: what the code has goes on
             return True, 0
         except HoldfastError as exc:  # the database is not ready: what the code has goes on

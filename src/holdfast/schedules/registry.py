@@ -1,35 +1,49 @@
-"""The registry: which schedules there are, and what an operator does to them.
+"""The registry: which schedules there are, and the scripts that change them.
 
-Invariant: whatever is registered is in exactly one place (waiting, working, paused or done), and registering
-it again moves nothing unless what its turns follow from has changed.
+Invariant: each schedule is in exactly one state (waiting, working, paused or done), and registering it again
+moves nothing unless its trigger or its limits have changed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from holdfast.errors import InputError
+from holdfast.config.checks import key_slot
+from holdfast.config.shown import redacted
+from holdfast.errors import ConfigError, InputError
 from holdfast.redis.batcher import fitting
 from holdfast.redis.command import command
+from holdfast.redis.keys import ScheduleKeys
 from holdfast.redis.scripts import load
 from holdfast.schedules.entries import scan_names
-from holdfast.schedules.registration import registration_of
-from holdfast.schedules.schedule import decoded
-from holdfast.schedules.troubles import say_discarded
-from holdfast.schedules.words import BATCH, CHUNK, PAGE, Changed, Registered, score, seconds, text, words
+from holdfast.schedules.fire_times import first_run
+from holdfast.schedules.redis_errors import log_discarded
+from holdfast.schedules.replies import (
+    BATCH,
+    CHUNK,
+    NORMAL_PRIORITY,
+    PAGE,
+    Changed,
+    Registered,
+    score,
+    seconds,
+    text,
+    words,
+)
+from holdfast.schedules.schedule import decoded, encoded
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
+    from holdfast.config import RedisSettings
     from holdfast.redis.client import Redis
-    from holdfast.redis.keys import ScheduleKeys
-    from holdfast.schedules.registration import Registration
+    from holdfast.schedules.redis_errors import Discarded
     from holdfast.schedules.schedule import Schedule
-    from holdfast.schedules.troubles import Discarded
 
     _Call: TypeAlias = Callable[[Redis, list[str], list[Any]], Awaitable[Any]]
 
@@ -48,15 +62,50 @@ _SAMPLE = 100
 _log = get_logger(__name__)
 
 
+class Registration(msgspec.Struct, frozen=True):
+    """A definition as the scripts read it: the spec is opaque to them, the rest they use."""
+
+    name: str
+    spec: bytes
+    trigger: str
+    """Fingerprint of all that decides its turns."""
+    timeout_ms: int
+    first: float | None
+    """Its first turn, if it is new or its trigger has changed; None if it has no turn left."""
+    priority: int = NORMAL_PRIORITY
+    revision: int = 0
+    """The higher one is the newer one; 0 is the code's, which is always written."""
+    paused: str = ""
+    paused_since: float = 0.0
+    """Since when a new schedule is paused; 0 if it is not."""
+
+
+def fingerprint(*parts: Any) -> str:
+    """Return a digest of all that decides a schedule's turns: the same parts, the same turns."""
+    return hashlib.blake2b(msgspec.json.encode(parts, order="sorted"), digest_size=12).hexdigest()
+
+
+def registration_of(schedule: Schedule, now: float, jitter: float = 0.0) -> Registration:
+    """Return the registration of a schedule; its first turn is planned from ``now`` (Redis TIME)."""
+    return Registration(
+        schedule.name,
+        encoded(schedule),
+        fingerprint(schedule.trigger, schedule.starts_at, schedule.ends_at, schedule.max_runs),
+        timeout_ms=max(1, round(schedule.timeout_seconds * 1000)),
+        first=first_run(schedule, now, jitter),
+        priority=schedule.priority,
+    )
+
+
 class Missing(msgspec.Struct, frozen=True):
-    """A definition whose schedule has lost its place or its record."""
+    """A definition whose schedule is in no set, or has no record."""
 
     name: str
     spec: bytes
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many schedules are where; ``earliest`` is the next turn of all."""
+    """How many schedules are in each state; ``earliest`` is the next turn of all."""
 
     now: float
     registered: int
@@ -65,25 +114,25 @@ class Counts(msgspec.Struct, frozen=True):
     due: int
     earliest: float | None
     overlapping: int
-    """Of a sample of those that run, how many also wait: none, unless somebody meddled."""
+    """Of a sample of those that run, how many also wait: none, unless keys were changed from outside."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What is another whenever a definition or a pause has changed, or Redis has lost some."""
+    """A value that differs after a definition or a pause has changed, or Redis has lost some."""
 
     changes: str
     registered: int
 
     @property
     def era(self) -> str:
-        """Another one after Redis has been emptied."""
+        """A part that differs after Redis has been emptied."""
         return self.changes.partition("-")[0]
 
 
 class Registry:
     """The schedules of one set of keys."""
 
-    def __init__(self, redis: Redis, keys: ScheduleKeys, *, discarded: Discarded = say_discarded) -> None:
+    def __init__(self, redis: Redis, keys: ScheduleKeys, *, discarded: Discarded = log_discarded) -> None:
         self._redis = redis
         self._keys = keys
         self._discarded = discarded
@@ -96,7 +145,7 @@ class Registry:
         return await self.put([registration_of(one, now, spread(jitter_seconds)) for one in schedules])
 
     async def put(self, registrations: Sequence[Registration]) -> list[Registered]:
-        """Write definitions, as many as there are; those that are known keep their turn."""
+        """Write any number of definitions; known schedules keep their turn."""
         keys = self._keys
         where = [keys.waiting, keys.working, keys.leases, keys.definitions, keys.priorities]
         where += [keys.record_prefix, keys.nudge, keys.changes]
@@ -128,9 +177,9 @@ class Registry:
         revisions: Mapping[str, int] | None = None,
         anew: bool = False,
     ) -> list[Changed]:
-        """Take schedules out of their turn until resumed; running ones end their run first.
+        """Pause schedules until they are resumed; running ones end their run first.
 
-        ``anew``: those that are paused have this reason from now on, unless theirs is newer.
+        ``anew``: replace the reason of those that are paused already, unless theirs is newer.
         """
         keys = self._keys
         where = [keys.waiting, keys.definitions, keys.record_prefix, keys.changes]
@@ -145,7 +194,7 @@ class Registry:
         spread_seconds: float = 0.0,
         revisions: Mapping[str, int] | None = None,
     ) -> list[Changed]:
-        """Let paused schedules take their turns again: those given in ``at``, else those they had."""
+        """Resume paused schedules, at the turns given in ``at``, else at those they had."""
         keys = self._keys
         where = [keys.waiting, keys.leases, keys.definitions, keys.record_prefix, keys.nudge, keys.changes]
         turns = dict(at or {})
@@ -165,12 +214,12 @@ class Registry:
         return await self._each(_TRIGGER, where, [], names)
 
     async def stop(self, names: Iterable[str], reason: str) -> list[Changed]:
-        """Ask whoever runs these schedules to stop; their turns go on."""
+        """Ask the schedulers that run these schedules to stop the runs; later turns come as planned."""
         keys = self._keys
         return await self._each(_STOP, [keys.leases, keys.definitions, keys.record_prefix], [reason], names)
 
     async def names(self, pattern: str = "*") -> AsyncIterator[list[str]]:
-        """All names that fit the glob ``pattern``, page by page; changes meanwhile may be missed."""
+        """Yield all names that match the glob ``pattern``, page by page; changes meanwhile may be missed."""
         cursor = "0"
         while True:
             cursor, page = await scan_names(self._redis, self._keys, pattern, cursor, PAGE)
@@ -180,19 +229,19 @@ class Registry:
                 return
 
     async def definitions(self, cursor: str = "0") -> tuple[str, dict[str, bytes]]:
-        """One page of names with their definitions; ``"0"`` as the next cursor is the end."""
+        """Read one page of names with their definitions; ``"0"`` as the next cursor is the end."""
         scan = ("HSCAN", self._keys.definitions, cursor, "COUNT", PAGE)
         after, page = await command(self._redis, *scan)
         return text(after), {text(name): spec for name, spec in page.items()}
 
     async def waiting(self, start: int, size: int) -> list[tuple[str, float]]:
-        """Some of those that wait, from the most overdue on, each with its turn."""
+        """Read some of those that wait, from the most overdue on, each with its turn."""
         last = start + size - 1
         page = await command(self._redis, "ZRANGE", self._keys.waiting, start, last, "WITHSCORES")
         return [(text(page[at]), float(page[at + 1])) for at in range(0, len(page), 2)]
 
     async def missing(self, cursor: str = "0") -> tuple[str, list[Missing]]:
-        """One page of what has lost its place or its record; ``"0"`` as the next cursor is the end."""
+        """Read one page of schedules in no set or without a record; ``"0"`` as the next cursor is the end."""
         keys = self._keys
         where = [keys.waiting, keys.leases, keys.definitions, keys.record_prefix, keys.working]
         cursor, _, *rest = await _MISSING(self._redis, where, [cursor, PAGE])
@@ -220,7 +269,7 @@ class Registry:
                 return restored
 
     async def differing(self, digests: Sequence[tuple[str, str]]) -> list[int]:
-        """The places of those whose definition is missing here or has another SHA-1."""
+        """Return the indexes of those whose definition is missing in Redis or has another SHA-1."""
         found: list[int] = []
         for start in range(0, len(digests), BATCH):
             args = [part for pair in digests[start : start + BATCH] for part in pair]
@@ -228,7 +277,7 @@ class Registry:
         return found
 
     async def standing(self) -> Standing:
-        """What to remember, to tell later whether anything has changed."""
+        """Read the value that differs once anything has changed."""
         keys = self._keys
         changes, registered, discarded = await _STANDING(
             self._redis, [keys.changes, keys.definitions, keys.record_prefix], []
@@ -237,7 +286,7 @@ class Registry:
         return Standing(text(changes), int(registered))
 
     async def count(self) -> Counts:
-        """How many schedules are where, now."""
+        """Count the schedules in each state, now."""
         keys = self._keys
         reply = await _COUNTS(self._redis, [keys.waiting, keys.working, keys.definitions], [_SAMPLE])
         now, registered, waiting, working, due, earliest, overlapping = reply
@@ -246,9 +295,9 @@ class Registry:
         )
 
     async def _remove(self, redis: Redis, keys: list[str], args: list[Any]) -> list[Any]:
-        discarded, *told = await _REMOVE(redis, keys, args)
+        discarded, *reply = await _REMOVE(redis, keys, args)
         self._discarded(discarded)
-        return told
+        return reply
 
     async def _each(
         self, script: _Call, keys: list[str], head: list[Any], args: Iterable[Any], *, stride: int = 1
@@ -274,7 +323,7 @@ def _planned(lost: Missing, now: float, jitter: float) -> Registration | None:
 
 
 def _under(names: Iterable[str], revisions: Mapping[str, int] | None) -> Iterator[Any]:
-    """Each name with the revision that it is changed under, '' for just now."""
+    """Yield each name and the revision that it is changed under, '' for none."""
     under = revisions or {}
     return (part for name in names for part in (name, under.get(name) or ""))
 
@@ -282,3 +331,29 @@ def _under(names: Iterable[str], revisions: Mapping[str, int] | None) -> Iterato
 def spread(seconds: float) -> float:
     """Return a random part of so many seconds."""
     return random.uniform(0, seconds) if seconds > 0 else 0.0  # noqa: S311 - no secret
+
+
+def checked_keys(settings: RedisSettings) -> ScheduleKeys:
+    """Return the keys of the settings; ConfigError if a cluster would keep them in different slots."""
+    keys = schedule_keys(settings)
+    if not settings.url.startswith(("redis+cluster://", "rediss+cluster://")):
+        return keys
+    if len({key_slot(key) for key in msgspec.structs.astuple(keys)}) == 1:
+        return keys
+    raise ConfigError(
+        f"redis.scheduler.keys.hash-tag is empty, and redis.url = {redacted(settings.url)} is a cluster: a "
+        "script moves a schedule between several keys, which must be in one slot. Set "
+        "redis.scheduler.keys.hash-tag, to ps for example: the keys are then waiting{ps}, working{ps}, …"
+    )
+
+
+def schedule_keys(settings: RedisSettings) -> ScheduleKeys:
+    """Return the keys of the configured set of schedules."""
+    keys = settings.scheduler.keys
+    return ScheduleKeys.of(
+        prefix=settings.key_prefix + keys.prefix,
+        waiting=keys.waiting_set,
+        working=keys.working_set,
+        leader=keys.cleanup_leader_key,
+        hash_tag=keys.hash_tag,
+    )

@@ -1,4 +1,4 @@
-"""How a scheduler is: gauges every few seconds, and the document's summary line every period."""
+"""Health reports of a scheduler: gauges every few seconds, and the summary line every period."""
 
 from __future__ import annotations
 
@@ -8,27 +8,33 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from holdfast.errors import InputError
 from holdfast.redis.client import TROUBLE, unavailable
 from holdfast.redis.scripts import loaded_from
-from holdfast.schedules.backlog import KnownSchedules, backlog_of, everything
-from holdfast.schedules.health import Health, Sample, health, problems, summary
-from holdfast.schedules.schedule import family
-from holdfast.schedules.troubles import script_failed
-from holdfast.schedules.watchdogs import PATIENCE
+from holdfast.schedules.fire_times import period
+from holdfast.schedules.health import PATIENCE, Health, Sample, health, problems, summary
+from holdfast.schedules.redis_errors import script_failed
+from holdfast.schedules.replies import BATCH
+from holdfast.schedules.schedule import decoded, family
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from holdfast.config import RedisSettings
-    from holdfast.schedules.backlog import Backlog
-    from holdfast.schedules.registry import Counts, Registry
+    from holdfast.schedules.acquisition import Accept
+    from holdfast.schedules.registry import Counts, Registry, Standing
+    from holdfast.schedules.schedule import Schedule
     from holdfast.schedules.scheduler import Scheduler
     from holdfast.schedules.upkeep import Upkeep
     from holdfast.telemetry.metrics import Metrics
 
 _GAUGES_SECONDS: Final = 5.0
 _NAMES_ADVISED: Final = 3
+_PAGES: Final = 11
+"""How far into the waiting set one sample goes: as far as acquisition."""
 
 _log = get_logger(__name__)
 
@@ -60,24 +66,24 @@ class Report:
         self._answered_at = time.monotonic()
 
     async def run(self) -> None:
-        """Measure until cancelled; say how it is every summary period."""
+        """Measure until cancelled; log the summary line every summary period."""
         every = self._settings.scheduler.health_summary_period_seconds
         loop = asyncio.get_running_loop()
-        said = loop.time()
+        logged_at = loop.time()
         while True:
             try:
                 sample = await self.measure()
             except TROUBLE as exc:
                 script_failed(self._metrics, exc)
                 sample = self._without_counts(exc)
-            if 0 < every <= loop.time() - said:
-                said = loop.time()
-                say = _log.info if health(sample) is Health.HEALTHY else _log.warning
-                say(summary(sample), problems=list(problems(sample)), due_elsewhere=sample.elsewhere)
+            if 0 < every <= loop.time() - logged_at:
+                logged_at = loop.time()
+                log = _log.info if health(sample) is Health.HEALTHY else _log.warning
+                log(summary(sample), problems=list(problems(sample)), due_elsewhere=sample.elsewhere)
             await asyncio.sleep(min(_GAUGES_SECONDS, every) if every > 0 else _GAUGES_SECONDS)
 
     async def measure(self) -> Sample:
-        """Look at the sets and at the scheduler, and set the gauges."""
+        """Take a sample of the sets and of the scheduler, and set the gauges."""
         # guard: breakers-counted-first
         self._count_breakers()  # first: while Redis is away nothing after the next line is reached
         counts, metrics = await self._registry.count(), self._metrics
@@ -108,7 +114,7 @@ class Report:
         )
 
     async def _backlog(self, counts: Counts) -> Backlog:
-        """What waits for this scheduler; only one that leaves some to others must look at the names."""
+        """Count what waits for this scheduler; names matter only to one that leaves some to others."""
         if not self._scheduler.chooses and not self._definitions.lacks_agents:
             return everything(counts)
         return await backlog_of(self._registry, counts, self._scheduler.is_for_here, self._definitions)
@@ -117,10 +123,10 @@ class Report:
         return self._definitions.shortest(self._scheduler.is_for_here, self._scheduler.shards)
 
     def _without_counts(self, exc: Exception) -> Sample:
-        """How it is while Redis does not answer, or refuses: what was known, but later than it was."""
+        """Return the last sample with a later time: for while Redis does not reply, or refuses."""
         earliest, shortest = self._earliest, self._last.shortest_interval_seconds
         if earliest is None and shortest is not None:
-            # All of them were running: one is due again a period later at most.
+            # All were running: one is due again a period later at most.
             earliest = self._measured_at + shortest  # guard: overdue-while-all-run
         overdue = _since(earliest, self._scheduler.clock.now())
         # guard: refusal-is-an-answer
@@ -134,7 +140,7 @@ class Report:
         return self._sampled(last)
 
     def _sampled(self, sample: Sample) -> Sample:
-        """Add what the scheduler itself knows, and set the gauges that say how it is."""
+        """Add the figures of the scheduler itself, and set the gauges of its health."""
         scheduler, permits, metrics = self._scheduler, self._scheduler.permits, self._metrics
         capacity = min(permits.free, self._settings.scheduler.batch_operations.per_script)
         self._last = sample = replace(
@@ -152,7 +158,7 @@ class Report:
         return sample
 
     def _count_breakers(self) -> None:
-        for name, breaker in self._scheduler.breakers.items():
+        for name, breaker in self._scheduler.breakers.by_name.items():
             self._metrics.schedule_breaker_state.labels(name).set(breaker.state.level)
             now = {"trip": breaker.trips, "blocked": breaker.blocked, "recovery": breaker.recoveries}
             for event, count in now.items():
@@ -168,7 +174,7 @@ class Stranded:
         self._looks: dict[str, int] = {}
 
     def look(self, without_agent: Mapping[str, str]) -> None:
-        """Take one look into account; each schedule is warned of once while it stays due."""
+        """Take one sample into account; each schedule is warned of once while it stays due."""
         self._looks = {name: self._looks.get(name, 0) + 1 for name in without_agent}
         new = sorted(name for name, looks in self._looks.items() if looks == PATIENCE)
         if not new:
@@ -191,7 +197,7 @@ class Filtered:
         self._looks = 0
 
     def look(self, here: int, excluded: int) -> None:
-        """Take one look into account: how many due schedules are run here, and how many are excluded."""
+        """Take one sample into account: how many due schedules are run here, and how many are excluded."""
         self._looks = self._looks + 1 if excluded > here else 0
         if self._looks == PATIENCE:
             _log.warning(
@@ -205,3 +211,112 @@ class Filtered:
 
 def _since(at: float | None, now: float) -> float:
     return max(now - at, 0.0) if at is not None else 0.0
+
+
+class Known(msgspec.Struct, frozen=True):
+    """The parts of a definition that health needs."""
+
+    agent: str
+    """The agent that this app lacks for it; empty if it can run here."""
+    seconds: float | None
+    """Its period; None if it has none."""
+
+
+class KnownSchedules:
+    """The definitions of all schedules, read again only when some have changed."""
+
+    def __init__(self, registry: Registry, agents: Collection[str]) -> None:
+        self._registry = registry
+        self._agents = agents
+        self._standing: Standing | None = None
+        self.known: dict[str, Known] = {}
+        self._shortest: tuple[object, object, float | None] | None = None
+
+    async def refresh(self) -> None:
+        """Read all definitions, also those made at run time, if any has changed."""
+        standing = await self._registry.standing()
+        if standing == self._standing:
+            return
+        known: dict[str, Known] = {}
+        cursor = ""
+        while cursor != "0":
+            cursor, page = await self._registry.definitions(cursor or "0")
+            for name, spec in page.items():
+                one = self._known(spec)
+                if one is not None:
+                    known[name] = one
+        self.known, self._standing = known, standing
+
+    def _known(self, spec: bytes) -> Known | None:
+        try:
+            schedule = decoded(spec)
+            return Known(self._lacking(schedule), period(schedule, 0.0))
+        except InputError:  # the scheduler that acquires it logs what is wrong
+            return None
+
+    def _lacking(self, schedule: Schedule) -> str:
+        return "" if schedule.target or schedule.agent in self._agents else schedule.agent
+
+    @property
+    def lacks_agents(self) -> bool:
+        """Whether this app lacks the agent of any schedule."""
+        return any(one.agent for one in self.known.values())
+
+    def agent_lacking(self, name: str) -> str:
+        """The agent that this app lacks for a schedule or a turn; empty if it has it, or it is unknown."""
+        one = self.known.get(name) or self.known.get(family(name))  # guard: agent-of-turns
+        return one.agent if one is not None else ""
+
+    def shortest(self, accepts: Callable[[str], bool], shards: object = None) -> float | None:
+        """The shortest period of what is run here; None if nothing with a period is.
+
+        It is computed again only when definitions or shards change: there may be very many.
+        """
+        last = self._shortest
+        if last is None or last[0] is not self.known or last[1] is not shards:
+            last = self._shortest = (self.known, shards, self._find_shortest(accepts))
+        return last[2]
+
+    def _find_shortest(self, accepts: Callable[[str], bool]) -> float | None:
+        here = (one.seconds for name, one in self.known.items() if not one.agent and accepts(name))
+        return min((seconds for seconds in here if seconds is not None), default=None)
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """What waits for one scheduler: disabled names, other shards and unknown agents do not count."""
+
+    due: int
+    elsewhere: int
+    """How many are due and not run here."""
+    earliest: float | None
+    """The first turn of all that are run here, due or not; None if there is none."""
+    without_agent: dict[str, str] = {}
+    """Those that are due and whose agent this app lacks, with the agent."""
+
+
+def everything(counts: Counts) -> Backlog:
+    """Return the backlog of a scheduler that runs all that is due."""
+    return Backlog(counts.due, 0, counts.earliest)
+
+
+async def backlog_of(
+    registry: Registry, counts: Counts, accepts: Accept, definitions: KnownSchedules
+) -> Backlog:
+    """Look for those that are run here, page by page, as far as what is due goes."""
+    due = elsewhere = 0
+    earliest: float | None = None
+    without_agent: dict[str, str] = {}
+    for start in range(0, _PAGES * BATCH, BATCH):
+        page = await registry.waiting(start, BATCH)
+        for name, at in page:
+            is_due, lacking = at <= counts.now, definitions.agent_lacking(name)
+            if lacking or not accepts(name, counts.now - at):  # guard: backlog-of-this-scheduler
+                elsewhere += is_due
+                if lacking and is_due:
+                    without_agent[name] = lacking
+                continue
+            due += is_due
+            earliest = at if earliest is None else earliest
+        if len(page) < BATCH or (page[-1][1] > counts.now and earliest is not None):
+            break
+    return Backlog(due, elsewhere, earliest, without_agent)

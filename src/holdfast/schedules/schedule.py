@@ -14,19 +14,19 @@ from msgspec import Meta
 from holdfast.agents.models import dumped
 from holdfast.config.names import checked_queue
 from holdfast.errors import InputError
+from holdfast.schedules.overlap import POLICIES, Overlap
 from holdfast.schedules.trigger import Cron, Moment, Once, Since, Trigger
 from holdfast.schedules.wallclock import next_fire
 
 Misfire: TypeAlias = Literal["coalesce", "skip", "catch_up"]
-Overlap: TypeAlias = Literal["skip", "buffer", "cancel", "allow"]
 Source: TypeAlias = Literal["code", "api", "turn"]
-"""Who defines it; ``turn`` is one turn of another schedule, which ends with its run."""
+"""Where it is defined; ``turn`` is one turn of another schedule, which ends with its run."""
 
 _YEAR: Final = 365 * 86400
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
-# A member that is a mere number is taken for damage and repaired away.
+# A member that is a mere number is taken for damage and removed.
 _NUMBER = re.compile(r"[0-9.]+")
-# No name of a schedule has these: what does is one of its turns.
+# Only turns have these in their names: report#2, report@1772332200.000.
 _TURN = re.compile(r"[#@]")
 _NAME_ALLOWED: Final = (
     "up to 200 letters, digits, _ . : / and -, the first a letter, digit or _, and not a mere number"
@@ -34,7 +34,7 @@ _NAME_ALLOWED: Final = (
 _NAME_MOST: Final = 200
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 _UNLISTED = re.compile(r"Invalid enum value (.*)", re.DOTALL)
-# What is stored has other names than what people write.
+# Stored fields have other names than the options that users write.
 _WRITTEN: Final = {
     "trigger.seconds": "every",
     "trigger.since": "since",
@@ -76,7 +76,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The queue that its runs are submitted to; empty runs the agent in the scheduler."""
     metadata: dict[str, str] = {}
     tenant: Annotated[str, Meta(max_length=100, pattern="^[A-Za-z0-9_.-]*$")] = ""
-    """Whose it is, and whose its runs are; its name then begins with ``<tenant>/``."""
+    """The tenant of the schedule and of its runs; its name then begins with ``<tenant>/``."""
     source: Source = "code"
 
 
@@ -90,7 +90,7 @@ def family(name: str) -> str:
 
 
 def single_turn(schedule: Schedule, name: str, at: float) -> Schedule:
-    """Return one turn of a schedule as a schedule of its own, which nobody else's limits concern."""
+    """Return one turn of a schedule as a schedule of its own, without the schedule's limits."""
     return msgspec.structs.replace(
         schedule,
         name=name,
@@ -120,11 +120,9 @@ def checked(schedule: Schedule) -> Schedule:
         _check_cron(sound, sound.trigger)
     if sound.source == "turn":
         raise _wrong(sound, "source: a turn is made by its schedule, not registered")
-    if sound.overlap == "allow" and sound.misfire == "catch_up":  # guard: catch-up-without-overlap
-        # A turn that was run beside another would be owed once more, or those before it never.
-        raise _wrong(
-            sound, "overlap: 'allow' and misfire 'catch_up' don't go together: choose one of the two"
-        )
+    if sound.misfire in POLICIES[sound.overlap].excludes:  # guard: catch-up-without-overlap
+        both = f"{sound.overlap!r} and misfire {sound.misfire!r}"
+        raise _wrong(sound, f"overlap: {both} don't go together: choose one of the two")
     if 0 < sound.ends_at <= sound.starts_at:
         raise _wrong(sound, f"ends_at: {sound.ends_at:g} is not after starts_at, {sound.starts_at:g}")
     return sound
@@ -159,7 +157,7 @@ def _located(exc: Exception) -> str:
 
 
 def _as_written(exc: Exception) -> str:
-    """Say what is wrong by the names that people write, and what they may write there."""
+    """Return what is wrong, by the names of the options, with the values that are allowed."""
     field, colon, what = _located(exc).partition(": ")
     if not colon:
         return field

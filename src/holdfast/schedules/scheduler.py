@@ -1,7 +1,8 @@
 """The scheduler: acquires what is due while it has permits, and sleeps until something is.
 
-Its life: ``run`` until ``quiet`` (nothing more is acquired); turns may finish for a while, then are stopped
-and given back. Invariant: a permit is taken before acquiring, and given back once, when the body has ended.
+Its life: ``run`` until ``quiet`` (nothing more is acquired); firings may finish for a while, then they
+are stopped and given back. Invariant: a permit is taken before acquiring, and returned once, when the
+body of its firing has ended.
 """
 
 from __future__ import annotations
@@ -12,20 +13,19 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import boot_time
 from holdfast.errors import RedisUnavailable
-from holdfast.redis.breaker import AWAY, UNWRITABLE
+from holdfast.redis.breaker import AWAY
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.outages import redis_outages
-from holdfast.reliability.breaker import State
 from holdfast.schedules.acquisition import Acquirer
-from holdfast.schedules.alarm import TICK, Alarm
-from holdfast.schedules.breakers import acquisition_breaker, redis_breaker
-from holdfast.schedules.patterns import Patterns
+from holdfast.schedules.breakers import Breakers
+from holdfast.schedules.firing import Firings
+from holdfast.schedules.health import Cycle, Signal, Watchdogs
+from holdfast.schedules.redis_errors import call_failed, script_failed
+from holdfast.schedules.replies import Found
 from holdfast.schedules.schedule import family
-from holdfast.schedules.troubles import call_failed, script_failed
-from holdfast.schedules.turns import Turns
-from holdfast.schedules.watchdogs import Cycle, Signal, Watchdogs
-from holdfast.schedules.words import Found
+from holdfast.schedules.selection import Patterns
+from holdfast.schedules.wakeup import TICK, Wakeup
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -33,15 +33,13 @@ if TYPE_CHECKING:
     from holdfast.leases.keeper import Keeper
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
-    from holdfast.reliability.breaker import Breaker
     from holdfast.schedules.acquisition import Acquisition
-    from holdfast.schedules.place import Place
-    from holdfast.schedules.shards import Shards
+    from holdfast.schedules.context import SchedulerContext
+    from holdfast.schedules.selection import Shards
     from holdfast.telemetry.metrics import Metrics
 
 _ALL = {"", ".*"}
-_NAMES_TOLD = 10
-_PROBE_SECONDS = 0.5
+_NAMES_LOGGED = 10
 
 _log = get_logger(__name__)
 
@@ -51,7 +49,7 @@ class Scheduler:
 
     def __init__(
         self,
-        place: Place,
+        context: SchedulerContext,
         redis: Redis,
         keys: ScheduleKeys,
         settings: RedisSettings,
@@ -61,32 +59,27 @@ class Scheduler:
         ttl_seconds: float,
     ) -> None:
         scheduler, ttl_ms = settings.scheduler, int(ttl_seconds * 1000)
-        self._place, self._redis, self._settings, self._metrics = place, redis, scheduler, metrics
-        self._keys = keys
-        breaker = scheduler.circuit_breaker
-        self._breakers = (acquisition_breaker(breaker), redis_breaker(breaker))
-        self._closed = dict.fromkeys(self.breakers, True)
-        self._opened_levels: dict[str, int] = {}
-        """The level at which each breaker that is not closed was logged."""
+        self._context, self._redis, self._settings, self._metrics = context, redis, scheduler, metrics
+        self.breakers = Breakers(scheduler.circuit_breaker, redis, keys)
         self._outages = redis_outages("turns of schedules", "no schedule is acquired until Redis answers")
         self._interval, self._ttl_seconds = scheduler.interval_ms / 1000, ttl_seconds
-        self._alarm = Alarm()
+        self._wakeup = Wakeup()
         self._acquirer = Acquirer(
-            redis, keys, owner=place.owner, ttl_ms=ttl_ms, scan_pages=scheduler.batch_operations.scan_pages
+            redis, keys, owner=context.owner, ttl_ms=ttl_ms, scan_pages=scheduler.batch_operations.scan_pages
         )
-        self.turns = turns = Turns(
-            place,
+        self.firings = firings = Firings(
+            context,
             redis,
             keys,
             settings,
             keeper=keeper,
             metrics=metrics,
             ttl_ms=ttl_ms,
-            breaker=self._breakers[1],
-            alarm=self._alarm,
+            breaker=self.breakers.redis,
+            wakeup=self._wakeup,
         )
-        self.permits, self.running = turns.permits, turns.running
-        self.clock, self.zombies = turns.clock, turns.zombies
+        self.permits, self.running = firings.permits, firings.running
+        self.clock, self.zombies = firings.clock, firings.zombies
         self.watchdogs = Watchdogs()
         self.backlog = 0
         self._patterns = Patterns.of(settings.agent)
@@ -94,49 +87,49 @@ class Scheduler:
         self.shards: Shards | None = None
         self._is_quiet = False
         self._acquired = metrics.schedule_acquired.child()
-        metrics.schedule_running.set_function(lambda: len(turns.running))
-        metrics.schedule_permits_free.set_function(lambda: turns.permits.free)
-        metrics.schedule_recovery_queue.set_function(lambda: turns.endings.depth)
+        metrics.schedule_running.set_function(lambda: len(firings.running))
+        metrics.schedule_permits_free.set_function(lambda: firings.permits.free)
+        metrics.schedule_recovery_queue.set_function(lambda: firings.completions.depth)
 
     # -- life
 
     async def run(self) -> None:
-        """Acquire and run until quiet; return when the last turn has ended or was given back."""
+        """Acquire and run until quiet; return when the last firing has ended or was given back."""
         async with asyncio.TaskGroup() as group:
-            rounds = [group.create_task(self.turns.endings.run(), name="endings")]
-            rounds.append(group.create_task(self._look_for_redis(), name="probes"))
+            tasks = [group.create_task(self.firings.completions.run(), name="completions")]
+            tasks.append(group.create_task(self.breakers.probe(self._wakeup.wake), name="probes"))
             if self._settings.zombie_cleanup.enabled:
-                rounds.append(group.create_task(self.turns.look_for_zombies(), name="zombies"))
+                tasks.append(group.create_task(self.firings.scan_for_zombies(), name="zombies"))
             try:
                 while not self._is_quiet:
-                    await self._alarm.sleep(await self._cycle())
-                await self.turns.leave()
+                    await self._wakeup.sleep(await self._cycle())
+                await self.firings.leave()
             finally:
-                for task in rounds:
+                for task in tasks:
                     task.cancel()
 
     def quiet(self) -> None:
-        """Acquire nothing more, and tell the agents that the scheduler is going away."""
+        """Acquire nothing more, and let the agents see that the scheduler drains."""
         self._is_quiet = True
-        self._place.draining.set()
-        self._alarm.ring()
+        self._context.draining.set()
+        self._wakeup.wake()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Look at once: something may be due that was not."""
-        self._alarm.ring()
+        self._wakeup.wake()
 
     def forget_foreign(self) -> None:
         """Try again what this app had no agent for: it may have been defined anew."""
-        self.turns.foreign.clear()
+        self.firings.foreign.clear()
 
     def accepts(self, name: str, overdue: float = 0.0) -> bool:
-        """Tell whether a schedule is run here: by its name, its shard and the agents there are."""
-        return name not in self.turns.foreign and self.is_for_here(name, overdue)
+        """Return whether a schedule is run here: by its name, its shard and the agents of this app."""
+        return name not in self.firings.foreign and self.is_for_here(name, overdue)
 
     def is_for_here(self, name: str, overdue: float = 0.0) -> bool:
-        """Tell whether a schedule is for this scheduler by its name and its shard, whatever its agent is.
+        """Return whether a schedule is for this scheduler by its name and its shard, whatever its agent is.
 
-        What has been due for longer than a ttl is anybody's: whoever's share it is in has died, or is full.
+        What has been due for longer than a ttl is run by any scheduler: its shard's has died, or is full.
         """
         if not self._patterns.accepts(family(name)):  # guard: pattern-by-family
             return False
@@ -145,7 +138,7 @@ class Scheduler:
         return self.shards.owns(name)
 
     def note_backlog(self, due: int) -> None:
-        """Take over how many are due while all permits are taken, and no cycle looks for that."""
+        """Set how many are due while all permits are taken, as no cycle counts them."""
         if not self.permits.free:
             self.backlog = due  # guard: backlog-of-full-scheduler
 
@@ -156,44 +149,38 @@ class Scheduler:
 
     @property
     def left_behind(self) -> int:
-        """Turns whose agents ignored even the shutdown."""
-        return self.turns.left_behind
-
-    @property
-    def breakers(self) -> dict[str, Breaker]:
-        """Both breakers by their names."""
-        return dict(zip(("acquisition", "redis"), self._breakers, strict=True))
-
-    @property
-    def breaker(self) -> Breaker:
-        """The breaker that is furthest from closed."""
-        return max(self._breakers, key=lambda breaker: breaker.retry_after)
+        """Firings whose agents ignored even the shutdown."""
+        return self.firings.left_behind
 
     # -- acquiring
 
     async def _cycle(self) -> float:
-        """Acquire what is due and begin it; return how long nothing is to be done."""
-        self._alarm.reset()
-        self._say_breakers()
-        wait = self.breaker.retry_after
+        """Acquire what is due and begin it; return how long to sleep."""
+        self._wakeup.reset()
+        self.breakers.log_changes()
+        wait = self.breakers.furthest.retry_after
         acquired, pause = 0, min(wait, self._interval)
         if wait:
-            self._count_blocked()  # guard: blocked-looks-counted
+            self.breakers.count_blocked()  # guard: blocked-looks-counted
         else:
             acquired, pause = await self._acquire()
-        barking = self.watchdogs.look(
-            Cycle(
-                permits=self.permits.limit if self.permits.limit > 0 else None,
-                free=self.permits.free,
-                running=len(self.running),
-                backlog=self.backlog,  # guard: watchdogs-see-backlog
-                acquired=acquired,
-                breaker_closed=not self.breaker.retry_after,
-            )
+        self._watch(acquired)
+        return pause
+
+    def _watch(self, acquired: int) -> None:
+        """Let the watchdogs look at this cycle; log and count the problems that began or ended with it."""
+        cycle = Cycle(
+            permits=self.permits.limit if self.permits.limit > 0 else None,
+            free=self.permits.free,
+            running=len(self.running),
+            backlog=self.backlog,  # guard: watchdogs-see-backlog
+            acquired=acquired,
+            breaker_closed=not self.breakers.furthest.retry_after,
         )
-        for signal in barking.began:
+        report = self.watchdogs.look(cycle)
+        for signal in report.began:
             # That Redis is unavailable is logged as an outage.
-            is_outage = signal is Signal.REDIS_STALL and self.breaker.cause == AWAY
+            is_outage = signal is Signal.REDIS_STALL and self.breakers.furthest.cause == AWAY
             _log.log(
                 logging.DEBUG if is_outage else logging.WARNING,
                 "watchdog reports a problem",
@@ -202,39 +189,8 @@ class Scheduler:
                 free=self.permits.free,
             )
             self._metrics.schedule_signals.labels(signal.value).set(1)
-        for signal in barking.ended:
+        for signal in report.ended:
             self._metrics.schedule_signals.labels(signal.value).set(0)
-        return pause
-
-    def _count_blocked(self) -> None:
-        """Count a look that is not made with the breakers that prevent it: they were not asked for a call."""
-        for breaker in self._breakers:
-            if breaker.retry_after:
-                breaker.blocked += 1
-
-    def _say_breakers(self) -> None:
-        """Log each breaker that has opened or closed; half open is on the way, and says nothing."""
-        for name, breaker in self.breakers.items():
-            closed = breaker.state is State.CLOSED
-            if closed is self._closed[name]:
-                continue
-            self._closed[name] = closed
-            if closed:
-                _log.log(
-                    self._opened_levels.pop(name, logging.INFO),
-                    "circuit breaker closed: schedules are acquired again",
-                    breaker=name,
-                )
-            else:
-                # That Redis is unavailable is logged as an outage.
-                level = self._opened_levels[name] = logging.DEBUG if breaker.cause == AWAY else logging.ERROR
-                _log.log(
-                    level,
-                    "circuit breaker open: no schedule is acquired until Redis answers",
-                    breaker=name,
-                    retry_in=round(breaker.retry_after, 3),
-                    setting="redis.scheduler.circuit-breaker",
-                )
 
     async def _acquire(self) -> tuple[int, float]:
         taken = self.permits.take(self._settings.batch_operations.per_script)  # guard: acquire-within-permits
@@ -256,13 +212,13 @@ class Scheduler:
         finally:
             self.permits.give(taken - kept)  # guard: unused-permits-returned
         self.backlog = found.backlog
-        self.clock.heard(found.now, found.asked_at)
+        self.clock.synchronize(found.now, found.asked_at)
         if found.unreadable:
             self._metrics.schedule_repaired.labels(Found.UNREADABLE.value).inc(len(found.unreadable))
-            _log.error("discarded entries that are not schedules", names=found.unreadable[:_NAMES_TOLD])
+            _log.error("discarded entries that are not schedules", names=found.unreadable[:_NAMES_LOGGED])
         for run in found.schedules:
             self._acquired.inc()
-            self.turns.begin(run, found.asked_at)
+            self.firings.begin(run, found.asked_at)
         pause = self._pause(found, full=kept >= taken)
         _log.debug(
             "due schedules acquired",
@@ -275,40 +231,20 @@ class Scheduler:
         return kept, pause
 
     async def _ask(self, limit: int) -> Acquisition:
-        whole = not self.chooses and not self.turns.foreign
-        acquisition, redis = self._breakers
+        whole = not self.chooses and not self.firings.foreign
+        acquisition, redis = self.breakers.acquisition, self.breakers.redis
         with acquisition.guard(), redis.guard():  # guard: breaker-counts-acquisition
             owns = self.shards.owns if self.shards is not None else None
             return await self._acquirer.acquire(limit, None if whole else self.accepts, owns)
 
     async def _ask_time(self) -> None:
-        """Ask Redis for its time while no acquisition does, but only once what we know is too old."""
+        """Read the time of Redis while no acquisition does, but only once the last reading is too old."""
         if not self.clock.is_old:
             return
         asked_at = boot_time()
-        with self._breakers[1].guard():  # guard: breaker-counts-time
+        with self.breakers.redis.guard():  # guard: breaker-counts-time
             seconds, microseconds = await command(self._redis, "TIME")
-        self.clock.heard(int(seconds) + int(microseconds) / 1_000_000, asked_at)
-
-    async def _look_for_redis(self) -> None:
-        """While Redis is away or takes no writes, ask every moment whether it does, not after a cooldown."""
-        while True:
-            await asyncio.sleep(_PROBE_SECONDS)
-            away = [one for one in self._breakers if one.state is State.OPEN and _may_be_back(one)]
-            if away and await self._redis_takes_writes():
-                for breaker in away:
-                    breaker.end_cooldown()  # guard: cooldown-ends-with-outage
-                self._alarm.ring()
-
-    async def _redis_takes_writes(self) -> bool:
-        try:
-            async with asyncio.timeout(2 * _PROBE_SECONDS):
-                # Not PING: in a cluster only the server that holds our keys can tell. Not a read: one that is
-                # read-only or full answers it. XX changes only what exists, and no schedule is called "".
-                await command(self._redis, "ZADD", self._keys.waiting, "XX", 0, "")  # guard: probe-writes
-        except (*TROUBLE, TimeoutError):
-            return False
-        return True
+        self.clock.synchronize(int(seconds) + int(microseconds) / 1_000_000, asked_at)
 
     def _pause(self, found: Acquisition, *, full: bool) -> float:
         if found.due and (full or found.dropped):
@@ -316,8 +252,3 @@ class Scheduler:
         if found.earliest is None:  # guard: pause-until-next-turn
             return self._interval
         return min(max(found.earliest - found.now, 0.0) + TICK, self._interval)
-
-
-def _may_be_back(breaker: Breaker) -> bool:
-    """Whether a breaker is open because of the whole server, rather than because of one call's keys."""
-    return breaker.cause in {AWAY, UNWRITABLE}  # guard: probe-absence-only

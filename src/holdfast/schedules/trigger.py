@@ -1,4 +1,4 @@
-"""What makes a schedule due: an interval, a cron expression or one moment. Values only, without a clock."""
+"""Triggers: an interval, a cron expression or one moment makes a schedule due. Values, without a clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LONGEST_SECONDS: Final = 10 * 365 * 86400
 SHORTEST_SECONDS: Final = 0.001
 LATEST: Final = 32_503_680_000
-"""The year 3000, beyond which no time is taken for one that was meant."""
+"""The year 3000: a later time is taken for a mistake."""
 
 Since: TypeAlias = Literal["start", "completion"]
 Moment: TypeAlias = Annotated[float, Meta(ge=0, le=LATEST)]
@@ -57,8 +57,8 @@ def trigger_of(
     """Make the trigger that a caller describes with exactly one of every, cron and at."""
     given = [name for name, value in (("every", every), ("cron", cron), ("at", at)) if value is not None]
     if len(given) != 1:
-        said = " and ".join(given) or "none of them"
-        raise InputError(f"a schedule has one of every, cron and at, got {said}")
+        got = " and ".join(given) or "none of them"
+        raise InputError(f"a schedule has one of every, cron and at, got {got}")
     if every is not None:
         return Every(seconds=_seconds(every), since=since)
     if cron is not None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.redis.client import TROUBLE
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
-from holdfast.schedules.rounds import Round
-from holdfast.schedules.troubles import counting_discarded, script_failed
+from holdfast.schedules.periodic import PeriodicTask
+from holdfast.schedules.redis_errors import counting_discarded, script_failed
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ class Upkeep:
             self._wake()
         return len(found)
 
-    def sweeping(self) -> Round | None:
+    def sweeping(self) -> PeriodicTask | None:
         """Look at both sets every interval, if it is our office or everybody's; None if switched off."""
         settings = self._settings
         if not settings.enabled:
             return None
-        return Round(
+        return PeriodicTask(
             "orphan-cleanup",
             self.sweep,
             first_after=settings.interval_ms / 1000,

@@ -33,7 +33,7 @@ class _Clock:
     named: bool
 
     def next_shown(self, wall: datetime) -> datetime | None:
-        """Return the next matching time of day after ``wall``, on clocks that nobody changes."""
+        """Return the next matching time of day after ``wall``, on clocks that are never changed."""
         # The library's own rule for changed clocks differs with the number of fields: with six, a daily
         # schedule is left out in spring and fires twice in autumn. So it sees clocks without a zone only.
         simulation = copy.copy(self.template)

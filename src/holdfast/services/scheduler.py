@@ -23,20 +23,20 @@ from holdfast.redis.command import command
 from holdfast.redis.members import Member, Members
 from holdfast.redis.outages import redis_outages
 from holdfast.reliability.breaker import State
+from holdfast.schedules.context import SchedulerContext
 from holdfast.schedules.entries import Entries
-from holdfast.schedules.healing import Healing
-from holdfast.schedules.nudges import DRAINING, JOINED, LEFT, Nudges
-from holdfast.schedules.place import Place, checked_keys, schedule_keys
+from holdfast.schedules.periodic import PeriodicTask
 from holdfast.schedules.reconcile import Reconcile
-from holdfast.schedules.registry import Registry
+from holdfast.schedules.redis_errors import counting_discarded, script_failed
+from holdfast.schedules.registry import Registry, checked_keys, schedule_keys
 from holdfast.schedules.report import Report
-from holdfast.schedules.rounds import Round
 from holdfast.schedules.schedule import family
 from holdfast.schedules.scheduler import Scheduler
-from holdfast.schedules.shards import Shards
-from holdfast.schedules.targets import Targets
-from holdfast.schedules.troubles import counting_discarded, script_failed
+from holdfast.schedules.selection import Shards
+from holdfast.schedules.sql_sync import SqlSync
+from holdfast.schedules.submission import Targets
 from holdfast.schedules.upkeep import Upkeep
+from holdfast.schedules.wakeup import DRAINING, JOINED, LEFT, WakeupChannel
 from holdfast.services.announcing import AnnouncedAgents
 from holdfast.services.connections import Connections
 from holdfast.services.isolation import isolation
@@ -129,7 +129,7 @@ class SchedulerProcess:
         attempts: Attempts | None,
     ) -> None:
         settings = self._settings.redis
-        place = Place(
+        place = SchedulerContext(
             self._app,
             settings.scheduler,
             executor,
@@ -151,12 +151,12 @@ class SchedulerProcess:
             self.metrics,
             owner=self.name,
             ttl_seconds=ttl,
-            wake=scheduler.nudge,
+            wake=scheduler.wake,
         )
         registry = Registry(redis, keys, discarded=counting_discarded(self.metrics))
         schedules = tuple(self._app.schedules.values())
         place.targets.look(schedules)
-        reconcile = Reconcile(registry, schedules, settings.scheduler, self._healing(connections, registry))
+        reconcile = Reconcile(registry, schedules, settings.scheduler, self._sql_sync(connections, registry))
         sweeping = upkeep.sweeping()
         passes = [self._reconciling(reconcile, scheduler), *([sweeping] if sweeping is not None else [])]
         rounds = [
@@ -164,8 +164,8 @@ class SchedulerProcess:
             registration.keep(),
             self._heartbeat(connections, scheduler),
             upkeep.reclaim(),
-            Nudges(
-                keys.nudge, connections.blocking(0), wake=scheduler.nudge, members_changed=self._beat.set
+            WakeupChannel(
+                keys.nudge, connections.blocking(0), wake=scheduler.wake, members_changed=self._beat.set
             ).run(),
         ]
         if self._is_enabled:  # else nothing that is due is its backlog
@@ -177,7 +177,7 @@ class SchedulerProcess:
         self,
         scheduler: Scheduler,
         rounds: Sequence[Coroutine[Any, Any, None]],
-        passes: Sequence[Round],
+        passes: Sequence[PeriodicTask],
         schedules: int,
     ) -> None:
         async with asyncio.TaskGroup() as group:
@@ -200,7 +200,7 @@ class SchedulerProcess:
             _log.warning("no schedules are run: redis.scheduler.enabled is false")
             await self._stop.wait()
 
-    def _reconciling(self, reconcile: Reconcile, scheduler: Scheduler) -> Round:
+    def _reconciling(self, reconcile: Reconcile, scheduler: Scheduler) -> PeriodicTask:
         settings = self._settings.redis.scheduler
         every = settings.refresh_period_seconds
 
@@ -216,18 +216,18 @@ class SchedulerProcess:
                     _log.error("Redis refuses to register schedules", error=str(exc))
             return every if whole else min(every, _RETRY_SECONDS)
 
-        return Round(
+        return PeriodicTask(
             "reconcile",
             once,
             await_ms=settings.reconcile.executor_shutdown_await_ms,
             force_await_ms=settings.reconcile.executor_shutdown_force_await_ms,
         )
 
-    def _healing(self, connections: Connections, registry: Registry) -> Healing:
+    def _sql_sync(self, connections: Connections, registry: Registry) -> SqlSync:
         keys = schedule_keys(self._settings.redis)
         jitter = self._settings.redis.scheduler.jitter.initial_registration_seconds
         entries = Entries(connections.redis, keys)
-        return Healing(registry, entries, connections.store.found, keys.definitions, jitter_seconds=jitter)
+        return SqlSync(registry, entries, connections.store.found, keys.definitions, jitter_seconds=jitter)
 
     def _sender(self, connections: Connections, target: str) -> RunQueue:
         queue = self._senders.get(target)
@@ -258,7 +258,7 @@ class SchedulerProcess:
             "capacity": str(max(scheduler.permits.limit, 0)),
             "load": str(len(scheduler.running)),
             "state": self._state,
-            "breakers": _not_closed(scheduler.breakers),
+            "breakers": _not_closed(scheduler.breakers.by_name),
         }
         await self._members.announce(connections.redis, Member(_KIND, self.name, fields))
         # guard: members-told-of-change
@@ -294,7 +294,7 @@ class SchedulerProcess:
         if scheduler.shards is None or set(scheduler.shards.pods) != {self.name, *others}:
             scheduler.shards = Shards(self.name, others)
             _log.info("shards recomputed", schedulers=list(scheduler.shards.pods))
-            scheduler.nudge()
+            scheduler.wake()
 
     async def _leave(self, connections: Connections) -> None:
         try:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.redis.scripts import Script, load
 from holdfast.schedules.acquisition import _acquired
-from holdfast.schedules.words import Ended, Registered, seconds, text, words
+from holdfast.schedules.replies import Ended, Registered, seconds, text, words
 from tests.support.schedules.manual_scheduler import Board, registration
 
 PACKAGE = "holdfast.schedules"

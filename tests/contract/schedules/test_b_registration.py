@@ -8,8 +8,8 @@ from holdfast.errors import NotFound
 from holdfast.leases.lease import Standing
 from holdfast.schedules import Every, Once, Schedule
 from holdfast.schedules.entries import State
+from holdfast.schedules.replies import Changed, Ended, Registered
 from holdfast.schedules.schedule import decoded
-from holdfast.schedules.words import Changed, Ended, Registered
 from tests.support.schedules.manual_scheduler import check_time, redis_now, registration
 
 

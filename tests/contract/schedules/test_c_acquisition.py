@@ -10,11 +10,11 @@ import pytest
 
 from holdfast import App
 from holdfast.leases.lease import Standing
-from holdfast.schedules.completion import Done
+from holdfast.schedules.completion import Completion
 from holdfast.schedules.entries import State
+from holdfast.schedules.replies import Ended
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Once
-from holdfast.schedules.words import Ended
 from tests.support.schedules.manual_scheduler import check_time, redis_now
 from tests.support.waiting import until
 
@@ -67,7 +67,7 @@ async def test_c6_a_batch_is_what_single_calls_are(board):
             await board.add(f"s{n}", due=-1 - 60 * n, timeout_ms=1000 * n + 1000)
         pod = board.pod()
         runs = [run for limit in limits for run in await pod.acquire(limit)]
-        ends = [Done(run.name, run.fence, run.acquired_at + 60) for run in runs[:4]]
+        ends = [Completion(run.name, run.fence, run.acquired_at + 60) for run in runs[:4]]
         words = [
             word
             for part in ([ends] if len(limits) == 1 else [[end] for end in ends])
@@ -183,7 +183,7 @@ async def test_c14_one_batch_has_every_kind_of_end(board):
     await board.expire("c")
     await pod.orphans.reclaim()
     await other.acquire()
-    ends = [Done(name, runs[name].fence, 9e9) for name in "aabc"] + [Done("never", 1, 9e9)]
+    ends = [Completion(name, runs[name].fence, 9e9) for name in "aabc"] + [Completion("never", 1, 9e9)]
     assert await pod.completer.complete(ends) == [
         Ended.COMPLETED,
         Ended.ALREADY,

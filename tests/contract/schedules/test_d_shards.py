@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.config import ScheduledAgentSettings
 from holdfast.errors import ConfigError
-from holdfast.schedules.patterns import Patterns
-from holdfast.schedules.shards import Shards
+from holdfast.schedules.selection import Patterns, Shards
 
 NAMES = [f"account-{n}/region-{n % 7}/refresh" for n in range(4000)]
 pods = st.lists(st.text("abcdefgh-0123456789", min_size=1, max_size=20), min_size=2, max_size=12, unique=True)

@@ -13,8 +13,9 @@ from holdfast.agents.failures import Failure, FailureClass
 from holdfast.agents.outcome import Cancelled, Failed, Interrupted, Lost, Succeeded, TimedOut, Yielded
 from holdfast.config.scheduling import ExceptionalSettings, SchedulerSettings, ZombieCleanupSettings
 from holdfast.schedules import Cron, Every, Once, Schedule
-from holdfast.schedules.cadence import Next, fire_times, first_run, next_run, skipped_turn, window
-from holdfast.schedules.patterns import Overrun
+from holdfast.schedules.cadence import Next, next_run, skipped_turn
+from holdfast.schedules.fire_times import fire_times, first_run, window
+from holdfast.schedules.zombies import Overrun
 
 NOW = 1_775_000_000.0
 

@@ -18,7 +18,8 @@ import pytest
 from holdfast.agents.outcome import Succeeded
 from holdfast.config import SchedulerSettings
 from holdfast.schedules import Cron, Every, Schedule
-from holdfast.schedules.cadence import first_run, next_run, skipped_turn
+from holdfast.schedules.cadence import next_run, skipped_turn
+from holdfast.schedules.fire_times import first_run
 
 BERLIN = "Europe/Berlin"
 SPRING, AUTUMN = "2026-03-29T01:00", "2026-10-25T02:00"

@@ -12,10 +12,9 @@ from holdfast import App
 from holdfast.config import CircuitBreakerSettings
 from holdfast.leases.lease import Lease
 from holdfast.schedules.breakers import redis_breaker
-from holdfast.schedules.completion import Done
+from holdfast.schedules.completion import ATTEMPTS, Completion, CompletionQueue, FiringEnd
 from holdfast.schedules.entries import State
-from holdfast.schedules.recovery import ATTEMPTS, Ending, Endings
-from holdfast.schedules.words import Ended
+from holdfast.schedules.replies import Ended
 from holdfast.telemetry.metrics import Metrics
 from tests.support.schedules.manual_scheduler import redis_now
 from tests.support.waiting import stays, until
@@ -82,7 +81,7 @@ class Flaky:
         self.failures, self.calls, self.times = failures, 0, []
         self.names: list[str] = []
 
-    async def complete(self, runs: list[Done]) -> list[Ended]:
+    async def complete(self, runs: list[Completion]) -> list[Ended]:
         self.calls += 1
         self.times.append(time.monotonic())
         self.names += [run.name for run in runs]
@@ -91,19 +90,19 @@ class Flaky:
         return [Ended.COMPLETED for _ in runs]
 
 
-def endings_of(completer: Flaky, *, threshold: int = 100, cycle: float = 0.1) -> Endings:
+def endings_of(completer: Flaky, *, threshold: int = 100, cycle: float = 0.1) -> CompletionQueue:
     breaker = redis_breaker(CircuitBreakerSettings(failure_threshold=threshold, cooldown_ms=60_000))
-    return Endings(completer, breaker, Metrics(), cycle_seconds=cycle)
+    return CompletionQueue(completer, breaker, Metrics(), cycle_seconds=cycle)
 
 
-def counted(endings: Endings) -> dict[str, float]:
+def counted(endings: CompletionQueue) -> dict[str, float]:
     counter = endings._metrics.schedule_recovery
     return {status: counter.labels(status)._value.get() for status in ("told", "failed", "given_up")}
 
 
-async def told_by(endings: Endings, *, seconds: float = 30.0) -> list[Ended | None]:
+async def told_by(endings: CompletionQueue, *, seconds: float = 30.0) -> list[Ended | None]:
     words: list[Ended | None] = []
-    endings.add(Ending(Lease("a", "pod", 1), Done("a", 1, 9e9), words.append))
+    endings.add(FiringEnd(Lease("a", "pod", 1), Completion("a", 1, 9e9), words.append))
     sending = asyncio.create_task(endings.run())
     try:
         async with asyncio.timeout(seconds):
@@ -148,10 +147,10 @@ async def test_r10_one_that_fails_just_before_a_cycle_waits_for_the_next():
     completer = Flaky(failures=100)
     endings = endings_of(completer, cycle=3600)
     sending = asyncio.create_task(endings.run())
-    endings.add(Ending(Lease("a", "pod", 1), Done("a", 1, 9e9), lambda _: None))
+    endings.add(FiringEnd(Lease("a", "pod", 1), Completion("a", 1, 9e9), lambda _: None))
     await until(lambda: endings.depth == 1)
     endings._cycle = 0.0  # the next one begins now
-    endings.add(Ending(Lease("b", "pod", 1), Done("b", 1, 9e9), lambda _: None))
+    endings.add(FiringEnd(Lease("b", "pod", 1), Completion("b", 1, 9e9), lambda _: None))
     await until(lambda: endings.depth == 2)
     await stays(lambda: completer.names == ["a", "b"], seconds=0.3)
     sending.cancel()
@@ -188,7 +187,7 @@ async def test_r11_a_failed_completion_does_not_wait_for_the_orphan_threshold(st
 
     running = await stage.start(app, breaker={"failure_threshold": 1000})
     await stage.entry("work", State.WAITING, runs=1)
-    running.scheduler.turns.completer.complete = Flaky(failures=1 + ATTEMPTS).complete
+    running.scheduler.firings.completer.complete = Flaky(failures=1 + ATTEMPTS).complete
     await stage.board.make_due("work")
-    running.scheduler.nudge()
+    running.scheduler.wake()
     await until(lambda: len(ran) >= 3)  # the threshold is 600 s

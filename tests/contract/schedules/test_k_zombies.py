@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 from holdfast import App
 from holdfast.schedules.entries import State
-from holdfast.schedules.patterns import Overrun
-from holdfast.schedules.running import Running
-from holdfast.schedules.zombies import Zombies
+from holdfast.schedules.firing import RunningFirings
+from holdfast.schedules.zombies import Overrun, Zombies
 from tests.support.waiting import until
 
 
@@ -42,14 +41,15 @@ async def test_k1_the_scan_lets_the_schedule_go_on_without_its_zombie(stage):
 
 
 def turn(name: str, deadline: float) -> SimpleNamespace:
-    return SimpleNamespace(run=SimpleNamespace(name=name, fence=1, deadline=deadline), told=False)
+    acquired = SimpleNamespace(name=name, fence=1, deadline=deadline)
+    return SimpleNamespace(acquired=acquired, decided=False)
 
 
 def scan(turns: list[SimpleNamespace], now: float, **options) -> list[str]:
-    running, found = Running(), []
+    running, found = RunningFirings(), []
     for each in turns:
         running.add(each)
-    Zombies(running, Overrun(30.0), lambda each: found.append(each.run.name), **options).scan(now)
+    Zombies(running, Overrun(30.0), lambda each: found.append(each.acquired.name), **options).scan(now)
     return found
 
 
@@ -67,16 +67,18 @@ def test_r8_the_clock_is_that_of_redis():
 
 def test_k3_one_that_was_told_is_no_zombie_again():
     gone = turn("over", 1.0)
-    gone.told = True
+    gone.decided = True
     assert scan([gone], now=100.0) == []
 
 
 def test_k4_a_scan_over_its_budget_stops_between_items_and_the_next_goes_on_there():
-    running, found = Running(), []
+    running, found = RunningFirings(), []
     ended = turn("ended", 2.0)
     for each in (turn("fine", 200.0), turn("over", 1.0), ended, turn("too", 2.0)):
         running.add(each)
-    zombies = Zombies(running, Overrun(30.0), lambda each: found.append(each.run.name), budget_seconds=-1.0)
+    zombies = Zombies(
+        running, Overrun(30.0), lambda each: found.append(each.acquired.name), budget_seconds=-1.0
+    )
     assert [zombies.scan(100.0), zombies.scan(100.0), found] == [False, False, ["over"]]
     running.remove(ended)
     assert [zombies.scan(100.0), found, zombies.found] == [True, ["over", "too"], 2]

@@ -9,9 +9,9 @@ import pytest
 from holdfast.leases.lease import Standing
 from holdfast.schedules.entries import State
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from holdfast.schedules.replies import Ended, Found
 from holdfast.schedules.schedule import Schedule, encoded
 from holdfast.schedules.trigger import Every
-from holdfast.schedules.words import Ended, Found
 from tests.support.schedules.manual_scheduler import Board, check_time, redis_now, registration
 from tests.support.waiting import until
 

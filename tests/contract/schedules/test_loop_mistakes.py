@@ -67,18 +67,18 @@ MISTAKES = [
         "R10 all tries are used up in one pass",
         (
             replaced("retry-cycle", " + self._cycle_seconds", ""),
-            replaced("cycle-before-retry", "ending.failed_at <= latest", "True"),
+            replaced("cycle-before-retry", "end.failed_at <= latest", "True"),
         ),
         f"{RECOVERY}::test_r10_one_try_per_cycle",
     ),
     Mistake(
         "R10 the first further try follows the failure at once",
-        replaced("cycle-before-retry", "ending.failed_at <= latest", "True"),
+        replaced("cycle-before-retry", "end.failed_at <= latest", "True"),
         f"{RECOVERY}::test_r10_the_first_further_try_comes_a_cycle_after_the_failure",
     ),
     Mistake(
         "R10 an end that fails just before a cycle has lost a try at once",
-        replaced("cycle-before-retry", "ending.failed_at <= latest", "True"),
+        replaced("cycle-before-retry", "end.failed_at <= latest", "True"),
         f"{RECOVERY}::test_r10_one_that_fails_just_before_a_cycle_waits_for_the_next",
     ),
     Mistake(
@@ -123,7 +123,7 @@ MISTAKES = [
     ),
     Mistake(
         "looks that an open breaker prevents are not counted",
-        replaced("blocked-looks-counted", "self._count_blocked()", "pass"),
+        replaced("blocked-looks-counted", "self.breakers.count_blocked()", "pass"),
         f"{REPORT}::test_o15_looks_that_an_open_breaker_prevents_are_counted",
     ),
     Mistake(
@@ -264,7 +264,7 @@ MISTAKES = [
     ),
     Mistake(
         "turns placed beside a run are planned again by its end",
-        replaced("beside-turns-planned", "max(run.acquired_at, turn.beside)", "run.acquired_at"),
+        replaced("beside-turns-planned", "max(acquired.acquired_at, firing.beside)", "acquired.acquired_at"),
         f"{OVERLAP}::test_q34_the_end_of_a_turn_plans_the_one_after_the_last_that_was_placed_beside_it",
     ),
     Mistake(
@@ -274,19 +274,17 @@ MISTAKES = [
     ),
     Mistake(
         "a manual run has turns beside it",
-        replaced("manual-run-alone", " or turn.run.triggered", ""),
+        replaced("manual-run-alone", "firing.acquired.triggered", "False"),
         f"{OVERLAP}::test_q33_a_manual_run_has_no_turns_beside_it",
     ),
     Mistake(
         "turns placed beside a run do not count",
-        replaced("beside-turns-planned", "turn.placed + ", ""),
+        replaced("beside-turns-planned", "firing.placed + ", ""),
         f"{OVERLAP}::test_q17_max_runs_counts_parallel_turns",
     ),
     Mistake(
         "turns are caught up and run side by side",
-        replaced(
-            "catch-up-without-overlap", 'sound.overlap == "allow" and sound.misfire == "catch_up"', "False"
-        ),
+        replaced("catch-up-without-overlap", "sound.misfire in POLICIES[sound.overlap].excludes", "False"),
         f"{BESIDE}::test_q40_catching_up_and_running_side_by_side_are_refused_together",
     ),
     Mistake(
@@ -378,7 +376,7 @@ MISTAKES = [
     ),
     Mistake(
         "the turn that waited is left to the misfire policy",
-        replaced("buffered-turn", 'schedule.overlap == "buffer"', "False"),
+        replaced("buffered-turn", "POLICIES[schedule.overlap].waiting(schedule, acquired, ended)", "0"),
         f"{OVERLAP}::test_q1_with_buffer_one_turn_waits_and_runs_right_after_whatever_the_misfire_policy[skip]",
     ),
     Mistake(
@@ -398,7 +396,7 @@ MISTAKES = [
     ),
     Mistake(
         "a pass is cancelled as soon as the scheduler stops",
-        replaced("round-stop-grace", "self._patience[0]", "0"),
+        replaced("round-stop-grace", "self._stop_timeouts[0]", "0"),
         f"{M}::test_m16_a_pass_that_is_on_may_end_and_no_other_begins",
     ),
     Mistake(
@@ -413,7 +411,7 @@ MISTAKES = [
     ),
     Mistake(
         "an open breaker is not explained",
-        replaced("explain-open-breaker", 'if not said.get("breakers")', ""),
+        replaced("explain-open-breaker", 'if not fields.get("breakers")', ""),
         f"{EXPLAIN}::test_by_who_could_run_it",
     ),
 ]

@@ -13,9 +13,9 @@ from holdfast.config import RedisSettings
 from holdfast.config.scheduling import BatchSettings, ScheduleKeySettings, SchedulerSettings
 from holdfast.errors import ConfigError
 from holdfast.schedules.clock import RedisClock
-from holdfast.schedules.place import checked_keys
+from holdfast.schedules.periodic import PeriodicTask
 from holdfast.schedules.reconcile import Reconcile
-from holdfast.schedules.rounds import Round
+from holdfast.schedules.registry import checked_keys
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 from tests.support.schedules.manual_scheduler import Board
@@ -58,7 +58,7 @@ class Hands:
         """Redis, which is ``offset`` ahead, answers in the middle of a call that takes so long."""
         asked = self.time
         self.time += took
-        self.clock.heard(offset + asked + took / 2, asked)
+        self.clock.synchronize(offset + asked + took / 2, asked)
 
 
 def test_m14_a_quick_answer_is_trusted_over_slow_ones_until_it_is_too_old():
@@ -87,8 +87,8 @@ async def test_m15_while_nothing_is_acquired_redis_is_asked_for_its_time_again(s
     running = await stage.start(app, permits=1, interval_ms=20, time_cache_duration_ms=50)
     await until(lambda: began and not running.scheduler.permits.free)
     clock, asked = running.scheduler.clock, []
-    original = clock.heard
-    clock.heard = lambda now, asked_at: (asked.append(asked_at), original(now, asked_at))
+    original = clock.synchronize
+    clock.synchronize = lambda now, asked_at: (asked.append(asked_at), original(now, asked_at))
     await until(lambda: len(asked) >= 2)
     assert asked[1] - asked[0] >= 0.049, "not more often than it is trusted"
     free.set()
@@ -120,8 +120,8 @@ class Pass:
             return 0.0
 
 
-async def begun(one: Pass, *, await_ms: int, force_await_ms: int) -> tuple[Round, asyncio.Task[None]]:
-    round_ = Round("test", one.once, await_ms=await_ms, force_await_ms=force_await_ms)
+async def begun(one: Pass, *, await_ms: int, force_await_ms: int) -> tuple[PeriodicTask, asyncio.Task[None]]:
+    round_ = PeriodicTask("test", one.once, await_ms=await_ms, force_await_ms=force_await_ms)
     task = asyncio.create_task(round_.run())
     await one.began.wait()
     return round_, task
@@ -152,7 +152,7 @@ async def test_m18_one_that_ignores_it_is_left_behind():
 
 
 async def test_m19_a_round_that_sleeps_ends_at_once():
-    round_ = Round("test", Pass().once, first_after=3600, await_ms=60_000, force_await_ms=60_000)
+    round_ = PeriodicTask("test", Pass().once, first_after=3600, await_ms=60_000, force_await_ms=60_000)
     task = asyncio.create_task(round_.run())
     await asyncio.sleep(0)
     assert await asyncio.wait_for(round_.stop(), 10)

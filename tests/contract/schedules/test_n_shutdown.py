@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.leases.lease import Standing
 from holdfast.schedules.entries import State
-from holdfast.schedules.words import Ended
+from holdfast.schedules.replies import Ended
 from tests.support.schedules.manual_scheduler import Board, check_time, redis_now
 
 

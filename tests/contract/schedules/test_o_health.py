@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.schedules.health import Health, Sample, health, problems, summary
-from holdfast.schedules.watchdogs import PATIENCE, Barking, Cycle, Signal, Watchdogs
+from holdfast.schedules.health import (
+    PATIENCE,
+    Cycle,
+    Health,
+    Sample,
+    Signal,
+    WatchdogReport,
+    Watchdogs,
+    health,
+    problems,
+    summary,
+)
 
 DOCUMENT_LINE = (
     "Scheduler health | health=HEALTHY | [agents registered=500 active=futures=45 scripts=11] "
@@ -76,9 +86,9 @@ FINE = Cycle(permits=100, free=50, running=50, backlog=0, acquired=10)
 def test_o4_each_watchdog_barks_at_its_own_after_three_cycles(cycle, signals):
     dogs = Watchdogs()
     assert [dogs.look(cycle).now for _ in range(PATIENCE - 1)] == [frozenset()] * (PATIENCE - 1)
-    assert dogs.look(cycle) == Barking(frozenset(signals), frozenset(signals), frozenset())
-    assert dogs.look(cycle) == Barking(frozenset(signals))
-    assert dogs.look(FINE) == Barking(ended=frozenset(signals))
+    assert dogs.look(cycle) == WatchdogReport(frozenset(signals), frozenset(signals), frozenset())
+    assert dogs.look(cycle) == WatchdogReport(frozenset(signals))
+    assert dogs.look(FINE) == WatchdogReport(ended=frozenset(signals))
 
 
 def test_o5_a_good_cycle_in_between_starts_the_count_again():
@@ -90,13 +100,13 @@ def test_o5_a_good_cycle_in_between_starts_the_count_again():
 
 @given(cycles=st.lists(st.sampled_from([FINE, LEAK, SKEW, STUCK, STALL]), max_size=40))
 def test_o6_who_barks_is_told_by_the_last_three_cycles_alone(cycles):
-    dogs, barking = Watchdogs(), Barking()
+    dogs, barking = Watchdogs(), WatchdogReport()
     known: set[Signal] = set()
     for cycle in cycles:
         barking = dogs.look(cycle)
         known = (known | barking.began) - barking.ended
         assert known == barking.now
-    fresh, told = Watchdogs(), Barking()
+    fresh, told = Watchdogs(), WatchdogReport()
     for cycle in cycles[-PATIENCE:]:
         told = fresh.look(cycle)
     assert barking.now == told.now

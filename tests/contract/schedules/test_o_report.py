@@ -19,11 +19,10 @@ from holdfast.config import LogSettings
 from holdfast.redis.members import Members
 from holdfast.reliability.breaker import State
 from holdfast.schedules.acquisition import Acquisition
-from holdfast.schedules.backlog import KnownSchedules, backlog_of
 from holdfast.schedules.explain import explain
-from holdfast.schedules.patterns import Patterns
-from holdfast.schedules.report import Filtered
+from holdfast.schedules.report import Filtered, KnownSchedules, backlog_of
 from holdfast.schedules.schedule import Schedule, decoded
+from holdfast.schedules.selection import Patterns
 from holdfast.schedules.trigger import Every, Once
 from holdfast.telemetry.logs import configure
 from tests.support.schedules.schedulers import stage_of
@@ -224,7 +223,7 @@ async def test_o15_looks_that_an_open_breaker_prevents_are_counted(stage):
     running = await stage.start(
         hourly(), interval_ms=20, health_summary_period_seconds=0.05, breaker={"cooldown_ms": 3_600_000}
     )
-    breaker = running.scheduler.breakers["acquisition"]
+    breaker = running.scheduler.breakers.acquisition
     while breaker.state is State.CLOSED:
         # An error of Redis, not its absence: the breaker stays open though Redis answers.
         with contextlib.suppress(ResponseError), breaker.guard():

@@ -16,10 +16,10 @@ from holdfast.leases.lease import Standing
 from holdfast.redis.client import Redis
 from holdfast.schedules.acquisition import Acquired, Look
 from holdfast.schedules.entries import State
-from holdfast.schedules.overlap import Overlaps
+from holdfast.schedules.parallel import ParallelFirings
+from holdfast.schedules.replies import Changed, Ended, Placed, Registered
 from holdfast.schedules.schedule import Schedule, family
 from holdfast.schedules.trigger import Every
-from holdfast.schedules.words import Changed, Ended, Placed, Registered
 from holdfast.telemetry.metrics import Metrics
 from tests.support.schedules.manual_scheduler import Board, Pod, redis_now, registration
 
@@ -124,7 +124,7 @@ class World:
             schedule = Schedule(
                 name=run.name, agent="work", trigger=Every(seconds=60), overlap_most=1 + b % 4
             )
-            overlaps = Overlaps(self.redis, self.board.keys, Metrics(), owner=pod.owner)
+            overlaps = ParallelFirings(self.redis, self.board.keys, Metrics(), owner=pod.owner)
             word = await overlaps.place(run, schedule, await redis_now(self.redis))
             known = {name.decode() for name in await self.redis.hkeys(self.board.keys.definitions)}
             assert len(known - self.registered) == (word is Placed.PLACED)

@@ -10,16 +10,16 @@ import pytest
 from holdfast import App, Context
 from holdfast.errors import InputError, NotFound
 from holdfast.runs.run import Status, Ticket
-from holdfast.schedules import cadence
+from holdfast.schedules import fire_times
 from holdfast.schedules.backfill import MOST_TURNS, Backfill, turns_between
-from holdfast.schedules.completion import Completer, Done
-from holdfast.schedules.place import run_request
+from holdfast.schedules.completion import Completer, Completion
+from holdfast.schedules.redis_errors import counting_discarded
 from holdfast.schedules.registry import Registry
+from holdfast.schedules.replies import Changed, Ended
 from holdfast.schedules.schedule import Schedule, decoded
+from holdfast.schedules.submission import run_request
 from holdfast.schedules.trigger import Cron, Every, Once
-from holdfast.schedules.troubles import counting_discarded
 from holdfast.schedules.wallclock import next_fire
-from holdfast.schedules.words import Changed, Ended
 from holdfast.telemetry.metrics import Metrics
 from tests.support.schedules.manual_scheduler import Board, redis_now
 from tests.support.waiting import until
@@ -88,7 +88,7 @@ def computed(monkeypatch) -> list[threading.Thread]:
         threads.append(threading.current_thread())
         return next_fire(expression, zone, after)
 
-    monkeypatch.setattr(cadence, "next_fire", counting)
+    monkeypatch.setattr(fire_times, "next_fire", counting)
     return threads
 
 
@@ -260,7 +260,7 @@ async def test_q31_a_target_gets_runs_that_name_their_turn(stage):
     target = await hourly(stage.board.redis, name="there", target=queue.name)
     await stage.board.registry.register([target])
     running = await stage.start(App("test"))
-    submit = running.scheduler._place.submit
+    submit = running.scheduler._context.submit
     end = await redis_now(stage.board.redis) - 3600
     filled = await fill(stage.board, submit).run("there", end - 3 * 3600, end)
     assert words(filled) == ["placed"] * 3
@@ -290,7 +290,7 @@ async def test_q51_a_key_of_a_backfill_that_was_overwritten_is_thrown_away_and_f
     pod = board.pod()
     runs = {run.name: run for run in await pod.acquire()}
     await overwrite()
-    ends = [Done(run.name, run.fence, None) for run in runs.values()]
+    ends = [Completion(run.name, run.fence, None) for run in runs.values()]
     assert await pod.completer.complete(ends) == [Ended.COMPLETED] * len(runs)
     await overwrite()
     assert (await board.registry.standing()).registered >= 2, "what a reconcile asks for"

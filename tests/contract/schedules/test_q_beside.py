@@ -11,16 +11,16 @@ from holdfast.clock import boot_time
 from holdfast.config import SchedulerSettings
 from holdfast.errors import InputError
 from holdfast.schedules.acquisition import Acquired
-from holdfast.schedules.cadence import last_due
 from holdfast.schedules.clock import RedisClock
+from holdfast.schedules.completion import decide
 from holdfast.schedules.entries import State
-from holdfast.schedules.overlap import Overlaps
-from holdfast.schedules.registration import registration_of
-from holdfast.schedules.running import Turn
+from holdfast.schedules.fire_times import last_due
+from holdfast.schedules.firing import Firing
+from holdfast.schedules.parallel import ParallelFirings
+from holdfast.schedules.registry import registration_of
+from holdfast.schedules.replies import Ended, Placed
 from holdfast.schedules.schedule import Schedule, checked
 from holdfast.schedules.trigger import Cron, Every
-from holdfast.schedules.verdict import verdict
-from holdfast.schedules.words import Ended, Placed
 from holdfast.telemetry.metrics import Metrics
 from tests.support.schedules.manual_scheduler import Board, Pod, redis_now
 
@@ -37,12 +37,12 @@ async def running_one(board: Board, schedule: Schedule, pod: Pod) -> Acquired:
     return await pod.one()
 
 
-def overlaps(board: Board, redis=None) -> Overlaps:
-    return Overlaps(redis or board.redis, board.keys, Metrics(), owner="pod")
+def overlaps(board: Board, redis=None) -> ParallelFirings:
+    return ParallelFirings(redis or board.redis, board.keys, Metrics(), owner="pod")
 
 
-def judged(turn: Turn, ended: float):
-    return verdict(turn, Succeeded(None), ended=ended, settings=SchedulerSettings(), random=lambda: 0.5)
+def judged(turn: Firing, ended: float):
+    return decide(turn, Succeeded(None), ended=ended, settings=SchedulerSettings(), random=lambda: 0.5)
 
 
 # -- turns that are owed
@@ -57,7 +57,7 @@ def test_q40_catching_up_and_running_side_by_side_are_refused_together():
 
 def test_q41_the_turns_that_a_late_one_owes_are_counted_though_others_ran_beside_it():
     late = Acquired("a", 1, NOW, NOW + 50, NOW + 350, 0, 0, b"", triggered=False)
-    done, following = judged(Turn(late, allowed(10), None, beside=NOW + 60, placed=1), NOW + 65)
+    done, following = judged(Firing(late, allowed(10), None, beside=NOW + 60, placed=1), NOW + 65)
     assert (done.next_at, following.missed) == (NOW + 70, 5)
 
 
@@ -78,7 +78,7 @@ async def test_q42_the_next_holder_knows_what_was_placed_beside_the_turn(board, 
         await pod.orphans.reclaim()
     again = next(run for run in await pod.acquire() if run.name == "a")
     assert again.beside == pytest.approx(at, abs=1e-5)
-    done, following = judged(Turn(again, schedule, None, beside=again.beside), again.acquired_at + 1)
+    done, following = judged(Firing(again, schedule, None, beside=again.beside), again.acquired_at + 1)
     assert done.next_at == pytest.approx(at + 60, abs=0.01)
     assert following.missed == 0
     await pod.complete(again, after=-1)
@@ -116,10 +116,10 @@ class Away:
         raise ConnectionError("away")
 
 
-async def unanswered(board: Board, schedule: Schedule, run: Acquired, redis: Away) -> Turn:
+async def unanswered(board: Board, schedule: Schedule, run: Acquired, redis: Away) -> Firing:
     """Run a turn whose next one comes while Redis does not answer, and end it."""
-    turn, clock = Turn(run, schedule, None), RedisClock()
-    clock.heard(run.acquired_at + 60.5, boot_time())
+    turn, clock = Firing(run, schedule, None), RedisClock()
+    clock.synchronize(run.acquired_at + 60.5, boot_time())
     async with overlaps(board, redis).beside(turn, clock), asyncio.timeout(10):
         await redis.asked.wait()
     return turn

@@ -15,14 +15,14 @@ from holdfast.config import SchedulerSettings
 from holdfast.leases.lease import Standing
 from holdfast.schedules.acquisition import Acquired
 from holdfast.schedules.cadence import Next, next_run
+from holdfast.schedules.completion import decide
 from holdfast.schedules.entries import State
-from holdfast.schedules.overlap import Overlaps
-from holdfast.schedules.registration import registration_of
-from holdfast.schedules.running import Turn
+from holdfast.schedules.firing import Firing
+from holdfast.schedules.parallel import ParallelFirings
+from holdfast.schedules.registry import registration_of
+from holdfast.schedules.replies import Ended, Placed
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.trigger import Cron, Every
-from holdfast.schedules.verdict import verdict
-from holdfast.schedules.words import Ended, Placed
 from holdfast.telemetry.metrics import Metrics
 from tests.support.schedules.manual_scheduler import Board, redis_now, registration
 from tests.support.waiting import stays, until
@@ -115,8 +115,8 @@ async def running_one(board: Board, schedule: Schedule, pod):
     return await pod.one()
 
 
-def overlaps(board: Board, owner: str = "pod") -> Overlaps:
-    return Overlaps(board.redis, board.keys, Metrics(), owner=owner)
+def overlaps(board: Board, owner: str = "pod") -> ParallelFirings:
+    return ParallelFirings(board.redis, board.keys, Metrics(), owner=owner)
 
 
 async def test_q7_the_next_turn_is_a_schedule_of_its_own_with_its_own_lease_and_fence(board):
@@ -255,9 +255,9 @@ async def test_q32_one_paused_while_it_runs_has_no_turn_beside_it(board):
 def test_q34_the_end_of_a_turn_plans_the_one_after_the_last_that_was_placed_beside_it():
     schedule = allowed()
     run = Acquired("a", 1, NOW, NOW, NOW + 300, 0, 0, b"", False)
-    turn = Turn(run, schedule, None, beside=NOW + 120, placed=2)
+    turn = Firing(run, schedule, None, beside=NOW + 120, placed=2)
     options = {"ended": NOW + 150, "settings": SchedulerSettings(), "random": lambda: 0.5}
-    done, following = verdict(turn, Succeeded(None), **options)
+    done, following = decide(turn, Succeeded(None), **options)
     assert (done.next_at, following.missed) == (NOW + 180, 0)
     assert done.duration_ms == pytest.approx(150_000)
 

@@ -15,12 +15,12 @@ from holdfast.leases.lease import Lease
 from holdfast.redis.client import connect
 from holdfast.schedules.breakers import redis_breaker
 from holdfast.schedules.clock import RedisClock
+from holdfast.schedules.completion import CompletionQueue, FiringEnd
 from holdfast.schedules.entries import State
 from holdfast.schedules.orphans import Orphans
-from holdfast.schedules.recovery import Ending, Endings
+from holdfast.schedules.replies import Ended
 from holdfast.schedules.schedule import Schedule, encoded
 from holdfast.schedules.trigger import Cron, Every
-from holdfast.schedules.words import Ended
 from holdfast.telemetry.metrics import Metrics
 from tests.support.schedules.manual_scheduler import Board
 from tests.support.schedules.schedulers import stage_of
@@ -75,7 +75,7 @@ def test_r8_the_time_is_that_of_redis_however_wrong_this_machine_is():
     loop_time = [100.0]
     clock = RedisClock(10.0, local=lambda: loop_time[0], wall=lambda: 5.0)
     assert clock.now() == 5.0, "before Redis has answered there is no better one"
-    clock.heard(1000.0, asked_at=100.0)
+    clock.synchronize(1000.0, asked_at=100.0)
     loop_time[0] += 7
     assert clock.now() == pytest.approx(1007.0)
     assert clock.until(1010.0) == pytest.approx(3.0)
@@ -111,13 +111,13 @@ class Words:
 async def test_r9_each_end_is_told_its_own_word_in_whatever_order_they_are_sent():
     """Those with a delay go in another call than those without: the answers must not change places."""
     breaker = redis_breaker(CircuitBreakerSettings())
-    endings = Endings(Words(), breaker, Metrics(), cycle_seconds=1.0)
+    endings = CompletionQueue(Words(), breaker, Metrics(), cycle_seconds=1.0)
     told: dict[str, list[Ended | None]] = {}
     names = ["stale-a", "b", "c", "stale-d", "e", "stale-f"]
     for n, name in enumerate(names):
         told[name] = []
         after = None if n % 2 else float(n)
-        endings.add(Ending(Lease(name, "pod", 1), None, told[name].append, after))
+        endings.add(FiringEnd(Lease(name, "pod", 1), None, told[name].append, after))
     sending = asyncio.create_task(endings.run())
     async with asyncio.timeout(30):
         await endings.flushed()

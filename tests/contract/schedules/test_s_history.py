@@ -11,11 +11,11 @@ from holdfast.schedules.completion import Completer
 from holdfast.schedules.entries import State
 from holdfast.schedules.history import PastTurn
 from holdfast.schedules.orphans import Orphans
-from holdfast.schedules.overlap import Overlaps
-from holdfast.schedules.registration import registration_of
+from holdfast.schedules.parallel import ParallelFirings
+from holdfast.schedules.registry import registration_of
+from holdfast.schedules.replies import Changed, Ended, Placed
 from holdfast.schedules.schedule import Schedule, turn_name
 from holdfast.schedules.trigger import Every
-from holdfast.schedules.words import Changed, Ended, Placed
 from holdfast.telemetry.metrics import Metrics
 from tests.support.schedules.manual_scheduler import Board, redis_now
 from tests.support.waiting import until
@@ -128,7 +128,7 @@ async def test_s8_a_turn_beside_another_is_listed_for_its_schedule_by_its_own_ti
     await board.registry.put([registration_of(schedule, await redis_now(board.redis) - 1)])
     first = await pod.one()
     at = round(first.acquired_at) + 60.0
-    overlaps = Overlaps(board.redis, board.keys, Metrics(), owner=pod.owner)
+    overlaps = ParallelFirings(board.redis, board.keys, Metrics(), owner=pod.owner)
     assert await overlaps.place(first, schedule, at) is Placed.PLACED
     beside = await pod.one()
     await board.expire("a#1")

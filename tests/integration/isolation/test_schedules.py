@@ -23,7 +23,7 @@ async def stage(redis, redis_settings):
 async def test_turns_run_in_processes_and_one_that_spins_is_killed(stage, tmp_path, monkeypatch, end_at_last):
     ledger = tmp_path / "ledger"
     monkeypatch.setenv("ISOLATED_LEDGER", str(ledger))
-    monkeypatch.setattr("holdfast.schedules.performing._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.schedules.context._GRACE_SECONDS", 0.2)
     app = load_app(str(Path(AGENTS).with_name("isolatedschedules.py")))
     running = await stage.start(app, zombies={"threshold_ms": 100})
     await stage.entry("notes", State.WAITING, runs=1, seconds=60)

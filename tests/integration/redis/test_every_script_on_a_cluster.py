@@ -46,15 +46,14 @@ from holdfast.runs.waiting import EndWaiter
 from holdfast.scaling.arrivals import Arrivals
 from holdfast.schedules.acquisition import Acquirer, schedule_leases
 from holdfast.schedules.backfill import Backfill
-from holdfast.schedules.completion import Completer, Done
+from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
-from holdfast.schedules.overlap import Overlaps
-from holdfast.schedules.registration import registration_of
-from holdfast.schedules.registry import Registry
+from holdfast.schedules.parallel import ParallelFirings
+from holdfast.schedules.registry import Registry, registration_of
+from holdfast.schedules.replies import Changed, Registered
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
-from holdfast.schedules.words import Changed, Registered
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry.metrics import Metrics
 from tests.support.events.event_receiver import Receiver
@@ -304,7 +303,7 @@ async def visit_schedules(cluster: Redis) -> None:
     table = schedule_leases(keys, owner="pod", ttl_ms=9000)
     assert set(await table.renew(cluster, leases)) == {Standing.KEPT}
     await completer.give_back(leases[:5], [0.0] * 5)
-    await completer.complete([Done(run.name, run.fence, 9e9) for run in runs[5:]])
+    await completer.complete([Completion(run.name, run.fence, 9e9) for run in runs[5:]])
     assert await registry.pause(names[:1], "why") == [Changed.PAUSED]
     assert await registry.resume(names[:1]) == [Changed.RESUMED]
     assert await registry.trigger(names[:1]) == [Changed.TRIGGERED]
@@ -324,7 +323,7 @@ async def visit_schedules(cluster: Redis) -> None:
     allow = Schedule(name="a", agent="x", trigger=Every(seconds=60), overlap="allow", overlap_most=3)
     await registry.put([registration_of(allow, now - 1)])
     (first,) = (await acquirer.acquire(1)).schedules
-    await Overlaps(cluster, keys, Metrics(), owner="pod").place(first, allow, now + 60)
+    await ParallelFirings(cluster, keys, Metrics(), owner="pod").place(first, allow, now + 60)
     filled = await Backfill(cluster, keys).run("a", now - 600, now - 300)
     assert filled
 

@@ -10,11 +10,11 @@ from holdfast.leases.lease import Standing
 from holdfast.redis.client import connect
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.acquisition import Acquirer, schedule_leases
-from holdfast.schedules.completion import Completer, Done
+from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.orphans import CleanupLeadership, Orphans
 from holdfast.schedules.registry import Registry
-from holdfast.schedules.words import Changed, Ended, Registered
+from holdfast.schedules.replies import Changed, Ended, Registered
 from tests.support.redis.valkey_process import free_port
 from tests.support.schedules.manual_scheduler import registration
 
@@ -61,7 +61,7 @@ async def test_a_whole_life_in_a_cluster(cluster):
     }
     assert await completer.give_back(leases[:5], [0.0] * 5) == [Ended.RETURNED] * 5
     assert (
-        await completer.complete([Done(run.name, run.fence, 9e9) for run in runs[5:]])
+        await completer.complete([Completion(run.name, run.fence, 9e9) for run in runs[5:]])
         == [Ended.COMPLETED] * 35
     )
     assert await registry.pause(names[:1], "why") == [Changed.PAUSED]

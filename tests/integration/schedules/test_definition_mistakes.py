@@ -144,8 +144,8 @@ MISTAKES = [
         "only a turn's own count tells that it has paused its schedule",
         replaced(
             "pause-reported",
-            "word is Ended.PAUSED or (word is Ended.ALREADY and 0 < done.pause_after <= done.streak)",
-            "(word is not Ended.STALE and 0 < done.pause_after <= done.streak)",
+            "reply is Ended.PAUSED or (reply is Ended.ALREADY and 0 < completion.pause_after <= completion.streak)",
+            "(reply is not Ended.STALE and 0 < completion.pause_after <= completion.streak)",
         ),
         f"{T}::test_failures_that_pause_a_schedule_are_logged_also_those_of_parallel_turns[allow]",
     ),

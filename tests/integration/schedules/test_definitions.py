@@ -13,11 +13,11 @@ from holdfast.config import DatabaseSettings, SchedulerSettings
 from holdfast.errors import Conflict, NotFound, RedisUnavailable
 from holdfast.schedules.definitions import Definitions
 from holdfast.schedules.entries import State
-from holdfast.schedules.healing import WHOLE_EVERY, Healing
 from holdfast.schedules.reconcile import Reconcile
+from holdfast.schedules.replies import Changed
 from holdfast.schedules.schedule import Schedule, decoded
+from holdfast.schedules.sql_sync import WHOLE_EVERY, SqlSync
 from holdfast.schedules.trigger import Every, Once
-from holdfast.schedules.words import Changed
 from holdfast.store.open import open_store
 from tests.support.schedules.manual_scheduler import Board, redis_now
 
@@ -44,18 +44,18 @@ class Desk:
 
         return Definitions(registry or self.board.registry, self.board.entries, found, self.space)
 
-    def healing(self, **options: Any) -> Healing:
+    def sql_sync(self, **options: Any) -> SqlSync:
         async def found():
             return self.store
 
-        return Healing(self.board.registry, self.board.entries, found, self.space, **options)
+        return SqlSync(self.board.registry, self.board.entries, found, self.space, **options)
 
     async def heal(self) -> int:
-        _, healed = await self.healing().run_once()
+        _, healed = await self.sql_sync().run_once()
         return healed
 
     def reconcile(self, *schedules: Schedule) -> Reconcile:
-        return Reconcile(self.board.registry, schedules, SchedulerSettings(), self.healing())
+        return Reconcile(self.board.registry, schedules, SchedulerSettings(), self.sql_sync())
 
     async def flush(self) -> None:
         await self.redis.execute_command("FLUSHALL", "SYNC")
@@ -254,7 +254,7 @@ async def test_an_old_definition_does_not_bring_back_what_was_removed_since(desk
     if busy:
         await pod.complete(run)
     # A reconcile that has read the row before the removal writes it after.
-    assert await desk.healing()._put([old]) == 0
+    assert await desk.sql_sync()._put([old]) == 0
     assert await desk.board.waiting() == {}
     assert 0 < await desk.redis.ttl(desk.board.keys.record("nightly")) <= 600
     assert await desk.with_sql.create(schedule()), "made anew it is there at once"
@@ -341,19 +341,19 @@ async def test_another_definition_of_a_name_is_refused(desk):
 
 
 async def test_a_budget_ends_a_pass_after_a_page_and_the_next_one_goes_on(desk, monkeypatch):
-    monkeypatch.setattr("holdfast.schedules.healing.BATCH", 2)
+    monkeypatch.setattr("holdfast.schedules.sql_sync.BATCH", 2)
     for number in range(3):
         await desk.with_sql.create(schedule(f"s{number}"))
     await desk.flush()
-    healing = desk.healing()
-    assert await healing.run_once(ends=0.0) == (False, 2)
-    assert await healing.run_once() == (True, 1)
+    sync = desk.sql_sync()
+    assert await sync.run_once(ends=0.0) == (False, 2)
+    assert await sync.run_once() == (True, 1)
 
 
 async def test_nothing_is_compared_while_nothing_has_changed(desk):
-    healing = desk.healing()
+    sync = desk.sql_sync()
     await desk.with_sql.create(schedule())
-    await healing.run_once()
+    await sync.run_once()
     asked: list[str] = []
     pages, listing = desk.store.page_schedules, desk.board.entries.list
 
@@ -367,25 +367,25 @@ async def test_nothing_is_compared_while_nothing_has_changed(desk):
 
     desk.store.page_schedules, desk.board.entries.list = page, scan
     for _ in range(WHOLE_EVERY - 4):
-        assert await healing.run_once() == (True, 0)
+        assert await sync.run_once() == (True, 0)
     assert asked == []
     await desk.with_sql.pause(["nightly"])
-    await healing.run_once()
+    await sync.run_once()
     assert "sql" in asked
     assert "redis" not in asked
     asked.clear()
     await desk.flush()
     await desk.without_sql.create(schedule("another"))
-    await healing.run_once()
+    await sync.run_once()
     assert asked == ["sql", "redis"]
     assert (await desk.board.entry("nightly")).state is State.PAUSED
 
 
 async def test_what_somebody_took_out_by_hand_comes_back_with_the_next_whole_pass(desk):
-    healing = desk.healing()
+    sync = desk.sql_sync()
     for name in ("a", "b"):
         await desk.with_sql.create(schedule(name))
-    await healing.run_once()
+    await sync.run_once()
     await desk.redis.hdel(desk.board.keys.definitions, "a")
-    assert sum([(await healing.run_once())[1] for _ in range(WHOLE_EVERY)]) == 1
+    assert sum([(await sync.run_once())[1] for _ in range(WHOLE_EVERY)]) == 1
     assert (await desk.board.entry("a")).state is State.WAITING

@@ -12,7 +12,7 @@ from holdfast import App
 from holdfast.config import BreakerSettings, SenderSettings
 from holdfast.redis.scripts import load
 from holdfast.reliability.breaker import State
-from holdfast.schedules.scheduler import _PROBE_SECONDS
+from holdfast.schedules.breakers import _PROBE_SECONDS
 from tests.support.schedules.schedulers import stage_of
 from tests.support.waiting import stays, until
 
@@ -41,7 +41,7 @@ async def test_the_cadence_goes_on_after_an_outage(stage, fault_proxy):
     )
     await until(lambda: len(times) >= 3)
     fault_proxy.refuse()
-    await until(lambda: any(b.state is not State.CLOSED for b in running.scheduler.breakers.values()))
+    await until(lambda: any(b.state is not State.CLOSED for b in running.scheduler.breakers.by_name.values()))
     await asyncio.sleep(2)
     fault_proxy.heal()
     before, back = len(times), time.monotonic()
@@ -66,7 +66,7 @@ async def test_a_redis_that_is_back_is_asked_at_once_however_long_the_cooldown_i
     )
     await until(lambda: ran)
     fault_proxy.refuse()
-    await until(lambda: running.scheduler.breaker.state is State.OPEN)
+    await until(lambda: running.scheduler.breakers.furthest.state is State.OPEN)
     fault_proxy.heal()
     ran.clear()
     await until(lambda: len(ran) >= 3)
@@ -88,7 +88,7 @@ async def test_the_first_turn_comes_with_the_first_probe_that_redis_answers(stag
         app, interval_ms=60_000, breaker={"failure_threshold": 3, "cooldown_ms": 3_600_000}
     )
     scheduler = running.scheduler
-    probe = scheduler._redis_takes_writes
+    probe = scheduler.breakers.takes_writes
 
     async def counted() -> bool:
         answers = await probe()
@@ -96,10 +96,10 @@ async def test_the_first_turn_comes_with_the_first_probe_that_redis_answers(stag
             answered.append(len(ran))
         return answers
 
-    scheduler._redis_takes_writes = counted
+    scheduler.breakers.takes_writes = counted
     await until(lambda: ran)
     fault_proxy.refuse()
-    await until(lambda: scheduler.breaker.state is State.OPEN)
+    await until(lambda: scheduler.breakers.furthest.state is State.OPEN)
     await stays(lambda: not answered, seconds=2 * _PROBE_SECONDS)
     fault_proxy.heal()
     await until(lambda: answered and len(ran) > answered[0])
@@ -117,7 +117,7 @@ async def test_a_redis_that_takes_writes_again_is_asked_at_once_however_long_the
     running = await stage.start(
         app, interval_ms=50, breaker={"failure_threshold": 3, "cooldown_ms": 3_600_000}
     )
-    breakers = running.scheduler.breakers.values()
+    breakers = running.scheduler.breakers.by_name.values()
     await until(lambda: ran)
     try:
         await redis.config_set("maxmemory", 1)
@@ -135,7 +135,7 @@ async def test_a_breaker_that_errors_have_opened_keeps_its_cooldown_though_redis
     )
     keys = stage.board.keys
     await stage.board.redis.set(keys.waiting, "overwritten")
-    breaker = running.scheduler.breakers["acquisition"]
+    breaker = running.scheduler.breakers.acquisition
     await until(lambda: breaker.state is State.OPEN)
     await stays(lambda: breaker.state is State.OPEN and breaker.trips == 1, seconds=2.5)
     await stage.board.redis.delete(keys.waiting)

@@ -10,9 +10,9 @@ from holdfast.config import SchedulerSettings
 from holdfast.config.scheduling import ReconcileSettings
 from holdfast.schedules.entries import State
 from holdfast.schedules.reconcile import WHOLE_EVERY, Reconcile
+from holdfast.schedules.replies import BATCH
 from holdfast.schedules.schedule import Schedule, decoded, encoded
 from holdfast.schedules.trigger import Every
-from holdfast.schedules.words import BATCH
 from tests.support.schedules.manual_scheduler import Board
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import App, AppError, Context, InputError
 from holdfast.schedules.entries import State
+from holdfast.schedules.replies import Changed
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every, Once
-from holdfast.schedules.words import Changed
 from tests.support.schedules.schedulers import stage_of
 from tests.support.waiting import stays, until
 

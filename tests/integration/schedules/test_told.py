@@ -178,7 +178,9 @@ async def test_while_redis_is_away_the_breaker_is_in_the_log_and_in_the_metrics(
         assert not told(log_lines(), "circuit breaker open"), "the outage has its own lines"
         await until(lambda: running.count("schedule_breaker_state", kind="redis") == 0)
         # The other one closes with the next acquisition, if the end of a turn was what closed this one.
-        await until(lambda: all(one.state is Breaker.CLOSED for one in running.scheduler.breakers.values()))
+        await until(
+            lambda: all(one.state is Breaker.CLOSED for one in running.scheduler.breakers.by_name.values())
+        )
 
 
 @pytest.mark.parametrize("made_later", [False, True])

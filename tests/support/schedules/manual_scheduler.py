@@ -8,13 +8,12 @@ from holdfast.leases.lease import Lease, Standing
 from holdfast.redis.client import Redis
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.acquisition import Acquired, Acquirer, schedule_leases
-from holdfast.schedules.completion import Completer, Done
+from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.entries import Entries, Entry
 from holdfast.schedules.history import History, past_turn
 from holdfast.schedules.orphans import Orphans
-from holdfast.schedules.registration import Registration, fingerprint
-from holdfast.schedules.registry import Registry
-from holdfast.schedules.words import Ended, Registered
+from holdfast.schedules.registry import Registration, Registry, fingerprint
+from holdfast.schedules.replies import Ended, Registered
 from tests.support.waiting import until
 
 KEYS = ScheduleKeys.of()
@@ -100,7 +99,7 @@ class Pod:
         at = None if after is None else await redis_now(self.redis) + after
         past = past_turn(run, None, options.get("outcome", "succeeded"), 0.0)
         (word,) = await self.completer.complete(
-            [Done(run.name, run.fence, at, **{"history": past, **options})]
+            [Completion(run.name, run.fence, at, **{"history": past, **options})]
         )
         return word
 

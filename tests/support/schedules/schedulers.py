@@ -13,7 +13,7 @@ from holdfast import App
 from holdfast.config import RedisSettings, Settings
 from holdfast.errors import NotFound
 from holdfast.schedules.entries import Entry, State
-from holdfast.schedules.place import schedule_keys
+from holdfast.schedules.registry import schedule_keys
 from holdfast.services.scheduler import SchedulerProcess
 from tests.support.paths import TESTS
 from tests.support.runs.system import System, WorkerChild

@@ -19,7 +19,8 @@ from holdfast.config.scheduling import (
 )
 from holdfast.errors import InputError
 from holdfast.schedules import Cron, Every, Schedule
-from holdfast.schedules.cadence import Next, fire_times, first_run, next_run, period, window
+from holdfast.schedules.cadence import Next, next_run
+from holdfast.schedules.fire_times import fire_times, first_run, period, window
 
 NOW = 1_775_000_000.0
 EPS = 1e-6  # what a float of epoch seconds can't tell apart

@@ -11,10 +11,9 @@ from holdfast.config import ScheduledAgentSettings
 from holdfast.redis.members import Member
 from holdfast.schedules.entries import Entry, State
 from holdfast.schedules.explain import explain
-from holdfast.schedules.patterns import Patterns
 from holdfast.schedules.schedule import Schedule
-from holdfast.schedules.shards import Shards
-from holdfast.schedules.targets import served_queues
+from holdfast.schedules.selection import Patterns, Shards
+from holdfast.schedules.submission import served_queues
 from holdfast.schedules.trigger import Every
 
 SCHEDULE = Schedule(name="report", agent="work", trigger=Every(seconds=60))

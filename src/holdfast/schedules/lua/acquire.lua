@@ -1,5 +1,5 @@
--- Make up to n due schedules ours: out of `waiting`, into `working` with their deadline, leased, under a higher fence.
--- One script finds and takes them, so nobody tries what another already has, and nothing runs before it is due.
+-- Acquire up to n due schedules: out of `waiting`, into `working` with their deadline, leased, under a higher fence.
+-- One script finds and takes them, so no scheduler tries what another already holds, and nothing runs before it is due.
 -- Records are named by what is found, so they can't be declared: they share the hash tag through their prefix.
 -- KEYS  1 waiting (zset: name -> next run, s), 2 working (zset: name -> deadline, s), 3 leases (zset: name -> expiry, ms),
 --       4 definitions (hash: name -> spec), 5 priorities (zset: name -> class), 6 record prefix
@@ -23,8 +23,8 @@ local now_score = as_score(now)
 local dropped, unreadable = 0, {}
 local leaving, deadlines, expiries, taken = {}, {}, {}, {}
 
--- Patient ones at the head may hide others that go before them: look on, page by page, until enough are sure of their place,
--- since whoever is further back is normal at best; urgent ones are looked up. Those of a class go by their time.
+-- Patient ones at the head may hide others that go before them: read on, page by page, until the order of enough is certain,
+-- since those further back are normal at best; urgent ones are looked up. Those of a class go by their time.
 local function whatever_is_due_by_rank()
   local window = math.max(room, WINDOW)
   local candidates, known, of_class = {}, {}, {}
@@ -111,7 +111,7 @@ local function take_first(candidates)
   local held = redis.call('ZMSCORE', leases, unpack(names))
   for i = 1, #names do
     if #leaving >= room then break end
-    -- What is leased is somebody's, though it stands in both sets: its holder or a reclaim brings it back.
+    -- A leased schedule has a holder, though it is in both sets: its holder or a reclaim brings it back.
     if is_unreadable(names[i]) then -- guard: acquire-readable-name
       discard(candidates[i])
     elseif specs[i] and not held[i] then -- guard: acquire-not-held

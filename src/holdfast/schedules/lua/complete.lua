@@ -17,7 +17,7 @@ local ended, owner_json = {}, cjson.encode(owner)
 
 local KEEPS_STREAK = { cancelled = true, skipped = true }
 
--- Turns that ran beside it have changed the streak since its owner read it, or somebody has resumed it: it is counted on from
+-- Turns that ran beside it have changed the streak since its owner read it, or a resume has reset it: it is counted on from
 -- what stands here. Only where nothing stands, what the owner has read counts.
 -- Returns the streak, and why the schedule is paused from now on or nil.
 local function streak_after(known, at, manual)
@@ -29,7 +29,7 @@ local function streak_after(known, at, manual)
   return streak, most > 0 and streak >= most and string.format('%.0f failures in a row', streak) or nil
 end
 
--- An error stays until the next one, with its time: who looks after a good run still finds why the one before failed.
+-- An error stays until the next one, with its time: after a successful run a user still finds why the one before failed.
 local function note_error(record, at)
   if ARGV[at + 5] ~= '' then redis.call('HSET', record, 'last_error', ARGV[at + 5], 'last_error_at', now) end -- guard: last-error-kept
 end
@@ -60,7 +60,7 @@ local function pause_for(reason, name, record, cadence)
   if cadence then redis.call('HDEL', record, 'cadence') end
 end
 
--- The end of a turn that was a schedule of its own goes to the account of the schedule whose turn it was.
+-- The end of a turn that was a schedule of its own is counted for the schedule whose turn it was.
 local function note_for(of, have, at)
   local record = prefix .. of
   if redis.call('HEXISTS', definitions, of) == 0 then return end

@@ -1,7 +1,7 @@
 -- Take schedules away from owners that stopped renewing: back to their original turn, under a higher fence.
 -- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix
 -- ARGV  1 at most, 2 turns that a history keeps
--- returns { keys thrown away }, then per schedule: name, who had it, reclaimed | removed (nobody defines it any more)
+-- returns { keys thrown away }, then per schedule: name, who had it, reclaimed | removed (it is not defined any more)
 -- @include state
 -- @include turns
 -- @include history

@@ -5,6 +5,6 @@
 -- @include turns
 local changes, definitions, prefix = KEYS[1], KEYS[2], KEYS[3]
 
--- Turns come and go by themselves: nobody has lost a definition with them.
+-- Turns come and go by themselves: no definition is lost with them.
 local turns = call_sound('SCARD', prefix .. '#turns')
 return { redis.call('GET', changes) or '', redis.call('HLEN', definitions) - turns, discarded } -- guard: count-without-turns

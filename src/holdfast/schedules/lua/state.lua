@@ -22,7 +22,7 @@ local function raise_fence(stored, clock_us)
   return string.format('%.0f', math.max((tonumber(stored) or 0) + 1, clock_us)) -- guard: schedule-fence-rises
 end
 
--- A record is only state. One that somebody overwrote by another type is thrown away: it must not fail a whole batch.
+-- A record is only state. One that was overwritten by another type is discarded: it must not fail a whole batch.
 local function read_record(record, ...)
   local have = redis.pcall('HMGET', record, ...) -- guard: schedule-damaged-record
   if not have.err then return have end
@@ -49,7 +49,7 @@ local function land(waiting, record, name, at, paused)
 end
 
 -- Who may end a run: nil if this owner holds it under this fence, else the word to answer with.
--- Ended or given back before (a reply was lost): the fence is still that of this run, but nobody owns it any more.
+-- Ended or given back before (a reply was lost): the fence is still that of this run, but it has no owner any more.
 local function refusal(have_owner, have_fence, owner, fence, definitions, name)
   if have_fence == fence then -- guard: schedule-ownership-fence
     if have_owner == owner then return nil end -- guard: completion-already-done
@@ -59,7 +59,7 @@ local function refusal(have_owner, have_fence, owner, fence, definitions, name)
   return 'stale' -- guard: stale-completion
 end
 
--- Forget a schedule that nobody defines any more. The revision of its removal is kept for a while: whoever has read an older
+-- Forget a schedule that is not defined any more. The revision of its removal is kept for a while: whoever has read an older
 -- definition before must not write it after.
 local function forget_record(record)
   local revision = read_record(record, 'revision')[1]

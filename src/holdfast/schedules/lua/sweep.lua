@@ -1,5 +1,5 @@
--- Look at one page of a set and put right what no lease can: the second net, for entries that no lawful script leaves behind.
--- Invalid means that no definition is in Redis; whether this pod knows an agent of that name is never asked.
+-- Check one page of a set and repair what no lease can: the second net, for entries that no script of Holdfast leaves behind.
+-- Invalid means that no definition is in Redis; whether this scheduler has an agent of that name does not matter.
 -- The position after this page is kept, so that the next sweep of any scheduler goes on there.
 -- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 position (string with ttl)
 -- ARGV  1 waiting | working, or empty: at the kept position, 2 rank to begin at, 3 page size, 4 seconds that an invalid entry may
@@ -11,7 +11,7 @@ local waiting, working, leases, definitions, prefix, position = KEYS[1], KEYS[2]
 local which, from, size = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local threshold, numeric_goes, position_ttl = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6]
 
--- A position that somebody overwrote is none: the sweep begins at the head.
+-- A position that was overwritten from outside is none: the sweep begins at the head.
 local function kept_position()
   local have = redis.pcall('GET', position)
   local name, rank = string.match(type(have) == 'string' and have or '', '^(%l+) (%d+)$')

@@ -9,15 +9,13 @@ from holdfast.config.names import unknown_queue
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.redis.edge import answering
 from holdfast.runs.scope import scoped
-from holdfast.schedules.coming import coming
 from holdfast.schedules.declaration import declared
 from holdfast.schedules.definitions import Definitions, missing, removal_refused
-from holdfast.schedules.entries import Entries
+from holdfast.schedules.entries import Entries, upcoming
 from holdfast.schedules.history import History
-from holdfast.schedules.place import schedule_keys
-from holdfast.schedules.registry import Registry
+from holdfast.schedules.registry import Registry, schedule_keys
+from holdfast.schedules.replies import Changed
 from holdfast.schedules.schedule import decoded, family
-from holdfast.schedules.words import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -106,7 +104,7 @@ class RedisSchedules:
             return []
         with answering(self._url):
             now = (await self._registry.count()).now
-        return coming(entry, schedule, now, count)
+        return upcoming(entry, schedule, now, count)
 
     async def turns(self, name: str, limit: int) -> list[PastTurn]:
         """Read its past turns."""

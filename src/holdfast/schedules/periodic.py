@@ -1,4 +1,4 @@
-"""A round: one pass after the other until told to stop; the pass that is on may then end, for a while."""
+"""Periodic tasks: one pass after the other until stopped; the current pass may then end within a timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
-class Round:
+class PeriodicTask:
     """Makes passes; each returns the seconds until the next one."""
 
     def __init__(
@@ -29,25 +29,25 @@ class Round:
         self._name = name
         self._once = once
         self._pause = first_after
-        self._patience = (await_ms / 1000, force_await_ms / 1000)
+        self._stop_timeouts = (await_ms / 1000, force_await_ms / 1000)
         self._stopping = asyncio.Event()
-        self._passing: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Make passes until stopped or cancelled."""
-        self._passing = asyncio.current_task()
+        self._task = asyncio.current_task()
         while not await self._stopped_within(self._pause):
             self._pause = await self._once()
 
     async def stop(self) -> bool:
-        """Make no further pass; wait for the one that is on, then cancel it. False if it ignores that."""
+        """Make no further pass; wait for the current one, then cancel it. False if it ignores that."""
         self._stopping.set()
-        task = self._passing
-        if task is None or await _ended(task, self._patience[0]):  # guard: round-stop-grace
+        task = self._task
+        if task is None or await _ended(task, self._stop_timeouts[0]):  # guard: round-stop-grace
             return True
         _log.warning("a pass does not end in time: it is cancelled", round=self._name)
         task.cancel()
-        if await _ended(task, self._patience[1]):
+        if await _ended(task, self._stop_timeouts[1]):
             return True
         _log.error("a pass ignores that it is cancelled: it is left behind", round=self._name)
         return False

@@ -1,4 +1,4 @@
-"""Healing: what SQL keeps of schedules and what Redis has of them are brought together; the newer one wins.
+"""SQL sync: the schedules in SQL and those in Redis are made the same; the newer revision wins.
 
 ::
 
@@ -21,10 +21,9 @@ import msgspec
 
 from holdfast.errors import InputError
 from holdfast.schedules.entries import Entry, State
-from holdfast.schedules.registration import registration_of
-from holdfast.schedules.registry import spread
+from holdfast.schedules.registry import registration_of, spread
+from holdfast.schedules.replies import BATCH, PAGE, Registered
 from holdfast.schedules.schedule import decoded, family
-from holdfast.schedules.words import BATCH, PAGE, Registered
 from holdfast.store.names import LABEL_BYTES
 from holdfast.store.schedules import StoredSchedule
 from holdfast.telemetry.logs import get_logger
@@ -33,13 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.schedules.entries import Entries
-    from holdfast.schedules.registration import Registration
-    from holdfast.schedules.registry import Registry, Standing
+    from holdfast.schedules.registry import Registration, Registry, Standing
     from holdfast.store.schedules import SchedulesHead
     from holdfast.store.store import Store
 
 WHOLE_EVERY: Final = 10
-"""So many passes are one that compares everything, both ways."""
+"""Every so many passes everything is compared, both ways."""
 OVERLAP_SECONDS: Final = 60.0
 """How much later than its time of writing a row may be seen: clocks and transactions differ."""
 KEEP_REMOVED_SECONDS: Final = 30 * 86400.0
@@ -48,8 +46,8 @@ _FIRST: Final = 0.001
 _log = get_logger(__name__)
 
 
-class Remedy(enum.Enum):
-    """What Redis needs, to be as SQL says."""
+class RedisChange(enum.Enum):
+    """A change that brings Redis to what SQL has."""
 
     NOTHING = enum.auto()
     PUT = enum.auto()
@@ -59,7 +57,7 @@ class Remedy(enum.Enum):
 
 
 def is_made(spec: bytes) -> bool:
-    """Tell whether a definition was made at run time; the code's, and what can't be read, was not."""
+    """Return whether a definition was made at run time; the code's, and an unreadable one, was not."""
     try:
         return decoded(spec).source == "api"  # guard: sql-source-api-only
     except InputError:
@@ -67,29 +65,31 @@ def is_made(spec: bytes) -> bool:
 
 
 def is_declared(spec: bytes) -> bool:
-    """Tell whether the code has declared it; a turn, and what can't be read, is nobody's."""
+    """Return whether a definition is declared in code; a turn, and an unreadable one, is not."""
     try:
         return decoded(spec).source == "code"
     except InputError:
         return False
 
 
-def remedies(row: StoredSchedule, entry: Entry | None) -> tuple[Remedy, ...]:
-    """Return what is to be done to Redis for one row, in order."""
+def redis_changes(row: StoredSchedule, entry: Entry | None) -> tuple[RedisChange, ...]:
+    """Return the changes that Redis needs for one row, in order."""
     if entry is None:
-        return (Remedy.PUT,) if row.spec and not row.removed else ()
+        return (RedisChange.PUT,) if row.spec and not row.removed else ()
     newer, made = row.revision > entry.revision, is_made(entry.spec)
     if row.removed:
-        return (Remedy.REMOVE,) if newer and made else ()
+        return (RedisChange.REMOVE,) if newer and made else ()
     paused = entry.paused_since is not None
     # Under the same revision Redis may be paused and SQL not (for failures), but not the other way round.
-    steer = Remedy.PAUSE if row.paused_since else Remedy.RESUME
+    pause_or_resume = RedisChange.PAUSE if row.paused_since else RedisChange.RESUME
     lacks = row.revision == entry.revision and bool(row.paused_since) and not paused
-    return ((Remedy.PUT,) if newer and made and row.spec else ()) + ((steer,) if newer or lacks else ())
+    return ((RedisChange.PUT,) if newer and made and row.spec else ()) + (
+        (pause_or_resume,) if newer or lacks else ()
+    )
 
 
 def adopted(entry: Entry, row: StoredSchedule | None) -> StoredSchedule | None:
-    """Return what SQL should keep of what Redis has; None if it has it already, or need not."""
+    """Return the row that SQL needs for an entry of Redis; None if it has it already, or needs none."""
     made, paused_since = is_made(entry.spec), entry.paused_since or 0.0
     known = row.revision if row is not None else 0
     done = entry.state is State.DONE
@@ -123,8 +123,8 @@ class _Pass:
     cursor: str = ""
 
 
-class Healing:
-    """Brings one set of keys and one space of a database together."""
+class SqlSync:
+    """Compares one set of keys with one space of a database, and repairs both."""
 
     def __init__(
         self,
@@ -141,11 +141,11 @@ class Healing:
         self._space = space
         self._jitter = jitter_seconds
         self._seen: tuple[SchedulesHead, Standing] | None = None
-        self._going: _Pass | None = None
+        self._current: _Pass | None = None
         self._passes = 0
 
     async def paused(self, names: Sequence[str]) -> dict[str, StoredSchedule]:
-        """Those of the names that SQL knows as paused."""
+        """Read the rows of the names that are paused in SQL."""
         store = await self._store()
         if store is None:
             return {}
@@ -153,21 +153,21 @@ class Healing:
         return {name: row for name, row in rows.items() if row.paused_since and not row.removed}
 
     async def run_once(self, ends: float = float("inf")) -> tuple[bool, int]:
-        """Do one pass until ``ends``; tell whether it is whole, and how many schedules it put right."""
+        """Do one pass until ``ends``; return whether it is whole, and how many schedules it repaired."""
         store = await self._store()
         if store is None:
             return True, 0
-        going = self._going = self._going or await self._begun(store)
-        if going is None:
+        current = self._current = self._current or await self._begun(store)
+        if current is None:
             return True, 0
-        healed = await self._restore(store, going, ends)
-        if going.restored and going.whole:
-            healed += await self._adopt(store, going, ends)
-        if not going.restored or going.cursor:
-            return False, healed
-        self._seen, self._going = going.found, None
+        repaired = await self._restore(store, current, ends)
+        if current.restored and current.whole:
+            repaired += await self._adopt(store, current, ends)
+        if not current.restored or current.cursor:
+            return False, repaired
+        self._seen, self._current = current.found, None
         self._passes += 1
-        return True, healed
+        return True, repaired
 
     async def _begun(self, store: Store) -> _Pass | None:
         """Decide what to compare: everything, what was written since, or nothing."""
@@ -182,33 +182,35 @@ class Healing:
 
     # -- from SQL to Redis
 
-    async def _restore(self, store: Store, going: _Pass, ends: float) -> int:
-        healed = 0
-        while not going.restored:
-            rows = await store.page_schedules(self._space, after=going.after, limit=BATCH, since=going.since)
-            healed += await self._heal(rows)
-            going.restored = len(rows) < BATCH
-            going.after = rows[-1].name if rows else ""
+    async def _restore(self, store: Store, current: _Pass, ends: float) -> int:
+        repaired = 0
+        while not current.restored:
+            rows = await store.page_schedules(
+                self._space, after=current.after, limit=BATCH, since=current.since
+            )
+            repaired += await self._repair(rows)
+            current.restored = len(rows) < BATCH
+            current.after = rows[-1].name if rows else ""
             if time.monotonic() >= ends:  # after a page: a pass that does nothing would never come to an end
                 break
-        return healed
+        return repaired
 
-    async def _heal(self, rows: Sequence[StoredSchedule]) -> int:
+    async def _repair(self, rows: Sequence[StoredSchedule]) -> int:
         entries = {one.name: one for one in await self._entries.get_many([row.name for row in rows])}
-        wanted = {row.name: (row, remedies(row, entries.get(row.name))) for row in rows}
-        healed = await self._put([row for row, todo in wanted.values() if Remedy.PUT in todo])
+        wanted = {row.name: (row, redis_changes(row, entries.get(row.name))) for row in rows}
+        repaired = await self._put([row for row, todo in wanted.values() if RedisChange.PUT in todo])
         for row, todo in wanted.values():
-            if Remedy.REMOVE in todo:
+            if RedisChange.REMOVE in todo:
                 await self._registry.remove([row.name], revisions={row.name: row.revision})
-            elif Remedy.PAUSE in todo:
+            elif RedisChange.PAUSE in todo:
                 await self._pause(row)
-            elif Remedy.RESUME in todo:
+            elif RedisChange.RESUME in todo:
                 await self._registry.resume([row.name], revisions={row.name: row.revision})
-            healed += bool({Remedy.REMOVE, Remedy.PAUSE, Remedy.RESUME} & set(todo))
-        return healed
+            repaired += bool({RedisChange.REMOVE, RedisChange.PAUSE, RedisChange.RESUME} & set(todo))
+        return repaired
 
     async def _pause(self, row: StoredSchedule) -> None:
-        # Never resumed first, to be paused for another reason: it could take its turn in between.
+        # Not resumed first to change its reason: it could run in between.
         under = {row.name: row.revision}
         since = row.paused_since  # guard: pause-reason-without-resume
         await self._registry.pause([row.name], row.paused, since=since, revisions=under, anew=True)
@@ -223,18 +225,18 @@ class Healing:
 
     # -- from Redis to SQL
 
-    async def _adopt(self, store: Store, going: _Pass, ends: float) -> int:
+    async def _adopt(self, store: Store, current: _Pass, ends: float) -> int:
         kept = 0
         while True:
-            page = await self._entries.list(limit=PAGE, cursor=going.cursor)
+            page = await self._entries.list(limit=PAGE, cursor=current.cursor)
             rows = await store.find_schedules(self._space, [one.name for one in page.entries])
             news = [row for one in page.entries if (row := adopted(one, rows.get(one.name))) is not None]
             now = (await self._registry.count()).now
             if news:
                 await store.put_schedules(self._space, news, now=now)
                 kept += len(news)
-            going.cursor = page.cursor
-            if not going.cursor:
+            current.cursor = page.cursor
+            if not current.cursor:
                 await store.forget_schedules(self._space, before=now - KEEP_REMOVED_SECONDS)
                 return kept
             if time.monotonic() >= ends:

@@ -17,9 +17,8 @@ from holdfast.redis.client import Redis
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.acquisition import Acquired, schedule_leases
 from holdfast.schedules.clock import RedisClock
-from holdfast.schedules.performing import perform
-from holdfast.schedules.place import Place
-from holdfast.schedules.running import Turn
+from holdfast.schedules.context import SchedulerContext
+from holdfast.schedules.firing import Firing, perform
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 from holdfast.telemetry.metrics import Metrics
@@ -36,7 +35,7 @@ def no_redis() -> Redis:
 def turn():
     keeper = Keeper(LeaseSettings(), no_redis, Metrics())
     store = schedule_leases(ScheduleKeys.of(), owner="pod", ttl_ms=30_000)
-    yield Turn(RUN, SCHEDULE, keeper.hold(store, RUN.lease("pod"), granted_at=boot_time()))
+    yield Firing(RUN, SCHEDULE, keeper.hold(store, RUN.lease("pod"), granted_at=boot_time()))
     keeper.lookout.close()
 
 
@@ -57,9 +56,9 @@ class Submitter:
         return self
 
 
-async def performed(turn: Turn, submit: Submitter) -> Any:
+async def performed(turn: Firing, submit: Submitter) -> Any:
     executor = concurrent.futures.ThreadPoolExecutor(1)
-    place = Place(App("test"), SchedulerSettings(), executor, asyncio.Event(), "pod", submit)
+    place = SchedulerContext(App("test"), SchedulerSettings(), executor, asyncio.Event(), "pod", submit)
     overlaps: Any = None  # what is submitted has no turns beside it
     return await perform(place, turn, RedisClock(), overlaps)
 

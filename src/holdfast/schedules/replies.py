@@ -1,4 +1,4 @@
-"""What the scripts answer, read into words and numbers, whatever type the client made of a reply."""
+"""The replies of the scripts, as enums and numbers, and the sizes of their batches."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ BATCH = 500
 """The most that one call acquires: more would hold Redis up for long."""
 
 CHUNK = 100
-"""How much of a larger batch goes in one call: about a millisecond of Redis, whose other callers wait."""
+"""How much of a larger batch goes in one call: about a millisecond, in which other clients of Redis wait."""
 
 PAGE = 200
-"""How much a pass over everything looks at in one call."""
+"""How much a pass over all schedules reads in one call."""
 
 
 NORMAL_PRIORITY = 5
-"""0 is the most urgent; only other classes than this are noted for the scripts."""
+"""0 is the most urgent; only other classes than this are stored for the scripts."""
 
 
 class Registered(enum.StrEnum):
-    """What became of a definition."""
+    """The reply to a registration."""
 
     CREATED = "created"
     UPDATED = "updated"
     RESTORED = "restored"
-    """Known and unchanged, but it had lost its place or its record."""
+    """Known and unchanged, but it was in no set or had no record."""
     UNCHANGED = "unchanged"
     STALE = "stale"
     """A newer revision is there; nothing was changed."""
 
 
 class Changed(enum.StrEnum):
-    """What became of an operator's wish."""
+    """The reply to a change by a user: remove, pause, resume, trigger, stop."""
 
     REMOVED = "removed"
     PAUSED = "paused"
     RESUMED = "resumed"
     TRIGGERED = "triggered"
     BUFFERED = "buffered"
-    """It runs: it will run once more after that."""
+    """It runs, and will run once more after that."""
     STOPPING = "stopping"
     IDLE = "idle"
     """It does not run: there is nothing to stop."""
@@ -52,28 +52,28 @@ class Changed(enum.StrEnum):
     UNKNOWN = "unknown"
     """There is no schedule of that name."""
     STALE = "stale"
-    """Something newer was decided meanwhile; nothing was changed."""
+    """Redis has a newer revision; nothing was changed."""
     DECLARED = "declared"
-    """The code declares it, and would bring it back; nothing was changed."""
+    """It is declared in code, which would re-create it; nothing was changed."""
 
 
 class Ended(enum.StrEnum):
-    """What became of the end of a run."""
+    """The reply to the end of a firing."""
 
     COMPLETED = "completed"
     PAUSED = "paused"
-    """Completed, and it was the failure that paused its schedule."""
+    """Completed, and its failure has paused the schedule."""
     RETURNED = "returned"
     ALREADY = "already"
     """It was ended under this fence before: the reply was lost."""
     STALE = "stale"
-    """Somebody else has it by now; nothing was changed."""
+    """Another scheduler holds it under a higher fence; nothing was changed."""
     REMOVED = "removed"
-    """Nobody defines it any more; it will not run again."""
+    """The schedule was removed meanwhile; it will not run again."""
 
 
 class Placed(enum.StrEnum):
-    """What became of a turn that is to be a schedule of its own."""
+    """The reply to placing a turn as a schedule of its own."""
 
     PLACED = "placed"
     ALREADY = "already"
@@ -81,15 +81,15 @@ class Placed(enum.StrEnum):
     FULL = "full"
     """As many turns as allowed wait or run."""
     PAUSED = "paused"
-    """The schedule takes no turns."""
+    """The schedule is paused."""
     STALE = "stale"
-    """Somebody else has the turn beside which it was to run."""
+    """Another scheduler holds the firing beside which it was to run."""
     UNKNOWN = "unknown"
     """There is no schedule of that name (any more)."""
 
 
 class Found(enum.StrEnum):
-    """What a sweep put right."""
+    """What a sweep repaired."""
 
     NUMERIC = "numeric"
     INVALID = "invalid"
@@ -102,20 +102,20 @@ class Found(enum.StrEnum):
 
 
 def text(reply: Any) -> str:
-    """A name or word of a reply."""
+    """Read a name or word of a reply."""
     return reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
 
 
 def words(kind: type[W], reply: Iterable[Any]) -> list[W]:
-    """A whole reply of words."""
+    """Read a reply of words as members of an enum."""
     return [kind(text(word)) for word in reply]
 
 
 def seconds(reply: Any) -> float | None:
-    """A score of a reply; None where there is none."""
+    """Read a score of a reply; None where there is none."""
     return float(text(reply)) if reply not in {b"", "", None} else None
 
 
 def score(at: float | None) -> str:
-    """A time as the scripts take it; '' is never."""
+    """Write a time as the scripts read it; '' is never."""
     return "" if at is None else f"{at:.6f}"

@@ -1,17 +1,19 @@
-"""Nudges: a channel says that a schedule was registered, triggered, resumed or given back.
+"""When a scheduler looks again: at the next turn, or sooner if a firing's end or a message wakes it.
 
-It also says that a scheduler has come, drains or has left: then the shares are another's. What is missed, the
-next look brings, ``interval-ms`` later at most, and the next heartbeat.
+A message on the channel means that a schedule was registered, triggered, resumed or given back, or that a
+scheduler has joined, drains or has left: then the shards change. If a message is lost, the next look comes
+``interval-ms`` later at most, and the shards change with the next heartbeat.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.outages import redis_outages
-from holdfast.schedules.words import text
+from holdfast.schedules.replies import text
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -23,11 +25,49 @@ JOINED, DRAINING, LEFT = "joined", "draining", "left"
 MEMBER_WORDS = frozenset({JOINED, DRAINING, LEFT})
 _RETRY_SECONDS = 1.0
 
+TICK = 0.001
+"""A timer may fire a little early, and a look before its time finds nothing."""
+
 _log = get_logger(__name__)
 
 
-class Nudges:
-    """Listens on the channel and calls whoever is to wake up."""
+class Wakeup:
+    """The sleep of a scheduler between two looks; everything on its event loop may wake it."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+        self._wakes_at = float("inf")
+
+    def wake(self) -> None:
+        """Wake it, or keep it from falling asleep."""
+        self._woken.set()
+
+    def wake_in(self, seconds: float) -> None:
+        """Wake it after so many seconds, if it would sleep longer."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + max(seconds, 0.0) + TICK
+        if due < self._wakes_at:
+            self._wakes_at = due
+            loop.call_at(due, self._woken.set)
+
+    def reset(self) -> None:
+        """Forget earlier wake-ups: the scheduler looks now."""
+        self._woken.clear()
+        self._wakes_at = float("inf")
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep so long, or until it is woken."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        self._wakes_at = asyncio.get_running_loop().time() + seconds
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+
+
+class WakeupChannel:
+    """Listens on the channel and calls ``wake`` and ``members_changed``."""
 
     def __init__(
         self, channel: str, redis: Redis, *, wake: Callable[[], None], members_changed: Callable[[], None]
