@@ -214,6 +214,11 @@ class HostSettings(Section, frozen=True, kw_only=True):
     ] = ""
 
     @property
+    def renew_every_seconds(self) -> float:
+        """How often a host renews its leases: a third of the ttl."""
+        return self.ttl_seconds / 3
+
+    @property
     def trust_seconds(self) -> float:
         """How long a host trusts its last renewal: its agents end before another host can start them."""
         return self.ttl_seconds * 7 / 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,9 +14,11 @@ from holdfast.hosts.directory import open_directory
 from holdfast.hosts.engine import Engine
 from holdfast.hosts.registry import Registry
 from holdfast.hosts.rustic import offer as rustic
+from holdfast.leases.keeper import Keeper
 from holdfast.packages import needs_extra
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.restarts import RestartPolicy
+from holdfast.redis.client import connect_for_keeper
 from holdfast.redis.keys import HostKeys
 from holdfast.redis.members import Members
 
@@ -42,10 +45,11 @@ def open_engine(
     it has the plain entry only. For one of the cluster, its hosts know.
     """
     if settings.hosts.engine == "local":
-        from holdfast.hosts.local import LocalEngine  # noqa: PLC0415  a cluster's needs no processes
+        from holdfast.hosts.local import RENEW_SECONDS, LocalEngine  # noqa: PLC0415  a cluster's needs no processes
 
         options = options or options_of(settings.hosts)
-        return LocalEngine(registry_of(settings, redis), settings.hosts, options, labels)
+        keeper = partial(keeper_of, settings, at_least_every=RENEW_SECONDS)
+        return LocalEngine(registry_of(settings, redis), settings.hosts, options, keeper, labels)
     with needs_extra("an engine of hosts (hosts.engine = cluster)", "hosts"):
         return open_cluster(settings, redis)
 
@@ -100,6 +104,13 @@ def registry_of(settings: Settings, redis: Redis, metrics: Metrics | None = None
     return Registry(
         keys, redis, ttl_seconds=hosts.ttl_seconds, placing_seconds=hosts.placing_seconds, metrics=metrics
     )
+
+
+def keeper_of(settings: Settings, metrics: Metrics, *, at_least_every: float) -> Keeper:
+    """The keeper of one host's agents."""
+    hosts = settings.hosts
+    connecting = partial(connect_for_keeper, settings.redis, hosts.renew_every_seconds)
+    return Keeper(hosts, connecting, metrics, at_least_every=at_least_every)
 
 
 def members_of(settings: Settings) -> Members:

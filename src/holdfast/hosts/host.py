@@ -4,12 +4,17 @@
 
     create   grant (Redis) ─> process ─> ready ─> started (Redis): found from here on
     exit     unasked: restarting ─> ready ─> started;  too often: crashed
-    renew    kept | lost: another has it, stop ours | unwanted: stop it | forgotten: tell Redis again
+    renewal  kept | lost: another host has it, stop ours | stop: it is unwanted | forgotten: register it again
     no renewal for ttl x 7/8: the zygote ends the process ─> waiting ─> renewed ─> process ─> ready ─> started
 
 Invariant: a copy runs only under a fence that was granted to this host, and one that the registry disowns is
 stopped. A process runs only while its lease is trusted: the zygote and the kernel end it by their clock,
 whatever this process does, before another host can start the agent.
+
+The keeper renews from its own thread and sends each new end to the zygote from there. So a blocked event loop
+costs no agent: the leases stay this host's, and no other host can start a second copy. What a renewal finds
+(lost, stop, forgotten) waits for the loop; a lease that is lost or forgotten is not extended meanwhile, and
+the zygote ends its process when the last renewal is not trusted any more, without the loop.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -30,6 +36,8 @@ from holdfast.hosts.allotted import allotted
 from holdfast.hosts.health import Health
 from holdfast.hosts.measuring import MESSAGES, count_messages
 from holdfast.hosts.placement import Host as Seen
+from holdfast.leases.keeper import Hold
+from holdfast.leases.lease import Lease, Standing
 from holdfast.processes.info import EventKind, Status
 from holdfast.processes.limits import Limits
 from holdfast.redis.client import DISCONNECTS, TROUBLE
@@ -41,11 +49,17 @@ if TYPE_CHECKING:
 
     from holdfast.config import HostSettings
     from holdfast.hosts.registry import Registry
+    from holdfast.leases.keeper import Keeper
     from holdfast.processes.info import AgentProcessInfo, ProcessEvent
     from holdfast.processes.processes import Processes
     from holdfast.telemetry.metrics import Metrics
 
-_RETRY_SECONDS: Final = 1.0
+_DISOWNED: Final = {
+    Standing.STOP: "unwanted",
+    Standing.LOST: "lost",
+    Standing.FORGOTTEN: "forgotten",
+}
+"""Why a copy is stopped, as metrics and logs name it."""
 _LOOK_SECONDS: Final = 0.02
 """How often a repeated call looks whether the restart of its agent is over."""
 
@@ -62,11 +76,15 @@ class Copy(msgspec.Struct):
     agent: Agent
     fence: int
     since: float
-    until: float
-    """How long its lease is trusted, by boot_time(): each renewal moves it, from when it was asked."""
+    hold: Hold
+    """Its lease; ``hold.until`` is the end of its process, and each renewal moves it."""
+    standing: Standing = Standing.KEPT
+    """What the last renewal found and nothing was done about yet."""
+    lease_ended: bool = False
+    """Whether the end of its lease has ended a process that the registry still calls running."""
     stopping: bool = False
-    told: int = 0
-    """The process that the registry knows of; another one is told with the next renewal at the latest."""
+    reported_pid: int = 0
+    """The process that the registry knows of; another one is reported after the next renewal."""
     created: bool = False
     """Whether it was ever ready: until then whoever creates it says what becomes of it."""
 
@@ -80,6 +98,7 @@ class Host:
         address: str,
         registry: Registry,
         processes: Processes,
+        keeper: Keeper,
         settings: HostSettings,
         metrics: Metrics,
         labels: Mapping[str, str] | None = None,
@@ -93,12 +112,16 @@ class Host:
         self.changed = asyncio.Event()  # what it holds, so that others are told before the next heartbeat
         self.metrics = metrics
         self._labels = dict(labels or {})
+        self._keeper = keeper
+        keeper.after_call = self._after_renewal
+        self._leases = registry.leases(name, address)
+        self._to_correct: asyncio.Queue[Copy] = asyncio.Queue()
         self.copies: dict[str, Copy] = {}
         # Weak: a lock lives while somebody has it or waits for it, and no longer.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # guard: agent-locks-weak
         self._news: asyncio.Queue[ProcessEvent] = asyncio.Queue()
         self._calm_since = time.monotonic()
-        self._outages = redis_outages("leases of agents", "agents go on until their leases end")
+        self._outages = redis_outages("reports on agents to the registry", "agents go on")
         self._health = Health(settings.health_seconds, settings.unhealthy_after)
 
     # -- what it is asked for
@@ -114,12 +137,13 @@ class Host:
                 raise ProcessesFull(f"host {self.name} is full ({len(self.copies)} agents)")
             asked_for_here = seen is None and await self._want(agent)
             try:
-                granted = await self._granted(agent, seen)
-                known = await self._running_already(granted)
+                asked = boot_time()
+                fence = await self._granted(agent, seen)
+                known = await self._running_already(agent.agent_id, fence, asked)
                 if known is not None:
-                    return known, granted.fence
+                    return known, fence
                 began = time.monotonic()
-                process = await self._start(granted)
+                process = await self._start(agent, fence, asked)
             except (InputError, NotAllowed, ProcessFailed):
                 # guard: refused-agent-unwanted
                 if asked_for_here:  # and by nobody else: its caller is told, and nobody need try it again
@@ -127,7 +151,7 @@ class Host:
                 raise
             guild = self.metrics.guild_label(agent.guild_id)
             self.metrics.host_create_seconds.labels(guild).observe(time.monotonic() - began)
-            return process, granted.fence
+            return process, fence
 
     async def stop(
         self, agent_id: str, *, timeout_seconds: float | None = None, moving: bool = False
@@ -181,42 +205,14 @@ class Host:
         finally:
             leave()
 
-    async def renew(self, at_least_every: float = float("inf")) -> None:
-        """Renew all leases, again and again, until cancelled; the end of a slow agent holds up no renewal."""
-        async with asyncio.TaskGroup() as corrections:
-
-            async def once() -> None:
-                for copy, word in await self.renew_once():
-                    # guard: agent-ends-concurrently
-                    corrections.create_task(self._patiently(self._correct(copy, word)))
-
-            every = min(self.registry.ttl_seconds / 3, at_least_every)
+    async def renew(self) -> None:
+        """Keep all leases, and correct what their renewals find wrong, until cancelled."""
+        async with self._keeper, asyncio.TaskGroup() as group:
+            group.create_task(self._keeper.watch())
             while True:
-                renewed = await self._patiently(once())
-                # After a failure again soon: agents end when no renewal succeeds in time.
-                await asyncio.sleep(every if renewed else min(every, _RETRY_SECONDS))
-
-    async def renew_once(self) -> list[tuple[Copy, str]]:
-        """Renew all leases; returns the copies that something must be done about, and the registry's word."""
-        # Also of those that are being stopped: nobody else may start them before they have ended.
-        copies = list(self.copies.values())  # guard: renew-stopping-agents
-        waiting = {copy.agent.agent_id for copy in copies if self._waits_untold(copy)}
-        held = [(copy.agent.agent_id, copy.fence) for copy in copies]
-        until = self._trusted_from_now()
-        words = await self.registry.renew(self.name, self.address, held)
-        for copy, word in zip(copies, words, strict=True):
-            if word in {"kept", "unwanted"}:
-                copy.until = max(copy.until, until)  # guard: trust-from-asking
-        self.processes.keep()  # guard: renewals-reach-zygote
-        found: list[tuple[Copy, str]] = []
-        for copy, word in zip(copies, words, strict=True):
-            if copy.stopping:
-                continue
-            if word == "kept" and copy.agent.agent_id in waiting:
-                found.append((copy, "waiting"))
-            elif word != "kept" or self._untold(copy) is not None:  # guard: untold-status-retried
-                found.append((copy, word))
-        return found
+                copy = await self._to_correct.get()
+                # guard: agent-ends-concurrently
+                group.create_task(self._patiently(self._correct(copy)))
 
     async def nurse(self) -> None:
         """End agents that are not well, again and again, until cancelled: they are started anew then."""
@@ -240,6 +236,8 @@ class Host:
     def _hear(self, event: ProcessEvent) -> None:
         # Reports are heard at once: news wait for Redis, and who is well must not seem silent meanwhile.
         if event.kind is not EventKind.REPORT:
+            if event.process.status is Status.WAITING:
+                self._lease_ended(event.process)
             self._health.began(event.process.agent_id)
             self._news.put_nowait(event)
         elif event.report == "health":
@@ -247,43 +245,43 @@ class Host:
         elif event.report == MESSAGES:
             count_messages(self.metrics, event.process.labels.get("name", ""), event.data)
 
+    def _lease_ended(self, process: AgentProcessInfo) -> None:
+        copy = self.copies.get(process.agent_id)
+        if copy is not None and copy.fence == process.fence and copy.reported_pid:
+            copy.lease_ended = True
+
     async def _want(self, agent: Agent) -> bool:
         wanted = await self.registry.want(agent)
         if wanted.status is Placing.STOPPING:
             raise Conflict(f"agent {agent.agent_id} is being stopped: ask again when it has ended")
         return wanted.new
 
-    def _trusted_from_now(self) -> float:
-        """Until when a lease is trusted that Redis is asked for now."""
-        return boot_time() + self.settings.trust_seconds
-
-    async def _running_already(self, granted: Copy) -> AgentProcessInfo | None:
+    async def _running_already(self, agent_id: str, fence: int, asked: float) -> AgentProcessInfo | None:
         """The copy that a repeated call asks for; one that is being restarted is waited for."""
-        agent_id = granted.agent.agent_id
         copy = self.copies.get(agent_id)
-        if copy is not None and copy.fence == granted.fence:
+        if copy is not None and copy.fence == fence:
             # The grant has renewed its lease, too: one that waits for its lease starts now.
-            copy.until = max(copy.until, granted.until)  # guard: repeated-grant-renews
+            copy.hold.renewed(asked)  # guard: repeated-grant-renews
             self.processes.keep()
-        while copy is not None and copy.fence == granted.fence and self.copies.get(agent_id) is copy:
+        while copy is not None and copy.fence == fence and self.copies.get(agent_id) is copy:
             process = self.processes.get(agent_id)
             if process is None or process.status.ended:
                 return None
             # guard: repeated-create-ends-with-lease
-            if process.status is Status.WAITING and boot_time() >= copy.until:
+            if process.status is Status.WAITING and boot_time() >= copy.hold.until:
                 raise Conflict(f"agent {agent_id} waits for its lease, which Redis did not renew: ask again")
             if process.status is Status.RUNNING:  # guard: report-running-only
-                await self._tell(copy, process)
+                await self._report_started(copy, process)
                 return process
             await asyncio.sleep(_LOOK_SECONDS)
         return None
 
-    async def _granted(self, agent: Agent, seen: int | None) -> Copy:
-        until = self._trusted_from_now()
+    async def _granted(self, agent: Agent, seen: int | None) -> int:
+        """Ask the registry for an agent; returns its fence."""
         grant = await self.registry.grant(self.name, self.address, agent.agent_id, seen=seen)
         match grant.word:
             case "granted" | "mine":
-                return Copy(agent, grant.fence, time.time(), until)
+                return grant.fence
             case "held":
                 raise Elsewhere(f"agent {agent.agent_id} runs on host {grant.address}")
             case "stale":
@@ -291,13 +289,13 @@ class Host:
             case _:
                 raise Conflict(f"agent {agent.agent_id} is not wanted any more")
 
-    async def _start(self, copy: Copy) -> AgentProcessInfo:
-        agent_id, fence = copy.agent.agent_id, copy.fence
+    async def _start(self, agent: Agent, fence: int, asked: float) -> AgentProcessInfo:
+        agent_id = agent.agent_id
         # guard: draining-host-returns-grant
         if self.draining:  # since it was granted; from here on those who move all agents see it
             await self.registry.release(self.name, agent_id, fence, "moving")
             raise ProcessesFull(f"host {self.name} leaves")
-        self.copies[agent_id] = copy
+        copy = self.copies[agent_id] = self._keep(agent, fence, asked)
         self.changed.set()
         try:
             process = await self._spawn(copy)
@@ -315,11 +313,31 @@ class Host:
         if not self._lives(agent_id):  # it was ready, and has ended for good since
             await self._let_go(copy, "crashed", process.last_error)
             raise ProcessFailed(f"agent {agent_id!r} ended as soon as it was ready")
-        word = await self._tell(copy, process)
+        word = await self._report_started(copy, process)
         if word == "kept":  # guard: start-of-unwanted-ended
             return process
         await self._end(copy, "stopped")
         raise Conflict(f"agent {agent_id} was {'stopped' if word == 'unwanted' else 'placed anew'} meanwhile")
+
+    def _keep(self, agent: Agent, fence: int, asked: float) -> Copy:
+        """Begin to renew the lease of an agent; it is renewed until its process has ended."""
+        lease = Lease(agent.agent_id, self.name, fence)
+        copy = Copy(agent, fence, time.time(), self._keeper.hold(self._leases, lease, granted_at=asked))
+        copy.hold.on_standing = partial(self._renewed, copy)
+        return copy
+
+    def _after_renewal(self, answered: bool) -> None:
+        """Send the new ends of leases to the zygote; on the keeper's thread, whatever the event loop does."""
+        if answered:
+            self.processes.keep()  # guard: renewals-reach-zygote
+        else:
+            self.disturbed()
+
+    def _renewed(self, copy: Copy, standing: Standing) -> None:
+        copy.standing = standing
+        reported = not copy.lease_ended and self._unreported(copy) is None  # guard: untold-status-retried
+        if not copy.stopping and not (standing is Standing.KEPT and reported):
+            self._to_correct.put_nowait(copy)
 
     async def _spawn(self, copy: Copy) -> AgentProcessInfo:
         agent = copy.agent
@@ -342,35 +360,30 @@ class Host:
             fence=copy.fence,
             limits=limits,
             labels=labels,
-            until=lambda: copy.until,  # guard: agent-ends-with-lease
+            until=lambda: copy.hold.until,  # guard: agent-ends-with-lease
         )
 
-    def _untold(self, copy: Copy) -> AgentProcessInfo | None:
+    def _unreported(self, copy: Copy) -> AgentProcessInfo | None:
         """The process of a copy that runs, but that the registry has not heard of: Redis was away then."""
         process = self.processes.get(copy.agent.agent_id)
         if process is None or process.status is not Status.RUNNING:
             return None
-        return process if process.fence == copy.fence and process.pid != copy.told else None
+        return process if process.fence == copy.fence and process.pid != copy.reported_pid else None
 
-    async def _tell(self, copy: Copy, process: AgentProcessInfo) -> str:
+    async def _report_started(self, copy: Copy, process: AgentProcessInfo) -> str:
         word = await self.registry.started(
             self.name, self.address, copy.agent.agent_id, copy.fence, process.pid
         )
         if word == "kept":
-            copy.told = process.pid
+            copy.reported_pid = process.pid
         return word
 
-    def _waits_untold(self, copy: Copy) -> bool:
-        """Whether the end of its lease has ended an agent that the registry still calls running."""
-        process = self.processes.get(copy.agent.agent_id)
-        return bool(copy.told) and process is not None and process.status is Status.WAITING
-
-    async def _tell_waiting(self, copy: Copy) -> None:
+    async def _report_waiting(self, copy: Copy) -> None:
         """Have nobody find an agent that the end of its lease has ended, until it runs again."""
         process = self.processes.get(copy.agent.agent_id)
         error = process.last_error if process is not None else ""
         await self.registry.release(self.name, copy.agent.agent_id, copy.fence, "waiting", error)
-        copy.told = 0
+        copy.reported_pid, copy.lease_ended = 0, False
 
     async def _stop(self, agent_id: str, timeout_seconds: float | None, *, moving: bool) -> None:
         async with self._turn(agent_id):
@@ -392,6 +405,7 @@ class Host:
         if self.copies.get(agent_id) is copy:
             del self.copies[agent_id]
             self.changed.set()
+        copy.hold.drop()
         await asyncio.wrap_future(self.processes.forget(agent_id))
         self.metrics.host_agents_ended.labels(status).inc()
         await self.registry.release(self.name, agent_id, copy.fence, status, error)
@@ -402,9 +416,9 @@ class Host:
         if copy is None or copy.stopping or copy.fence != process.fence:  # guard: event-of-own-fence
             return
         if event.kind is EventKind.READY and process.restarts:
-            await self._tell(copy, process)
+            await self._report_started(copy, process)
         elif process.status is Status.WAITING:
-            self.metrics.host_lease_ends.inc()  # the registry is told with the next renewal
+            self.metrics.host_lease_ends.inc()  # the registry is told after the next renewal
         elif process.status is Status.BACKING_OFF:
             self.metrics.host_restarts.inc()
             await self.registry.release(
@@ -415,23 +429,26 @@ class Host:
             _log.error("an agent crashed too often", agent_id=process.agent_id, error=process.last_error)
             await self._let_go(copy, "crashed", process.last_error)
 
-    async def _correct(self, copy: Copy, word: str) -> None:
+    async def _correct(self, copy: Copy) -> None:
+        """Do what the last renewal asks for; what fails is found again by the next."""
         agent_id = copy.agent.agent_id
         async with self._turn(agent_id):
             if self.copies.get(agent_id) is not copy or copy.stopping:
                 return
-            if word == "forgotten" and await self._regained(copy):  # guard: forgotten-agent-regained
-                word = "kept"
-            if word == "waiting":
-                await self._tell_waiting(copy)
-                word = "kept"
-            if word == "kept":
-                process = self._untold(copy)
+            standing, copy.standing = copy.standing, Standing.KEPT
+            # guard: forgotten-agent-regained
+            if standing is Standing.FORGOTTEN and await self._regained(copy):
+                standing = Standing.KEPT
+            if standing is Standing.KEPT:
+                if copy.lease_ended:
+                    await self._report_waiting(copy)
+                process = self._unreported(copy)
                 if process is not None:
-                    await self._tell(copy, process)
+                    await self._report_started(copy, process)
                 return
-            self.metrics.host_disowned.labels(word).inc()
-            _log.warning("a copy of an agent is stopped", agent_id=agent_id, fence=copy.fence, why=word)
+            why = _DISOWNED[standing]
+            self.metrics.host_disowned.labels(why).inc()
+            _log.warning("a copy of an agent is stopped", agent_id=agent_id, fence=copy.fence, why=why)
             await self._end(copy, "stopped")  # guard: lost-agent-ended
 
     async def _regained(self, copy: Copy) -> bool:
@@ -439,7 +456,7 @@ class Host:
         before = copy.fence - 1
         await self.registry.want(copy.agent, fence=before)
         grant = await self.registry.grant(self.name, self.address, copy.agent.agent_id, seen=before)
-        copy.told = 0
+        copy.reported_pid = 0
         return grant.given and grant.fence == copy.fence  # guard: regained-fence
 
     def _lives(self, agent_id: str) -> bool:

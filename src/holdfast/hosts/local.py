@@ -45,13 +45,15 @@ from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from holdfast.config import HostSettings
     from holdfast.hosts.agent import Agent, Placed
     from holdfast.hosts.placement import Host as Seen
     from holdfast.hosts.registry import Registry
+    from holdfast.leases.keeper import Keeper
     from holdfast.processes.options import ProcessOptions
+
 
 TROUBLES: Final[tuple[tuple[type[HoldfastError], Trouble], ...]] = (
     (ProcessesFull, Trouble.NEXT),
@@ -66,8 +68,8 @@ TROUBLES: Final[tuple[tuple[type[HoldfastError], Trouble], ...]] = (
 )
 """What a host raises, and what it means for its caller; by way of gRPC's codes it means the same."""
 
-_RENEW_SECONDS: Final = 2.0
-"""An engine elsewhere can't call this process: what it wants stopped is heard of with a renewal."""
+RENEW_SECONDS: Final = 2.0
+"""How often a local engine renews at least: an engine elsewhere can stop its agents by a renewal only."""
 _LOOK_SECONDS: Final = 0.01
 
 _log = get_logger(__name__)
@@ -81,9 +83,10 @@ class LocalEngine(Engine):
         registry: Registry,
         settings: HostSettings,
         options: ProcessOptions,
+        open_keeper: Callable[[Metrics], Keeper],
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        here = Here(registry, settings, options, labels or {})
+        here = Here(registry, settings, options, open_keeper, labels or {})
         super().__init__(registry, here, here, settings)
 
     async def run(self, agent: Agent) -> Placed:
@@ -97,7 +100,7 @@ class LocalEngine(Engine):
 
     async def _outlive(self, placed: Placed) -> None:
         """Wait for a dead program's agent, which ends a moment after it."""
-        seconds = self._settings.stop_seconds + _RENEW_SECONDS
+        seconds = self._settings.stop_seconds + RENEW_SECONDS
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while True:
@@ -114,11 +117,17 @@ class Here:
     """The host inside this process, begun by its first use: how an engine finds it, and how it calls it."""
 
     def __init__(
-        self, registry: Registry, settings: HostSettings, options: ProcessOptions, labels: Mapping[str, str]
+        self,
+        registry: Registry,
+        settings: HostSettings,
+        options: ProcessOptions,
+        open_keeper: Callable[[Metrics], Keeper],
+        labels: Mapping[str, str],
     ) -> None:
         self._registry = registry
         self._settings = settings
         self._options = options
+        self._open_keeper = open_keeper
         self._labels = labels
         self._name = own_name()
         self._host: Host | None = None
@@ -161,8 +170,17 @@ class Here:
         if self._host is None or self._upkeep is None:
             processes = Processes(self._options)
             processes.warm_up()
+            metrics = Metrics()
+            keeper = self._open_keeper(metrics)
             self._host = Host(
-                self._name, self._name, self._registry, processes, self._settings, Metrics(), self._labels
+                self._name,
+                self._name,
+                self._registry,
+                processes,
+                keeper,
+                self._settings,
+                metrics,
+                self._labels,
             )
             self._upkeep = asyncio.create_task(self._live(self._host), name="holdfast-local-host")
         if self._upkeep.done():
@@ -174,7 +192,7 @@ class Here:
         engine = Engine(self._registry, self, self, self._settings)
         rescue = Rescue(self._registry, engine, host, bound_only=True)
         async with asyncio.TaskGroup() as group:
-            for each in (host.watch(), host.renew(_RENEW_SECONDS), host.nurse(), rescue.run()):
+            for each in (host.watch(), host.renew(), host.nurse(), rescue.run()):
                 group.create_task(each)
 
     async def _end(self, host: Host, agent_id: str) -> None:

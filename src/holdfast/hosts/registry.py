@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from holdfast.hosts.agent import Agent, Needs, Placed, Status
+from holdfast.leases.lease import Standing, renewal_args
 from holdfast.redis.command import command, commands
 from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Sequence
 
+    from holdfast.leases.lease import Lease
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import HostKeys
     from holdfast.telemetry.metrics import Metrics
@@ -73,6 +75,29 @@ class Homeless(msgspec.Struct, frozen=True):
     fence: int
     host: str
     """Where it was."""
+
+
+class AgentLeases:
+    """The agents of one host as leases, for the keeper; an agent that is to be stopped stays its host's."""
+
+    kind = "agent"
+
+    def __init__(self, keys: Sequence[str], host: str, address: str, ttl_ms: int) -> None:
+        self._keys = keys
+        self._host = [host, address, ttl_ms]
+
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+        """Keep what the host has, and bring back what has expired but went to no other host."""
+        words = await _RENEW(redis, self._keys, [*self._host, *renewal_args(leases)])
+        return [_STANDINGS[word] for word in words]
+
+
+_STANDINGS: Final = {
+    b"kept": Standing.KEPT,
+    b"unwanted": Standing.STOP,
+    b"lost": Standing.LOST,
+    b"forgotten": Standing.FORGOTTEN,
+}
 
 
 class Registry:
@@ -143,12 +168,9 @@ class Registry:
         args = [host, address, self._ttl_ms, agent_id, fence, pid]
         return (await _STARTED(self.redis, self._keys, args)).decode()
 
-    async def renew(self, host: str, address: str, held: Sequence[tuple[str, int]]) -> list[str]:
-        """Keep what a host has; per agent: kept, unwanted, lost or forgotten."""
-        args: list[Any] = [host, address, self._ttl_ms]
-        for agent_id, fence in held:
-            args += (agent_id, fence)
-        return [word.decode() for word in await _RENEW(self.redis, self._keys, args)]
+    def leases(self, host: str, address: str) -> AgentLeases:
+        """What a host has, for its keeper."""
+        return AgentLeases(self._keys, host, address, self._ttl_ms)
 
     async def release(self, host: str, agent_id: str, fence: int, status: str, error: str = "") -> bool:
         """Say that a host has an agent no more: stopped, crashed, moving, or (there) restarting, waiting."""

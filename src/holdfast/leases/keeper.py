@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.clock import boot_time
 from holdfast.errors import LeaseLost
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from holdfast.config import LeaseSettings
     from holdfast.outages import OutageReporter
     from holdfast.redis.client import Redis
     from holdfast.telemetry.metrics import Metrics
@@ -36,6 +35,20 @@ _BATCH = 2000  # guard: renewal-batch-size
 """Lua unpack fails near 8,000 items and a long script stalls Redis; a beat is one call up to here."""
 
 _log = get_logger(__name__)
+
+
+class LeaseTimes(Protocol):
+    """When leases of one ttl are renewed, and how long a renewal is trusted: settings of leases or hosts."""
+
+    @property
+    def renew_every_seconds(self) -> float:
+        """How often a holder renews, and how long it waits for the reply to a renewal."""
+        ...
+
+    @property
+    def trust_seconds(self) -> float:
+        """How long a holder trusts its last renewal."""
+        ...
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -47,13 +60,15 @@ class Hold:
     lease: Lease
     until: float
     on_stop: Callable[[], None] | None
+    on_standing: Callable[[Standing], None] | None = None
     lost: bool = False
     stopped: bool = False
     _guard: asyncio.Timeout | None = None
 
     def drop(self) -> None:
         """Stop renewing: the lease was settled, released or lost."""
-        self.on_stop = None  # it refers to its holder, and that to this: the collector would have to find it
+        # They refer to their holder, and that to this: the garbage collector would have to find the cycle.
+        self.on_stop = self.on_standing = None
         self.keeper.forget(self)
 
     async def __aenter__(self) -> Self:
@@ -79,6 +94,11 @@ class Hold:
     def trusted_until(self) -> float:
         """Return until when the lease is trusted; one that is lost is not trusted again."""
         return 0.0 if self.lost else self.until
+
+    def renewed(self, asked: float) -> None:
+        """Trust the lease from the ``boot_time()`` at which a renewal, or a repeated grant, was asked."""
+        if not self.lost:
+            self.until = max(self.until, asked + self.keeper.trust_seconds)  # guard: trust-window
 
     def watch(self) -> None:
         """End the body if its time is over, else look again then."""
@@ -109,9 +129,19 @@ class Hold:
 class Keeper:
     """Keeps holds alive from its own thread: code which blocks the event loop does not lose its leases."""
 
-    def __init__(self, settings: LeaseSettings, connect: Callable[[], Redis], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: LeaseTimes,
+        connect: Callable[[], Redis],
+        metrics: Metrics,
+        *,
+        at_least_every: float = float("inf"),
+    ) -> None:
         self.trust_seconds = settings.trust_seconds
-        self._every = settings.renew_every_seconds
+        self.after_call: Callable[[bool], None] | None = None
+        """Called on the keeper's thread after each renewal call, with whether Redis answered it."""
+        self._reply_seconds = settings.renew_every_seconds
+        self._every = min(settings.renew_every_seconds, at_least_every)
         self._connect = connect
         self._metrics = metrics
         self._holds: dict[int, Hold] = {}
@@ -132,10 +162,20 @@ class Keeper:
         )
 
     def hold(
-        self, store: LeaseStore, lease: Lease, *, granted_at: float, on_stop: Callable[[], None] | None = None
+        self,
+        store: LeaseStore,
+        lease: Lease,
+        *,
+        granted_at: float,
+        on_stop: Callable[[], None] | None = None,
+        on_standing: Callable[[Standing], None] | None = None,
     ) -> Hold:
-        """Start keeping ``lease``; ``granted_at`` is the ``boot_time()`` when the grant was asked."""
-        hold = Hold(self, store, lease, granted_at + self.trust_seconds, on_stop)
+        """Start keeping ``lease``; ``granted_at`` is the ``boot_time()`` when the grant was asked.
+
+        A holder that guards no body acts on every standing itself (``on_standing``, on its event loop), and
+        its lease is renewed until it drops it.
+        """
+        hold = Hold(self, store, lease, granted_at + self.trust_seconds, on_stop, on_standing)
         self._holds[id(hold)] = hold
         return hold
 
@@ -206,20 +246,26 @@ class Keeper:
     async def _renew(self, redis: Redis, store: LeaseStore, holds: list[Hold]) -> bool:
         asked = boot_time()
         try:
-            async with asyncio.timeout(self._every):
+            async with asyncio.timeout(self._reply_seconds):
                 standings = await store.renew(redis, [hold.lease for hold in holds])
         except TROUBLE as exc:
             self._metrics.lease_renewal_failures.labels(store.kind).inc()
             if not self._outages[store].failed(exc):
                 _log.error("lease renewals refused", leases=len(holds), error=repr(exc))
+            self._called(answered=False)
             return False
         self._outages[store].answered()
         self._metrics.lease_renewal_seconds.labels(store.kind).observe(boot_time() - asked)
         for hold, standing in zip(holds, standings, strict=True):
-            if standing is not Standing.LOST and not hold.lost:
-                hold.until = asked + self.trust_seconds  # guard: trust-window
+            if standing.is_kept:
+                hold.renewed(asked)
+        self._called(answered=True)
         self._call_loop(self._apply, holds, standings)  # guard: renewal-not-waiting-for-losers
         return True
+
+    def _called(self, *, answered: bool) -> None:
+        if self.after_call is not None:
+            self.after_call(answered)
 
     def _call_loop(self, callback: Callable[..., None], *args: object) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -227,10 +273,12 @@ class Keeper:
 
     def _apply(self, holds: Sequence[Hold], standings: Sequence[Standing]) -> None:
         for hold, standing in zip(holds, standings, strict=True):
-            if standing is Standing.LOST:
-                self._lose(hold)
+            if hold.on_standing is not None:
+                hold.on_standing(standing)
             elif standing is Standing.STOP:
                 hold.stop()
+            elif standing is not Standing.KEPT:
+                self._lose(hold)
 
     def _lose(self, hold: Hold) -> None:
         # One whose body has ended was most likely settled between the asking and the answer.

@@ -30,25 +30,30 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Standing(enum.StrEnum):
-    """What a renewal found; ``STOP`` is kept, but somebody asked the holder to stop."""
+    """What a renewal found."""
 
     KEPT = "kept"
-    LOST = "lost"
     STOP = "stop"
+    """Kept, but somebody asked the holder to stop."""
+    LOST = "lost"
+    """Another owner may hold it."""
+    FORGOTTEN = "forgotten"
+    """Redis has lost its record: not renewed, but the holder may register it again under its fence."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the lease was renewed."""
+        return self in {Standing.KEPT, Standing.STOP}
 
 
 class LeaseStore(Protocol):
-    """Where leases live: everything that follows the grant, for many leases in one call each."""
+    """Where leases live, for the keeper, which renews many in one call; granting and releasing differ."""
 
     kind: str
     """What is leased here, for metrics: run, schedule, agent, leader."""
 
     async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
         """Keep the leases that are still held by their owner under their fence."""
-        ...
-
-    async def release(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[bool]:
-        """Give leases back; False where somebody else holds it by now."""
         ...
 
 

@@ -95,6 +95,17 @@ def connect_blocking(settings: RedisSettings, block_seconds: float) -> Redis:
     return _open(settings, block_seconds + settings.socket_timeout_seconds, 1)
 
 
+def connect_for_keeper(settings: RedisSettings, reply_seconds: float) -> Redis:
+    """Open the client of a keeper, used and closed on its thread; it gives up in time for another try."""
+    reply = min(settings.socket_timeout_seconds, reply_seconds)
+    connecting = min(settings.connect_timeout_seconds, reply)
+    return connect(
+        msgspec.structs.replace(
+            settings, socket_timeout_seconds=reply, connect_timeout_seconds=connecting, max_connections=2
+        )
+    )
+
+
 class Address(msgspec.Struct, frozen=True):
     """Where Redis is, as ``redis.url`` says."""
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.redis.breaker import breaker_for_redis
-from holdfast.redis.client import Redis, connect, connect_blocking
+from holdfast.redis.client import Redis, connect, connect_blocking, connect_for_keeper
 from holdfast.runs.partition import Partition
 from holdfast.runs.queue import RunQueue
 from holdfast.store.door import StoreDoor
@@ -53,16 +51,8 @@ class Connections:
         return connect_blocking(self.settings.redis, 0.0)
 
     def for_keeper(self) -> Redis:
-        """The keeper's own client, used and closed on its thread; it gives up in time for another try."""
-        patience = min(self.settings.redis.socket_timeout_seconds, self.settings.lease.renew_every_seconds)
-        return connect(
-            msgspec.structs.replace(
-                self.settings.redis,
-                socket_timeout_seconds=patience,
-                connect_timeout_seconds=min(patience, self.settings.redis.connect_timeout_seconds),
-                max_connections=2,
-            )
-        )
+        """The keeper's own client, used and closed on its thread."""
+        return connect_for_keeper(self.settings.redis, self.settings.lease.renew_every_seconds)
 
     def queue(self, settings: QueueSettings) -> RunQueue:
         """A queue on the shared pool, for workers and operators."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, NoHost, ProcessError
 from holdfast.hosts.directory import KIND, describe
-from holdfast.hosts.engines import members_of, open_cluster, registry_of
+from holdfast.hosts.engines import keeper_of, members_of, open_cluster, registry_of
 from holdfast.hosts.host import Host
 from holdfast.hosts.measuring import measure
 from holdfast.hosts.rescue import Rescue
@@ -71,7 +71,9 @@ class HostService:
         name = hosts.name or platform.node()
         labels = {APP: app} if app else {}
         registry = registry_of(settings, redis, metrics)
-        self.host = Host(name, self.address, registry, processes, hosts, metrics, labels)
+        # guard: location-renewal-interval
+        keeper = keeper_of(settings, metrics, at_least_every=self._members.heartbeat_seconds)
+        self.host = Host(name, self.address, registry, processes, keeper, hosts, metrics, labels)
         self._engine = open_cluster(settings, redis)
         self._since = f"{time.time():.3f}"
         self._outages = redis_outages("heartbeats of this host", "its agents go on")
@@ -110,8 +112,7 @@ class HostService:
                     for each in (
                         self._beat(),
                         self.host.watch(),
-                        # guard: location-renewal-interval
-                        self.host.renew(at_least_every=self._members.heartbeat_seconds),
+                        self.host.renew(),
                         self.host.nurse(),
                         rescue.run(),
                     )

@@ -45,7 +45,7 @@ MISTAKES = [
     ),
     Mistake(
         "a body has no trust window",
-        replaced("trust-window", "self.trust_seconds", "3600"),
+        replaced("trust-window", "self.keeper.trust_seconds", "3600"),
         f"{KEEPER}::test_a_hung_redis_stops_the_body_before_the_lease_can_move",
     ),
     Mistake(

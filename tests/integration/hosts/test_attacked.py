@@ -14,6 +14,7 @@ import pytest
 from holdfast.config import HostSettings, RedisSettings
 from holdfast.errors import Conflict, InputError, NoHost, ProcessError
 from holdfast.hosts.agent import Needs, Status
+from holdfast.hosts.engines import keeper_of
 from holdfast.hosts.host import Host
 from holdfast.processes.info import AgentProcessInfo, EventKind, ProcessEvent
 from holdfast.processes.info import Status as ProcessStatus
@@ -131,7 +132,9 @@ async def test_a_creation_that_fails_is_no_crash_whoever_hears_of_it_first(redis
     settings = HostSettings()
     async with cluster_of(redis_settings) as cluster:
         processes = Unable()
-        host = Host("a", "a:1", cluster.engine.registry, processes, settings, Metrics())
+        metrics = Metrics()
+        keeper = keeper_of(cluster.settings, metrics, at_least_every=1.0)
+        host = Host("a", "a:1", cluster.engine.registry, processes, keeper, settings, metrics)
         watching = asyncio.create_task(host.watch())
         await until(lambda: processes.tell is not None)
         wanted = await cluster.engine.registry.want(agent())

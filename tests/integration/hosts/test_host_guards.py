@@ -7,11 +7,13 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+from redis import Redis
 
 from holdfast.clock import boot_time
 from holdfast.config import HostSettings
@@ -21,6 +23,7 @@ from holdfast.hosts.engine import Engine
 from holdfast.hosts.host import Host
 from holdfast.hosts.registry import Registry
 from holdfast.hosts.rescue import Rescue
+from holdfast.leases.keeper import Keeper
 from holdfast.processes.info import EventKind, ProcessEvent
 from holdfast.processes.info import Status as ProcessStatus
 from holdfast.processes.options import ProcessOptions
@@ -55,9 +58,11 @@ def processes():
 @pytest.fixture
 async def host(redis_settings, fault_proxy, processes):
     """It reaches Redis by the proxy; nothing of it is left for the next test."""
-    client = connect(msgspec.structs.replace(redis_settings, url=fault_proxy.url))
+    proxied = msgspec.structs.replace(redis_settings, url=fault_proxy.url)
+    client, settings, metrics = connect(proxied), HostSettings(max_processes=3), Metrics()
     registry = Registry(HostKeys.of(), client, ttl_seconds=TTL, placing_seconds=10)
-    host = Host("a", "127.0.0.1:1", registry, processes, HostSettings(max_processes=3), Metrics())
+    keeper = Keeper(settings, lambda: connect(proxied), metrics, at_least_every=0.1)
+    host = Host("a", "127.0.0.1:1", registry, processes, keeper, settings, metrics)
     yield host
     for agent_id in tuple(processes.all()):
         await asyncio.wrap_future(processes.kill(agent_id))
@@ -176,7 +181,7 @@ def end_now(pid: int) -> None:
 async def test_nobody_has_an_agent_before_it_has_ended_here(host, registry):
     """Fails if it is released first: another host would start it while it runs here."""
     pid = await placed(registry, host, troubled("x", "deaf"))
-    async with going(host.renew(0.1)):
+    async with going(host.renew()):
         stopping = asyncio.create_task(host.stop("x", timeout_seconds=PATIENCE_SECONDS, moving=True))
         await until(lambda: host.copies["x"].stopping)
         renewed = set()
@@ -205,12 +210,26 @@ async def test_one_that_is_stopped_here_is_wanted_by_nobody(host, registry):
     assert (known.status, known.wanted) == (Status.STOPPED, False)
 
 
+async def test_a_slow_end_holds_up_no_other(host, registry, redis):
+    """Fails if lost copies are ended one after the other."""
+    deaf = await placed(registry, host, troubled("deaf", "deaf"))
+    await placed(registry, host)
+    await redis.hset(registry.keys.record_prefix + "deaf", mapping={"owner": "b", "fence": 9})
+    async with going(host.renew()):
+        await until(lambda: host.copies["deaf"].stopping)
+        await redis.hset(registry.keys.record_prefix + "x", mapping={"owner": "b", "fence": 9})
+        await until(lambda: "x" not in host.copies)
+        assert "deaf" in host.copies
+        end_now(deaf)
+        await until(lambda: not host.copies)
+
+
 async def test_a_slow_end_holds_up_no_renewal(host, registry, redis):
     """Fails if lost copies are ended one after the other before the next renewal."""
     deaf = await placed(registry, host, troubled("deaf", "deaf"))
     await placed(registry, host)
     await redis.hset(registry.keys.record_prefix + "deaf", mapping={"owner": "b", "fence": 9})
-    async with going(host.renew(0.1)):
+    async with going(host.renew()):
         await until(lambda: host.copies["deaf"].stopping)
         seen = set()
 
@@ -260,7 +279,7 @@ async def test_an_agent_that_started_while_redis_was_away_is_found_afterwards(
     """Fails if nobody says it again: the agent ran, and was 'starting' for ever."""
     slow = troubled("x", "wait", file=str(tmp_path / "go"))  # it can say that it is ready when nobody listens
     wanted = await registry.want(slow)
-    async with going(host.watch(), host.renew(0.1)):
+    async with going(host.watch(), host.renew()):
         creating = asyncio.create_task(host.create(slow, seen=wanted.fence))
         await reaches(registry, Status.STARTING)
         fault_proxy.refuse()
@@ -274,7 +293,7 @@ async def test_an_agent_that_started_while_redis_was_away_is_found_afterwards(
 
 
 async def test_a_restart_while_redis_was_away_is_told_afterwards(host, registry, fault_proxy):
-    async with going(host.watch(), host.renew(0.1)):
+    async with going(host.watch(), host.renew()):
         first = await placed(registry, host)
         fault_proxy.refuse()
         os.kill(first, signal.SIGKILL)
@@ -311,7 +330,7 @@ async def test_a_copy_that_another_host_told_an_empty_redis_of_first_is_ended(ho
     await redis.flushall()
     await registry.want(agent())
     await registry.grant("b", "127.0.0.1:2", "x")
-    async with going(host.renew(0.1)):
+    async with going(host.renew()):
         await until(lambda: host.copies == {} and host.processes.get("x") is None)
     assert (await registry.get("x")).host == "b"
 
@@ -319,7 +338,7 @@ async def test_a_copy_that_another_host_told_an_empty_redis_of_first_is_ended(ho
 async def test_an_empty_redis_is_told_under_the_same_fence(host, registry, redis):
     pid = await placed(registry, host)
     await redis.flushall()
-    async with going(host.renew(0.1)):
+    async with going(host.renew()):
         await until(lambda: registry.location("x"), lambda found: found is not None)
     known = await registry.get("x")
     assert (known.fence, known.pid, known.status) == (1, pid, Status.RUNNING)
@@ -451,23 +470,45 @@ class NotedLimits:
 async def test_a_lease_is_trusted_from_the_moment_when_its_renewal_was_asked(host, registry, fault_proxy):
     """Fails if it counts from the answer: one that comes late would have an agent outlive its lease."""
     await placed(registry, host)
+    hold = host.copies["x"].hold
+    granted_until = hold.until
     fault_proxy.delay(0.5)
-    await host.renew_once()
-    assert host.copies["x"].until - host.settings.trust_seconds <= boot_time() - 0.5
+    async with going(host.renew()):
+        renewed = await until(lambda: hold.until, lambda until: until > granted_until)
+        assert renewed - host.settings.trust_seconds <= boot_time() - 0.5
+
+
+async def test_renewals_go_on_while_the_event_loop_is_busy(host, registry, redis_settings):
+    """Renewed on the event loop, they are late by as long as it is busy; the zygote is sent the new ends too."""
+    pid = await placed(registry, host)
+    ends, sent = set(), []
+    keep = host.processes.keep
+    with (
+        contextlib.closing(Redis.from_url(redis_settings.url)) as client,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(host.processes, "keep", lambda: (sent.append(host.copies["x"].hold.until), keep()))
+        async with going(host.renew()):
+            until_busy = time.monotonic() + PATIENCE_SECONDS
+            while len(ends) < 4 and time.monotonic() < until_busy:  # the event loop is busy with this
+                ends.add(client.zscore(registry.keys.leases, "x"))
+                time.sleep(0.01)
+    assert len(ends) >= 4
+    assert len(set(sent)) >= 3
+    assert host.processes.get("x").pid == pid
 
 
 async def test_an_agent_that_ended_with_its_lease_is_started_again_by_the_next_renewal(host, registry):
     pid = await placed(registry, host)
     async with going(host.watch()):
-        host.copies["x"].until = 0.0
+        host.copies["x"].hold.until = 0.0
         host.processes.keep()
         await until(lambda: host.processes.get("x").status is ProcessStatus.WAITING)
         await until(lambda: host.metrics.registry.get_sample_value("holdfast_host_lease_ends_total") == 1)
-        for copy, word in await host.renew_once():
-            await host._correct(copy, word)
-        found = await until(
-            lambda: registry.get("x"), lambda found: found.status is Status.RUNNING and found.pid != pid
-        )
+        async with going(host.renew()):
+            found = await until(
+                lambda: registry.get("x"), lambda found: found.status is Status.RUNNING and found.pid != pid
+            )
         assert (found.fence, found.restarts) == (1, 0)
         assert found.error.startswith("its lease was not renewed in time (Redis did not answer")
         assert await registry.location("x") == host.address
@@ -478,7 +519,7 @@ async def waiting(host, registry):
     """An agent that the end of its lease has ended; returns the process that it was."""
     pid = await placed(registry, host)
     async with going(host.watch()):
-        host.copies["x"].until = 0.0
+        host.copies["x"].hold.until = 0.0
         host.processes.keep()
         await until(lambda: host.processes.get("x").status is ProcessStatus.WAITING)
         yield pid
@@ -491,10 +532,10 @@ async def test_leases_are_renewed_before_the_registry_is_told_of_agents_that_wai
         raise RedisConnectionError("away")
 
     monkeypatch.setattr(host.registry, "release", refuse)
-    (correction,) = await host.renew_once()
-    assert correction == (host.copies["x"], "waiting")
-    await until(lambda: host.processes.get("x").status is ProcessStatus.RUNNING)
-    assert host.processes.get("x").pid != waiting
+    async with going(host.renew()):
+        await until(lambda: host.processes.get("x").status is ProcessStatus.RUNNING)
+        assert host.processes.get("x").pid != waiting
+        assert host.copies["x"].lease_ended, "it is reported when the registry can be called"
 
 
 async def test_a_repeated_create_starts_an_agent_that_waits_for_its_lease(host, waiting):
@@ -505,7 +546,7 @@ async def test_a_repeated_create_starts_an_agent_that_waits_for_its_lease(host, 
 
 
 async def test_a_repeated_create_does_not_wait_for_a_lease_that_has_ended_again(host, waiting, monkeypatch):
-    monkeypatch.setattr(host, "_trusted_from_now", lambda: boot_time() + 0.1)
+    monkeypatch.setattr(host._keeper, "trust_seconds", 0.1)
     monkeypatch.setattr(host.processes, "keep", lambda: None)
     with pytest.raises(Conflict, match="waits for its lease"):
         await host.create(agent())

@@ -36,7 +36,7 @@ TABLE = [
     ),
     Mistake(
         "only its host may end an agent",
-        replaced("agent-ends-with-lease", "lambda: copy.until", "None"),
+        replaced("agent-ends-with-lease", "lambda: copy.hold.until", "None"),
         f"{OUTAGES}::test_no_message_is_handled_by_two_copies_of_an_agent[host cut off]",
     ),
     Mistake(
@@ -46,8 +46,23 @@ TABLE = [
     ),
     Mistake(
         "a lease is trusted from the moment of the answer",
-        replaced("trust-from-asking", ", until)", ", self._trusted_from_now())"),
+        replaced("trust-window", "asked", "boot_time()"),
         f"{GUARDS}::test_a_lease_is_trusted_from_the_moment_when_its_renewal_was_asked",
+    ),
+    Mistake(
+        "the leases of agents are renewed on the host's own loop",
+        instead(
+            "renewal-own-thread",
+            "asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()\nwhole = await self._beat(redis)",
+        ),
+        f"{GUARDS}::test_renewals_go_on_while_the_event_loop_is_busy",
+    ),
+    Mistake(
+        "the zygote is sent the new ends of leases by the host's own loop",
+        replaced(
+            "renewals-reach-zygote", "self.processes.keep()", "self._keeper._call_loop(self.processes.keep)"
+        ),
+        f"{GUARDS}::test_renewals_go_on_while_the_event_loop_is_busy",
     ),
     Mistake(
         "a repeated create of an agent that waits for its lease waits for the next renewal",
@@ -56,7 +71,7 @@ TABLE = [
     ),
     Mistake(
         "a repeated create waits for ever for a lease that has ended again",
-        replaced("repeated-create-ends-with-lease", "boot_time() >= copy.until", "False"),
+        replaced("repeated-create-ends-with-lease", "boot_time() >= copy.hold.until", "False"),
         f"{GUARDS}::test_a_repeated_create_does_not_wait_for_a_lease_that_has_ended_again",
     ),
     Mistake(
@@ -264,21 +279,20 @@ HOST = [
     ),
     Mistake(
         "the lease of one that is being stopped runs out",
-        replaced(
-            "renew-stopping-agents",
-            "list(self.copies.values())",
-            "[copy for copy in self.copies.values() if not copy.stopping]",
+        instead(
+            "end-before-release",
+            "copy.hold.drop()\nawait self.processes.end(copy.agent.agent_id, timeout_seconds)",
         ),
         f"{GUARDS}::test_nobody_has_an_agent_before_it_has_ended_here",
     ),
     Mistake(
-        "the end of one agent holds up the renewal of all",
-        instead("agent-ends-concurrently", "await self._correct(copy, word)"),
-        f"{GUARDS}::test_a_slow_end_holds_up_no_renewal",
+        "the end of one agent holds up the ends of all others",
+        instead("agent-ends-concurrently", "await self._patiently(self._correct(copy))"),
+        f"{GUARDS}::test_a_slow_end_holds_up_no_other",
     ),
     Mistake(
         "what could not be told is never told",
-        replaced("untold-status-retried", " or self._untold(copy) is not None", ""),
+        replaced("untold-status-retried", " and self._unreported(copy) is None", ""),
         f"{GUARDS}::test_an_agent_that_started_while_redis_was_away_is_found_afterwards",
     ),
     Mistake(
@@ -303,7 +317,11 @@ HOST = [
     ),
     Mistake(
         "what redis has forgotten is ended",
-        replaced("forgotten-agent-regained", 'word == "forgotten" and await self._regained(copy)', "False"),
+        replaced(
+            "forgotten-agent-regained",
+            "standing is Standing.FORGOTTEN and await self._regained(copy)",
+            "False",
+        ),
         f"{GUARDS}::test_an_empty_redis_is_told_under_the_same_fence",
     ),
     Mistake(
@@ -447,7 +465,7 @@ AROUND = [
     ),
     Mistake(
         "locations are renewed by their ttl only",
-        replaced("location-renewal-interval", "at_least_every=self._members.heartbeat_seconds", ""),
+        replaced("location-renewal-interval", "self._members.heartbeat_seconds", "3600"),
         f"{HOSTS}::test_locations_are_renewed_at_the_pace_of_the_heartbeat",
     ),
     Mistake(

@@ -205,6 +205,68 @@ async def publish_numbers(cluster: Hosts, channel: str) -> None:
         await asyncio.sleep(0.01)
 
 
+async def test_a_host_whose_event_loop_blocks_keeps_its_agents(redis, redis_settings, tmp_path):
+    """Renewed on the event loop, the leases end while it blocks: the agents end, and start on the other host."""
+    ledger = tmp_path / "ledger"
+    async with hosts_of(redis_settings, "a", ttl_seconds=10.0, heartbeat=1.0) as cluster:
+        placed = await cluster.engine.run(listener("x", redis_settings.url, ledger))
+        await cluster.start("b")
+        publishing = asyncio.create_task(publish_numbers(cluster, "x"))
+        await until(lambda: len(written(ledger)) >= 10)
+        cluster.children["a"].block()
+        # A host that is blocked sends no heartbeat: its record goes, and comes back after the block.
+        await until(lambda: redis.exists("member:host:a"), lambda found: not found, seconds=60)
+        await until(lambda: redis.exists("member:host:a"), seconds=60)
+        await renewed(cluster, ["x"])
+        publishing.cancel()
+        assert doubled(ledger) == 0
+        assert await running(cluster, ["x"]) == {"x": (placed.pid, placed.fence, "a")}
+
+
+async def test_a_host_whose_event_loop_blocks_has_no_copy_of_an_agent_that_is_anothers(
+    redis, redis_settings, tmp_path
+):
+    """Its leases can't be renewed and its loop can't act: fails if only the loop ends what was lost."""
+    ledger = tmp_path / "ledger"
+    async with hosts_of(redis_settings, "a", ttl_seconds=6.0, heartbeat=1.0) as cluster:
+        placed = await cluster.engine.run(listener("x", redis_settings.url, ledger))
+        await cluster.start("b")
+        publishing = asyncio.create_task(publish_numbers(cluster, "x"))
+        await until(lambda: len(written(ledger)) >= 10)
+        cluster.children["a"].block()
+        # Somebody else's name is on the lease, and it is over in the time that the registry gives.
+        await redis.hset(cluster.engine.registry.keys.record_prefix + "x", "owner", "nobody")
+        moved = await cluster.where("x", not_on="a", seconds=60)
+        await until(lambda: writers(ledger)[moved.pid] >= 50)
+        await until(lambda: "a copy of an agent is stopped" in cluster.children["a"].logged(), seconds=60)
+        publishing.cancel()
+        assert doubled(ledger) <= 1, "one message may be in progress"
+        assert cluster.copies("x") == [moved.pid] != [placed.pid]
+
+
+async def test_after_a_redis_that_hung_for_longer_than_the_leases_no_agent_runs_twice(
+    restartable_valkey, own_redis
+):
+    """What hosts had sent before it hung is executed when it goes on: renewals, reports and reclaims."""
+    ids = [f"r{n}" for n in range(4)]
+    async with hosts_of(own_redis, "a", "b", environ=SHORT, ttl_seconds=6.0, heartbeat=1.0) as cluster:
+        for each in ids:
+            await cluster.engine.run(agent(each))
+
+        async def never_two() -> None:
+            while True:
+                assert all(len(cluster.copies(each)) <= 1 for each in ids)
+                await asyncio.sleep(0.05)
+
+        looking = asyncio.create_task(never_two())
+        async with outage(restartable_valkey, "frozen", 6.0 * 1.5):
+            await until(lambda: not any(cluster.copies(each) for each in ids))
+        await renewed(cluster, ids, 3)
+        await running(cluster, ids)
+        assert not looking.done(), looking.exception()
+        looking.cancel()
+
+
 async def test_a_host_without_redis_is_not_the_one_to_ask(restartable_valkey, own_redis):
     """Fails if its callers are told that their request is wrong."""
     async with (

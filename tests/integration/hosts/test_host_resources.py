@@ -13,6 +13,7 @@ from holdfast.config import HostSettings
 from holdfast.hosts.host import Host
 from holdfast.hosts.measuring import measure
 from holdfast.hosts.registry import Registry
+from holdfast.leases.keeper import Keeper
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
 from holdfast.redis.keys import HostKeys
@@ -40,7 +41,9 @@ def processes() -> Iterator[Processes]:
 @pytest.fixture
 def host(redis, processes) -> Host:
     registry = Registry(HostKeys.of(), redis, ttl_seconds=30, placing_seconds=10)
-    return Host("a", "127.0.0.1:1", registry, processes, HostSettings(), Metrics())
+    settings, metrics = HostSettings(), Metrics()
+    keeper = Keeper(settings, lambda: redis, metrics)
+    return Host("a", "127.0.0.1:1", registry, processes, keeper, settings, metrics)
 
 
 def measured(host: Host, name: str) -> float:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -32,7 +33,7 @@ from holdfast.services.residents import Residents
 from tests.support.hosts.host_processes import agent, cluster_of, same_copy
 from tests.support.paths import ROOT
 from tests.support.processes import forked
-from tests.support.waiting import until
+from tests.support.waiting import stays, until
 
 APP = str(Path(__file__).with_name("residents.py")) + ":app"
 
@@ -65,6 +66,18 @@ async def local(redis, redis_settings, **hosts):
 
 async def gone(pid: int) -> None:
     await until(lambda: not psutil.pid_exists(pid))
+
+
+async def test_a_program_that_blocks_its_event_loop_keeps_its_agents(redis, redis_settings):
+    """Renewed on the event loop, the lease ends while the program computes: its agent ends and is forgotten."""
+    async with local(redis, redis_settings, ttl_seconds=6.0) as engine:
+        placed = await engine.run(agent())
+        async with local(redis, redis_settings, ttl_seconds=6.0) as other:
+            await other.hosts()  # it forgets what other programs left behind
+            time.sleep(9.0)
+            await stays(lambda: psutil.pid_exists(placed.pid), seconds=2.0)
+        known = await engine.registry.get("x")
+        assert (known.pid, known.fence, known.status) == (placed.pid, placed.fence, Status.RUNNING)
 
 
 async def test_an_agent_runs_is_found_and_stops(redis, redis_settings):

@@ -335,7 +335,8 @@ async def visit_hosts(cluster: Redis, nodes: list[ValkeyProcess]) -> None:
         grant = await registry.grant("host", "host:1", f"a{n}")
         assert grant.given
         assert await registry.started("host", "host:1", f"a{n}", grant.fence, 1) == "kept"
-        assert await registry.renew("host", "host:1", [(f"a{n}", grant.fence)]) != ["lost"]
+        held = [Lease(f"a{n}", "host", grant.fence)]
+        assert await registry.leases("host", "host:1").renew(cluster, held) != [Standing.LOST]
         if n == 0:
             assert await registry.release("host", "a0", grant.fence, "stopped")
         if n == 1:

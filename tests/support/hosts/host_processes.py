@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,9 @@ class HostChild(WorkerChild):
     def __init__(self, settings: Settings, name: str, **environ: str) -> None:
         self.name = name
         code = (
-            "import sys; from holdfast.config import load; from holdfast.services.host import run_host; "
+            "import os, signal, sys, time; "
+            "from holdfast.config import load; from holdfast.services.host import run_host; "
+            "signal.signal(signal.SIGUSR1, lambda *_: time.sleep(float(os.environ['BLOCK_SECONDS']))); "
             "from holdfast.telemetry.logs import configure; "
             "s = load().settings; configure(s.log); sys.exit(run_host(s, sys.argv[1]))"
         )
@@ -67,6 +70,7 @@ class HostChild(WorkerChild):
             "HOLDFAST_HOSTS_HEALTH_SECONDS": str(hosts.health_seconds),
             "HOLDFAST_HOSTS_MAX_PROCESSES": str(hosts.max_processes),
             "HEARTBEAT_INTERVAL": str(settings.worker.heartbeat_seconds),
+            "BLOCK_SECONDS": str(1.5 * hosts.ttl_seconds),
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
         super().__init__(settings, environ.pop("app", ""), name, code=code, **variables | environ)
@@ -75,6 +79,10 @@ class HostChild(WorkerChild):
     def address(self) -> str:
         """Where it listens, once it is ready."""
         return json.loads(self._line("host ready"))["address"]
+
+    def block(self) -> None:
+        """Block its event loop, as code does that never awaits, for one and a half ttl of its leases."""
+        self.process.send_signal(signal.SIGUSR1)
 
     def _line(self, event: str) -> str:
         found = re.search(rf'^.*"event":"{event}".*$', self.logged(), re.MULTILINE)

@@ -40,11 +40,6 @@ class EntryLeases:
         kept = await self._outbox.renew(redis, [_entry_of(lease) for lease in leases])
         return [Standing.KEPT if each else Standing.LOST for each in kept]
 
-    async def release(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[bool]:
-        """Do nothing: the delivery releases its entry, with the time at which it is due again."""
-        del redis
-        return [False for _ in leases]
-
 
 def _entry_of(lease: Lease) -> tuple[str, str, int]:
     run_id, _, sink = lease.key.partition(" ")
