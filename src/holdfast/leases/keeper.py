@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.clock import boot_time
 from holdfast.errors import LeaseLost
 from holdfast.leases.lease import Lease, LeaseStore, Standing
-from holdfast.lookout import Lookout
+from holdfast.leases.timers import SharedTimer
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
@@ -59,6 +59,7 @@ class Hold:
     store: LeaseStore
     lease: Lease
     until: float
+    trust_seconds: float
     on_stop: Callable[[], None] | None
     on_standing: Callable[[Standing], None] | None = None
     lost: bool = False
@@ -98,7 +99,7 @@ class Hold:
     def renewed(self, asked: float) -> None:
         """Trust the lease from the ``boot_time()`` at which a renewal, or a repeated grant, was asked."""
         if not self.lost:
-            self.until = max(self.until, asked + self.keeper.trust_seconds)  # guard: trust-window
+            self.until = max(self.until, asked + self.trust_seconds)  # guard: trust-window
 
     def watch(self) -> None:
         """End the body if its time is over, else look again then."""
@@ -107,7 +108,7 @@ class Hold:
             return
         left = self.until - boot_time()
         if left > 0:
-            self.keeper.lookout.after(left)  # guard: lease-end-timer
+            self.keeper.timer.after(left)  # guard: lease-end-timer
         else:
             # After a freeze a renewal may still succeed, before the guard has ended the body.
             self.lost = True  # guard: expired-lease-stays-lost
@@ -150,7 +151,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run_thread, name="holdfast-keeper", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.guarded: set[Hold] = set()
-        self.lookout = Lookout(self._look)
+        self.timer = SharedTimer(self._watch_all)
         self._died: asyncio.Future[None] | None = None
         # By store: one server of a cluster may hang while the others answer.
         self._outages: defaultdict[LeaseStore, OutageReporter] = defaultdict(
@@ -167,15 +168,18 @@ class Keeper:
         lease: Lease,
         *,
         granted_at: float,
+        trust_seconds: float = float("inf"),
         on_stop: Callable[[], None] | None = None,
         on_standing: Callable[[Standing], None] | None = None,
     ) -> Hold:
         """Start keeping ``lease``; ``granted_at`` is the ``boot_time()`` when the grant was asked.
 
-        A holder that guards no body acts on every standing itself (``on_standing``, on its event loop), and
-        its lease is renewed until it drops it.
+        ``trust_seconds`` is for a store whose ttl may be shorter than that of the keeper's settings. A holder
+        that guards no body acts on every standing itself (``on_standing``, on its event loop), and its lease
+        is renewed until it drops it.
         """
-        hold = Hold(self, store, lease, granted_at + self.trust_seconds, on_stop, on_standing)
+        trust = min(trust_seconds, self.trust_seconds)
+        hold = Hold(self, store, lease, granted_at + trust, trust, on_stop, on_standing)
         self._holds[id(hold)] = hold
         return hold
 
@@ -183,7 +187,7 @@ class Keeper:
         """Stop keeping ``hold``; harmless if it is not kept."""
         self._holds.pop(id(hold), None)
 
-    def _look(self) -> None:
+    def _watch_all(self) -> None:
         for hold in list(self.guarded):
             hold.watch()
 
@@ -195,7 +199,7 @@ class Keeper:
 
     async def __aexit__(self, *_: object) -> None:
         self._stopping.set()
-        self.lookout.close()
+        self.timer.close()
         await asyncio.to_thread(self._thread.join)
 
     async def watch(self) -> None:

@@ -125,15 +125,6 @@ def resident_bytes(pid: int) -> int | None:
     return None if data is None else int(data.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def unshared_bytes(pid: int) -> int | None:
-    """Return the memory that would be free if only this process ended; dearer to find out than the others."""
-    data = _read(f"/proc/{pid}/smaps_rollup")
-    if data is None:
-        return None
-    private = (line.split()[1] for line in data.splitlines() if line.startswith(b"Private_"))
-    return sum(int(kib) for kib in private) * 1024
-
-
 def _stat(pid: int) -> list[bytes] | None:
     data = _read(f"/proc/{pid}/stat")
     # The second field is a name that may hold spaces and brackets: count from its last bracket.

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.config.scheduling import KEPT_TURNS
-from holdfast.leases.lease import STANDINGS, Lease, Standing
+from holdfast.leases.leadership import LeaderRecord, Leadership
 from holdfast.redis.scripts import load
 from holdfast.schedules.redis_errors import log_discarded
 from holdfast.schedules.replies import PAGE, Found, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 _RECLAIM = load(__package__, "reclaim")
 _SWEEP = load(__package__, "sweep")
-_LEAD = load(__package__, "lead")
-_RENEW = load(__package__, "lead_renew")
-_RESIGN = load(__package__, "resign")
 _POSITION_TTL_MS: Final = 86_400_000
 
 
@@ -50,28 +47,9 @@ class Swept(msgspec.Struct, frozen=True):
     whole: bool
 
 
-class CleanupLeadership:
-    """The office of orphan cleanup: a lease kept as a string, so that ``GET cleanup-leader`` answers."""
-
-    kind = "leader"
-
-    def __init__(self, keys: ScheduleKeys, *, owner: str, ttl_ms: int) -> None:
-        self._key = keys.leader
-        self._owner = owner
-        self._ttl_ms = ttl_ms
-
-    async def campaign(self, redis: Redis) -> Lease | None:
-        """Start a term, or return None while somebody else leads."""
-        fence = await _LEAD(redis, [self._key], [self._owner, self._ttl_ms])
-        return Lease(self._key, self._owner, fence) if fence else None
-
-    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
-        """Prolong the term, if it is still ours."""
-        return [STANDINGS[await _RENEW(redis, [self._key], [_term(lease), self._ttl_ms])] for lease in leases]
-
-    async def release(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[bool]:
-        """Resign, if the term is still ours."""
-        return [await _RESIGN(redis, [self._key], [_term(lease)]) == b"released" for lease in leases]
+def cleanup_leadership(keys: ScheduleKeys, *, owner: str, ttl_ms: int) -> Leadership:
+    """The leadership of orphan cleanup; it is stored as a string, so that ``GET cleanup-leader`` answers."""
+    return Leadership(keys.leader, owner=owner, ttl_ms=ttl_ms, record=LeaderRecord.STRING)
 
 
 class Orphans:
@@ -127,7 +105,3 @@ class Orphans:
             which = text(following)
             if not which or self._monotonic() >= ends:
                 return Swept(looked_at, dict(found), whole=not which)
-
-
-def _term(lease: Lease) -> str:
-    return f"{lease.owner} {lease.fence}"

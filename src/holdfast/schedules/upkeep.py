@@ -6,8 +6,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from holdfast.errors import LeaseLost
+from holdfast.leases.leadership import LeaderTask
 from holdfast.redis.client import TROUBLE
-from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from holdfast.schedules.orphans import Orphans, cleanup_leadership
 from holdfast.schedules.periodic import PeriodicTask
 from holdfast.schedules.redis_errors import counting_discarded, script_failed
 from holdfast.telemetry.logs import get_logger
@@ -16,14 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.config import SchedulerSettings
+    from holdfast.leases.keeper import Keeper
     from holdfast.redis.client import Redis
     from holdfast.redis.keys import ScheduleKeys
     from holdfast.telemetry.metrics import Metrics
 
 _BATCH: Final = 100
 _LONGEST_SECONDS: Final = 1.0
-_IN_OFFICE: Final = 0.75
-"""Of its term: a pass ends before another may begin one."""
+_LONGEST_PASS: Final = 0.75
+"""Of the leader's ttl."""
 _POSITION_KEPT: Final = 10
 """Intervals for which the position of a sweep that ended early is kept."""
 
@@ -40,12 +43,12 @@ class Upkeep:
         settings: SchedulerSettings,
         metrics: Metrics,
         *,
+        keeper: Keeper,
         owner: str,
         ttl_seconds: float,
         wake: Callable[[], None],
     ) -> None:
         cleanup = settings.orphan_cleanup
-        self._redis = redis
         self._settings = cleanup
         self._metrics = metrics
         self._wake = wake
@@ -59,7 +62,10 @@ class Upkeep:
             discarded=counting_discarded(metrics),
             position_ttl_ms=_POSITION_KEPT * cleanup.interval_ms,
         )
-        self._office = CleanupLeadership(keys, owner=owner, ttl_ms=cleanup.leadership_ttl_ms)
+        self._keeper = keeper
+        leadership = cleanup_leadership(keys, owner=owner, ttl_ms=cleanup.leadership_ttl_ms)
+        self._longest_seconds = leadership.ttl_seconds * _LONGEST_PASS
+        self._leader_task = LeaderTask(redis, leadership, longest_seconds=self._longest_seconds)
         self.cleaned = 0
 
     async def reclaim(self) -> None:
@@ -85,7 +91,7 @@ class Upkeep:
         return len(found)
 
     def sweeping(self) -> PeriodicTask | None:
-        """Look at both sets every interval, if it is our office or everybody's; None if switched off."""
+        """Look at both sets every interval, if we lead or all schedulers do it; None if switched off."""
         settings = self._settings
         if not settings.enabled:
             return None
@@ -102,7 +108,7 @@ class Upkeep:
         interval, began = self._settings.interval_ms / 1000, time.monotonic()
         try:
             result = await self._sweep_once()
-        except TimeoutError:
+        except (TimeoutError, LeaseLost):
             result = "hung"
         except TROUBLE as exc:
             script_failed(self._metrics, exc)
@@ -116,19 +122,13 @@ class Upkeep:
 
     async def _sweep_once(self) -> str:
         if self._settings.force_all_pods:
-            return await self._pass()
-        lease = await self._office.campaign(self._redis)
-        if lease is None:
-            return "elsewhere"  # guard: sweep-leader-only
-        try:
-            return await self._pass()
-        finally:
-            await self._office.release(self._redis, [lease])
+            async with asyncio.timeout(self._longest_seconds):
+                return await self._pass()
+        result = await self._leader_task.perform(self._keeper, self._pass)
+        return result or "elsewhere"  # guard: sweep-leader-only
 
     async def _pass(self) -> str:
-        term = self._settings.leadership_ttl_ms / 1000 * _IN_OFFICE
-        async with asyncio.timeout(term):
-            swept = await self._orphans.sweep(budget_seconds=self._settings.run_budget_ms / 1000)
+        swept = await self._orphans.sweep(budget_seconds=self._settings.run_budget_ms / 1000)
         for word, count in swept.found.items():
             self._metrics.schedule_repaired.labels(word.value).inc(count)
             self.cleaned += count

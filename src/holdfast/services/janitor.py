@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.errors import StoreUnavailable
 from holdfast.leases.keeper import Keeper
+from holdfast.leases.leadership import Leadership, LeaderTask
 from holdfast.redis.members import Members
 from holdfast.redis.outages import redis_outages
 from holdfast.runs.archive import Archive, Filed
@@ -25,7 +26,6 @@ from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.runs.retention import Retention, Swept
 from holdfast.scaling.depth import need_of
 from holdfast.services.connections import Connections
-from holdfast.services.office import Office
 from holdfast.services.podkeeping import open_pods
 from holdfast.services.presence import Presence
 from holdfast.services.process import plain_errors
@@ -64,7 +64,7 @@ class Upkeep(msgspec.Struct, frozen=True):
 
 
 class Ward:
-    """One partition in the janitor's care: its duties, and the office under which they are done."""
+    """One partition in the janitor's care: its duties, and the leadership under which they are done."""
 
     def __init__(
         self,
@@ -78,12 +78,9 @@ class Ward:
         settings = connections.settings
         ttl = settings.lease.ttl_seconds
         self.queue = queue
-        self.office = Office(
-            self.queue.redis,
-            self.queue.keys.cleanup,
-            owner=owner,
-            ttl_seconds=settings.janitor.lock_ttl_seconds,
-        )
+        lock_ms = int(settings.janitor.lock_ttl_seconds * 1000)
+        leadership = Leadership(self.queue.keys.cleanup, owner=owner, ttl_ms=lock_ms)
+        self.leader_task = LeaderTask(self.queue.redis, leadership)
         self.cleanup = Cleanup(
             self.queue,
             members,
@@ -182,11 +179,11 @@ class Janitor:
 
         if dry_run:
             return await all_duties()
-        done = await ward.office.perform(keeper, all_duties)
+        done = await ward.leader_task.perform(keeper, all_duties)
         return done or Upkeep(ward.queue.name, None, None)
 
     def _keeper(self) -> Keeper:
-        """A keeper whose trust window fits both kinds of office: a turn at a queue, and the watch of pods."""
+        """A keeper that renews often enough for both leaderships: of cleanup, and of the watch of pods."""
         settings = self._settings
         shorter = min(settings.janitor.lock_ttl_seconds, settings.lease.ttl_seconds)
         lease = msgspec.structs.replace(settings.lease, ttl_seconds=shorter)
@@ -269,7 +266,7 @@ class Janitor:
             elif duty.is_needed is not None and not await duty.is_needed():
                 done = None  # an idle queue costs one command, not the eight of a leader's pass
             else:
-                done = await duty.ward.office.perform(keeper, duty.perform)
+                done = await duty.ward.leader_task.perform(keeper, duty.perform)
         except Exception as exc:
             self._metrics.cleanup_errors.labels(queue).inc()
             # The store reports its own outages.

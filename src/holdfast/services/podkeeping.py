@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import KubernetesUnavailable
 from holdfast.kubernetes.outages import kubernetes_outages
+from holdfast.leases.leadership import Leadership, LeaderTask
 from holdfast.packages import needs_extra
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.keys import pods_leader_key
 from holdfast.reliability.backoff import backoff_seconds
 from holdfast.runs.podproof import PodProofs
 from holdfast.scaling.deletioncost import Busy, Costs, Patch
-from holdfast.services.office import Office
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class PodKeeping:
         metrics.pods_watched.set_function(lambda: len(mirror.seen))
         self.proofs = PodProofs(mirror.pods, members, self._redis, metrics)
         self._costs = Costs(settings.janitor)
-        self._office = Office(
-            self._redis,
+        leadership = Leadership(
             pods_leader_key(prefix=settings.redis.key_prefix),
             owner=owner,
-            # Not a janitor's turn, as for a pass: whoever watches dies without a word, and nobody marks pods.
-            ttl_seconds=settings.lease.ttl_seconds,  # guard: pod-watch-lease-ttl
+            # Not a pass's ttl, which is longer: while a janitor that died still leads, no pods are marked.
+            ttl_ms=int(settings.lease.ttl_seconds * 1000),  # guard: pod-watch-lease-ttl
         )
+        self._leader_task = LeaderTask(self._redis, leadership)
         self._campaign_seconds = min(settings.lease.ttl_seconds / 4, _CAMPAIGN_SECONDS)
         # By then the heartbeat and the leases of whoever was in a pod that has gone have ended too.
         ended = max(3 * settings.worker.heartbeat_seconds, settings.lease.ttl_seconds)
@@ -100,7 +100,8 @@ class PodKeeping:
         """Watch whenever no other janitor does, until cancelled."""
         while True:
             try:
-                await self._office.perform(keeper, self._watch, endless=True)  # guard: pod-watch-leader-only
+                # guard: pod-watch-leader-only
+                await self._leader_task.perform(keeper, self._watch, endless=True)
             except Exception as exc:
                 _log.error("the watch of pods has failed", error=repr(exc))
             await asyncio.sleep(self._campaign_seconds)

@@ -149,6 +149,7 @@ class SchedulerProcess:
             keys,
             settings.scheduler,
             self.metrics,
+            keeper=keeper,
             owner=self.name,
             ttl_seconds=ttl,
             wake=scheduler.wake,

@@ -25,16 +25,11 @@ async def expired(redis, harness, lease) -> None:
     """Wait until another owner can have the lease: reclaim what is due, again and again."""
     other = harness("other", SHORT_MS)
 
-    async def owner() -> bytes | None:
-        await reclaim(redis, other)
-        return await redis.hget(await other.record(redis), "owner")
+    async def owner() -> str:
+        await other.reclaim(redis)
+        return await other.owner_of(redis)
 
-    await until(owner, lambda owner: owner != lease.owner.encode(), what="the end of the lease")
-
-
-async def reclaim(redis, harness):
-    """A leader's term ends by itself; the other stores' owners are asked to look."""
-    return await harness.store.reclaim(redis) if hasattr(harness.store, "reclaim") else []
+    await until(owner, lambda owner: owner != lease.owner, what="the end of the lease")
 
 
 async def test_a_free_thing_is_granted(redis, harness):
@@ -64,7 +59,7 @@ async def test_renewing_keeps_a_lease_from_being_reclaimed(redis, harness):
             began = renewed = time.monotonic()
             lease = await mine.grant(redis)
         asked = time.monotonic()
-        standings, taken = await mine.store.renew(redis, [lease]), await reclaim(redis, other)
+        standings, taken = await mine.store.renew(redis, [lease]), await other.reclaim(redis)
         if time.monotonic() - renewed > 0.9 * ttl:  # we were too slow to keep it: begin anew
             await redis.flushall()
             lease = None
@@ -96,7 +91,7 @@ async def test_a_stale_holders_release_is_refused(redis, harness):
     lease = await harness("me", SHORT_MS).grant(redis)
     await expired(redis, harness, lease)
     new = await harness("other", LONG_MS).grant(redis)
-    assert await harness("me", LONG_MS).store.release(redis, [lease]) == [False]
+    assert not await harness("me", LONG_MS).release(redis, lease)
     assert await harness("third", LONG_MS).grant(redis) is None
     assert await harness("other", LONG_MS).store.renew(redis, [new]) == [Standing.KEPT]
 
@@ -108,21 +103,22 @@ async def test_the_same_owner_under_an_old_fence_is_stale_too(redis, harness):
     new = await harness("me", LONG_MS).grant(redis)
     mine = harness("me", LONG_MS)
     assert await mine.store.renew(redis, [old]) == [Standing.LOST]
-    assert await mine.store.release(redis, [old]) == [False]
+    assert not await mine.release(redis, old)
     assert await mine.store.renew(redis, [new]) == [Standing.KEPT]
 
 
 async def test_a_forged_fence_is_refused(redis, harness):
     lease = await harness("me", LONG_MS).grant(redis)
     forged = msgspec.structs.replace(lease, fence=lease.fence + 1)
-    assert await harness("me", LONG_MS).store.renew(redis, [forged]) == [Standing.LOST]
-    assert await harness("me", LONG_MS).store.release(redis, [forged]) == [False]
+    (standing,) = await harness("me", LONG_MS).store.renew(redis, [forged])
+    assert not standing.is_kept
+    assert not await harness("me", LONG_MS).release(redis, forged)
 
 
 async def test_a_released_lease_is_free_at_once(redis, harness):
     mine = harness("me", LONG_MS)
     lease = await mine.grant(redis)
-    assert await mine.store.release(redis, [lease]) == [True]
+    assert await mine.release(redis, lease)
     again = await harness("other", LONG_MS).grant(redis)
     assert again is not None
     assert again.fence >= lease.fence
@@ -131,21 +127,18 @@ async def test_a_released_lease_is_free_at_once(redis, harness):
 async def test_a_lease_is_released_once(redis, harness):
     mine = harness("me", LONG_MS)
     lease = await mine.grant(redis)
-    assert await mine.store.release(redis, [lease]) == [True]
-    assert await mine.store.release(redis, [lease]) == [False]
+    assert await mine.release(redis, lease)
+    assert not await mine.release(redis, lease)
 
 
 async def test_many_leases_are_judged_one_by_one(redis, harness):
     mine = harness("me", LONG_MS)
     lease = await mine.grant(redis)
     ghost = Lease("nothing", "me", 7)
-    if harness is HARNESSES["leader"]:
+    if harness in {HARNESSES["leader"], HARNESSES["leader as a string"]}:
         ghost = msgspec.structs.replace(lease, fence=7)
-    assert await mine.store.renew(redis, [ghost, lease, ghost]) == [
-        Standing.LOST,
-        Standing.KEPT,
-        Standing.LOST,
-    ]
+    standings = await mine.store.renew(redis, [ghost, lease, ghost])
+    assert [standing.is_kept for standing in standings] == [False, True, False]
 
 
 async def test_nothing_held_renews_to_nothing(redis, harness):
@@ -154,10 +147,21 @@ async def test_nothing_held_renews_to_nothing(redis, harness):
     assert list(await mine.store.renew(redis, [])) == []
 
 
-async def test_a_record_that_was_overwritten_costs_only_its_own_lease(redis):
-    """One WRONGTYPE must not fail the renewal, or the release, of everything that a process holds."""
-    store = HARNESSES["sorted sets"]("me", LONG_MS).store
-    leases = await store.grant(redis, ["a", "damaged", "c"])
-    await redis.set("{t}:record:damaged", "overwritten")
-    assert await store.renew(redis, leases) == [Standing.KEPT, Standing.LOST, Standing.KEPT]
-    assert await store.release(redis, leases) == [True, False, True]
+@pytest.mark.parametrize("harness", ["schedules", "agents"], indirect=True)
+async def test_a_record_that_was_overwritten_costs_only_its_own_lease(redis, harness):
+    """One WRONGTYPE must not fail the renewal of everything that a process holds."""
+    mine = harness("me", LONG_MS)
+    leases = [await mine.grant(redis, key) for key in ("a", "damaged", "c")]
+    await redis.delete(mine.record("damaged"))
+    await redis.set(mine.record("damaged"), "overwritten")
+    assert await mine.store.renew(redis, leases) == [Standing.KEPT, Standing.LOST, Standing.KEPT]
+
+
+@pytest.mark.parametrize("harness", ["leader", "leader as a string"], indirect=True)
+async def test_a_leaders_key_that_was_overwritten_is_nobodys_term(redis, harness):
+    mine = harness("me", LONG_MS)
+    lease = await mine.grant(redis)
+    await redis.delete("leader")
+    await redis.zadd("leader", {"overwritten": 1})
+    assert await mine.store.renew(redis, [lease]) == [Standing.LOST]
+    assert not await mine.release(redis, lease)

@@ -21,12 +21,12 @@ MISTAKES = [
     Mistake(
         "a lease is renewed without looking at its owner",
         replaced("held-owner-and-fence", "have[1] == owner and have[2] == fence", "true"),
-        f"{CONTRACT}::test_a_stale_holders_renewal_is_refused_and_changes_nothing[sorted sets]",
+        f"{CONTRACT}::test_a_stale_holders_renewal_is_refused_and_changes_nothing[schedules]",
     ),
     Mistake(
-        "a lease is released by whoever asks",
-        replaced("zset-release-fence", "held(prefix .. key, owner, ARGV[i + 1]) and ", ""),
-        f"{CONTRACT}::test_a_stale_holders_release_is_refused[sorted sets]",
+        "an agent's record that was overwritten costs a host all of its agents",
+        replaced("agent-renew-damaged-record", "redis.pcall", "redis.call"),
+        f"{CONTRACT}::test_a_record_that_was_overwritten_costs_only_its_own_lease[agents]",
     ),
     Mistake(
         "a leader's term is prolonged by its predecessor",
@@ -39,13 +39,23 @@ MISTAKES = [
         f"{CONTRACT}::test_a_stale_holders_release_is_refused[leader]",
     ),
     Mistake(
+        "a leader's term is known by its owner alone",
+        replaced("leader-owner-and-fence", " and have_fence == fence", ""),
+        f"{CONTRACT}::test_the_same_owner_under_an_old_fence_is_stale_too[leader as a string]",
+    ),
+    Mistake(
+        "a leader's term is trusted for as long as the keeper's other leases",
+        replaced("leader-trust-of-its-ttl", "self._leadership.trust_seconds", "3600"),
+        "tests/integration/leases/test_leadership.py::test_a_task_ends_before_its_short_term_though_the_keeper_trusts_longer",
+    ),
+    Mistake(
         "nobody looks when a lease's time is over",
         removed("lease-end-timer"),
         f"{KEEPER}::test_a_hung_redis_stops_the_body_before_the_lease_can_move",
     ),
     Mistake(
         "a body has no trust window",
-        replaced("trust-window", "self.keeper.trust_seconds", "3600"),
+        replaced("trust-window", "self.trust_seconds", "3600"),
         f"{KEEPER}::test_a_hung_redis_stops_the_body_before_the_lease_can_move",
     ),
     Mistake(

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.leases.lease import Standing
 from holdfast.schedules.entries import State
-from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from holdfast.schedules.orphans import Orphans, cleanup_leadership
 from holdfast.schedules.replies import Ended, Found
 from holdfast.schedules.schedule import Schedule, encoded
 from holdfast.schedules.trigger import Every
@@ -95,34 +95,34 @@ async def test_l7_reclaiming_is_done_in_pages(board):
 
 
 async def test_l8_one_leads_and_get_tells_who(redis, board):
-    first = CleanupLeadership(board.keys, owner="pod-1", ttl_ms=60_000)
-    second = CleanupLeadership(board.keys, owner="pod-2", ttl_ms=60_000)
+    first = cleanup_leadership(board.keys, owner="pod-1", ttl_ms=60_000)
+    second = cleanup_leadership(board.keys, owner="pod-2", ttl_ms=60_000)
     term = await first.campaign(redis)
     assert term is not None
     assert await second.campaign(redis) is None
     assert (await redis.get("cleanup-leader")).decode().split() == ["pod-1", str(term.fence)]
     assert 0 < await redis.pttl("cleanup-leader") <= 60_000
     assert await first.renew(redis, [term]) == [Standing.KEPT]
-    assert await first.release(redis, [term]) == [True]
+    assert await first.resign(redis, term) is True
     later = await second.campaign(redis)
     assert later is not None
     assert later.fence > term.fence
 
 
 async def test_l9_a_former_leader_can_neither_renew_nor_resign(redis, board):
-    old = CleanupLeadership(board.keys, owner="pod-1", ttl_ms=20)
+    old = cleanup_leadership(board.keys, owner="pod-1", ttl_ms=20)
     term = await old.campaign(redis)
-    new = CleanupLeadership(board.keys, owner="pod-2", ttl_ms=60_000)
+    new = cleanup_leadership(board.keys, owner="pod-2", ttl_ms=60_000)
     later = await until(lambda: new.campaign(redis), lambda later: later is not None)
     assert await old.renew(redis, [term]) == [Standing.LOST]
-    assert await old.release(redis, [term]) == [False]
+    assert await old.resign(redis, term) is False
     assert await new.renew(redis, [later]) == [Standing.KEPT]
 
 
 async def test_l10_the_same_pods_former_term_is_over_too(redis, board):
-    pod = CleanupLeadership(board.keys, owner="pod", ttl_ms=60_000)
+    pod = cleanup_leadership(board.keys, owner="pod", ttl_ms=60_000)
     first = await pod.campaign(redis)
-    await pod.release(redis, [first])
+    await pod.resign(redis, first)
     second = await pod.campaign(redis)
     assert await pod.renew(redis, [first]) == [Standing.LOST]
     assert await pod.renew(redis, [second]) == [Standing.KEPT]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import App
-from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from holdfast.schedules.orphans import Orphans, cleanup_leadership
 from tests.support.schedules.manual_scheduler import registration
 from tests.support.waiting import until
 
@@ -29,20 +29,20 @@ async def test_l21_the_leader_sweeps_every_interval_and_counts_what_it_put_right
 
 
 async def test_l22_while_another_leads_nothing_is_swept(stage):
-    office = CleanupLeadership(stage.board.keys, owner="other", ttl_ms=60_000)
+    office = cleanup_leadership(stage.board.keys, owner="other", ttl_ms=60_000)
     term = await office.campaign(stage.board.redis)
     running = await stage.start(App("test"), orphans=QUICK)
     await damage(stage)
     await until(lambda: running.count(SWEEPS, status="elsewhere") >= 3)
     assert "17" in await stage.board.working()
     assert running.count(SWEEPS, status="whole") == 0
-    await office.release(stage.board.redis, [term])
+    await office.resign(stage.board.redis, term)
     await until(lambda: running.count(SWEEPS, status="whole") >= 1)
     assert await stage.board.working() == {}
 
 
 async def test_l23_with_force_all_pods_everybody_sweeps_whoever_leads(stage):
-    office = CleanupLeadership(stage.board.keys, owner="other", ttl_ms=60_000)
+    office = cleanup_leadership(stage.board.keys, owner="other", ttl_ms=60_000)
     await office.campaign(stage.board.redis)
     running = await stage.start(App("test"), orphans=QUICK | {"force_all_pods": True})
     await damage(stage)

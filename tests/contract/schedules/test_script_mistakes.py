@@ -247,16 +247,6 @@ MISTAKES = [
         f"{L}::test_l4_a_holder_that_wakes_up_late_is_told_and_refused",
     ),
     Mistake(
-        "a former leader prolongs another's term",
-        removed("scheduler-leader-renew-term"),
-        f"{L}::test_l9_a_former_leader_can_neither_renew_nor_resign",
-    ),
-    Mistake(
-        "a former leader ends another's term",
-        removed("scheduler-leader-resign-term"),
-        f"{L}::test_l9_a_former_leader_can_neither_renew_nor_resign",
-    ),
-    Mistake(
         "a sweep goes past as many as it has removed",
         replaced("sweep-page-position", " - gone", ""),
         f"{L}::test_l19_a_sweep_reaches_the_last_page_past_foreign_ones",

@@ -546,7 +546,7 @@ async def test_a_repeated_create_starts_an_agent_that_waits_for_its_lease(host, 
 
 
 async def test_a_repeated_create_does_not_wait_for_a_lease_that_has_ended_again(host, waiting, monkeypatch):
-    monkeypatch.setattr(host._keeper, "trust_seconds", 0.1)
+    host.copies["x"].hold.trust_seconds = 0.1
     monkeypatch.setattr(host.processes, "keep", lambda: None)
     with pytest.raises(Conflict, match="waits for its lease"):
         await host.create(agent())

@@ -76,7 +76,9 @@ MISTAKES = [
     ),
     Mistake(
         "every janitor watches",
-        replaced("pod-watch-leader-only", "_office.perform(keeper, self._watch, endless=True)", "_watch()"),
+        replaced(
+            "pod-watch-leader-only", "_leader_task.perform(keeper, self._watch, endless=True)", "_watch()"
+        ),
         f"{JANITOR}::test_one_janitor_at_a_time_watches_and_another_takes_over",
     ),
     Mistake(

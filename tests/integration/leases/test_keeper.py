@@ -13,13 +13,14 @@ from holdfast.clock import boot_time
 from holdfast.config import LeaseSettings, RedisSettings
 from holdfast.errors import LeaseLost
 from holdfast.leases.keeper import Keeper
-from holdfast.leases.leader import Leadership
+from holdfast.leases.leadership import Leadership
 from holdfast.leases.lease import Lease, Standing
 from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.leases.trust import Trust
 from holdfast.redis.client import connect
 from holdfast.redis.library import RedisConnectionError
 from holdfast.telemetry.metrics import Metrics
+from tests.support.leases.granting import GrantingLeases
 from tests.support.outages import outage_lines, reporters_that_fail
 from tests.support.waiting import stays, until
 
@@ -32,8 +33,8 @@ def settings() -> LeaseSettings:
     return LeaseSettings(ttl_seconds=TTL)
 
 
-def leases(owner: str, ttl: float = TTL) -> SortedSetLeases:
-    return SortedSetLeases("{t}:leases", "{t}:record:", kind="thing", owner=owner, ttl_ms=int(ttl * 1000))
+def leases(owner: str, ttl: float = TTL) -> GrantingLeases:
+    return GrantingLeases(owner, ttl)
 
 
 def keeper_on(

@@ -26,7 +26,7 @@ from holdfast.events.relay.undelivered import Undelivered
 from holdfast.hosts.agent import Agent
 from holdfast.hosts.location_registry import AgentLocationRegistry
 from holdfast.hosts.registry import Registry as HostRegistry
-from holdfast.leases.leader import Leadership
+from holdfast.leases.leadership import Leadership
 from holdfast.leases.lease import Lease, Standing
 from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.leases.streams import StreamLeases
@@ -48,7 +48,7 @@ from holdfast.schedules.acquisition import Acquirer, schedule_leases
 from holdfast.schedules.backfill import Backfill
 from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.entries import Entries
-from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from holdfast.schedules.orphans import Orphans, cleanup_leadership
 from holdfast.schedules.parallel import ParallelFirings
 from holdfast.schedules.registry import Registry, registration_of
 from holdfast.schedules.replies import Changed, Registered
@@ -268,16 +268,12 @@ def _told_all(receiver: Receiver, run_id: str) -> bool:
 
 async def visit_leases(cluster: Redis) -> None:
     leases = SortedSetLeases("{t}:table", "{t}:record:", kind="t", owner="me", ttl_ms=50)
-    granted = await leases.grant(cluster, ["a", "b", "c"])
-    held = [lease for lease in granted if lease is not None]
-    assert await leases.renew(cluster, held) == [Standing.KEPT] * 3
-    assert await leases.release(cluster, held[:1]) == [True]
-    assert sorted(await until(lambda: leases.reclaim(cluster))) == ["b", "c"]
+    assert await leases.renew(cluster, [Lease("a", "me", 1)]) == [Standing.LOST]
     office = Leadership("{t}:office", owner="me", ttl_ms=9000)
     term = await office.campaign(cluster)
     assert isinstance(term, Lease)
     assert await office.renew(cluster, [term]) == [Standing.KEPT]
-    assert await office.release(cluster, [term]) == [True]
+    assert await office.resign(cluster, term) is True
 
 
 async def visit_members(cluster: Redis) -> None:
@@ -312,11 +308,11 @@ async def visit_schedules(cluster: Redis) -> None:
     assert await orphans.reclaim() == []
     assert (await orphans.sweep()).looked_at == 20
     assert await registry.repopulate(lambda lost: pytest.fail(lost.name)) == []
-    office = CleanupLeadership(keys, owner="pod", ttl_ms=9000)
+    office = cleanup_leadership(keys, owner="pod", ttl_ms=9000)
     term = await office.campaign(cluster)
     assert term is not None
     assert await office.renew(cluster, [term]) == [Standing.KEPT]
-    assert await office.release(cluster, [term]) == [True]
+    assert await office.resign(cluster, term) is True
     assert await registry.remove(names) == [Changed.REMOVED] * 20
     # Turns beside each other, and turns of the past.
     now = time.time()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from redis import exceptions
 from holdfast.config import RedisSettings
 from holdfast.errors import ConfigError
 from holdfast.redis.client import DISCONNECTS, Redis, connect, connect_blocking
-from holdfast.redis.clock import RedisClock
 from holdfast.redis.embedded import EmbeddedServer
 from holdfast.redis.scripts import Script
 from tests.support.redis.fault_proxy import FaultProxy
@@ -250,9 +248,6 @@ class TestCluster:
         with pytest.raises(exceptions.RedisClusterException) as mistake:
             await COUNT(cluster, ["a", "b"])
         assert not isinstance(mistake.value, DISCONNECTS)
-        clock = RedisClock(cluster)
-        assert 0 < await clock.refresh() < 1
-        assert abs(clock.now() - time.time()) < 1
 
     async def test_a_blocking_read_outlasts_the_socket_timeout(self, nodes: list[ValkeyProcess]):
         settings = RedisSettings(url=f"redis+cluster://127.0.0.1:{nodes[0].port}", socket_timeout_seconds=2.0)

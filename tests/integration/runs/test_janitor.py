@@ -17,17 +17,18 @@ from holdfast.config import JanitorSettings, LeaseSettings, QueueSettings, Setti
 from holdfast.config.scaling import ScalingSettings
 from holdfast.errors import LeaseLost
 from holdfast.leases.keeper import Keeper
+from holdfast.leases.leadership import Leadership, LeaderTask
 from holdfast.redis.client import connect
 from holdfast.redis.members import Member, Members
 from holdfast.services.connections import Connections
-from holdfast.services.janitor import Janitor, Office
+from holdfast.services.janitor import Janitor
 from holdfast.telemetry.metrics import Metrics
 from tests.support.processes import forked
 from tests.support.runs.manual_worker import Hand, bury, open_queue, submit
 from tests.support.waiting import until
 
 LOCK_SECONDS = 30.0
-"""A term that no test waits out: a process that gets no CPU for a second keeps its office."""
+"""A term that no test waits out: a process that gets no CPU for a second keeps its leadership."""
 
 
 def settings_of(redis, **janitor: Any) -> Settings:
@@ -75,8 +76,8 @@ async def test_it_removes_ghosts_and_sweeps_by_itself(redis, redis_settings):
     assert not await redis.exists(queue.keys.cleanup)
 
 
-async def test_nobody_holds_the_office_for_an_archive_that_has_nothing_to_do(redis, redis_settings):
-    """Fails if an idle queue costs a term of the office, eight commands, each few seconds."""
+async def test_nobody_leads_for_an_archive_that_has_nothing_to_do(redis, redis_settings):
+    """Fails if an idle queue costs a term, eight commands, each few seconds."""
 
     async def calls(name: str) -> int:
         stats = await redis.info("commandstats")
@@ -95,13 +96,13 @@ async def test_nobody_holds_the_office_for_an_archive_that_has_nothing_to_do(red
         await until(lambda: redis.exists(queue.keys.unarchived), lambda found: not found)
 
 
-async def test_an_office_that_was_granted_while_it_was_told_to_stop_is_free_again(redis, redis_settings):
-    """Fails if the answer to the campaign is thrown away: the office stays closed for its whole term."""
+async def test_a_term_that_was_granted_while_the_janitor_was_told_to_stop_is_over(redis, redis_settings):
+    """Fails if the answer to the campaign is thrown away: no janitor leads for a whole ttl."""
     queue = await open_queue(redis)
     async with Connections(settings_of(redis_settings)) as connections:
         janitor = Janitor(connections, Metrics())
-        office, asked = janitor._wards[0].office, asyncio.Event()
-        campaign = office._leadership.campaign
+        leader_task, asked = janitor._wards[0].leader_task, asyncio.Event()
+        campaign = leader_task._leadership.campaign
 
         async def slow(client):
             lease = await campaign(client)
@@ -109,8 +110,8 @@ async def test_an_office_that_was_granted_while_it_was_told_to_stop_is_free_agai
             await asyncio.sleep(0.05)
             return lease
 
-        office._leadership.campaign = slow
-        task = asyncio.create_task(office.perform(None, lambda: None))
+        leader_task._leadership.campaign = slow
+        task = asyncio.create_task(leader_task.perform(None, lambda: None))
         await asked.wait()
         assert await redis.exists(queue.keys.cleanup)
         task.cancel()
@@ -288,7 +289,7 @@ async def test_one_round_by_hand_waits_for_nobody_but_says_that_another_is_at_it
         assert dry.cleaned is not None
 
 
-# -- the office
+# -- leadership
 
 
 class Floor:
@@ -310,8 +311,12 @@ class Floor:
         return "done"
 
 
+def leader_task(redis, key: str, owner: str, ttl: float) -> LeaderTask:
+    return LeaderTask(redis, Leadership(key, owner=owner, ttl_ms=int(ttl * 1000)))
+
+
 @contextlib.asynccontextmanager
-async def offices(redis_settings, *names: str, ttl: float = LOCK_SECONDS):
+async def leader_tasks(redis_settings, *names: str, ttl: float = LOCK_SECONDS):
     settings = settings_of(redis_settings)
     lease = LeaseSettings(ttl_seconds=ttl)
     async with (
@@ -321,7 +326,7 @@ async def offices(redis_settings, *names: str, ttl: float = LOCK_SECONDS):
         queue = connections.queue(settings.queue)
         yield (
             keeper,
-            [Office(queue.redis, queue.keys.cleanup, owner=name, ttl_seconds=ttl) for name in names],
+            [leader_task(queue.redis, queue.keys.cleanup, name, ttl) for name in names],
         )
 
 
@@ -329,28 +334,28 @@ async def test_two_janitors_never_run_a_pass_at_once(redis, redis_settings):
     """Fails if lead.lua does not look whether somebody leads."""
     floor = Floor()
 
-    async def serve(keeper: Keeper, office: Office) -> None:
+    async def serve(keeper: Keeper, task: LeaderTask) -> None:
         while floor.passes < 60:
-            await office.perform(keeper, floor.duty)
+            await task.perform(keeper, floor.duty)
 
-    async with offices(redis_settings, "a", "b", "c") as (keeper, all_of_them):
-        await asyncio.gather(*(serve(keeper, office) for office in all_of_them))
+    async with leader_tasks(redis_settings, "a", "b", "c") as (keeper, all_of_them):
+        await asyncio.gather(*(serve(keeper, task) for task in all_of_them))
     assert not floor.crowded
 
 
 async def test_two_duties_of_one_janitor_wait_for_each_other(redis, redis_settings):
-    """Fails without the office's own turn: the second duty is skipped, as if somebody else did it."""
+    """Fails without the task's lock: the second duty is skipped, as if another janitor did it."""
     floor = Floor()
-    async with offices(redis_settings, "a") as (keeper, (office,)):
-        done = await asyncio.gather(*(office.perform(keeper, floor.duty) for _ in range(5)))
+    async with leader_tasks(redis_settings, "a") as (keeper, (task,)):
+        done = await asyncio.gather(*(task.perform(keeper, floor.duty) for _ in range(5)))
     assert done == ["done"] * 5
     assert not floor.crowded
 
 
-async def test_a_long_pass_keeps_its_office(redis, redis_settings):
+async def test_a_long_pass_keeps_its_leadership(redis, redis_settings):
     """Fails without the keeper: the lease ends after its ttl, and the second janitor begins beside the first."""
     floor, ttl = Floor(), 4.0  # renewed every second, trusted for three
-    async with offices(redis_settings, "a", "b", ttl=ttl) as (keeper, (first, second)):
+    async with leader_tasks(redis_settings, "a", "b", ttl=ttl) as (keeper, (first, second)):
         first._longest_seconds = 60
         long_pass = asyncio.create_task(first.perform(keeper, lambda: floor.duty(ttl * 1.25)))
         await until(lambda: floor.here)
@@ -366,23 +371,22 @@ async def test_a_long_pass_keeps_its_office(redis, redis_settings):
 
 async def test_a_janitor_that_is_late_does_not_end_anothers_term(redis, redis_settings):
     """Fails if resign.lua does not ask whose term it is."""
-    async with offices(redis_settings, "a", "b") as (keeper, (first, second)):
-        key = second._leadership._key
+    async with leader_tasks(redis_settings, "a", "b") as (keeper, (first, second)):
+        key = second._leadership.key
 
-        async def lose_the_office() -> None:
+        async def lose_the_term() -> None:
             await redis.delete(key)
             assert await second._leadership.campaign(redis)
 
         with contextlib.suppress(LeaseLost):  # the keeper may find out before the pass has ended
-            await first.perform(keeper, lose_the_office)
+            await first.perform(keeper, lose_the_term)
     assert await redis.hget(key, "owner") == b"b"
 
 
-async def test_a_hung_pass_is_cancelled_and_the_office_is_free(redis, redis_settings):
+async def test_a_hung_pass_is_cancelled_and_another_janitor_may_lead(redis, redis_settings):
     """Its lease is kept by the keeper all the time. Fails without a limit on the pass itself."""
-    async with offices(redis_settings, "a", "b") as (keeper, (kept, second)):
-        first = Office(redis, kept._leadership._key, owner="a", ttl_seconds=1.0)
-        first._leadership = kept._leadership  # so that only its own limit is short
+    async with leader_tasks(redis_settings, "a", "b") as (keeper, (kept, second)):
+        first = LeaderTask(redis, kept._leadership, longest_seconds=1.0)
         async with asyncio.timeout(20):
             with pytest.raises(TimeoutError):
                 await first.perform(keeper, asyncio.Event().wait)
@@ -392,18 +396,18 @@ async def test_a_hung_pass_is_cancelled_and_the_office_is_free(redis, redis_sett
 async def test_a_janitor_that_loses_redis_stops_before_another_can_begin(
     redis, redis_settings, proxied_settings, fault_proxy
 ):
-    """Fails without the trust window: the pass goes on while the second janitor has the office."""
+    """Fails without the trust window: the pass goes on while the second janitor leads."""
     floor = Floor()
     queue = await open_queue(redis)
     patient = msgspec.structs.replace(
         proxied_settings, socket_timeout_seconds=30.0, connect_timeout_seconds=30.0
     )
-    async with offices(patient, "cut off", ttl=8.0) as (keeper, (first,)):
+    async with leader_tasks(patient, "cut off", ttl=8.0) as (keeper, (first,)):
         first._longest_seconds = 60
         lonely = asyncio.create_task(first.perform(keeper, lambda: floor.duty(30)))
         await until(lambda: floor.here)
         fault_proxy.stall()
-        async with offices(redis_settings, "next") as (other_keeper, (second,)):
+        async with leader_tasks(redis_settings, "next") as (other_keeper, (second,)):
             await until(lambda: second.perform(other_keeper, floor.duty), lambda found: found is not None)
         with pytest.raises(LeaseLost):
             await lonely

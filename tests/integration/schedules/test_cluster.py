@@ -12,7 +12,7 @@ from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.acquisition import Acquirer, schedule_leases
 from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.entries import Entries
-from holdfast.schedules.orphans import CleanupLeadership, Orphans
+from holdfast.schedules.orphans import Orphans, cleanup_leadership
 from holdfast.schedules.registry import Registry
 from holdfast.schedules.replies import Changed, Ended, Registered
 from tests.support.redis.valkey_process import free_port
@@ -72,7 +72,7 @@ async def test_a_whole_life_in_a_cluster(cluster):
     assert await orphans.reclaim() == []
     assert (await orphans.sweep()).looked_at == 40
     assert await registry.repopulate(lambda lost: pytest.fail(lost.name)) == []
-    office = CleanupLeadership(TAGGED, owner="pod", ttl_ms=9000)
+    office = cleanup_leadership(TAGGED, owner="pod", ttl_ms=9000)
     term = await office.campaign(cluster)
     assert await office.renew(cluster, [term]) == [Standing.KEPT]
     assert await registry.remove(names) == [Changed.REMOVED] * 40

@@ -36,7 +36,7 @@ def turn():
     keeper = Keeper(LeaseSettings(), no_redis, Metrics())
     store = schedule_leases(ScheduleKeys.of(), owner="pod", ttl_ms=30_000)
     yield Firing(RUN, SCHEDULE, keeper.hold(store, RUN.lease("pod"), granted_at=boot_time()))
-    keeper.lookout.close()
+    keeper.timer.close()
 
 
 class Submitter:

@@ -8,9 +8,11 @@ local now, words = now_ms(), {}
 
 for i = 4, #ARGV, 2 do
   local id, word = ARGV[i], 'lost'
-  local have = redis.call('HMGET', record_prefix .. id, 'owner', 'fence', 'wanted', 'status')
+  -- A record that was overwritten by another type is no host's: it must not cost this host all others.
+  local have = redis.pcall('HMGET', record_prefix .. id, 'owner', 'fence', 'wanted', 'status') -- guard: agent-renew-damaged-record
   -- Fences only rise: one that is lower than the host's is from before Redis lost its last writes.
-  if not have[2] or tonumber(have[2]) < tonumber(ARGV[i + 1]) then -- guard: agent-renew-forgotten
+  if have.err then word = 'lost'
+  elseif not have[2] or tonumber(have[2]) < tonumber(ARGV[i + 1]) then -- guard: agent-renew-forgotten
     word = 'forgotten'
   elseif have[1] == host and have[2] == ARGV[i + 1] then -- guard: agent-renew-fence
     word = have[3] == '1' and 'kept' or 'unwanted' -- guard: agent-renew-unwanted

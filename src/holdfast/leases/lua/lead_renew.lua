@@ -1,11 +1,11 @@
--- Stay the leader, if we still are.
--- KEYS  1 leader (hash with ttl)
--- ARGV  1 owner, 2 fence, 3 ttl ms
+-- Stay the leader, if the term is still ours.
+-- KEYS  1 leader (hash or string, with ttl)
+-- ARGV  1 owner, 2 fence, 3 ttl ms, 4 format of the record: hash | string
 -- returns kept | lost
--- @include held
+-- @include leader
 local leader = KEYS[1]
-local owner, fence, ttl = ARGV[1], ARGV[2], ARGV[3]
+local owner, fence, ttl, format = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-if not held(leader, owner, fence) then return 'lost' end -- guard: leader-renew-fence
+if not leads(leader, format, owner, fence) then return 'lost' end -- guard: leader-renew-fence
 redis.call('PEXPIRE', leader, ttl)
 return 'kept'

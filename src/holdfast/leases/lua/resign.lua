@@ -1,11 +1,11 @@
--- Stop leading, if we still do; another's term is never ended.
--- KEYS  1 leader (hash with ttl)
--- ARGV  1 owner, 2 fence
+-- Stop leading, if the term is still ours; a term of another owner is never ended.
+-- KEYS  1 leader (hash or string, with ttl)
+-- ARGV  1 owner, 2 fence, 3 format of the record: hash | string
 -- returns released | stale
--- @include held
+-- @include leader
 local leader = KEYS[1]
-local owner, fence = ARGV[1], ARGV[2]
+local owner, fence, format = ARGV[1], ARGV[2], ARGV[3]
 
-if not held(leader, owner, fence) then return 'stale' end -- guard: leader-resign-fence
+if not leads(leader, format, owner, fence) then return 'stale' end -- guard: leader-resign-fence
 redis.call('DEL', leader)
 return 'released'

@@ -1,4 +1,4 @@
-"""One timer for many: looks when the first of them is due. A timer for each is dear on every event loop."""
+"""One timer of the event loop for many deadlines: a timer for each costs too much on every event loop."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ if TYPE_CHECKING:
 _NEVER = float("inf")
 
 
-class Lookout:
-    """Calls ``look`` at the earliest time that was asked for; whoever is due later asks again from there."""
+class SharedTimer:
+    """Calls ``check`` at the earliest time that was asked for; ``check`` asks for the deadlines after it."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
         self._at = _NEVER
         self._timer: asyncio.TimerHandle | None = None
 
     def at(self, when: float) -> None:
-        """Look at ``when``, a time of the running loop, if nothing earlier was asked for."""
+        """Check at ``when``, a time of the running loop, if nothing earlier was asked for."""
         if when >= self._at:
             return
         self.close()
         self._at = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
+        self._timer = asyncio.get_running_loop().call_at(when, self._fire)
 
     def after(self, seconds: float) -> None:
-        """Look in so many seconds, if nothing earlier was asked for."""
+        """Check in so many seconds, if nothing earlier was asked for."""
         self.at(asyncio.get_running_loop().time() + seconds)
 
     def close(self) -> None:
-        """Look no more, until asked again."""
+        """Check no more, until asked again."""
         if self._timer is not None:
             self._timer.cancel()
         self._at, self._timer = _NEVER, None
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._at, self._timer = _NEVER, None
-        self._look()
+        self._check()

@@ -1,42 +1,42 @@
-"""One timer for many: it looks when the first is due, and goes on as long as somebody asks."""
+"""One timer for many deadlines: it fires when the first is due, and goes on as long as it is asked to."""
 
 from __future__ import annotations
 
 import asyncio
 
 from holdfast.agents.deadlines import Deadlines
-from holdfast.lookout import Lookout
+from holdfast.leases.timers import SharedTimer
 from tests.support.waiting import stays, until
 
 
-async def test_it_looks_at_the_earliest_time_that_was_asked_for():
-    loop, looked = asyncio.get_running_loop(), asyncio.Event()
-    lookout = Lookout(looked.set)
-    lookout.at(loop.time() + 3600)
-    lookout.at(loop.time() + 0.01)
-    lookout.at(loop.time() + 1800)
-    await asyncio.wait_for(looked.wait(), 5)
+async def test_it_checks_at_the_earliest_time_that_was_asked_for():
+    loop, checked = asyncio.get_running_loop(), asyncio.Event()
+    timer = SharedTimer(checked.set)
+    timer.at(loop.time() + 3600)
+    timer.at(loop.time() + 0.01)
+    timer.at(loop.time() + 1800)
+    await asyncio.wait_for(checked.wait(), 5)
 
 
-async def test_who_is_due_later_asks_again():
+async def test_a_later_deadline_is_asked_for_again():
     loop, times = asyncio.get_running_loop(), []
 
-    def look() -> None:
+    def check() -> None:
         times.append(loop.time())
         if len(times) < 3:
-            lookout.at(loop.time() + 0.01)
+            timer.at(loop.time() + 0.01)
 
-    lookout = Lookout(look)
-    lookout.at(loop.time())
+    timer = SharedTimer(check)
+    timer.at(loop.time())
     await until(lambda: len(times) >= 3)
 
 
-async def test_a_closed_one_looks_no_more_until_asked_again():
+async def test_a_closed_timer_checks_no_more_until_asked_again():
     loop, times = asyncio.get_running_loop(), []
-    lookout = Lookout(lambda: times.append(1))
-    lookout.at(loop.time() + 0.01)
-    lookout.close()
-    lookout.at(loop.time() + 0.02)
+    timer = SharedTimer(lambda: times.append(1))
+    timer.at(loop.time() + 0.01)
+    timer.close()
+    timer.at(loop.time() + 0.02)
     await until(lambda: times)
     await stays(lambda: times == [1], seconds=0.05)
 
