@@ -6,12 +6,16 @@ A process without a record is not alive for the others.
 from __future__ import annotations
 
 import math
+import os
+import platform
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.config.durations import iso
+from holdfast.packages import version
 from holdfast.redis.command import command, commands
 from holdfast.redis.keys import catalogue_key, member_key, members_key, pod_key
 from holdfast.redis.scripts import load
@@ -159,6 +163,29 @@ class Members:
         """How many live workers serve each queue: ghosts are among a group's consumers, but not here."""
         workers = await self.all(redis, "worker")
         return Counter(name for each in workers for name in each.fields.get("queues", "").split(","))
+
+
+class OwnRecord:
+    """What one process writes of itself: the fields that all processes have, and its own."""
+
+    def __init__(self, members: Members, kind: str, name: str) -> None:
+        self._members = members
+        self._kind, self._name = kind, name
+        self._common = {
+            "version": version(),
+            "host": platform.node(),
+            "pid": str(os.getpid()),
+            "since": f"{time.time():.3f}",
+        }
+
+    async def announce(self, redis: Redis, fields: Mapping[str, str], *, again: bool = False) -> bool:
+        """Write the record, or refresh it (``again``); False if another process has the name by now."""
+        member = Member(self._kind, self._name, {**self._common, **fields})
+        return await self._members.announce(redis, member, again=again)
+
+    async def leave(self, redis: Redis) -> None:
+        """Remove the record at once."""
+        await self._members.leave(redis, self._kind, self._name)
 
 
 def _named(raw: bytes) -> tuple[str, str]:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import platform
 import socket
 import time
 import uuid
@@ -34,10 +32,9 @@ from holdfast.errors import ConfigError
 from holdfast.events.hub import Hub
 from holdfast.hosts.engines import registry_of
 from holdfast.operations import QueueAccess, System
-from holdfast.packages import version
 from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.redis.connections import Cluster
-from holdfast.redis.members import Member, Members
+from holdfast.redis.members import Members, OwnRecord
 from holdfast.redis.outages import explain, is_outage, redis_outages
 from holdfast.runs.feeds import Feeds
 from holdfast.scaling.depth import needs
@@ -126,8 +123,8 @@ class ApiProcess:
         self._unread = _RejectedQueues("queue is not checked for runs without a worker")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._since = time.time()
         self._members = Members.of(settings)
+        self._record = OwnRecord(self._members, "api", self.name)
         self._agents = AnnouncedAgents(app, self._members)
         self._unserved = UnservedQueues(settings.api.unserved_seconds)
 
@@ -259,7 +256,7 @@ class ApiProcess:
                 task.cancel()
         with contextlib.suppress(*TROUBLE, TimeoutError):  # else the record ends by itself
             async with asyncio.timeout(_GOODBYE_SECONDS):
-                await self._members.leave(connections.redis, "api", self.name)
+                await self._record.leave(connections.redis)
         _log.info("api left", name=self.name)
 
     async def _drain(self, server: Server, serving: asyncio.Task[None]) -> None:
@@ -308,16 +305,12 @@ class ApiProcess:
 
     async def _heartbeat(self, connections: Connections) -> None:
         fields = {
-            "version": version(),
-            "host": platform.node(),
-            "pid": str(os.getpid()),
-            "since": f"{self._since:.3f}",
             "address": f"{self._settings.api.host}:{self.port}",
             **self._agents.fields,
         }
         while True:
             with contextlib.suppress(*TROUBLE), self._outages:
-                await self._members.announce(connections.redis, Member("api", self.name, fields))
+                await self._record.announce(connections.redis, fields)
                 await self._agents.keep(connections.redis)
             await asyncio.sleep(self._members.heartbeat_seconds)
 

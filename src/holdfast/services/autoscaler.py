@@ -21,8 +21,8 @@ from holdfast.scaling.policy import slots_of
 from holdfast.services.connections import Connections
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.console import Console
+from holdfast.services.heartbeat import Heartbeat
 from holdfast.services.pools import POLL_SECONDS, Places, Pool
-from holdfast.services.presence import Presence
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.services.store_registration import StoreRegistration
 from holdfast.services.voices import Logged, Spoken, resolved_format
@@ -113,10 +113,10 @@ class Autoscaler:
 
     async def _run(self) -> None:
         async with Connections(self._settings, self.metrics) as connections:
-            presence = self._presence(connections)
+            heartbeat = self._heartbeat(connections)
             self.pools = [self._pool(connections, queue) for queue in self._queues]
             async with asyncio.TaskGroup() as group:
-                beat = group.create_task(presence.beat(), name="heartbeat")
+                beat = group.create_task(heartbeat.beat(), name="heartbeat")
                 running = [
                     group.create_task(pool.run(self._stop, self._hurry), name=pool.name)
                     for pool in self.pools
@@ -126,7 +126,7 @@ class Autoscaler:
                 await asyncio.wait(running)
                 self.ready = False
                 beat.cancel()
-            await presence.leave()
+            await heartbeat.leave()
 
     def _pool(self, connections: Connections, settings: QueueSettings) -> Pool:
         queue = connections.queue(settings)
@@ -158,12 +158,12 @@ class Autoscaler:
             environment["METRICS_PORT"] = str(self._first_port + place - 1)
         return environment
 
-    def _presence(self, connections: Connections) -> Presence:
+    def _heartbeat(self, connections: Connections) -> Heartbeat:
         settings = self._settings
         members = Members.of(settings)
         name = f"{_OURSELVES}-{uuid.uuid4()}"
         queues = [queue.name for queue in self._queues]
-        return Presence(members, connections.redis, self.metrics, kind=_OURSELVES, name=name, queues=queues)
+        return Heartbeat(members, connections.redis, self.metrics, kind=_OURSELVES, name=name, queues=queues)
 
     def _tell_ranges(self) -> None:
         for queue in self._queues:

@@ -25,11 +25,10 @@ from holdfast.hosts.measuring import measure
 from holdfast.hosts.rescue import Rescue
 from holdfast.hosts.server import Server
 from holdfast.hosts.servicer import AgentHostServicer
-from holdfast.packages import version
 from holdfast.processes.cgroups import Cgroups
 from holdfast.processes.processes import Processes
 from holdfast.redis.client import DISCONNECTS, TROUBLE
-from holdfast.redis.members import Member
+from holdfast.redis.members import OwnRecord
 from holdfast.redis.outages import redis_outages
 from holdfast.services.connections import Connections
 from holdfast.services.entries import default_entry, process_options
@@ -75,7 +74,7 @@ class HostService:
         keeper = keeper_of(settings, metrics, at_least_every=self._members.heartbeat_seconds)
         self.host = Host(name, self.address, registry, processes, keeper, hosts, metrics, labels)
         self._engine = open_cluster(settings, redis)
-        self._since = f"{time.time():.3f}"
+        self._record = OwnRecord(self._members, KIND, name)
         self._outages = redis_outages("heartbeats of this host", "its agents go on")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -164,7 +163,7 @@ class HostService:
     async def _leave(self) -> None:
         with contextlib.suppress(*TROUBLE, TimeoutError):  # its record ends by itself
             async with asyncio.timeout(_GOODBYE_SECONDS):
-                await self._members.leave(self._redis, KIND, self.host.name)
+                await self._record.leave(self._redis)
 
     # -- presence
 
@@ -208,18 +207,10 @@ class HostService:
     async def _announce(self) -> None:
         try:
             with self._outages:
-                await self._members.announce(self._redis, Member(KIND, self.host.name, self._fields()))
+                await self._record.announce(self._redis, describe(self.host.seen()))
         except TROUBLE as exc:
             if not isinstance(exc, DISCONNECTS):
                 _log.error("Redis refuses this host's heartbeat", error=str(exc))
-
-    def _fields(self) -> dict[str, str]:
-        return describe(self.host.seen()) | {
-            "version": version(),
-            "host": platform.node(),
-            "pid": str(os.getpid()),
-            "since": self._since,
-        }
 
 
 def run_host(settings: Settings, app: str = "") -> int:

@@ -26,8 +26,8 @@ from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.runs.retention import Retention, Swept
 from holdfast.scaling.depth import need_of
 from holdfast.services.connections import Connections
+from holdfast.services.heartbeat import Heartbeat
 from holdfast.services.podkeeping import open_pods
-from holdfast.services.presence import Presence
 from holdfast.services.process import plain_errors
 from holdfast.services.rounds import Tolerance, repeat
 from holdfast.services.signals import ignore_signals, on_signals
@@ -123,7 +123,7 @@ class Janitor:
         self._queues = [connections.queue(settings.queue_named(queue)) for queue in settings.queue_names()]
         self._wards = [self._ward(partition) for queue in self._queues for partition in queue.partitions]
         self._stop = asyncio.Event()
-        self._presence = Presence(
+        self._heartbeat = Heartbeat(
             self._members,
             connections.redis,
             metrics,
@@ -155,7 +155,7 @@ class Janitor:
                     for task in tasks:
                         task.cancel()
             finally:
-                await self._presence.leave()
+                await self._heartbeat.leave()
                 await self._close()
 
     async def run_once(self, *, dry_run: bool = False) -> list[Upkeep]:
@@ -193,7 +193,7 @@ class Janitor:
 
     def _rounds(self, keeper: Keeper) -> Sequence[Coroutine[None, None, None]]:
         janitor = self._settings.janitor
-        rounds = [keeper.watch(), self._presence.beat(), self._gauge_workers()]
+        rounds = [keeper.watch(), self._heartbeat.beat(), self._gauge_workers()]
         # Each queue by itself: one that is damaged, or whose server hangs, must not hide the others.
         rounds += [self._gauges(queue) for queue in self._queues]
         if janitor.enabled and not janitor.dry_run:

@@ -31,7 +31,7 @@ from holdfast.packages import needs_extra
 from holdfast.redis.members import Members
 from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.services.connections import Connections
-from holdfast.services.presence import Presence
+from holdfast.services.heartbeat import Heartbeat
 from holdfast.services.process import plain_errors
 from holdfast.services.rounds import Tolerance, repeat
 from holdfast.services.signals import ignore_signals, on_signals
@@ -66,7 +66,7 @@ class Relay:
         self._metrics = metrics
         members = Members.of(settings)
         self._sinks = _sinks(settings)
-        self._presence = Presence(
+        self._heartbeat = Heartbeat(
             members,
             connections.redis,
             metrics,
@@ -98,7 +98,7 @@ class Relay:
                         group.create_task(each)
                         for each in (
                             keeper.watch(),
-                            self._presence.beat(),
+                            self._heartbeat.beat(),
                             *(self._gauges(queue.name) for queue in self._queues),
                             self._notifications.run(),
                         )
@@ -118,7 +118,7 @@ class Relay:
                     for task in upkeep:
                         task.cancel()
             finally:
-                await self._presence.leave()
+                await self._heartbeat.leave()
 
     async def _find_partitions(self, queue: RunQueue, serve: Callable[[str, Outbox], None]) -> None:
         """Deliver also for partitions that other processes have added."""

@@ -20,7 +20,7 @@ from holdfast.scaling.external import Scaler
 from holdfast.scaling.server import Server
 from holdfast.scaling.waking import Watches
 from holdfast.services.connections import Connections
-from holdfast.services.presence import Presence
+from holdfast.services.heartbeat import Heartbeat
 from holdfast.services.process import calm_collector
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.telemetry.exporter import Exporter
@@ -51,7 +51,9 @@ class ScalerService:
         self._watches = Watches(redis, settings.redis, self._asker, poll_seconds=scaler.poll_seconds)
         self._scaler = Scaler(self._queues, self._asker, self._watches, metrics)
         members = Members.of(settings)
-        self._presence = Presence(members, redis, metrics, kind="scaler", name=self.name, queues=self._queues)
+        self._heartbeat = Heartbeat(
+            members, redis, metrics, kind="scaler", name=self.name, queues=self._queues
+        )
         self._stop = asyncio.Event()
 
     @property
@@ -67,7 +69,7 @@ class ScalerService:
         """Answer until asked to stop."""
         try:
             async with self._server.serving(self._scaler), asyncio.TaskGroup() as group:
-                upkeep = [group.create_task(each) for each in (self._presence.beat(), self._watches.run())]
+                upkeep = [group.create_task(each) for each in (self._heartbeat.beat(), self._watches.run())]
                 _log.info(
                     "scaler ready", name=self.name, host=self._host, port=self.port, queues=list(self._queues)
                 )
@@ -79,7 +81,7 @@ class ScalerService:
                     task.cancel()
         finally:
             await self._asker.aclose()
-            await self._presence.leave()
+            await self._heartbeat.leave()
             _log.info("scaler left", name=self.name)
 
 

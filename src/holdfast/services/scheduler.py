@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import os
-import platform
 import threading
-import time
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,10 +14,9 @@ from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.api.scheduledruns import submitter
 from holdfast.errors import HoldfastError
 from holdfast.leases.keeper import Keeper
-from holdfast.packages import version
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.command import command
-from holdfast.redis.members import Member, Members
+from holdfast.redis.members import Member, Members, OwnRecord
 from holdfast.redis.outages import redis_outages
 from holdfast.reliability.breaker import State
 from holdfast.schedules.context import SchedulerContext
@@ -85,10 +81,10 @@ class SchedulerProcess:
         self._stop = asyncio.Event()
         self._beat = asyncio.Event()
         self._published = ""
-        self._since = time.time()
         self._senders: dict[str, RunQueue] = {}
         # Its record ends with its leases: while the others see it, its share of the schedules is late.
         self._members = Members.of(settings, at_most_seconds=settings.lease.ttl_seconds)
+        self._record = OwnRecord(self._members, _KIND, self.name)
         self._agents = AnnouncedAgents(app, self._members)
 
     def request_stop(self) -> None:
@@ -251,17 +247,13 @@ class SchedulerProcess:
 
     async def _announce(self, connections: Connections, scheduler: Scheduler) -> None:
         fields = {
-            "version": version(),
-            "host": platform.node(),
-            "pid": str(os.getpid()),
-            "since": f"{self._since:.3f}",
             **self._agents.fields,
             "capacity": str(max(scheduler.permits.limit, 0)),
             "load": str(len(scheduler.running)),
             "state": self._state,
             "breakers": _not_closed(scheduler.breakers.by_name),
         }
-        await self._members.announce(connections.redis, Member(_KIND, self.name, fields))
+        await self._record.announce(connections.redis, fields)
         # guard: members-told-of-change
         await self._notify_schedulers(connections, DRAINING if fields["state"] == "draining" else JOINED)
         await self._agents.keep(connections.redis)
@@ -300,7 +292,7 @@ class SchedulerProcess:
     async def _leave(self, connections: Connections) -> None:
         try:
             async with asyncio.timeout(_GOODBYE_SECONDS):
-                await self._members.leave(connections.redis, _KIND, self.name)
+                await self._record.leave(connections.redis)
                 # What we planned and won't run, the others may not have seen: they look again.
                 await command(connections.redis, "PUBLISH", schedule_keys(self._settings.redis).nudge, LEFT)
         except TROUBLE as exc:

@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import os
-import platform
 import threading
 import time
 import uuid
@@ -25,9 +23,8 @@ from holdfast.clock import boot_time
 from holdfast.config.scaling import ANNOUNCE_SECONDS
 from holdfast.errors import ConfigError, Conflict, HoldfastError
 from holdfast.leases.keeper import Keeper
-from holdfast.packages import version
 from holdfast.redis.client import DISCONNECTS, REFUSALS, TROUBLE
-from holdfast.redis.members import Member, Members
+from holdfast.redis.members import Members, OwnRecord
 from holdfast.redis.outages import redis_outages
 from holdfast.runs.execution.pool import WorkerPool
 from holdfast.runs.execution.worker import WorkerResources, WorkerTuning
@@ -91,7 +88,7 @@ class WorkerProcess:
         self._outages = redis_outages("heartbeats", "leases do not depend on them")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._since = time.time()
+        self._record = OwnRecord(self._members, "worker", self.name)
         self._holding = Holding()
         self._idle = True
         self._own_name = OwnName(self._members.ttl_seconds)
@@ -247,10 +244,6 @@ class WorkerProcess:
     async def _announce(self, connections: Connections, pool: WorkerPool, *, again: bool = True) -> None:
         running, load = [attempt.key for attempt in pool.running], self._load(pool)
         fields = {
-            "version": version(),
-            "host": platform.node(),
-            "pid": str(os.getpid()),
-            "since": f"{self._since:.3f}",
             "queues": ",".join(pool.queues),
             **self._agents.fields,
             "capacity": str(pool.slots),
@@ -259,8 +252,8 @@ class WorkerProcess:
             "held_seconds": f"{self._holding.seconds(running):.0f}",
             **pod_name(self._settings).fields(),
         }
-        asked, ourselves = boot_time(), Member("worker", self.name, fields)
-        if await self._members.announce(connections.redis, ourselves, again=again):
+        asked = boot_time()
+        if await self._record.announce(connections.redis, fields, again=again):
             self._own_name.keep(asked)
             self._idle = not load
             await self._agents.keep(connections.redis)
@@ -338,7 +331,7 @@ class WorkerProcess:
         with self._phase("3", "leave"):
             # guard: lost-name-no-hand-back
             if not self._own_name.lost:  # what goes by it is another's now: that would be handed back
-                await self._say_goodbye(self._members.leave(connections.redis, "worker", self.name))
+                await self._say_goodbye(self._record.leave(connections.redis))
                 # Also if Redis did not hear that. From here on others begin what we had.
                 await self._say_goodbye(pool.leave())
             await quit_sidecar(self._settings.worker.envoy_quit_url, hurried=hurried)
