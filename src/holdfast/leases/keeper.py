@@ -103,7 +103,7 @@ class Hold:
 
     def watch(self) -> None:
         """End the body if its time is over, else look again then."""
-        # The keeper's thread moves ``until``: uvloop runs due timers before what threads told it.
+        # The keeper's thread moves ``until``: uvloop runs due timers before the callbacks of other threads.
         if self._guard is None or self._guard.expired():
             return
         left = self.until - boot_time()

@@ -1,4 +1,4 @@
-"""Permits: how much may be done at once. Taken before work is acquired, given back once, however it ends."""
+"""Permits: how much may be done at once. Taken before work is acquired, given back once it has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Permits:
         return max(self.limit - self.taken, 0) if self.limit > 0 else 2**31
 
     def take(self, wanted: int = 1) -> int:
-        """Take up to ``wanted`` permits; return how many it were."""
+        """Take up to ``wanted`` permits; return how many were taken."""
         got = min(wanted, self.free)
         self.taken += got
         return got

@@ -31,8 +31,8 @@ for i = 1, 4 do
   repeat
     page = pending_page(lane, group, '-', PAGE, consumer)
     for _, pending in ipairs(page) do
-      local _, told = return_entry(lane, group, pending[1], returned, run_prefix, event, consumer, attempt_back)
-      if told then events = events + 1 end
+      local _, appended = return_entry(lane, group, pending[1], returned, run_prefix, event, consumer, attempt_back)
+      if appended then events = events + 1 end
     end
   until #page == 0
   redis.pcall('XGROUP', 'DELCONSUMER', lane, group, consumer)
