@@ -236,7 +236,11 @@ async def test_a_host_whose_event_loop_blocks_has_no_copy_of_an_agent_that_is_an
         cluster.children["a"].block()
         # Somebody else's name is on the lease, and it is over in the time that the registry gives.
         await redis.hset(cluster.engine.registry.keys.record_prefix + "x", "owner", "nobody")
-        moved = await cluster.where("x", not_on="a", seconds=60)
+        moved = await until(
+            lambda: cluster.engine.registry.get("x"),
+            lambda found: (found.host, found.status) == ("b", Status.RUNNING),
+            seconds=60,
+        )
         await until(lambda: writers(ledger)[moved.pid] >= 50)
         await until(lambda: "a copy of an agent is stopped" in cluster.children["a"].logged(), seconds=60)
         publishing.cancel()
