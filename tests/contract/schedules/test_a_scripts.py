@@ -21,12 +21,10 @@ SCRIPTS = [
     "due",
     "entries",
     "give_back",
-    "lead",
-    "lead_renew",
     "missing",
     "overlap",
 ]
-SCRIPTS += ["pause", "reclaim", "register", "remove", "resign", "resume", "stop", "sweep", "trigger"]
+SCRIPTS += ["pause", "reclaim", "register", "remove", "resume", "stop", "sweep", "trigger"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
