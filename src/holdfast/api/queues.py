@@ -48,6 +48,9 @@ _WORK: Final = {
 }
 _DETAIL: Final = {
     **_VIEW,
+    "length": 3,
+    "consumer_idle_seconds": 1.2,
+    "longest_running_seconds": 42.0,
     "streams": [{"stream": "agent-queue", "slot": 1234, "depth": _WORK}],
     "settings": {"slots": 10, "timeout_seconds": 1800.0},
 }

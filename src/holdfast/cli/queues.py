@@ -87,7 +87,10 @@ def _fields(state: QueueDetail) -> list[tuple[str, str]]:
         ("delayed", str(state.delayed)),
         ("dead", str(state.dead)),
         ("oldest", span(state.oldest_seconds) if state.oldest_seconds else "nothing waits"),
+        ("longest attempt", _longest_attempt(state)),
+        ("length", f"{state.length} {'entry' if state.length == 1 else 'entries'} in its streams"),
         ("workers", str(state.workers)),
+        ("idlest consumer", _idlest_consumer(state)),
         ("group", settings["group"]),
         ("slots", f"{settings['slots']} per worker"),
         ("timeout", span(settings["timeout_seconds"])),
@@ -96,6 +99,16 @@ def _fields(state: QueueDetail) -> list[tuple[str, str]]:
         ("retention", span(settings["retention_seconds"])),
         ("partitions", "\n".join(map(_partition, state.streams)) if len(state.streams) > 1 else ""),
     ]
+
+
+def _longest_attempt(state: QueueDetail) -> str:
+    seconds = state.longest_running_seconds
+    return f"running for {span(seconds)}" if seconds else "none is running"
+
+
+def _idlest_consumer(state: QueueDetail) -> str:
+    some = any(each.depth.consumers for each in state.streams)
+    return f"last seen {span(state.consumer_idle_seconds)} ago" if some else "no consumers"
 
 
 def _partition(state: PartitionView) -> str:

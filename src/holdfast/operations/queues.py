@@ -44,6 +44,7 @@ class QueueOperations:
         view = await _view(queue, together(depths), await self._serving())
         return QueueDetail(
             **msgspec.structs.asdict(view),
+            **msgspec.structs.asdict(await queue.activity()),
             streams=[
                 _partition(each.keys.stream, depth) for each, depth in zip(partitions, depths, strict=True)
             ],

@@ -52,8 +52,16 @@ class PartitionView(msgspec.Struct, frozen=True):
 
 
 class QueueDetail(QueueView, frozen=True, kw_only=True):
-    """A queue with its partitions and, for operators, the settings that this process has for it."""
+    """A queue with its activity, its partitions and, for operators, the settings this process has for it.
 
+    ``length`` counts the entries of its streams, finished ones that are kept too. ``consumer_idle_seconds``
+    is the time since Redis saw the idlest consumer, ``longest_running_seconds`` the age of the longest
+    running attempt.
+    """
+
+    length: int
+    consumer_idle_seconds: float
+    longest_running_seconds: float
     streams: list[PartitionView]
     settings: dict[str, Any]
 

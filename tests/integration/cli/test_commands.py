@@ -30,6 +30,7 @@ from holdfast.views.members import MemberView
 from holdfast.views.queues import QueueView
 from holdfast.views.runs import Accepted, Changed, EventLine, Explained, RunRow, RunView
 from holdfast.views.undelivered import UndeliveredView
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -225,6 +226,31 @@ def test_queues_are_shown_paused_drained_and_resumed(cli):
     assert cli("queues", "drain", "agent-queue", "--json").json["mode"] == "draining"
     assert cli("queues", "resume").out == "agent-queue open\n"
     assert cli("queues", "list", "--json").json["queues"][0]["mode"] == "open"
+
+
+def test_a_queue_is_shown_with_what_its_workers_do(cli, store):
+    keys = QueueKeys.of("agent-queue")
+    for run_id in "ab":
+        cli("submit", "echo", "--run-id", run_id)
+    shown = cli("queues", "show").out
+    for line in (
+        "length           2 entries in its streams",
+        "longest attempt  none is running",
+        "idlest consumer  no consumers",
+    ):
+        assert line in shown
+    store.xgroup_create("agent-queue", "agent-queue-group", id="0")
+    ((_, ((entry, _),)),) = store.xreadgroup("agent-queue-group", "busy", {"agent-queue": ">"}, count=1)
+    began = int(store.time()[0] - 600) * 1000
+    store.hset(keys.run("a"), mapping={"status": "running", "entry": entry, "started_at": began})
+    wait_until(lambda: store.xinfo_consumers("agent-queue", "agent-queue-group")[0]["idle"] > 0)
+    state = cli("queues", "show", "--json").json
+    assert (state["length"], state["depth"], state["pending"]) == (2, 2, 1)
+    assert 600 <= state["longest_running_seconds"] < 700
+    assert 0 < state["consumer_idle_seconds"] < 100
+    shown = cli("queues", "show").out
+    assert "longest attempt  running for 10m" in shown
+    assert "idlest consumer  last seen " in shown
 
 
 def test_a_queue_counts_the_workers_that_live_and_no_ghosts(cli, store):
