@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import InputError
-from holdfast.scaling.policy import Damper
+from holdfast.scaling.policy import Damper, slots_of, workers_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,6 +87,18 @@ def capped(queue: QueueSettings, most: int | None) -> QueueSettings:
     return bounded(queue, None if most is None else Bounds(queue.scaling.min_workers, most))
 
 
+def describe_range(queue: QueueSettings) -> str:
+    """Return how many workers a queue may have, or how many it keeps if it is not scaled."""
+    scaling, slots = queue.scaling, slots_of(queue)
+    of_slots = f"of {slots} {'slot' if slots == 1 else 'slots'}"
+    if not scaling.enabled:
+        count = workers_wanted(0, slots, scaling)
+        workers = f"{count} {'worker' if count == 1 else 'workers'}"
+        return f"is not scaled (scaling.enabled is false): keeps {workers} {of_slots}"
+    workers = f"{scaling.min_workers} to {scaling.max_workers} workers"
+    return f"has {workers} {of_slots}, fewer after {scaling.down_seconds:g} s"
+
+
 class Pilot:
     """Follows what one queue needs: up at once, down slowly."""
 
@@ -121,9 +133,11 @@ def hands(numbers: Mapping[int, str], entries: Mapping[str, int]) -> list[Hand]:
 
 
 def _up(need: Need, scaling: ScalingSettings) -> str:
+    if not scaling.enabled:
+        return f"not scaled, {_are_kept(need.wanted)}"
     runs = need.in_flight if need.paused else need.undelivered + need.in_flight + need.due
     if need.wanted == scaling.min_workers and runs <= need.wanted * need.slots:
-        return f"at least {need.wanted} {'is' if need.wanted == 1 else 'are'} kept"
+        return f"at least {_are_kept(need.wanted)}"
     why = f"{_runs(runs)} a slot"
     if need.paused:
         why += " in a paused queue"
@@ -136,6 +150,10 @@ def _down(workers: int, need: Need, scaling: ScalingSettings) -> str:
     if workers:
         return f"no more than {workers} {'was' if workers == 1 else 'were'} needed{lately}"
     return f"nothing to do{lately}{', and the queue is paused' if need.paused else ''}"
+
+
+def _are_kept(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'} kept"
 
 
 def _runs(count: int) -> str:

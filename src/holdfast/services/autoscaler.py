@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from holdfast.errors import AppError
 from holdfast.redis.members import Members
 from holdfast.scaling.arrivals import Arrivals
-from holdfast.scaling.local import bounded
-from holdfast.scaling.policy import slots_of
+from holdfast.scaling.local import bounded, describe_range
 from holdfast.services.connections import Connections
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.console import Console
@@ -171,12 +170,7 @@ class Autoscaler:
                 f"{queue.name}-1"
             )  # before the first line: all lines have one column of names
         for queue in self._queues:
-            scaling, slots = queue.scaling, slots_of(queue)
-            self._voice.tell(
-                queue.name,
-                f"has {scaling.min_workers} to {scaling.max_workers} workers of {slots} "
-                f"{'slot' if slots == 1 else 'slots'}, fewer after {scaling.down_seconds:g} s",
-            )
+            self._voice.tell(queue.name, describe_range(queue))
 
 
 def run_autoscaler(settings: Settings, app_path: str, bounds: Bounds | None = None) -> int:

@@ -251,6 +251,15 @@ async def test_a_worker_that_crashes_is_replaced(system, ledger):
         assert running.heard.scaled() == ["scaled 0 -> 1: at least 1 is kept"]
 
 
+async def test_a_type_that_is_not_scaled_keeps_its_worker_and_says_so(system):
+    async with scaled(system, ScalingSettings(enabled=False, max_workers=4)) as running:
+        await running.until(running.heard.scaled)
+        assert [text for _, text in running.heard.told] == [
+            "is not scaled (scaling.enabled is false): keeps 1 worker of 1 slot",
+            "scaled 0 -> 1: not scaled, 1 is kept",
+        ]
+
+
 async def test_every_worker_type_has_a_pool_of_its_own(redis, redis_settings, environ, ledger, tmp_path):
     queues = {
         "browser:jobs": QueueSettings(name="browser:jobs", slots=1, scaling=ScalingSettings(max_workers=2)),

@@ -9,7 +9,17 @@ from holdfast.config.scaling import ScalingSettings
 from holdfast.errors import InputError
 from holdfast.runs.queue import Depth
 from holdfast.scaling.depth import Need, need_of
-from holdfast.scaling.local import Bounds, Hand, Pilot, bounded, capped, first_to_leave, hands, read_bounds
+from holdfast.scaling.local import (
+    Bounds,
+    Hand,
+    Pilot,
+    bounded,
+    capped,
+    describe_range,
+    first_to_leave,
+    hands,
+    read_bounds,
+)
 
 
 def need(
@@ -78,6 +88,32 @@ def test_settings_that_are_too_much_for_one_machine_name_their_queue():
 def test_more_workers_come_at_once_and_it_is_said_why(seen: Need, workers: int, why: str):
     plan = Pilot(ScalingSettings(min_workers=seen.wanted if "kept" in why else 0)).follow(0.0, seen, 0)
     assert (plan.workers, plan.why) == (workers, why)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "text"),
+    [
+        ({"max_workers": 4}, "has 0 to 4 workers of 3 slots, fewer after 60 s"),
+        (
+            {"max_workers": 4, "enabled": False},
+            "is not scaled (scaling.enabled is false): keeps 1 worker of 3 slots",
+        ),
+        (
+            {"min_workers": 2, "enabled": False},
+            "is not scaled (scaling.enabled is false): keeps 2 workers of 3 slots",
+        ),
+    ],
+)
+def test_it_is_reported_how_many_workers_a_queue_may_have(scaling, text: str):
+    assert describe_range(QueueSettings(slots=3, scaling=ScalingSettings(**scaling))) == text
+
+
+@pytest.mark.parametrize(("least", "why"), [(0, "not scaled, 1 is kept"), (2, "not scaled, 2 are kept")])
+@pytest.mark.parametrize("waiting", [0, 44])
+def test_a_type_that_is_not_scaled_keeps_its_workers_and_no_run_is_the_reason(least: int, why: str, waiting):
+    scaling = ScalingSettings(enabled=False, min_workers=least, max_workers=4)
+    seen = need(undelivered=waiting, enabled=False, min_workers=least, max_workers=4)
+    assert Pilot(scaling).follow(0.0, seen, 0).why == why
 
 
 def test_fewer_workers_are_enough_only_after_a_while():
