@@ -12,10 +12,12 @@ from collections import Counter
 
 from holdfast import Producer
 from holdfast.config import Settings, load
+from holdfast.telemetry import traces
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.metrics import Metrics
 
 from .schema import new_job
+from .tracing import ingest_span
 
 ROLLOUT = "redis_streams_media_cluster_enabled"
 HTTP_URL = "http://127.0.0.1:8081/jobs"
@@ -45,8 +47,9 @@ async def main(count: int, tenants: int, every: float) -> None:
     with Exporter(metrics, settings.metrics, ready=lambda: True):
         async with ingest(settings, metrics) as producer:
             for number in range(count):
-                job = new_job()
-                sent = await producer.send(job, tenant=f"tenant-{number % tenants}", run_id=job["job_id"])
+                with ingest_span():  # the job names its trace, and the run continues it
+                    job = new_job()
+                    sent = await producer.send(job, tenant=f"tenant-{number % tenants}", run_id=job["job_id"])
                 went[f"{sent.path} {sent.reason}".strip()] += 1
                 print(f"{job['job_id']} tenant-{number % tenants} {sent.path} {sent.reason}", flush=True)
                 await asyncio.sleep(every)
@@ -59,4 +62,8 @@ if __name__ == "__main__":
     parser.add_argument("--tenants", type=int, default=10)
     parser.add_argument("--every", type=float, default=0.1, metavar="SECONDS")
     options = parser.parse_args()
-    asyncio.run(main(options.count, options.tenants, options.every))
+    traces.start("auth-service")
+    try:
+        asyncio.run(main(options.count, options.tenants, options.every))
+    finally:
+        traces.finish()

@@ -1,4 +1,4 @@
-"""The span of a job, in the trace of whoever emitted it.
+"""The span in which a job is emitted, and the span of the job, in the same trace.
 
 A run that came through Holdfast's producer continues its trace by itself. A plain ``XADD`` can only name the
 trace, in ``metadata.trace_id``: then the job's span is put into it, with a link to the span of the run.
@@ -14,6 +14,7 @@ from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
     SpanContext,
+    SpanKind,
     TraceFlags,
     TracerProvider,
     get_current_span,
@@ -23,8 +24,10 @@ from opentelemetry.trace import (
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AbstractContextManager
 
     from opentelemetry.context import Context
+    from opentelemetry.trace import Span
 
     from .schema import Job
 
@@ -33,6 +36,12 @@ def current_trace_id() -> str:
     """The trace of the current span; empty if there is none."""
     context = get_current_span().get_span_context()
     return f"{context.trace_id:032x}" if context.is_valid else ""
+
+
+def ingest_span() -> AbstractContextManager[Span]:
+    """Open the span ``ingest image``, in which a job is made and sent; without tracing it records nothing."""
+    tracer = get_tracer_provider().get_tracer("media_clustering")
+    return tracer.start_as_current_span("ingest image", kind=SpanKind.PRODUCER)
 
 
 @contextmanager

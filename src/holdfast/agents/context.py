@@ -24,7 +24,7 @@ from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, LeaseLost
 from holdfast.leases.trust import Trust
 from holdfast.telemetry.logs import get_logger
-from holdfast.telemetry.traces import trace_id_of
+from holdfast.telemetry.traces import inject, trace_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -68,7 +68,10 @@ class RunInfo(msgspec.Struct, frozen=True):
         }
         if not self.message_id:  # a schedule's turn, which no message carries
             del ours["message_id"]
-        if trace_id := trace_id_of(self.trace):
+        trace_id = trace_id_of(self.trace)
+        if not trace_id and not self.log_fields.get("trace_id"):
+            trace_id = trace_id_of(inject())  # of the run's own span: its trace begins with this attempt
+        if trace_id:
             ours["trace_id"] = trace_id
         return {**self.log_fields, **ours} if self.log_fields else ours
 

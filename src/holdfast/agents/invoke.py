@@ -209,9 +209,11 @@ class Invocation:
     async def _traced(self) -> Outcome:
         """Call the agent with its log fields and its span; both end with this task."""
         info = self.context.info
-        run_context.set(self.log_context)
         attributes = {"holdfast.run_id": info.run_id, "holdfast.attempt": info.attempt}
         with run_span(f"run {info.agent_id}", info.trace, attributes) as span:
+            if span is not None:
+                self.log_context = info.log_context()  # with the id of a trace that begins with this span
+            run_context.set(self.log_context)
             try:
                 outcome = await self._classified()
             except asyncio.CancelledError:

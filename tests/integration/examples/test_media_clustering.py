@@ -303,6 +303,43 @@ def test_a_new_job_names_the_trace_that_it_is_made_in():
     assert read_job(new_job()).trace_id == ""
 
 
+async def test_the_jobs_of_the_producer_are_in_the_trace_of_their_ingest(system, app, log_lines):
+    """Fails if the program opens no span, or starts no tracing: then nothing leads from a job to its request."""
+    environ = {
+        "REDIS_URL": system.settings.redis.url,
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(EXAMPLE.parent),
+        "MEDIA_CLUSTER_HTTP_URL": "",
+        "OTEL_TRACES_EXPORTER": "console",
+    }
+    produced = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "media_clustering.auth_service", "--count", "2", "--every", "0"],
+        env=environ,
+        cwd=EXAMPLE,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert produced.returncode == 0, produced.stderr
+    lines = [json.loads(line) for line in produced.stderr.splitlines() if line.startswith("{")]
+    spans = [line["context"]["trace_id"] for line in lines if line.get("name") == "ingest image"]
+    jobs = [line.split()[0] for line in produced.stdout.splitlines()[:-1]]
+    assert len(jobs) == len(set(spans)) == 2
+    await system.worker(app)
+    for job, trace_id in zip(jobs, spans, strict=True):
+        await system.ended(job)
+        settled = await until(
+            lambda job=job: [
+                line
+                for line in log_lines()
+                if line.get("run_id") == job and line["event"] in {"clustered", "run settled"}
+            ],
+            lambda found: len(found) == 2,
+        )
+        assert {line["trace_id"] for line in settled} == {trace_id.removeprefix("0x")}
+
+
 def traced(work: Callable[[TracerProvider], None]) -> Any:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -667,6 +667,43 @@ async def test_a_run_continues_the_submitters_trace_and_marks_its_failure(spans,
     assert not trace.get_current_span().get_span_context().is_valid
 
 
+@pytest.mark.parametrize("isolation", ["loop", "thread"])
+@pytest.mark.parametrize("fields", [{}, {"trace_id": ""}])
+async def test_log_lines_name_the_trace_of_the_runs_span_if_the_submitter_has_none(
+    spans, info, feed, executor, isolation, fields
+):
+    async def agent():
+        return run_context.get()["trace_id"]
+
+    def sync_agent():
+        return run_context.get()["trace_id"]
+
+    ctx = Context(replace(info, trace={}, log_fields=fields), feed)
+    spec = describe("tester", agent if isolation == "loop" else sync_agent)
+    invocation = Invocation(spec, ctx, None, 30.0, executor)
+    outcome = await invocation.run()
+    (span,) = spans.get_finished_spans()
+    trace_id = format(span.context.trace_id, "032x")
+    assert (outcome.result, invocation.log_context["trace_id"]) == (trace_id, trace_id)
+
+
+async def test_log_lines_name_the_trace_that_the_input_names_rather_than_that_of_the_runs_span(
+    spans, info, feed, executor
+):
+    ctx = Context(replace(info, trace={}, log_fields={"trace_id": "cd" * 16}), feed)
+    invocation = Invocation(describe("tester", lambda: None), ctx, None, 30.0, executor)
+    await invocation.run()
+    assert spans.get_finished_spans()
+    assert invocation.log_context["trace_id"] == "cd" * 16
+
+
+async def test_without_tracing_log_lines_name_no_trace(info, feed, executor):
+    ctx = Context(replace(info, trace={}), feed)
+    invocation = Invocation(describe("tester", lambda: None), ctx, None, 30.0, executor)
+    await invocation.run()
+    assert "trace_id" not in invocation.log_context
+
+
 def test_the_worker_side_of_agents_does_not_load_heavy_libraries():
     code = (
         "import sys, holdfast, holdfast.agents.invoke, holdfast.agents.loader\n"

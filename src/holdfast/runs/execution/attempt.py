@@ -123,6 +123,7 @@ class Attempt:
             return Failed(classify(exc))  # of the rollback: the agent's own are outcomes already
         finally:
             self.performing = False
+            self._log_context = invocation.log_context  # with the trace that the agent's span has begun
 
     def _decide(self, outcome: Outcome) -> Settlement:
         """Decide about a retry, and write the outcome down."""
