@@ -56,6 +56,8 @@ def test_the_app_that_is_deployed_has_the_agent_of_the_queue(monkeypatch):
 def test_the_command_of_the_page_matches_the_labels_of_the_pods(manifests):
     page = (EXAMPLE / "observability-dashboards.md").read_text()
     [label] = set(re.findall(r"kubectl logs .*-l app=([a-z-]+)", page))
+    # With a label, kubectl shows the last 10 lines of each pod unless it is asked for all.
+    assert all("--tail=-1" in command for command in re.findall(r"kubectl logs [^|\n]*", page))
     pods = [one["spec"]["template"]["metadata"] for one in of_kind(manifests, "Deployment")]
     assert [pod["labels"]["holdfast/worker-type"] for pod in pods if pod["labels"].get("app") == label]
 
