@@ -26,6 +26,13 @@ async def stage(redis, redis_settings):
         yield stage
 
 
+@pytest.fixture
+async def lasting_stage(redis, redis_settings):
+    """No lease ends here, either: of a change a scheduler hears by its notification only."""
+    async with stage_of(redis, redis_settings, ttl=600.0, heartbeat=600.0) as stage:
+        yield stage
+
+
 async def two(stage: Stage, app: App, **changes) -> tuple[RunningScheduler, RunningScheduler]:
     first = await stage.start(app, "first", sharding="rendezvous", **changes)
     second = await stage.start(app, "second", sharding="rendezvous", **changes)
@@ -38,8 +45,8 @@ def shares_of(running: RunningScheduler) -> tuple[str, ...]:
     return shards.pods if shards else ()
 
 
-async def test_a_scheduler_that_drains_has_no_share_from_then_on(stage):
-    """Fails if the others hear of it with a heartbeat only, or when it has left."""
+async def test_a_scheduler_that_drains_has_no_share_from_then_on(lasting_stage):
+    """Fails if the others hear of it with a heartbeat only, at the end of its leases, or when it has left."""
     app, began, free = App("test"), asyncio.Event(), asyncio.Event()
 
     @app.schedule(every=3600)
@@ -47,7 +54,7 @@ async def test_a_scheduler_that_drains_has_no_share_from_then_on(stage):
         began.set()
         await free.wait()
 
-    schedulers = await two(stage, app, zombies={"executor_shutdown_await_ms": 600_000})
+    schedulers = await two(lasting_stage, app, zombies={"executor_shutdown_await_ms": 600_000})
     await until(began.is_set)
     busy, other = sorted(schedulers, key=lambda one: not len(one.scheduler.running))
     try:
