@@ -87,3 +87,16 @@ async def test_what_was_lost_before_it_began_has_had_none(queue, hand):
     assert await seen(queue, "r") == {0}
     (first,) = await hand.claim()
     assert first.attempt == 1
+
+
+async def test_a_run_that_was_cancelled_before_it_began_has_its_first_attempt_after_a_retry(queue, hand):
+    """Fails if the retry writes an attempt of 0, which stays: the run would begin once too often."""
+    await submit(queue, "r", delay_seconds=3600)
+    assert await queue.cancel("r") == "cancelled"
+    await queue.replay("r")
+    assert await seen(queue, "r") == {0}
+    (first,) = await hand.claim()
+    assert await seen(queue, "r") == {first.attempt} == {1}
+    assert await hand.reclaim_all() == ["r"]
+    (second,) = await hand.claim()
+    assert await seen(queue, "r") == {second.attempt} == {2}

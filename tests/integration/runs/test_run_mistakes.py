@@ -30,6 +30,11 @@ DEADLINE = f"{WORKER}::test_the_deadline_is_the_runs_own_or_its_agents_or_the_qu
 
 MISTAKES = [
     Mistake(
+        "a run that never began has an attempt of 0 after a retry",
+        replaced("replay-attempt-of-begun-run", "redis.call('HEXISTS', record, 'fence') == 1", "true"),
+        "tests/integration/runs/test_attempts.py::test_a_run_that_was_cancelled_before_it_began_has_its_first_attempt_after_a_retry",
+    ),
+    Mistake(
         "a pause of the relay itself is the receiver's timeout",
         instead("answer-timeout-slices", "self._timeout.reschedule(loop.time() + _SLICES * self._slice)"),
         f"{RELAY}::test_an_answer_that_came_while_the_relay_stood_still_counts",

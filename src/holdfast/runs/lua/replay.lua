@@ -61,7 +61,9 @@ if (agent or '') == '' and ARGV[4] ~= '' then
 end
 -- A cancelled run's old entry may still be in its lane: the record points to the new entry, so the old one is dropped.
 local entry = queue_entry(lane, id, agent, message, stamp_of(now))
-redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry, 'attempt', 0, 'owner', '')
+redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry, 'owner', '')
+-- A claim writes no attempt of a run that it begins for the first time: a 0 would stay, and be counted on from.
+if redis.call('HEXISTS', record, 'fence') == 1 then redis.call('HSET', record, 'attempt', 0) end -- guard: replay-attempt-of-begun-run
 redis.call('HDEL', record, 'cancel', 'error', 'result', 'finished_at', 'dead', 'due_at', 'place')
 redis.call('ZREM', ended, id)
 append_event(record, 'replayed', '{}')
