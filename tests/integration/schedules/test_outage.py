@@ -133,12 +133,14 @@ async def test_a_breaker_that_errors_have_opened_keeps_its_cooldown_though_redis
     running = await stage.start(
         App("test"), interval_ms=20, breaker={"failure_threshold": 3, "cooldown_ms": 3_600_000}
     )
-    keys = stage.board.keys
-    await stage.board.redis.set(keys.waiting, "overwritten")
+    keys, redis = stage.board.keys, stage.board.redis
+    # Not the key of the probe, which would fail, too: it is what answers while the acquisitions fail.
+    await redis.set(keys.definitions, "overwritten")
+    await redis.zadd(keys.waiting, {"due": 0})
     breaker = running.scheduler.breakers.acquisition
     await until(lambda: breaker.state is State.OPEN)
     await stays(lambda: breaker.state is State.OPEN and breaker.trips == 1, seconds=2.5)
-    await stage.board.redis.delete(keys.waiting)
+    await redis.delete(keys.definitions, keys.waiting)
 
 
 async def test_a_target_that_does_not_answer_is_not_asked_by_every_turn(stage, fault_proxy):
