@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from typing import cast
 
@@ -321,15 +322,22 @@ async def unavailable(caller: Caller) -> str:
 
 
 async def test_a_stream_outlives_an_outage_and_tells_what_came_meanwhile(
-    redis: Redis, fault_proxy: FaultProxy, patient_settings: RedisSettings
+    redis: Redis, fault_proxy: FaultProxy, patient_settings: RedisSettings, caplog
 ):
     """Fails if it ends with an error: KEDA waits longer after each, up to a minute without any push."""
+    caplog.set_level(logging.DEBUG, logger="holdfast.outages")
+
+    def failures_of_streams() -> int:
+        fields = [getattr(record, "fields", {}) for record in caplog.records]
+        return sum(each.get("held_up") == "streams to KEDA" and "error" in each for each in fields)
+
     async with calling(settings_of(patient_settings)) as caller:
         stream, other = caller.stream(), caller.stream(OTHER)
         assert (await heard(stream), await heard(other)) == (False, False)
         fault_proxy.refuse()
         assert "does not answer" in await unavailable(caller)
         late = caller.stream()
+        await until(failures_of_streams, lambda failures: failures > 1)  # what to wait for, and the depth
         await submit(redis)
         fault_proxy.heal()
         assert await heard(stream) is True
