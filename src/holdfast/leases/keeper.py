@@ -187,6 +187,10 @@ class Keeper:
         """Stop keeping ``hold``; harmless if it is not kept."""
         self._holds.pop(id(hold), None)
 
+    def held(self, store: LeaseStore) -> set[Lease]:
+        """The leases of a store that are being kept."""
+        return {hold.lease for hold in list(self._holds.values()) if hold.store is store}
+
     def _watch_all(self) -> None:
         for hold in list(self.guarded):
             hold.watch()

@@ -41,6 +41,7 @@ from holdfast.schedules.history import past_turn, turn_id
 from holdfast.schedules.overlap import POLICIES
 from holdfast.schedules.parallel import ParallelFirings
 from holdfast.schedules.redis_errors import counting_discarded
+from holdfast.schedules.registry import Registry
 from holdfast.schedules.replies import Ended
 from holdfast.schedules.schedule import decoded, family
 from holdfast.schedules.zombies import Zombies
@@ -130,6 +131,7 @@ class Firings:
         cycle_seconds = min(scheduler.interval_ms / 1000, 1.0)
         self.completions = CompletionQueue(self.completer, breaker, metrics, cycle_seconds=cycle_seconds)
         self._parallel = ParallelFirings(redis, keys, metrics, owner=context.owner)
+        self._registry = Registry(redis, keys)
         self.permits = Permits(settings.agent.permits or 0)
         self.running = RunningFirings()
         self.clock = RedisClock(scheduler.time_cache_duration_ms / 1000)
@@ -290,6 +292,18 @@ class Firings:
         else:
             self._give_back(firing, max(self.clock.until(skipped.at), 0.0))
         return True
+
+    # -- leases without a firing
+
+    async def give_back_unknown(self) -> int:
+        """Give back the leases that Redis has granted and no firing runs under; return how many."""
+        # Before the read: what ends meanwhile is known. Nothing begins meanwhile: this is the acquiring loop.
+        known = self._keeper.held(self._leases) | {firing.hold.lease for firing in self.running}
+        leases = await self._registry.leases_of(self._context.owner)
+        unknown = [lease for lease in leases if lease not in known]  # guard: known-leases-kept
+        returned = (await self.completer.give_back(unknown)).count(Ended.RETURNED)
+        self._metrics.schedule_given_back.inc(returned)
+        return returned
 
     # -- permits
 

@@ -15,11 +15,12 @@ import msgspec
 from holdfast.config.checks import key_slot
 from holdfast.config.shown import redacted
 from holdfast.errors import ConfigError, InputError
+from holdfast.leases.lease import Lease
 from holdfast.redis.batcher import fitting
 from holdfast.redis.command import command
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.redis.scripts import load
-from holdfast.schedules.entries import scan_names
+from holdfast.schedules.entries import Entries, scan_names
 from holdfast.schedules.fire_times import first_run
 from holdfast.schedules.redis_errors import log_discarded
 from holdfast.schedules.replies import (
@@ -239,6 +240,13 @@ class Registry:
         last = start + size - 1
         page = await command(self._redis, "ZRANGE", self._keys.waiting, start, last, "WITHSCORES")
         return [(text(page[at]), float(page[at + 1])) for at in range(0, len(page), 2)]
+
+    async def leases_of(self, owner: str) -> list[Lease]:
+        """Read the leases of one owner, also those whose grant was never received."""
+        # All names at once: a renewal between two pages would move some out of both.
+        names = [text(name) for name in await command(self._redis, "ZRANGE", self._keys.leases, 0, -1)]
+        entries = await Entries(self._redis, self._keys).get_many(names)
+        return [Lease(one.name, owner, one.fence) for one in entries if one.owner == owner]
 
     async def missing(self, cursor: str = "0") -> tuple[str, list[Missing]]:
         """Read one page of schedules in no set or without a record; ``"0"`` as the next cursor is the end."""

@@ -86,6 +86,7 @@ class Scheduler:
         self._takes_all = settings.agent.enabled_pattern in _ALL and not settings.agent.disabled_pattern
         self.shards: Shards | None = None
         self._is_quiet = False
+        self._in_doubt = False
         self._acquired = metrics.schedule_acquired.child()
         metrics.schedule_running.set_function(lambda: len(firings.running))
         metrics.schedule_permits_free.set_function(lambda: firings.permits.free)
@@ -198,12 +199,15 @@ class Scheduler:
         try:
             if not taken:
                 await self._ask_time()  # guard: time-asked-when-full
+                await self._give_back_unknown()
                 return 0, self._interval
             with self._outages:
                 found = await self._ask(taken)
             kept = len(found.schedules)
         except (*TROUBLE, RedisUnavailable) as exc:
             self._metrics.schedule_acquire_failures.inc()
+            # A Redis that was frozen executes the call when it goes on: its leases would have no firing.
+            self._in_doubt |= bool(taken) and isinstance(exc, DISCONNECTS)  # guard: acquisition-in-doubt
             if not isinstance(exc, RedisUnavailable):  # that one is the breaker's: Redis was not asked
                 (script_failed if taken else call_failed)(self._metrics, exc)
             if not isinstance(exc, (*DISCONNECTS, RedisUnavailable)):
@@ -219,6 +223,7 @@ class Scheduler:
         for run in found.schedules:
             self._acquired.inc()
             self.firings.begin(run, found.asked_at)
+        await self._give_back_unknown()
         pause = self._pause(found, full=kept >= taken)
         _log.debug(
             "due schedules acquired",
@@ -230,6 +235,24 @@ class Scheduler:
         )
         return kept, pause
 
+    async def _give_back_unknown(self) -> None:
+        """Give back what an acquisition was granted whose reply was lost, now that Redis replies again."""
+        if not self._in_doubt:
+            return
+        try:
+            with self.breakers.redis.guard():
+                returned = await self.firings.give_back_unknown()
+        except (*TROUBLE, RedisUnavailable) as exc:
+            if not isinstance(exc, RedisUnavailable):
+                script_failed(self._metrics, exc)
+            return
+        self._in_doubt = False
+        if returned:
+            _log.warning(
+                "leases of schedules given back: the reply that granted them was lost", leases=returned
+            )
+            self._wakeup.wake()
+
     async def _ask(self, limit: int) -> Acquisition:
         whole = not self.chooses and not self.firings.foreign
         acquisition, redis = self.breakers.acquisition, self.breakers.redis
@@ -239,7 +262,7 @@ class Scheduler:
 
     async def _ask_time(self) -> None:
         """Read the time of Redis while no acquisition does, but only once the last reading is too old."""
-        if not self.clock.is_old:
+        if not (self.clock.is_old or self._in_doubt):
             return
         asked_at = boot_time()
         with self.breakers.redis.guard():  # guard: breaker-counts-time

@@ -211,6 +211,16 @@ MISTAKES = [
         f"{OUTAGE}::test_a_redis_that_is_back_is_asked_at_once_however_long_the_cooldown_is[5]",
     ),
     Mistake(
+        "what a hung Redis granted after the timeout is left to the end of its lease",
+        removed("acquisition-in-doubt"),
+        f"{OUTAGE}::test_after_a_hang_no_schedule_waits_for_the_end_of_a_lease_that_no_scheduler_knows[10]",
+    ),
+    Mistake(
+        "after a hang a scheduler gives back what it runs",
+        replaced("known-leases-kept", " if lease not in known", ""),
+        f"{OUTAGE}::test_after_a_hang_no_schedule_waits_for_the_end_of_a_lease_that_no_scheduler_knows[10]",
+    ),
+    Mistake(
         "a breaker that errors have opened is half open as soon as Redis answers",
         replaced("probe-absence-only", "breaker.cause in {AWAY, UNWRITABLE}", "True"),
         f"{OUTAGE}::test_a_breaker_that_errors_have_opened_keeps_its_cooldown_though_redis_answers",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import msgspec
 import pytest
 
-from holdfast import App
-from holdfast.config import BreakerSettings, SenderSettings
+from holdfast import App, Context
+from holdfast.config import BreakerSettings, RedisSettings, SenderSettings
+from holdfast.redis.client import connect
 from holdfast.redis.scripts import load
 from holdfast.reliability.breaker import State
 from holdfast.schedules.breakers import _PROBE_SECONDS
@@ -104,6 +106,48 @@ async def test_the_first_turn_comes_with_the_first_probe_that_redis_answers(stag
     fault_proxy.heal()
     await until(lambda: answered and len(ran) > answered[0])
     assert len(answered) == 1, "the turn came before a second probe was needed"
+
+
+@pytest.mark.parametrize("permits", [10, 2])
+async def test_after_a_hang_no_schedule_waits_for_the_end_of_a_lease_that_no_scheduler_knows(
+    start_valkey, permits
+):
+    """A frozen Redis executes, when it goes on, the acquisitions that its callers had given up.
+
+    Fails if what they leased is left to the leases' end: no schedule would run for a ttl, then as attempt 2.
+    """
+    server = start_valkey()
+    settings = RedisSettings(
+        url=server.url, socket_timeout_seconds=0.5, connect_timeout_seconds=0.5, max_connections=50
+    )
+    app, ran, started, free = App("test"), [], [], asyncio.Event()
+
+    async def tick(ctx: Context) -> None:
+        ran.append((time.monotonic(), ctx.run_id.partition("@")[0], ctx.attempt))
+
+    for number in range(10):
+        app.schedule(every=0.2, name=f"tick-{number}")(tick)
+
+    @app.schedule(every=3600)
+    async def hold() -> None:
+        started.append(time.monotonic())
+        await free.wait()
+
+    async with contextlib.aclosing(connect(settings)) as redis, stage_of(redis, settings, ttl=30.0) as stage:
+        running = await stage.start(app, interval_ms=50, permits=permits)
+        await until(lambda: started and len(ran) >= 20)
+        server.freeze()
+        await until(lambda: running.scheduler.breakers.furthest.state is State.OPEN)
+        await asyncio.sleep(1)  # the probes of the breaker are given up too
+        server.thaw()
+        back = time.monotonic()
+        ran.clear()
+        await until(lambda: len({name for _, name, _ in ran}) == 10)
+        assert {attempt for _, _, attempt in ran} == {1}
+        assert ran[0][0] - back < 10, "a third of the ttl: about 2 s unless the machine is busy"
+        assert running.count("schedule_reclaimed_total") == 0
+        assert len(started) == 1, "a turn that runs here keeps its lease"
+        free.set()
 
 
 async def test_a_redis_that_takes_writes_again_is_asked_at_once_however_long_the_cooldown_is(stage):
