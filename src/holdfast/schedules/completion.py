@@ -326,12 +326,13 @@ class Completer:
         self._redis = redis
         self._where: list[Any] = [keys.waiting, keys.working, keys.leases, keys.definitions]
         self._where += [keys.record_prefix]
-        self._priorities, self._nudge = keys.priorities, keys.nudge
+        self._priorities, self._nudge, self._changes = keys.priorities, keys.nudge, keys.changes
         self._head: list[Any] = [owner, kept_turns]
         self._discarded = discarded
 
     async def complete(self, completions: Sequence[Completion]) -> list[Ended]:
         """End firings; a stale one changes nothing. Safe to send again when the reply was lost."""
+        where = [*self._where, self._priorities, self._changes]
         done: list[Ended] = []
         for start in range(0, len(completions), CHUNK):
             args = list(self._head)
@@ -339,7 +340,7 @@ class Completer:
                 args += (one.name, one.fence, score(one.next_at), one.streak, one.outcome)
                 args += (one.error[:_ERROR_MOST], round(one.duration_ms, 3), one.pause_after)
                 args += (score(one.doubtful), one.history)
-            discarded, *reply = await _COMPLETE(self._redis, [*self._where, self._priorities], args)
+            discarded, *reply = await _COMPLETE(self._redis, where, args)
             self._discarded(discarded)
             done += words(Ended, reply)
         return done

@@ -20,7 +20,7 @@ from holdfast.redis.batcher import fitting
 from holdfast.redis.command import command
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.redis.scripts import load
-from holdfast.schedules.entries import Entries, scan_names
+from holdfast.schedules.entries import Entries, State, scan_names
 from holdfast.schedules.fire_times import first_run
 from holdfast.schedules.redis_errors import log_discarded
 from holdfast.schedules.replies import (
@@ -240,6 +240,11 @@ class Registry:
         last = start + size - 1
         page = await command(self._redis, "ZRANGE", self._keys.waiting, start, last, "WITHSCORES")
         return [(text(page[at]), float(page[at + 1])) for at in range(0, len(page), 2)]
+
+    async def active(self, names: Sequence[str]) -> set[str]:
+        """Return those of the names that have turns to come: neither paused nor done."""
+        entries = await Entries(self._redis, self._keys).get_many(names)
+        return {one.name for one in entries if one.paused_since is None and one.state is not State.DONE}
 
     async def leases_of(self, owner: str) -> list[Lease]:
         """Read the leases of one owner, also those whose grant was never received."""

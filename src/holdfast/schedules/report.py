@@ -16,7 +16,7 @@ from holdfast.redis.scripts import loaded_from
 from holdfast.schedules.fire_times import period
 from holdfast.schedules.health import PATIENCE, Health, Sample, health, problems, summary
 from holdfast.schedules.redis_errors import script_failed
-from holdfast.schedules.replies import BATCH
+from holdfast.schedules.replies import BATCH, CHUNK
 from holdfast.schedules.schedule import decoded, family
 from holdfast.telemetry.logs import get_logger
 
@@ -107,7 +107,7 @@ class Report:
                 ready=backlog.due,
                 elsewhere=backlog.elsewhere,
                 oldest_overdue_seconds=_since(backlog.earliest, counts.now),
-                shortest_interval_seconds=self._shortest(),
+                shortest_interval_seconds=await self._shortest(),
                 queue_depth=backlog.due,
                 overlapping=counts.overlapping,
             )
@@ -119,8 +119,8 @@ class Report:
             return everything(counts)
         return await backlog_of(self._registry, counts, self._scheduler.is_for_here, self._definitions)
 
-    def _shortest(self) -> float | None:
-        return self._definitions.shortest(self._scheduler.is_for_here, self._scheduler.shards)
+    async def _shortest(self) -> float | None:
+        return await self._definitions.shortest(self._scheduler.is_for_here, self._scheduler.shards)
 
     def _without_counts(self, exc: Exception) -> Sample:
         """Return the last sample with a later time: for while Redis does not reply, or refuses."""
@@ -267,19 +267,32 @@ class KnownSchedules:
         one = self.known.get(name) or self.known.get(family(name))  # guard: agent-of-turns
         return one.agent if one is not None else ""
 
-    def shortest(self, accepts: Callable[[str], bool], shards: object = None) -> float | None:
-        """The shortest period of what is run here; None if nothing with a period is.
+    async def shortest(self, accepts: Callable[[str], bool], shards: object = None) -> float | None:
+        """Return the shortest period of what is run here; None if nothing with a period is.
 
-        It is computed again only when definitions or shards change: there may be very many.
+        What is paused or done does not count. It is computed again only when a definition, a pause or the
+        shards change: there may be very many.
         """
         last = self._shortest
         if last is None or last[0] is not self.known or last[1] is not shards:
-            last = self._shortest = (self.known, shards, self._find_shortest(accepts))
+            last = self._shortest = (self.known, shards, await self._find_shortest(accepts))
         return last[2]
 
-    def _find_shortest(self, accepts: Callable[[str], bool]) -> float | None:
-        here = (one.seconds for name, one in self.known.items() if not one.agent and accepts(name))
-        return min((seconds for seconds in here if seconds is not None), default=None)
+    async def _find_shortest(self, accepts: Callable[[str], bool]) -> float | None:
+        here = [
+            (one.seconds, name)
+            for name, one in self.known.items()
+            if one.seconds is not None and not one.agent and accepts(name)
+        ]
+        here.sort()
+        # Most are active: the first chunk nearly always has one.
+        for start in range(0, len(here), CHUNK):
+            chunk = here[start : start + CHUNK]
+            active = await self._registry.active([name for _, name in chunk])  # guard: shortest-of-active
+            for seconds, name in chunk:
+                if name in active:
+                    return seconds
+        return None
 
 
 class Backlog(msgspec.Struct, frozen=True):

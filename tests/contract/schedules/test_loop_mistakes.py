@@ -102,6 +102,20 @@ MISTAKES = [
         f"{REPORT}::test_o12_schedules_made_at_run_time_count",
     ),
     Mistake(
+        "a paused schedule decides how late is too late",
+        replaced(
+            "shortest-of-active",
+            "await self._registry.active([name for _, name in chunk])",
+            "dict(self.known)",
+        ),
+        f"{REPORT}::test_o23_the_shortest_period_is_that_of_schedules_with_turns_to_come",
+    ),
+    Mistake(
+        "that failures have paused a schedule is no change",
+        removed("completion-notes-change"),
+        f"{REPORT}::test_o23_the_shortest_period_is_that_of_schedules_with_turns_to_come",
+    ),
+    Mistake(
         "a scheduler without Redis calls itself well",
         replaced("silent-redis-degrades", "sample.silent_seconds is not None", "False"),
         f"{REPORT}::test_o13_while_redis_is_away_it_is_degraded_and_says_so",

@@ -19,7 +19,9 @@ from holdfast.config import LogSettings
 from holdfast.redis.members import Members
 from holdfast.reliability.breaker import State
 from holdfast.schedules.acquisition import Acquisition
+from holdfast.schedules.entries import State as ScheduleState
 from holdfast.schedules.explain import explain
+from holdfast.schedules.replies import Ended
 from holdfast.schedules.report import Filtered, KnownSchedules, backlog_of
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.selection import Patterns
@@ -196,12 +198,51 @@ async def test_o19_the_shortest_period_is_computed_once_for_the_same_definitions
 
     await known.refresh()
     shards = object()
-    assert [known.shortest(accepts, shards) for _ in range(3)] == [60, 60, 60]
+    assert [await known.shortest(accepts, shards) for _ in range(3)] == [60, 60, 60]
     assert asked == ["one"]
-    assert known.shortest(lambda _: False, object()) is None
+    assert await known.shortest(lambda _: False, object()) is None
     await board.registry.register([Schedule(name="two", agent="work", trigger=Every(seconds=5))])
     await known.refresh()
-    assert known.shortest(accepts, shards) == 5
+    assert await known.shortest(accepts, shards) == 5
+
+
+async def test_o23_the_shortest_period_is_that_of_schedules_with_turns_to_come(board):
+    """Fails if a paused or finished schedule decides how late is too late."""
+    names = {"hourly": 3600, "paused": 1, "failing": 2, "last": 3}
+    every = [Schedule(name=name, agent="work", trigger=Every(seconds=s)) for name, s in names.items()]
+    await board.registry.register(every)
+    known, pod = KnownSchedules(board.registry, {"work"}), board.pod()
+
+    async def shortest() -> float | None:
+        await known.refresh()
+        return await known.shortest(lambda _: True)
+
+    assert await shortest() == 1
+    await board.registry.pause(["paused"])
+    assert await shortest() == 2
+    await board.make_due("failing")
+    failing = await pod.one()
+    assert await pod.complete(failing, outcome="failed", streak=1, pause_after=1) is Ended.PAUSED
+    assert await shortest() == 3
+    await board.make_due("last")
+    await pod.complete(await pod.one(), after=None)
+    assert (await board.entry("last")).state is ScheduleState.DONE
+    assert await shortest() == 3600
+    await board.registry.resume(["paused"])
+    assert await shortest() == 1
+
+
+async def test_o24_the_turn_of_an_overlap_that_pauses_its_schedule_is_noticed_too(board):
+    work = Schedule(name="work", agent="work", trigger=Every(seconds=1), overlap="allow")
+    await board.registry.register([work])
+    before = await board.registry.standing()
+    await board.redis.hset(board.keys.definitions, "work#1", b"{}")
+    await board.redis.zadd(board.keys.waiting, {"work#1": 1.0})
+    await board.redis.zrem(board.keys.waiting, "work")
+    pod = board.pod()
+    await pod.complete(await pod.one(), outcome="failed", streak=1, pause_after=1)
+    assert (await board.entry("work")).paused
+    assert await board.registry.standing() != before
 
 
 @pytest.mark.parametrize("sharding", ["none", "rendezvous"])

@@ -1,5 +1,6 @@
 -- End a batch of runs, each once and only under the fence it ran under, and plan the next turn of each.
--- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 priorities (zset)
+-- KEYS  1 waiting (zset), 2 working (zset), 3 leases (zset), 4 definitions (hash), 5 record prefix, 6 priorities (zset),
+--       7 changes (string)
 -- ARGV  1 owner, 2 turns that a history keeps, then per run: name, fence, next run (s; '' = no turn is left), streak, outcome,
 --       error, duration ms, failures in a row after which it is paused (0 = never), a turn that was perhaps placed beside it (s)
 --       or '', this turn for the history (JSON) or ''
@@ -8,12 +9,14 @@
 -- @include state
 -- @include turns
 -- @include history
-local waiting, working, leases, definitions, prefix, priorities = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+-- @include changes
+local waiting, working, leases, definitions, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local priorities, changes = KEYS[6], KEYS[7]
 local owner, kept = ARGV[1], tonumber(ARGV[2])
 local FIRST, STRIDE, REMEMBERED_SECONDS = 3, 10, 7 * 86400
 
 local now = as_score(now_us() / 1000000)
-local ended, owner_json = {}, cjson.encode(owner)
+local ended, owner_json, changed = {}, cjson.encode(owner), false
 
 local KEEPS_STREAK = { cancelled = true, skipped = true }
 
@@ -106,6 +109,7 @@ local function plan(record, name, have, at, pause)
     paused = now
   end
   turn = replan or cadence or turn -- guard: manual-run-keeps-turn
+  changed = changed or turn == '' -- it is done
   if not buffered then return land(waiting, record, name, turn, paused) end -- guard: buffered-manual-run
   redis.call('HSET', record, 'cadence', turn)
   if paused then redis.call('HSET', record, 'next', turn) end
@@ -135,7 +139,11 @@ local function complete(at)
 end
 
 local words = { discarded }
-for at = FIRST, #ARGV, STRIDE do words[#words + 1] = complete(at) end
+for at = FIRST, #ARGV, STRIDE do
+  words[#words + 1] = complete(at)
+  changed = changed or words[#words] == 'paused'
+end
+if changed then note_change(changes) end -- guard: completion-notes-change
 if #ended > 0 then
   redis.call('ZREM', working, unpack(ended))
   redis.call('ZREM', leases, unpack(ended))
