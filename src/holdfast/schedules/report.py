@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from dataclasses import replace
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _GAUGES_SECONDS: Final = 5.0
 _NAMES_ADVISED: Final = 3
 _PAGES: Final = 11
-"""How far into the waiting set one sample goes: as far as acquisition."""
+"""How far one sample goes for the first turn of this scheduler when that is not due yet."""
 
 _log = get_logger(__name__)
 
@@ -315,11 +316,11 @@ def everything(counts: Counts) -> Backlog:
 async def backlog_of(
     registry: Registry, counts: Counts, accepts: Accept, definitions: KnownSchedules
 ) -> Backlog:
-    """Look for those that are run here, page by page, as far as what is due goes."""
+    """Look for those that are run here, page by page, through all that are due."""
     due = elsewhere = 0
     earliest: float | None = None
     without_agent: dict[str, str] = {}
-    for start in range(0, _PAGES * BATCH, BATCH):
+    for start in itertools.count(0, BATCH):
         page = await registry.waiting(start, BATCH)
         for name, at in page:
             is_due, lacking = at <= counts.now, definitions.agent_lacking(name)
@@ -330,6 +331,11 @@ async def backlog_of(
                 continue
             due += is_due
             earliest = at if earliest is None else earliest
-        if len(page) < BATCH or (page[-1][1] > counts.now and earliest is not None):
+        if len(page) < BATCH:
+            break
+        # All that are due are read: behind thousands that are not run here may be its own.
+        if page[-1][1] > counts.now and (
+            earliest is not None or start >= _PAGES * BATCH
+        ):  # guard: all-due-read
             break
     return Backlog(due, elsewhere, earliest, without_agent)

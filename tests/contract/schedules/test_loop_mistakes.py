@@ -102,6 +102,15 @@ MISTAKES = [
         f"{REPORT}::test_o12_schedules_made_at_run_time_count",
     ),
     Mistake(
+        "only the first pages of what is due are counted",
+        replaced(
+            "all-due-read",
+            "page[-1][1] > counts.now and (earliest is not None or start >= _PAGES * BATCH)",
+            "start >= (_PAGES - 1) * BATCH",
+        ),
+        f"{REPORT}::test_o25_behind_any_number_of_others_its_own_are_seen",
+    ),
+    Mistake(
         "a paused schedule decides how late is too late",
         replaced(
             "shortest-of-active",

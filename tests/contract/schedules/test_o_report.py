@@ -21,8 +21,8 @@ from holdfast.reliability.breaker import State
 from holdfast.schedules.acquisition import Acquisition
 from holdfast.schedules.entries import State as ScheduleState
 from holdfast.schedules.explain import explain
-from holdfast.schedules.replies import Ended
-from holdfast.schedules.report import Filtered, KnownSchedules, backlog_of
+from holdfast.schedules.replies import BATCH, Ended
+from holdfast.schedules.report import _PAGES, Filtered, KnownSchedules, backlog_of
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.selection import Patterns
 from holdfast.schedules.trigger import Every, Once
@@ -128,6 +128,33 @@ async def test_o17_turns_of_what_is_not_run_here_are_no_backlog_either(board):
     await board.redis.zadd(board.keys.waiting, {"here": now + 60, "gone": now + 60})
     found = await backlog_of(board.registry, await board.registry.count(), lambda *_: True, known)
     assert (found.due, found.elsewhere, set(found.without_agent.values())) == (1, 2, {"nobody"})
+    await board.redis.delete(board.keys.waiting)
+
+
+async def test_o25_behind_any_number_of_others_its_own_are_seen(board):
+    """Fails if a scheduler whose own schedules are overdue behind thousands of excluded ones calls itself well."""
+    known, now = KnownSchedules(board.registry, {"work"}), time.time()
+    others = {f"off-{n}": now - 7200 for n in range(_PAGES * BATCH + 1)}
+    await board.redis.zadd(board.keys.waiting, {**others, "mine": now - 60})
+    counts = await board.registry.count()
+    found = await backlog_of(board.registry, counts, lambda name, _: name == "mine", known)
+    assert (found.due, found.elsewhere, found.earliest) == (1, len(others), pytest.approx(now - 60))
+    await board.redis.delete(board.keys.waiting)
+
+
+async def test_o26_of_schedules_that_are_not_due_only_the_first_pages_are_read(board, monkeypatch):
+    known, now, read = KnownSchedules(board.registry, {"work"}), time.time(), []
+    await board.redis.zadd(board.keys.waiting, {f"off-{n}": now + 7200 for n in range(20 * BATCH)})
+    waiting = board.registry.waiting
+
+    async def counted(start: int, size: int) -> list[tuple[str, float]]:
+        read.append(start)
+        return await waiting(start, size)
+
+    monkeypatch.setattr(board.registry, "waiting", counted)
+    found = await backlog_of(board.registry, await board.registry.count(), lambda *_: False, known)
+    assert (found.due, found.elsewhere, found.earliest) == (0, 0, None)
+    assert len(read) == _PAGES + 1
     await board.redis.delete(board.keys.waiting)
 
 
