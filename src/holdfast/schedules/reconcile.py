@@ -50,6 +50,10 @@ class Reconcile:
         self._seen: Standing | None = None
         self._found: Standing | None = None
         self._at = 0
+        self._cursor = "0"
+        """Where the repopulation goes on; "0" at its beginning."""
+        self._is_synced = True
+        """Whether the last comparison with SQL is whole."""
         self._passes = 0
         self.sent = 0
         """How many definitions of the code were sent."""
@@ -57,16 +61,17 @@ class Reconcile:
     async def run_once(self) -> bool:
         """Do one pass; False if its budget ended it: the next goes on from there."""
         ends = time.monotonic() + self._budget
-        whole, changed = await self._register(ends)
-        if not whole:
-            return False
-        repaired = 0
-        if self._sql_sync is not None:
-            whole, repaired = await self._sync_sql(self._sql_sync, ends)
-        restored = await self._registry.repopulate(jitter_seconds=self._jitter)
+        changed = repaired = 0
+        if self._cursor == "0":  # else the budget of the last pass ended within the repopulation
+            whole, changed = await self._register(ends)
+            if not whole:
+                return False
+            if self._sql_sync is not None:
+                self._is_synced, repaired = await self._sync_sql(self._sql_sync, ends)
+        restored = await self._repopulate(ends)
         log = _log.info if changed or restored or repaired else _log.debug
-        log("schedules registered", changed=changed, restored=len(restored), from_sql=repaired)
-        return whole
+        log("schedules registered", changed=changed, restored=restored, from_sql=repaired)
+        return self._is_synced and self._cursor == "0"
 
     async def _register(self, ends: float) -> tuple[bool, int]:
         """Send the definitions that Redis lacks or has differently; return whether all were compared."""
@@ -115,6 +120,18 @@ class Reconcile:
             else one
             for one in planned
         ]
+
+    async def _repopulate(self, ends: float) -> int:
+        """Bring back what is in no set, page by page until ``ends``; return how many."""
+        restored = 0
+        while True:
+            self._cursor, names = await self._registry.repopulate_page(
+                self._cursor, jitter_seconds=self._jitter
+            )
+            restored += len(names)
+            # After a page: a pass that does nothing would never come to an end.
+            if self._cursor == "0" or time.monotonic() >= ends:  # guard: repopulation-within-budget
+                return restored
 
     async def _sync_sql(self, sql_sync: SqlSync, ends: float) -> tuple[bool, int]:
         try:

@@ -264,22 +264,33 @@ class Registry:
         self, plan: Callable[[Missing], Registration | None] | None = None, *, jitter_seconds: float = 0.0
     ) -> list[str]:
         """Bring back what is missing, spread over ``jitter_seconds`` or by ``plan``; return the names."""
+        cursor, restored = await self.repopulate_page("0", plan, jitter_seconds=jitter_seconds)
+        while cursor != "0":
+            cursor, more = await self.repopulate_page(cursor, plan, jitter_seconds=jitter_seconds)
+            restored += more
+        return restored
+
+    async def repopulate_page(
+        self,
+        cursor: str,
+        plan: Callable[[Missing], Registration | None] | None = None,
+        *,
+        jitter_seconds: float = 0.0,
+    ) -> tuple[str, list[str]]:
+        """Bring back what one page lacks; ``"0"`` as the next cursor is the end."""
+        cursor, lost = await self.missing(cursor)
+        if not lost:
+            return cursor, []
         now = (await self.count()).now
 
         def usual(lost: Missing) -> Registration | None:
             return _planned(lost, now, spread(jitter_seconds))
 
-        restored: list[str] = []
-        cursor = "0"
-        while True:
-            cursor, lost = await self.missing(cursor)
-            planned = [one for one in map(plan or usual, lost) if one is not None]
-            done = await self.put(planned)
-            restored += [
-                one.name for one, word in zip(planned, done, strict=True) if word is not Registered.UNCHANGED
-            ]
-            if cursor == "0":
-                return restored
+        planned = [one for one in map(plan or usual, lost) if one is not None]
+        done = await self.put(planned)
+        return cursor, [
+            one.name for one, word in zip(planned, done, strict=True) if word is not Registered.UNCHANGED
+        ]
 
     async def differing(self, digests: Sequence[tuple[str, str]]) -> list[int]:
         """Return the indexes of those whose definition is missing in Redis or has another SHA-1."""

@@ -111,6 +111,11 @@ MISTAKES = [
         f"{REPORT}::test_o25_behind_any_number_of_others_its_own_are_seen",
     ),
     Mistake(
+        "the repopulation ends after its last page only",
+        replaced("repopulation-within-budget", " or time.monotonic() >= ends", ""),
+        f"{RECONCILE}::test_the_budget_of_a_pass_ends_the_repopulation_too_and_the_next_goes_on_from_there",
+    ),
+    Mistake(
         "a paused schedule decides how late is too late",
         replaced(
             "shortest-of-active",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from holdfast.config import SchedulerSettings
 from holdfast.config.scheduling import ReconcileSettings
 from holdfast.schedules.entries import State
 from holdfast.schedules.reconcile import WHOLE_EVERY, Reconcile
-from holdfast.schedules.replies import BATCH
+from holdfast.schedules.replies import BATCH, PAGE
 from holdfast.schedules.schedule import Schedule, decoded, encoded
 from holdfast.schedules.trigger import Every
 from tests.support.schedules.manual_scheduler import Board
@@ -108,5 +109,27 @@ async def test_a_pass_sends_one_batch_though_its_budget_is_used_up_before(board)
     settings = SchedulerSettings(reconcile=ReconcileSettings(run_budget_ms=1))
     reconcile = Reconcile(board.registry, some(2 * BATCH), settings)
     reconcile._budget = 1e-9
-    assert [await reconcile.run_once() for _ in range(2)] == [False, True]
+    sent = []
+    for _ in range(2):
+        assert not await reconcile.run_once()
+        sent.append(reconcile.sent)
+    assert sent == [BATCH, 2 * BATCH]
+    assert any([await reconcile.run_once() for _ in range(20)]), (
+        "the pages of the repopulation come to an end"
+    )
     assert reconcile.sent == 2 * BATCH
+
+
+async def test_the_budget_of_a_pass_ends_the_repopulation_too_and_the_next_goes_on_from_there(board, redis):
+    """Fails if a pass over many schedules takes as long as it likes, or if each begins with the same page."""
+    settings = SchedulerSettings(reconcile=ReconcileSettings(run_budget_ms=1))
+    await board.registry.register(some(10 * PAGE))
+    await redis.delete(board.keys.waiting)
+    reconcile = Reconcile(board.registry, [], settings)
+    reconcile._budget = 1e-9
+    back = []
+    while not await reconcile.run_once():
+        back.append(len(await board.waiting()))
+    assert 5 <= len(back) <= 15, "a page each"
+    assert all(before < after < before + 2 * PAGE for before, after in pairwise([0, *back]))
+    assert len(await board.waiting()) == 10 * PAGE
