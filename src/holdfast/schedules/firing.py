@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.agents.failures import Failure, FailureClass, classify
 from holdfast.agents.outcome import Cancelled, Failed, Lost, StopReason, Succeeded, TimedOut, Yielded
@@ -98,6 +99,14 @@ class Firing:
         self.stop(StopReason.CANCEL, "stopped by request")
 
 
+class Foreign(NamedTuple):
+    """A schedule that was acquired and whose agent this app lacks."""
+
+    agent: str
+    digest: str
+    """The SHA-1 of its definition."""
+
+
 class Firings:
     """Runs the firings of one scheduler."""
 
@@ -139,8 +148,8 @@ class Firings:
         self.zombies = Zombies(self.running, context.overrun, self._abandon, budget_seconds=budget)
         self.left_behind = 0
         """Firings whose agents ignored even the shutdown."""
-        self.foreign: dict[str, str] = {}
-        """Schedules that this app has no agent for, with the agent."""
+        self.foreign: dict[str, Foreign] = {}
+        """Schedules that this app has no agent for: they are not acquired again."""
         self._lateness = metrics.schedule_lateness_seconds.child()
         self._run_seconds = metrics.schedule_run_seconds.child()
 
@@ -273,8 +282,8 @@ class Firings:
         """Pass over a turn whose agent this app lacks, or that is missed and skipped; return whether."""
         acquired, schedule = firing.acquired, firing.schedule
         if not schedule.target and schedule.agent not in self._context.app.agents:
-            # A scheduler whose app has the agent takes it; this one does not acquire it again for a while.
-            self.foreign[acquired.name] = schedule.agent
+            # A scheduler whose app has the agent takes it; this one does only after it was defined anew.
+            self.foreign[acquired.name] = Foreign(schedule.agent, hashlib.sha1(acquired.spec).hexdigest())  # noqa: S324
             self._give_back(firing, None)
             return True
         if acquired.triggered:
@@ -292,6 +301,16 @@ class Firings:
         else:
             self._give_back(firing, max(self.clock.until(skipped.at), 0.0))
         return True
+
+    async def recheck_foreign(self) -> None:
+        """Forget those of ``foreign`` that were defined anew since, or whose agent this app has by now."""
+        known = list(self.foreign.items())
+        # Not all of them: thousands would be acquired and given back, and all others be late meanwhile.
+        differing = await self._registry.differing([(name, one.digest) for name, one in known])
+        anew = {known[at][0] for at in differing}  # guard: foreign-defined-anew
+        anew |= {name for name, one in known if one.agent in self._context.app.agents}
+        for name in anew:
+            self.foreign.pop(name, None)
 
     # -- leases without a firing
 

@@ -119,9 +119,9 @@ class Scheduler:
         """Look at once: something may be due that was not."""
         self._wakeup.wake()
 
-    def forget_foreign(self) -> None:
-        """Try again what this app had no agent for: it may have been defined anew."""
-        self.firings.foreign.clear()
+    async def recheck_foreign(self) -> None:
+        """Try again what this app had no agent for, as far as it was defined anew."""
+        await self.firings.recheck_foreign()
 
     def accepts(self, name: str, overdue: float = 0.0) -> bool:
         """Return whether a schedule is run here: by its name, its shard and the agents of this app."""

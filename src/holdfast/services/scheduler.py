@@ -206,7 +206,7 @@ class SchedulerProcess:
             try:
                 with self._outages:
                     whole = await reconcile.run_once()
-                scheduler.forget_foreign()
+                await scheduler.recheck_foreign()
             except TROUBLE as exc:
                 script_failed(self.metrics, exc)
                 if not isinstance(exc, DISCONNECTS):

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from holdfast import App
@@ -14,9 +15,9 @@ from holdfast.schedules.completion import Completion
 from holdfast.schedules.entries import State
 from holdfast.schedules.replies import Ended
 from holdfast.schedules.schedule import Schedule
-from holdfast.schedules.trigger import Once
+from holdfast.schedules.trigger import Every, Once
 from tests.support.schedules.manual_scheduler import check_time, redis_now
-from tests.support.waiting import until
+from tests.support.waiting import stays, until
 
 
 async def test_c1_only_what_is_due_is_acquired(board):
@@ -349,6 +350,28 @@ async def test_r4_a_late_completion_does_not_bring_back_what_was_removed(board, 
     await board.registry.remove(["a"])
     assert await pod.complete(run) is Ended.REMOVED
     assert await redis.keys("*") == []
+
+
+async def test_c28_what_has_no_agent_here_is_tried_again_only_after_it_was_defined_anew(stage):
+    """Fails if each refresh acquires and gives back all of them: the others would be late meanwhile."""
+    app, ran = App("test"), []
+
+    @app.schedule(every=0.05)
+    async def work() -> None:
+        ran.append(1)
+
+    @app.agent
+    async def mine() -> None:
+        ran.append("mine")
+
+    gone = [Schedule(name=f"gone-{n}", agent="nobody", trigger=Every(seconds=3600)) for n in range(20)]
+    await stage.board.registry.register(gone)
+    running = await stage.start(app, interval_ms=20, refresh_period_seconds=0.05)
+    await until(lambda: running.count("schedule_given_back_total") == 20)
+    await stays(lambda: running.count("schedule_given_back_total") == 20, seconds=1.0)
+    await stage.board.registry.register([msgspec.structs.replace(gone[3], agent="mine")])
+    await stage.entry("gone-3", runs=1)
+    assert running.count("schedule_given_back_total") == 20
 
 
 async def test_r5_foreign_entries_at_the_head_do_not_starve_a_pod(board):

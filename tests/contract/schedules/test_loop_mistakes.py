@@ -11,7 +11,7 @@ D, H, RECOVERY, J = (
 M, P, R = (f"{HERE}/test_{name}.py" for name in ("m_meaning", "p_invariants", "r_loop"))
 OVERLAP, BACKFILL, UPKEEP = (f"{HERE}/test_{name}.py" for name in ("q_overlap", "q_backfill", "l_upkeep"))
 BESIDE, ZOMBIES = (f"{HERE}/test_{name}.py" for name in ("q_beside", "k_zombies"))
-REPORT = f"{HERE}/test_o_report.py"
+REPORT, ACQUISITION = f"{HERE}/test_o_report.py", f"{HERE}/test_c_acquisition.py"
 SHARDS = "tests/integration/schedules/test_shards.py"
 OUTAGE, RECONCILE = (f"tests/integration/schedules/test_{name}.py" for name in ("outage", "reconcile"))
 LEASES = "tests/contract/leases/test_lease_contract.py"
@@ -114,6 +114,16 @@ MISTAKES = [
         "the repopulation ends after its last page only",
         replaced("repopulation-within-budget", " or time.monotonic() >= ends", ""),
         f"{RECONCILE}::test_the_budget_of_a_pass_ends_the_repopulation_too_and_the_next_goes_on_from_there",
+    ),
+    Mistake(
+        "each refresh tries all schedules without an agent again",
+        replaced("foreign-defined-anew", "for at in differing", "for at in range(len(known))"),
+        f"{ACQUISITION}::test_c28_what_has_no_agent_here_is_tried_again_only_after_it_was_defined_anew",
+    ),
+    Mistake(
+        "what has no agent here is never tried again, though it was defined anew",
+        replaced("foreign-defined-anew", "for at in differing", "for at in ()"),
+        f"{ACQUISITION}::test_c28_what_has_no_agent_here_is_tried_again_only_after_it_was_defined_anew",
     ),
     Mistake(
         "a paused schedule decides how late is too late",
