@@ -334,8 +334,7 @@ async def backlog_of(
         if len(page) < BATCH:
             break
         # All that are due are read: behind thousands that are not run here may be its own.
-        if page[-1][1] > counts.now and (
-            earliest is not None or start >= _PAGES * BATCH
-        ):  # guard: all-due-read
+        is_all_due = page[-1][1] > counts.now  # guard: all-due-read
+        if is_all_due and (earliest is not None or start >= _PAGES * BATCH):
             break
     return Backlog(due, elsewhere, earliest, without_agent)

@@ -134,7 +134,7 @@ async def test_o17_turns_of_what_is_not_run_here_are_no_backlog_either(board):
 async def test_o25_behind_any_number_of_others_its_own_are_seen(board):
     """Fails if a scheduler whose own schedules are overdue behind thousands of excluded ones calls itself well."""
     known, now = KnownSchedules(board.registry, {"work"}), time.time()
-    others = {f"off-{n}": now - 7200 for n in range(_PAGES * BATCH + 1)}
+    others = {f"off-{n}": now - 7200 for n in range((_PAGES + 1) * BATCH)}
     await board.redis.zadd(board.keys.waiting, {**others, "mine": now - 60})
     counts = await board.registry.count()
     found = await backlog_of(board.registry, counts, lambda name, _: name == "mine", known)
