@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage
+from langchain_core.language_models import FakeListChatModel
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import interrupt
 
@@ -28,9 +27,9 @@ class Article(TypedDict, total=False):
     published: bool
 
 
-def model_for(topic: str) -> GenericFakeChatModel:
-    """Stand in for a real chat model: always the same text, word by word."""
-    return GenericFakeChatModel(messages=iter([AIMessage(f"All there is to know about {topic}.")]))
+def model_for(topic: str) -> FakeListChatModel:
+    """Stand in for a real chat model: always the same text, letter by letter."""
+    return FakeListChatModel(responses=[f"All there is to know about {topic}."])
 
 
 async def write(article: Article) -> Article:

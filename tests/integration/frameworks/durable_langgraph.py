@@ -6,8 +6,7 @@ import operator
 from typing import Annotated, TypedDict
 
 from durable_tools import first_tool, pay_tool, slow_tool, write
-from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage
+from langchain_core.language_models import FakeListChatModel
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
@@ -22,7 +21,7 @@ class Work(TypedDict, total=False):
 
 
 async def first_node(_: Work) -> Work:
-    model = GenericFakeChatModel(messages=iter([AIMessage("look around")]))
+    model = FakeListChatModel(responses=["look around"])
     write("model0")
     await model.ainvoke("what next?")
     return {"seen": [await first_tool()]}

@@ -8,11 +8,12 @@ from typing import Annotated, TypedDict
 
 import pytest
 from langchain_core.callbacks import AsyncCallbackManager
-from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Send, interrupt
 
 from holdfast import App
@@ -207,7 +208,7 @@ async def test_the_stream_modes_that_are_asked_for_become_chunks(attempts):
 
     async def speak(_):
         get_stream_writer()({"progress": 1})
-        model = GenericFakeChatModel(messages=iter([AIMessage("hello you", id="m")]))
+        model = FakeListChatModel(responses=["hello you"])
         return {"messages": [await model.ainvoke("hi")]}
 
     graph = StateGraph(MessagesState)
@@ -286,7 +287,15 @@ def test_an_agent_of_ones_own_is_taken_for_nobody_elses():
 
 
 SILENT = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c1"}])
-"""A message that GenericFakeChatModel can't stream: it sends no chunk of it."""
+"""A message that the fake models can't stream: they send no chunk of it."""
+
+
+class Silent(GenericFakeChatModel):
+    """A model of its own type, which streams text, and nothing of a call of a tool."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "silent"
 
 
 def asking(model, before=None):
@@ -302,7 +311,7 @@ def asking(model, before=None):
 
 async def test_a_model_that_can_not_stream_is_asked_without_and_that_is_logged_once(attempts, log_lines):
     """The mistake: a graph that works by itself failed because its model was made to stream."""
-    agent = LangGraphAgent(asking(GenericFakeChatModel(messages=iter([SILENT] * 5))))
+    agent = LangGraphAgent(asking(Silent(messages=iter([SILENT] * 5))))
     for run_id in ("first", "second"):
         given = await attempts.run(agent, "go", run_id=run_id)
         assert [message["type"] for message in given["messages"]] == ["human", "ai"]
@@ -318,7 +327,7 @@ async def test_two_runs_at_once_whose_model_can_not_stream_both_succeed(attempts
         if next(first_tries, None) is not None:
             await both.wait()
 
-    agent = LangGraphAgent(asking(GenericFakeChatModel(messages=iter([SILENT] * 4)), together))
+    agent = LangGraphAgent(asking(Silent(messages=iter([SILENT] * 4)), together))
     given = await asyncio.gather(*(attempts.run(agent, "go", run_id=run_id) for run_id in ("a", "b")))
     assert [[message["type"] for message in each["messages"]] for each in given] == [["human", "ai"]] * 2
     assert len([line for line in log_lines() if "can't stream" in line["event"]]) == 1
@@ -326,9 +335,69 @@ async def test_two_runs_at_once_whose_model_can_not_stream_both_succeed(attempts
 
 async def test_one_empty_stream_does_not_end_streaming_for_later_runs(attempts, log_lines):
     answers = [AIMessage("hello you", id="m"), SILENT, SILENT, AIMessage("good day", id="n")]
-    agent = LangGraphAgent(asking(GenericFakeChatModel(messages=iter(answers))))
+    agent = LangGraphAgent(asking(Silent(messages=iter(answers))))
     for run_id in ("streams", "is-silent", "streams-again"):
         await attempts.run(agent, "go", run_id=run_id)
     words = [chunk["data"]["content"] for chunk in attempts.chunks if chunk["mode"] == "messages"]
     assert "".join(words) == "hello yougood day"
     assert not [line for line in log_lines() if "can't stream" in line["event"]]
+
+
+class Bound(GenericFakeChatModel):
+    """The fake as tests of graphs with tools inherit from it."""
+
+    def bind_tools(self, tools, **kwargs):
+        return self
+
+
+def shipping(model):
+    """A graph that calls a tool when its model asks for one, and the list of what the tool did."""
+    shipped = []
+
+    def ship(order: str) -> str:
+        """Ship an order."""
+        shipped.append(order)
+        return "done"
+
+    async def call(state):
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState).add_node("call", call).add_node("tools", ToolNode([ship]))
+    graph.add_edge(START, "call").add_conditional_edges("call", tools_condition).add_edge("tools", "call")
+    return graph, shipped
+
+
+@pytest.mark.parametrize("text", ["", "let me see"])
+@pytest.mark.parametrize("fake", [GenericFakeChatModel, Bound])
+async def test_a_fake_model_that_calls_a_tool_loses_no_answer_to_a_try_at_streaming(
+    attempts, fake, text, log_lines
+):
+    """The mistakes: a stream without chunks took the first answer, and one of text alone left out the tool."""
+    asks = AIMessage(text, tool_calls=[{"name": "ship", "args": {"order": "7"}, "id": "c1"}])
+    answers = [answer.model_copy() for _ in range(3) for answer in (asks, AIMessage("It is shipped."))]
+    graph, shipped = shipping(fake(messages=iter(answers)))
+    agent = LangGraphAgent(graph)
+    for run_id in ("first", "second", "third"):
+        given = await attempts.run(agent, "ship 7", run_id=run_id)
+        assert [message["type"] for message in given["messages"]] == ["human", "ai", "tool", "ai"]
+    assert shipped == ["7"] * 3
+    assert len([line for line in log_lines() if "can't stream" in line["event"]]) == 1
+
+
+async def test_a_fake_model_loses_no_answer_beside_a_model_that_streams(attempts):
+    """Runs go on streaming then, so each of them has to find out before it calls the fake."""
+    asks = AIMessage("", tool_calls=[{"name": "ship", "args": {"order": "7"}, "id": "c1"}])
+    fake = GenericFakeChatModel(messages=iter([asks, AIMessage("It is shipped.")] * 3))
+    graph, shipped = shipping(fake)
+
+    async def greet(_):
+        return {"messages": [await FakeListChatModel(responses=["hello"]).ainvoke("hi")]}
+
+    whole = StateGraph(MessagesState).add_node("greet", greet).add_node("ship", graph.compile())
+    whole.add_edge(START, "greet").add_edge("greet", "ship")
+    agent = LangGraphAgent(whole)
+    for run_id in ("first", "second", "third"):
+        await attempts.run(agent, "ship 7", run_id=run_id)
+    assert shipped == ["7"] * 3
+    words = [chunk["data"]["content"] for chunk in attempts.chunks if chunk["mode"] == "messages"]
+    assert "".join(words) == "hello" * 3

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _NO_STREAM: Final = "No generations found in stream"
 """langchain's message for an empty stream; it has no exception type of its own."""
+_FAKE: Final = "generic-fake-chat-model"
+"""What langchain's GenericFakeChatModel, and what inherits from it, has as its type."""
 _log = get_logger(__name__)
 
 
@@ -85,7 +87,7 @@ class LangGraphAgent:
         """Note that a model of the graph can stream."""
         self._has_streamed = True
 
-    def stream_was_empty(self) -> None:
+    def can_not_stream(self) -> None:
         """Ask for no messages, which is what has models stream, unless one has streamed before."""
         if self._has_streamed or "messages" not in self.modes:
             return
@@ -145,23 +147,29 @@ class _Attempt:
 
     async def _streamed(self, source: Any) -> None:
         """Go on to the next stop; if a model can't stream, from the last checkpoint without streaming."""
+        if "messages" not in self._modes:
+            return await self._stream(source, self._config)
+        callbacks = _with_handler(self._config.get("callbacks"), _StreamsNoFake())
         try:
-            await self._stream(source)
+            return await self._stream(source, {**self._config, "callbacks": callbacks})
+        except _FakeCanNotStream:
+            _log.info("going on without chunks of messages", run_id=self._ctx.run_id)
         except ValueError as exc:
-            if _NO_STREAM not in str(exc) or "messages" not in self._modes:
+            if _NO_STREAM not in str(exc):
                 raise
-            self._modes -= {"messages"}
-            _log.info(
-                "a model's stream was empty: going on without chunks of messages", run_id=self._ctx.run_id
+            _log.warning(
+                "a model's stream was empty: calling it again, without chunks of messages",
+                run_id=self._ctx.run_id,
             )
-            self._agent.stream_was_empty()
-            await self._stream(None)
+        self._modes -= {"messages"}
+        self._agent.can_not_stream()
+        return await self._stream(None, self._config)
 
-    async def _stream(self, source: Any) -> None:
+    async def _stream(self, source: Any, config: RunnableConfig) -> None:
         async with _draining(self._ctx) as control:
             chunks = self._graph.astream(
                 source,
-                self._config,
+                config,
                 context=self._agent.runtime(self._ctx, self._payload),
                 # The graph's output is the last of its values.
                 stream_mode=sorted(self._modes | {"values"}),
@@ -217,6 +225,30 @@ class _NeedsLease(BaseCallbackHandler):
         self._ctx.require_open()  # guard: graph-node-needs-lease
 
     on_chain_start = on_chat_model_start = on_llm_start = on_tool_start = _begin
+
+
+class _FakeCanNotStream(ValueError):
+    """A graph that streams was about to call a GenericFakeChatModel; LangGraph retries no ValueError."""
+
+
+class _StreamsNoFake(BaseCallbackHandler):
+    """Stops a graph that streams before it calls a GenericFakeChatModel.
+
+    The fake's stream leaves out calls of tools, and the answer that it took them from is not given again.
+    """
+
+    raise_error = True
+    # An error inline would leave the calls of the handlers after it unawaited.
+    run_inline = False
+
+    def on_chat_model_start(
+        self, *_: Any, invocation_params: dict[str, Any] | None = None, **__: Any
+    ) -> None:
+        """Raise before the fake has given an answer."""
+        if (invocation_params or {}).get("_type") == _FAKE:  # guard: fake-model-not-streamed
+            raise _FakeCanNotStream(
+                "GenericFakeChatModel loses answers if it streams: set stream=('updates', 'custom')"
+            )
 
 
 def _with_handler(callbacks: Any, handler: BaseCallbackHandler) -> Any:
