@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.config import load
-from holdfast.redis.nearby import located
+from holdfast.redis.locate import located
 from holdfast.scaling.depth import needs
 from holdfast.services.connections import Connections
 

@@ -12,7 +12,7 @@ import redis
 
 from holdfast.config import load
 from holdfast.errors import HoldfastError
-from holdfast.redis.nearby import located
+from holdfast.redis.locate import located
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:

@@ -11,11 +11,11 @@ import msgspec
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import span
 from holdfast.cli.output import Column
 from holdfast.cli.parser import Parser
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.station import Station, at_station, meant
-from holdfast.cli.wording import span
+from holdfast.cli.session import Session, in_session, meant
 from holdfast.config.durations import duration_seconds
 from holdfast.config.names import checked_queue
 from holdfast.errors import ConfigError, InputError, NotFound
@@ -362,12 +362,12 @@ def record_trace(
     """Write when a queue's runs arrived and how long they took. Redis and the archive are read for that."""
     begin = 0.0 if since is None else time.time() - _seconds(since, "--since", 0.0)
 
-    async def work(station: Station) -> tuple[str, list[Row], int]:
+    async def work(station: Session) -> tuple[str, list[Row], int]:
         found = await station.queue(queue)
         rows, others = await recorded(found, await station.store.found(), since=begin)
         return found.name, rows, others
 
-    name, rows, others = at_station(options.read_settings(config), work)
+    name, rows, others = in_session(options.read_settings(config), work)
     if not rows:
         raise InputError(f"queue {name!r} has no run that was started and has ended{_also(others)}")
     written = write_trace(out, rows)

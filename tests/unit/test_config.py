@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.config import LeaseSettings, Loaded, QueueSettings, RedisSettings, Settings, load
-from holdfast.config.leaves import leaves
+from holdfast.config.schema import leaves
 from holdfast.errors import ConfigError
 
 # One row for every name a seed gives and every short name of ours: name, what is written, where it goes, what it becomes.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.config import REDIS_SCHEMES, load, redacted
 from holdfast.config.checks import is_house_key, key_slot
-from holdfast.config.leaves import leaves
+from holdfast.config.schema import leaves
 from holdfast.errors import ConfigError
 from holdfast.redis.datamodel import DATA_MODEL
 from holdfast.redis.keys import QueueKeys

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from holdfast.config import load, setting_rows, settings_table
-from holdfast.config.leaves import leaves
+from holdfast.config.schema import leaves
 
 
 def test_there_is_a_row_for_every_setting():

@@ -23,7 +23,7 @@ SETTINGS = {"holdfast.config", "yaml", "msgspec"}
 CLUSTER = {"lightkube", "httpx2"}
 LOOP = {"asyncio", "uvloop"}
 # Only a worker with agents in processes of their own starts any.
-PROCESSES = {"holdfast.processes.zygotes", "holdfast.processes.attempts"}
+PROCESSES = {"holdfast.processes.zygote_client", "holdfast.processes.attempts"}
 
 NOTHING_OF_OTHERS = TERMINAL | WEB | RPC | SQL | REDIS | TELEMETRY | SDK | SETTINGS | CLUSTER | LOOP
 

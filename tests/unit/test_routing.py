@@ -13,7 +13,7 @@ from holdfast.config import HostSettings, QueueSettings, RedisSettings, Settings
 from holdfast.config.checks import companion_prefix, key_slot
 from holdfast.config.queues import partition_name
 from holdfast.errors import ConfigError
-from holdfast.hosts.engines import open_cluster
+from holdfast.hosts.factory import open_cluster
 from holdfast.redis.client import connect
 from holdfast.redis.keys import QueueKeys
 from holdfast.runs.queue import RunQueue

@@ -27,7 +27,7 @@ from holdfast.api import (
     scheduleverbs,
 )
 from holdfast.api.auth import Keyring, check_exposure
-from holdfast.api.door import Door
+from holdfast.api.middleware import RequestMiddleware
 from holdfast.api.openapi import describe
 from holdfast.api.replies import reply
 from holdfast.packages import version
@@ -80,7 +80,7 @@ def create_app(backend: Backend) -> FastAPI:
     app.include_router(runs.last_routes())
     _serve_description(app)
     app.add_middleware(
-        Door,
+        RequestMiddleware,
         keyring=Keyring(settings.api),
         max_body_bytes=settings.api.max_body_bytes,
         redis_url=settings.redis.url,

@@ -23,8 +23,8 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.redis.client import TROUBLE
-from holdfast.redis.edge import answering
 from holdfast.redis.outages import redis_outages
+from holdfast.redis.translate import translate_errors
 from holdfast.telemetry.logs import get_logger
 from holdfast.views.problems import INTERNAL, INVALID, MEDIA_TYPE, NOT_INSTALLED, URN, Fault, Problem, kind_of
 
@@ -126,7 +126,7 @@ def _last_words(text: str) -> str:
 
 def _translated(exc: Exception, redis_url: str) -> Exception:
     try:
-        with answering(redis_url):
+        with translate_errors(redis_url):
             raise exc
     except ConfigError as refused:  # a password that was changed while we work: the operator's to mend
         return RedisUnavailable(str(refused), retry_after=_PASSWORD_RETRY_SECONDS)

@@ -11,7 +11,7 @@ import typer
 from holdfast.cli import options, output
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.station import Station, at_station
+from holdfast.cli.session import Session, in_session
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ for _verb in _MOVED:
 def _listed(settings: Settings) -> AgentListing:
     from holdfast.agents.catalogue import list_agents
 
-    async def work(station: Station) -> AgentListing:
-        return await list_agents(station.redis, station.members())
+    async def work(session: Session) -> AgentListing:
+        return await list_agents(session.redis, session.members())
 
-    return at_station(settings, work)
+    return in_session(settings, work)
 
 
 def _row(agent: AgentInfo) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.cli.serving import Parser, serving
+from holdfast.cli.service_args import Parser, serving
 from holdfast.errors import InputError
 from holdfast.packages import needs_extra
 

@@ -9,10 +9,10 @@ import msgspec
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import span
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.station import Station, at_station
-from holdfast.cli.wording import span
+from holdfast.cli.session import Session, in_session
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,17 +69,17 @@ def cleanup(
     janitor = _patient(settings.janitor, idle)
     only_look = dry_run or janitor.dry_run
 
-    async def work(station: Station) -> list[Pass]:
-        from holdfast.services.podkeeping import looking_at_pods
+    async def work(session: Session) -> list[Pass]:
+        from holdfast.services.pod_watch import looking_at_pods
         from holdfast.telemetry.metrics import Metrics
 
-        queues = [await station.queue(queue)] if queue is not None else station.queues()
+        queues = [await session.queue(queue)] if queue is not None else session.queues()
         partitions = [partition for each in queues for partition in await each.all_partitions()]
         metrics = Metrics(())
-        async with looking_at_pods(settings, station.members(), station.redis, metrics) as pods:
-            return [await _clean(station, each, janitor, metrics, pods, only_look) for each in partitions]
+        async with looking_at_pods(settings, session.members(), session.redis, metrics) as pods:
+            return [await _clean(session, each, janitor, metrics, pods, only_look) for each in partitions]
 
-    passes = at_station(settings, work)
+    passes = in_session(settings, work)
     if json:
         output.document({"passes": passes})
     else:
@@ -98,7 +98,7 @@ def _patient(settings: JanitorSettings, idle: str | None) -> JanitorSettings:
 
 
 async def _clean(
-    station: Station,
+    session: Session,
     queue: Partition,
     janitor: JanitorSettings,
     metrics: Metrics,
@@ -108,8 +108,8 @@ async def _clean(
     from holdfast.runs.cleanup import Cleanup
     from holdfast.runs.retention import Retention
 
-    ttl = station.settings.lease.ttl_seconds
-    ghosts = Cleanup(queue, station.members(), janitor, metrics, ttl_seconds=ttl, pods=pods)
+    ttl = session.settings.lease.ttl_seconds
+    ghosts = Cleanup(queue, session.members(), janitor, metrics, ttl_seconds=ttl, pods=pods)
     retention = Retention(queue, metrics, ttl_seconds=ttl)
     cleaned = await ghosts.run_once(dry_run=dry_run)
     swept = await retention.run_once(dry_run=dry_run)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
-from holdfast.cli.menu import command_of
+from holdfast.cli.dispatch import command_of
 from holdfast.cli.root import COMMANDS, SERVICES
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import ago, compact, moment
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
-from holdfast.cli.station import Station, at_station
-from holdfast.cli.wording import ago, compact, moment
+from holdfast.cli.session import Session, in_session
 from holdfast.errors import Conflict, InputError, NotFound
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ def list_letters(
     settings = options.read_settings(config)
     several = queue is None and len(settings.queue_names()) > 1
 
-    async def work(station: Station) -> tuple[LetterList, str]:
-        letters = (await station.operations(queue)).dead_letters
+    async def work(session: Session) -> tuple[LetterList, str]:
+        letters = (await session.operations(queue)).dead_letters
         wanted: Wanted = {"queue": queue or "", "agent": agent, "reason": reason}
         page = await letters.list(**wanted, limit=limit, cursor=cursor)
         return page, "" if page.letters or cursor else await letters.explain_none(**wanted)
 
-    page, missing = at_station(settings, work)
+    page, missing = in_session(settings, work)
     if json:
         output.as_it_is(page)
         return
@@ -102,10 +102,10 @@ def show_letter(
 ) -> None:
     """Show one dead letter, with its last error."""
 
-    async def work(station: Station) -> LetterView:
-        return await (await station.operations(queue)).dead_letters.get(ref, queue=queue or "")
+    async def work(session: Session) -> LetterView:
+        return await (await session.operations(queue)).dead_letters.get(ref, queue=queue or "")
 
-    letter = at_station(options.read_settings(config), work)
+    letter = in_session(options.read_settings(config), work)
     if json:
         output.as_it_is(letter)
     else:
@@ -210,12 +210,12 @@ def _change(
     json: bool,
     config: Path | None,
 ) -> None:
-    async def work(station: Station) -> tuple[LetterBatch, str]:
-        letters = (await station.operations(wanted["queue"] or None)).dead_letters
+    async def work(session: Session) -> tuple[LetterBatch, str]:
+        letters = (await session.operations(wanted["queue"] or None)).dead_letters
         batch = await change(letters)
         return batch, "" if batch.done or batch.refused else await letters.explain_none(**wanted)
 
-    batch, missing = at_station(options.read_settings(config), work)
+    batch, missing = in_session(options.read_settings(config), work)
     if missing:
         raise NotFound(missing)
     _print_json(word, batch) if json else _print(word, batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.cli.serving import Parser, serving
+from holdfast.cli.service_args import Parser, serving
 from holdfast.packages import needs_extra
 
 

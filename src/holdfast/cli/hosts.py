@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import ago
 from holdfast.cli.output import Column
 from holdfast.cli.residents import with_residents
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.wording import ago
 
 if TYPE_CHECKING:
     import typer

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import ago
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.station import Station, at_station
-from holdfast.cli.wording import ago
+from holdfast.cli.session import Session, in_session
 
 if TYPE_CHECKING:
     import typer
@@ -35,10 +35,10 @@ def add_to(root: typer.Typer) -> None:
 def list_members(json: options.Json = False, config: options.Config = None) -> None:
     """List every live process."""
 
-    async def work(station: Station) -> MemberList:
-        return await (await station.operations()).members()
+    async def work(session: Session) -> MemberList:
+        return await (await session.operations()).members()
 
-    found = at_station(options.read_settings(config), work)
+    found = in_session(options.read_settings(config), work)
     if json:
         output.as_it_is(found)
     else:

@@ -28,7 +28,7 @@ def add_to(root: typer.Typer) -> None:
 def migrate(json: options.Json = False, config: options.Config = None) -> None:
     """Apply the migrations that the database lacks; a SQLite file is also brought up to date by its use."""
     from holdfast.services.signals import run_until_interrupted
-    from holdfast.store.door import location
+    from holdfast.store.lazy import location
     from holdfast.store.open import migrate_store
 
     database = options.read_settings(config).database

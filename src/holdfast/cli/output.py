@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast.cli.formatting import clock, compact, printable
 from holdfast.cli.root import FAILED, say, silence_stdout, unwritable
-from holdfast.cli.wording import clock, compact, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import moment, span
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.station import Station, at_station
-from holdfast.cli.wording import moment, span
+from holdfast.cli.session import Session, in_session
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,10 +47,10 @@ def add_to(root: typer.Typer) -> None:
 def list_queues(json: options.Json = False, config: options.Config = None) -> None:
     """List the configured queues."""
 
-    async def work(station: Station) -> QueueList:
-        return await (await station.operations()).queues.list()
+    async def work(session: Session) -> QueueList:
+        return await (await session.operations()).queues.list()
 
-    found = at_station(options.read_settings(config), work)
+    found = in_session(options.read_settings(config), work)
     if json:
         output.as_it_is(found)
     else:
@@ -61,10 +61,10 @@ def list_queues(json: options.Json = False, config: options.Config = None) -> No
 def show_queue(name: QueueName = None, json: options.Json = False, config: options.Config = None) -> None:
     """Show one queue: its work, its gate and its settings."""
 
-    async def work(station: Station) -> QueueDetail:
-        return await (await station.operations(name)).queues.get(name or "")
+    async def work(session: Session) -> QueueDetail:
+        return await (await session.operations(name)).queues.get(name or "")
 
-    queue = at_station(options.read_settings(config), work)
+    queue = in_session(options.read_settings(config), work)
     if json:
         output.as_it_is(queue)
     else:
@@ -152,10 +152,10 @@ def _set_gate(
     json: bool,
     config: Path | None,
 ) -> None:
-    async def work(station: Station) -> QueueDetail:
-        return await change((await station.operations(name)).queues)
+    async def work(session: Session) -> QueueDetail:
+        return await change((await session.operations(name)).queues)
 
-    state = at_station(options.read_settings(config), work)
+    state = in_session(options.read_settings(config), work)
     if json:
         output.as_it_is(state)
     else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast import errors
 from holdfast.config import settings_table
 from holdfast.redis.datamodel import keys_table
-from holdfast.telemetry.declaring import SECONDS
+from holdfast.telemetry.metric_types import SECONDS
 from holdfast.telemetry.metrics import metrics_table
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.serving import Parser, serving
+from holdfast.cli.service_args import Parser, serving
 
 if TYPE_CHECKING:
     import typer
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def run(arguments: list[str]) -> int:
     """Deliver until SIGTERM or Ctrl-C, or look after undelivered events."""
     if arguments[:1] == ["undelivered"]:
-        from holdfast.cli import menu
+        from holdfast.cli import dispatch
 
-        return menu.run("relay", ["relay", *arguments])
+        return dispatch.run("relay", ["relay", *arguments])
     given = parser().parse_args(arguments)
     from holdfast.config import load
     from holdfast.services.relay import run_relay

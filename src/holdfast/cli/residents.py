@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import ago, compact, moment
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.wording import ago, compact, moment
 from holdfast.errors import HoldfastError, InputError, NoHost, NotFound, ResultTimeout, RunError
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _look(sent: RunHandle) -> str:
 def with_residents(settings: Settings, work: Callable[[ClientResidents], Awaitable[T]]) -> T:
     """Do something with the residents of the Redis that is configured, or of this directory's server."""
     from holdfast.client.client import Client
-    from holdfast.redis.nearby import located
+    from holdfast.redis.locate import located
     from holdfast.services.signals import run_until_interrupted
 
     near = located(settings)

@@ -9,10 +9,10 @@ import msgspec
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import ago, moment
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.station import Station, at_station
-from holdfast.cli.wording import ago, moment
+from holdfast.cli.session import Session, in_session
 from holdfast.errors import InputError, NotFound
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def list_rollouts(json: options.Json = False, config: options.Config = None) -> None:
     """List the roll-outs that were set."""
 
-    async def work(station: Station) -> list[Rollout]:
-        return await _rollouts(station).all()
+    async def work(session: Session) -> list[Rollout]:
+        return await _rollouts(session).all()
 
-    found = at_station(options.read_settings(config), work)
+    found = in_session(options.read_settings(config), work)
     if json:
         output.document({"rollouts": [_view(each) for each in found]})
     else:
@@ -101,10 +101,10 @@ def show_rollout(
 
     checked_rollout(name)
 
-    async def work(station: Station) -> Rollout:
-        return await _rollouts(station).known(name)
+    async def work(session: Session) -> Rollout:
+        return await _rollouts(session).known(name)
 
-    _show(at_station(options.read_settings(config), work), tenant or [], json=json)
+    _show(in_session(options.read_settings(config), work), tenant or [], json=json)
 
 
 @rollout.command("set")
@@ -128,8 +128,8 @@ def set_rollout(
     elif not (allow or deny or clear):
         raise InputError(f"say what to change in {name}: a PERCENT, --allow, --deny or --clear")
 
-    async def work(station: Station) -> Rollout:
-        rollouts = _rollouts(station)
+    async def work(session: Session) -> Rollout:
+        rollouts = _rollouts(session)
         others = await rollouts.names()
         if name not in others:
             _begin(name, others, create=create, json=json)
@@ -137,7 +137,7 @@ def set_rollout(
             name, percent, allow=allow or (), deny=deny or (), clear=clear or (), reason=reason
         )
 
-    _show(at_station(options.read_settings(config), work), [], json=json)
+    _show(in_session(options.read_settings(config), work), [], json=json)
 
 
 def _begin(name: str, others: list[str], *, create: bool, json: bool) -> None:
@@ -157,20 +157,20 @@ def remove_rollout(name: Name, json: options.Json = False, config: options.Confi
 
     checked_rollout(name)
 
-    async def work(station: Station) -> None:
-        await _rollouts(station).remove(name)
+    async def work(session: Session) -> None:
+        await _rollouts(session).remove(name)
 
-    at_station(options.read_settings(config), work)
+    in_session(options.read_settings(config), work)
     if json:
         output.document({"name": name, "removed": True})
     else:
         output.line(f"{name} removed")
 
 
-def _rollouts(station: Station) -> Rollouts:
+def _rollouts(session: Session) -> Rollouts:
     from holdfast.client.transports.redis.rollouts import Rollouts
 
-    return Rollouts(station.redis, prefix=station.settings.redis.key_prefix)
+    return Rollouts(session.redis, prefix=session.settings.redis.key_prefix)
 
 
 def _show(found: Rollout, tenants: list[str], *, json: bool) -> None:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from holdfast.cli.wording import compact, printable
+from holdfast.cli.formatting import compact, printable
 from holdfast.errors import HoldfastError, InputError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _call(given: list[str]) -> int:
     if given and given[0] in SERVICES:
         return cast("Service", importlib.import_module(f"holdfast.cli.{given[0]}")).run(given[1:])
     wanted = next((word for word in given if not word.startswith("-")), "")
-    return cast("Menu", importlib.import_module("holdfast.cli.menu")).run(wanted, given)
+    return cast("Menu", importlib.import_module("holdfast.cli.dispatch")).run(wanted, given)
 
 
 def complain(text: str, given: Sequence[str]) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import ago, compact, moment, span
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
-from holdfast.cli.station import Station, at_station
-from holdfast.cli.wording import ago, compact, moment, span
+from holdfast.cli.session import Session, in_session
 from holdfast.errors import HoldfastError, RedisUnavailable
 from holdfast.runs.run import Status, checked_id
 
@@ -59,14 +59,14 @@ def list_runs(
     """List runs, newest first."""
     settings = options.read_settings(config)
 
-    async def work(station: Station) -> RunList:
+    async def work(session: Session) -> RunList:
         from holdfast.operations.run_list import RunFilter
 
-        operations = await station.operations(queue)
+        operations = await session.operations(queue)
         wanted = RunFilter(queue=queue or "", status=status, agent=agent)
         return await operations.runs.list(wanted, limit=limit, cursor=cursor)
 
-    page = at_station(settings, work)
+    page = in_session(settings, work)
     if json:
         output.as_it_is(page)
         return
@@ -94,10 +94,10 @@ def show_run(
     """Show everything that is known of a run."""
     checked_id(run_id, "RUN")
 
-    async def work(station: Station) -> RunView:
-        return await (await station.operations(queue)).runs.get(run_id, queue=queue or "")
+    async def work(session: Session) -> RunView:
+        return await (await session.operations(queue)).runs.get(run_id, queue=queue or "")
 
-    run = at_station(options.read_settings(config), work)
+    run = in_session(options.read_settings(config), work)
     if json:
         output.as_it_is(run)
     else:
@@ -149,8 +149,8 @@ def show_events(
     checked_event_id(after)
     show: Callable[[Event], None] = output.json_line if json else output.event
 
-    async def work(station: Station) -> None:
-        operations = await station.operations(queue)
+    async def work(session: Session) -> None:
+        operations = await session.operations(queue)
         access, _ = await operations.runs.with_events(run_id, queue=queue or "")
         last = after
         if follow:
@@ -163,7 +163,7 @@ def show_events(
                 show(event)
             last = events[-1].id
 
-    at_station(options.read_settings(config), work)
+    in_session(options.read_settings(config), work)
 
 
 @runs.command("cancel")
@@ -226,10 +226,10 @@ def explain_run(
     """Explain why a run waits, what it does, or how it ended."""
     checked_id(run_id, "RUN")
 
-    async def work(station: Station) -> Explained:
-        return await (await station.operations(queue)).runs.explain(run_id, queue=queue or "")
+    async def work(session: Session) -> Explained:
+        return await (await session.operations(queue)).runs.explain(run_id, queue=queue or "")
 
-    explained = at_station(options.read_settings(config), work)
+    explained = in_session(options.read_settings(config), work)
     if json:
         output.as_it_is(explained)
         return
@@ -248,9 +248,9 @@ def _each(
 ) -> None:
     """Change one run after the other; one that can't be changed fails the command, but spares the others."""
 
-    async def work(station: Station) -> bool:
+    async def work(session: Session) -> bool:
         failed = False
-        operations = await station.operations(queue)
+        operations = await session.operations(queue)
         for run_id in run_ids:
             try:
                 changed = await change(operations.runs, _checked(run_id))
@@ -263,7 +263,7 @@ def _each(
             _report(answer, json=json)
         return failed
 
-    if at_station(options.read_settings(config), work):
+    if in_session(options.read_settings(config), work):
         raise typer.Exit(FAILED)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.serving import Parser, serving
+from holdfast.cli.service_args import Parser, serving
 from holdfast.packages import needs_extra
 
 

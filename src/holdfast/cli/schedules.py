@@ -9,10 +9,10 @@ import msgspec
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import ago, compact, moment, span
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS, FAILED
-from holdfast.cli.station import Station, at_station
-from holdfast.cli.wording import ago, compact, moment, span
+from holdfast.cli.session import Session, in_session
 from holdfast.errors import InputError, NotFound
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ def list_schedules(
 ) -> None:
     """List schedules: where each is, and when it is due next."""
 
-    async def work(station: Station) -> list[Entry]:
-        return (await _entries(station).list(pattern, limit=limit)).entries
+    async def work(session: Session) -> list[Entry]:
+        return (await _entries(session).list(pattern, limit=limit)).entries
 
-    found = sorted(at_station(options.read_settings(config), work), key=lambda entry: entry.name)[:limit]
+    found = sorted(in_session(options.read_settings(config), work), key=lambda entry: entry.name)[:limit]
     if json:
         output.document({"schedules": [_document(entry) for entry in found]})
     else:
@@ -95,10 +95,10 @@ def list_schedules(
 def show_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
     """Show one schedule: its definition, its state and its last turns."""
 
-    async def work(station: Station) -> tuple[Entry, list[PastTurn]]:
-        return await _entries(station).get(name), await _history(station).turns(name, _SHOWN_TURNS)
+    async def work(session: Session) -> tuple[Entry, list[PastTurn]]:
+        return await _entries(session).get(name), await _history(session).turns(name, _SHOWN_TURNS)
 
-    entry, turns = at_station(options.read_settings(config), work)
+    entry, turns = in_session(options.read_settings(config), work)
     if json:
         output.document(_document(entry))
         return
@@ -119,11 +119,11 @@ def list_turns(
 ) -> None:
     """List the past turns of a schedule, newest first. Each has its times, its scheduler and its outcome."""
 
-    async def work(station: Station) -> list[PastTurn]:
-        await _entries(station).get(name)
-        return await _history(station).turns(name, limit)
+    async def work(session: Session) -> list[PastTurn]:
+        await _entries(session).get(name)
+        return await _history(session).turns(name, limit)
 
-    turns = at_station(options.read_settings(config), work)
+    turns = in_session(options.read_settings(config), work)
     if json:
         output.document({"name": name, "turns": turns})
     else:
@@ -243,19 +243,19 @@ def create_schedule(
         "tenant": tenant,
     }
 
-    async def work(station: Station) -> tuple[bool, Entry]:
+    async def work(session: Session) -> tuple[bool, Entry]:
         from holdfast.cli.submit import warn_if_unserved
         from holdfast.runs.scope import scoped
         from holdfast.schedules.declaration import declared
 
         schedule = declared(scoped(tenant, name), agent, **wanted)
         if queue:
-            await station.queue(queue)
-        fresh = await _definitions(station).create(schedule, paused=paused, reason=reason)
-        await warn_if_unserved(station, agent, queue, json=json)
-        return fresh, await _entries(station).get(schedule.name)
+            await session.queue(queue)
+        fresh = await _definitions(session).create(schedule, paused=paused, reason=reason)
+        await warn_if_unserved(session, agent, queue, json=json)
+        return fresh, await _entries(session).get(schedule.name)
 
-    fresh, entry = at_station(options.read_settings(config), work)
+    fresh, entry = in_session(options.read_settings(config), work)
     if json:
         output.document(_document(entry))
     else:
@@ -330,15 +330,15 @@ def next_times(
 ) -> None:
     """Tell the next turns of a schedule."""
 
-    async def work(station: Station) -> tuple[list[float], str]:
+    async def work(session: Session) -> tuple[list[float], str]:
         from holdfast.schedules.entries import upcoming
         from holdfast.schedules.schedule import decoded
 
-        entry, now = await _entries(station).get(name), (await _registry(station).count()).now
+        entry, now = await _entries(session).get(name), (await _registry(session).count()).now
         schedule = decoded(entry.spec)
         return upcoming(entry, schedule, now, count), _zone(schedule)
 
-    times, zone = at_station(options.read_settings(config), work)
+    times, zone = in_session(options.read_settings(config), work)
     if json:
         from holdfast.api.scheduleshapes import ScheduleTimes
 
@@ -362,23 +362,23 @@ def backfill_schedule(
     """Run the past turns of a window, each once. TIME is like 2026-03-01T00:00Z, or epoch seconds."""
     window = (_time("--from", start), _time("--to", end))
 
-    async def work(station: Station) -> tuple[list[Filled], str]:
+    async def work(session: Session) -> tuple[list[Filled], str]:
         from holdfast.runs.run import Submission
         from holdfast.schedules.backfill import Backfill
         from holdfast.schedules.registry import checked_keys
         from holdfast.schedules.submission import run_request
 
         async def submit(schedule: Schedule, turn: str) -> Ticket:
-            queue = await station.queue(schedule.target)
+            queue = await session.queue(schedule.target)
             return await queue.submit(msgspec.convert(run_request(schedule, turn), Submission))
 
-        fill = Backfill(station.redis, checked_keys(station.settings.redis), submit)
-        zone = _zone(_schedule(await _entries(station).get(name)))
+        fill = Backfill(session.redis, checked_keys(session.settings.redis), submit)
+        zone = _zone(_schedule(await _entries(session).get(name)))
         if dry_run:
             return await fill.plan(name, *window, limit=limit), zone
         return await fill.run(name, *window, limit=limit, at_once=at_once), zone
 
-    turns, zone = at_station(options.read_settings(config), work)
+    turns, zone = in_session(options.read_settings(config), work)
     if json:
         from holdfast.api.scheduleshapes import Backfilled, BackfilledTurn
 
@@ -410,58 +410,58 @@ def _time(option: str, text: str) -> float:
 def explain_schedule(name: Name, json: options.Json = False, config: options.Config = None) -> None:
     """Say why a schedule does not run now."""
 
-    async def work(station: Station) -> tuple[str, str]:
+    async def work(session: Session) -> tuple[str, str]:
         from holdfast.schedules.explain import explain
         from holdfast.schedules.schedule import decoded
         from holdfast.schedules.selection import Patterns
         from holdfast.schedules.submission import served_queues
 
-        entry, now = await _entries(station).get(name), (await _registry(station).count()).now
-        members = await station.members().all(station.redis)
+        entry, now = await _entries(session).get(name), (await _registry(session).count()).now
+        members = await session.members().all(session.redis)
         why = explain(
             entry,
             decoded(entry.spec),
             now=now,
-            patterns=Patterns.of(station.settings.redis.agent),
-            sharded=station.settings.redis.scheduler.sharding != "none",
+            patterns=Patterns.of(session.settings.redis.agent),
+            sharded=session.settings.redis.scheduler.sharding != "none",
             schedulers={one.name: one.fields for one in members if one.kind == "scheduler"},
-            queues=served_queues(station.settings.queue_names(), members),
+            queues=served_queues(session.settings.queue_names(), members),
         )
         return entry.state.value, why
 
-    state, why = at_station(options.read_settings(config), work)
+    state, why = in_session(options.read_settings(config), work)
     if json:
         output.document({"name": name, "state": state, "because": [why]})
     else:
         output.line(f"{name}: {why}")
 
 
-def _entries(station: Station) -> Entries:
+def _entries(session: Session) -> Entries:
     from holdfast.schedules.entries import Entries
     from holdfast.schedules.registry import checked_keys
 
-    return Entries(station.redis, checked_keys(station.settings.redis))
+    return Entries(session.redis, checked_keys(session.settings.redis))
 
 
-def _history(station: Station) -> History:
+def _history(session: Session) -> History:
     from holdfast.schedules.history import History
     from holdfast.schedules.registry import checked_keys
 
-    return History(station.redis, checked_keys(station.settings.redis))
+    return History(session.redis, checked_keys(session.settings.redis))
 
 
-def _registry(station: Station) -> Registry:
+def _registry(session: Session) -> Registry:
     from holdfast.schedules.registry import Registry, checked_keys
 
-    return Registry(station.redis, checked_keys(station.settings.redis))
+    return Registry(session.redis, checked_keys(session.settings.redis))
 
 
-def _definitions(station: Station) -> Definitions:
+def _definitions(session: Session) -> Definitions:
     from holdfast.schedules.definitions import Definitions
     from holdfast.schedules.registry import checked_keys
 
-    space = checked_keys(station.settings.redis).definitions
-    return Definitions(_registry(station), _entries(station), station.store.found, space)
+    space = checked_keys(session.settings.redis).definitions
+    return Definitions(_registry(session), _entries(session), session.store.found, space)
 
 
 def _wanted(names: list[str] | None, *, everything: bool) -> list[str]:
@@ -481,15 +481,15 @@ def _change(
     """Change schedules; one that can't be changed fails the command, but spares the others."""
     from holdfast.schedules.replies import Changed
 
-    async def work(station: Station) -> tuple[dict[str, Changed], dict[str, Entry]]:
-        known = _definitions(station)
+    async def work(session: Session) -> tuple[dict[str, Changed], dict[str, Entry]]:
+        known = _definitions(session)
         names = await _found(known.registry, wanted)
         before = await known.entries.get_many(names) if json else []  # a removed one is shown as it was
         words = await change(known, names)
         after = await known.entries.get_many(names) if json else []
         return dict(zip(names, words, strict=True)), {entry.name: entry for entry in (*before, *after)}
 
-    done, entries = at_station(options.read_settings(config), work)
+    done, entries = in_session(options.read_settings(config), work)
     refused = {name: why for name, word in done.items() if (why := _refusal(name, word))}
     outcomes = {**_OUTCOMES, Changed.ALREADY.value: already}
     for name, word in done.items():

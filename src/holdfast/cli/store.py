@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.cli import options, output
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.station import Station, at_station
+from holdfast.cli.session import Session, in_session
 
 if TYPE_CHECKING:
     import typer
@@ -28,7 +28,7 @@ def add_to(root: typer.Typer) -> None:
 @store.command("show")
 def show_store(json: options.Json = False, config: options.Config = None) -> None:
     """Show the registered store, and the one that these settings name."""
-    registered, here = at_station(options.read_settings(config), _both, start_server=True, any_store=True)
+    registered, here = in_session(options.read_settings(config), _both, start_server=True, any_store=True)
     same = registered is not None and here is not None and registered.id == here.id
     if json:
         output.document({"registered": _document(registered), "here": _document(here), "same": same})
@@ -41,7 +41,7 @@ def show_store(json: options.Json = False, config: options.Config = None) -> Non
 @store.command("register")
 def register(json: options.Json = False, config: options.Config = None) -> None:
     """Register the store of these settings. Steps and state stay in the previous store."""
-    registered, before, users = at_station(
+    registered, before, users = in_session(
         options.read_settings(config), _replace, start_server=True, any_store=True
     )
     if json:
@@ -60,28 +60,28 @@ def _document(store: RegisteredStore | None) -> dict[str, Any] | None:
     return {**msgspec.structs.asdict(store), "registered_at": store.registered_at / 1000}
 
 
-async def _both(station: Station) -> tuple[RegisteredStore | None, RegisteredStore | None]:
+async def _both(session: Session) -> tuple[RegisteredStore | None, RegisteredStore | None]:
     """The registered store, and that of the settings if there is one."""
     from holdfast.redis.stores import registered_store
     from holdfast.runs.store_match import store_here
 
-    registered = await registered_store(station.redis, prefix=station.settings.redis.key_prefix)
-    found = await station.store.found()
-    return registered, await store_here(found, station.settings.database, "store show") if found else None
+    registered = await registered_store(session.redis, prefix=session.settings.redis.key_prefix)
+    found = await session.store.found()
+    return registered, await store_here(found, session.settings.database, "store show") if found else None
 
 
-async def _replace(station: Station) -> tuple[RegisteredStore, RegisteredStore | None, list[str]]:
+async def _replace(session: Session) -> tuple[RegisteredStore, RegisteredStore | None, list[str]]:
     """What is registered now, what was before, and the live processes that still use that one."""
     from holdfast.redis.stores import register_store, registered_store
     from holdfast.runs.store_match import COMMAND, store_here
 
-    prefix = station.settings.redis.key_prefix
-    here = await store_here(await station.store.get(), station.settings.database, COMMAND)
-    before = await registered_store(station.redis, prefix=prefix)
-    now = await register_store(station.redis, here, prefix=prefix, replace=True)
+    prefix = session.settings.redis.key_prefix
+    here = await store_here(await session.store.get(), session.settings.database, COMMAND)
+    before = await registered_store(session.redis, prefix=prefix)
+    now = await register_store(session.redis, here, prefix=prefix, replace=True)
     if before is None or before.id == now.id:
         return now, None, []
-    members = await station.members().all(station.redis)
+    members = await session.members().all(session.redis)
     return now, before, [f"{each.kind} {each.name}" for each in members if each.kind in _USERS]
 
 

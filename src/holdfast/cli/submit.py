@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli import options, output
 from holdfast.cli.root import COMMANDS, FAILED
-from holdfast.cli.station import Station, at_station
+from holdfast.cli.session import Session, in_session
 from holdfast.runs.run import Multitask, Priority, Status
 
 if TYPE_CHECKING:
@@ -75,20 +75,20 @@ def submit(
         "metadata": options.metadata_of(metadata),
     }
     value = options.json_value(payload)
-    run = at_station(settings, lambda station: _ask(station, agent, value, wanted, follow=follow, json=json))
+    run = in_session(settings, lambda session: _ask(session, agent, value, wanted, follow=follow, json=json))
     _end_as(run)
 
 
 async def _ask(
-    station: Station, agent: str, value: Any, wanted: SubmitOptions, *, follow: bool, json: bool
+    session: Session, agent: str, value: Any, wanted: SubmitOptions, *, follow: bool, json: bool
 ) -> Run | None:
     """Submit the run and say so; with ``follow``, return it as it ended."""
-    await station.queue(wanted.get("queue"))
+    await session.queue(wanted.get("queue"))
     from holdfast.client import Client
 
-    async with Client(station.settings.redis.url, settings=station.settings) as client:
+    async with Client(session.settings.redis.url, settings=session.settings) as client:
         handle = await client.submit(agent, value, **wanted)
-        await _accepted(station, handle, agent, json=json)
+        await _accepted(session, handle, agent, json=json)
         return await _follow(handle, json=json) if follow else None
 
 
@@ -97,7 +97,7 @@ def _end_as(run: Run | None) -> None:
         raise typer.Exit(FAILED)
 
 
-async def _accepted(station: Station, handle: RunHandle, agent: str, *, json: bool) -> None:
+async def _accepted(session: Session, handle: RunHandle, agent: str, *, json: bool) -> None:
     run = await handle.run()
     if json:
         output.json_line(_receipt(handle, run))
@@ -105,7 +105,7 @@ async def _accepted(station: Station, handle: RunHandle, agent: str, *, json: bo
         known = f"already exists in {handle.queue}: {run.status}"
         output.line(f"{run.id} {f'submitted to {handle.queue}' if handle.fresh else known}")
     if not run.status.ended:
-        await warn_if_unserved(station, agent, handle.queue, json=json)
+        await warn_if_unserved(session, agent, handle.queue, json=json)
 
 
 def _receipt(handle: RunHandle, run: Run) -> dict[str, Any]:
@@ -116,10 +116,10 @@ def _receipt(handle: RunHandle, run: Run) -> dict[str, Any]:
     return {**msgspec.to_builtins(accepted), "queue": handle.queue, "fresh": handle.fresh}
 
 
-async def warn_if_unserved(station: Station, agent: str, queue: str = "", *, json: bool) -> None:
+async def warn_if_unserved(session: Session, agent: str, queue: str = "", *, json: bool) -> None:
     """Say if no live worker of a queue knows an agent, or no live scheduler; it may not be what was meant."""
     kind, where = ("worker", f" of queue {queue!r}") if queue else ("scheduler", "")
-    members = await station.members().all(station.redis, kind)
+    members = await session.members().all(session.redis, kind)
     served = [m.fields for m in members if not queue or queue in m.fields.get("queues", "").split(",")]
     if not served:
         waits = (

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import options, output
+from holdfast.cli.formatting import ago
 from holdfast.cli.output import Column
 from holdfast.cli.root import FAILED
-from holdfast.cli.station import Station, at_station
-from holdfast.cli.wording import ago
+from holdfast.cli.session import Session, in_session
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def list_undelivered(
     """List undelivered events, newest first."""
     _check(sink)
 
-    async def work(station: Station) -> UndeliveredList:
+    async def work(session: Session) -> UndeliveredList:
         from holdfast.views.undelivered import UndeliveredList
 
-        operations = await station.operations(queue)
+        operations = await session.operations(queue)
         page = await operations.undelivered.list(
             queue=queue or "", run_id=run, sink=sink, limit=limit, cursor=cursor
         )
@@ -63,7 +63,7 @@ def list_undelivered(
             page = UndeliveredList(page.events + more.events, more.cursor)
         return page
 
-    page = at_station(options.read_settings(config), work)
+    page = in_session(options.read_settings(config), work)
     if json:
         output.as_it_is(page)
         return
@@ -92,13 +92,13 @@ def redeliver(
     if not (everything or run or sink):
         raise InputError("name --run RUN, --sink SINK, or --all for all undelivered events")
 
-    async def work(station: Station) -> Redelivering:
-        operations = await station.operations(queue)
+    async def work(session: Session) -> Redelivering:
+        operations = await session.operations(queue)
         return await operations.undelivered.redeliver(
             queue=queue or "", run_id=run, sink=sink, everything=everything
         )
 
-    started = at_station(options.read_settings(config), work)
+    started = in_session(options.read_settings(config), work)
     if json:
         output.as_it_is(started)
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.cli.serving import Parser, serving
+from holdfast.cli.service_args import Parser, serving
 
 if TYPE_CHECKING:
     from holdfast.config import Settings

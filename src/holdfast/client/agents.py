@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from holdfast.agents.catalogue import find_agent, list_agents
 from holdfast.agents.spec import require_name
 from holdfast.errors import AppError, InputError
-from holdfast.redis.edge import answering
 from holdfast.redis.members import Members
+from holdfast.redis.translate import translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,10 +73,10 @@ class RedisAgents:
 
     async def list(self) -> list[AgentInfo]:
         """Read all of them, by name."""
-        with answering(self._url):
+        with translate_errors(self._url):
             return (await list_agents(self._redis, self._members)).agents
 
     async def get(self, name: str) -> AgentInfo:
         """Read one."""
-        with answering(self._url):
+        with translate_errors(self._url):
             return find_agent(await list_agents(self._redis, self._members), name)

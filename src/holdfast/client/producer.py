@@ -27,7 +27,7 @@ from holdfast.errors import (
     Refused,
 )
 from holdfast.packages import needs_extra
-from holdfast.redis.edge import answering
+from holdfast.redis.translate import translate_errors
 from holdfast.runs.run import checked_id
 from holdfast.runs.submit import uuid7
 from holdfast.telemetry.logs import get_logger
@@ -191,7 +191,7 @@ class Producer:
 
     async def _queued(self, message: Submission) -> Sent:
         patience = self._patience_seconds if self._fallback is not None else None
-        with answering(self._settings.redis.url):
+        with translate_errors(self._settings.redis.url):
             async with asyncio.timeout(patience):  # also for those who wait behind others
                 ticket = await self._open().queue(self._queue_name).submit(message)
         self._tell("")

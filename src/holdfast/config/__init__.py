@@ -18,6 +18,7 @@ from holdfast.config.processes import (
     WorkerSettings,
 )
 from holdfast.config.queues import BackoffSettings, LeaseSettings, QueueSettings
+from holdfast.config.redact import redacted
 from holdfast.config.redis import (
     REDIS_SCHEMES,
     BreakerSettings,
@@ -31,7 +32,6 @@ from holdfast.config.scheduling import (
     ScheduleKeySettings,
     SchedulerSettings,
 )
-from holdfast.config.shown import redacted
 from holdfast.config.table import SettingRow, setting_rows, settings_table
 from holdfast.config.tree import Settings
 

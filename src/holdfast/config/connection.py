@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from holdfast.config.values import Given
+    from holdfast.config.parse import Given
 
 CONNECTION: Final[dict[str, str]] = {
     "redis.connection.timeout": "redis.socket_timeout_seconds",

@@ -13,10 +13,10 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from holdfast.config.connection import CONNECTION, as_ours
-from holdfast.config.draft import Document
-from holdfast.config.leaves import leaves, queue_leaves
+from holdfast.config.parse import Given, Odd
 from holdfast.config.problems import unknown_key
-from holdfast.config.values import Given, Odd
+from holdfast.config.resolve import Document
+from holdfast.config.schema import leaves, queue_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

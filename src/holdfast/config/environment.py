@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from holdfast.config.leaves import leaves, unit_of
+from holdfast.config.parse import Given
 from holdfast.config.problems import unknown_variable
-from holdfast.config.values import Given
+from holdfast.config.schema import leaves, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from holdfast.config.draft import Document, Draft
 from holdfast.config.environment import CONFIG_VARIABLE, unknown_variables, variables
-from holdfast.config.leaves import Leaf, leaf_at, leaves, queue_leaves
 from holdfast.config.problems import config_error
+from holdfast.config.resolve import Document, Draft
+from holdfast.config.schema import Leaf, leaf_at, leaves, queue_leaves
 from holdfast.config.tree import Settings
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from holdfast.config.leaves import Leaf, leaves
-from holdfast.config.values import Given, show_given
+from holdfast.config.parse import Given, show_given
+from holdfast.config.schema import Leaf, leaves
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:

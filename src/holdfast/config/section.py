@@ -12,7 +12,7 @@ import msgspec
 import msgspec.structs
 from msgspec import Meta
 
-from holdfast.config.shown import shown
+from holdfast.config.redact import shown
 
 
 def about(

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.config.leaves import Leaf, leaves
+from holdfast.config.schema import Leaf, leaves
 
 _INTRODUCTION: Final = """\
 # Settings

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from holdfast.errors import InputError, NotFound, RedisUnavailable
 from holdfast.events.event import FINAL, Event
 from holdfast.redis.client import connect_blocking
-from holdfast.redis.edge import answering
 from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
+from holdfast.redis.translate import translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -75,7 +75,7 @@ class Feed:
 
     async def page(self, run_id: str, after: str = "0", limit: int = PAGE) -> Page:
         """Read as many events after the given one as fit into a page."""
-        with answering(self._settings.url):
+        with translate_errors(self._settings.url):
             return await self._page(run_id, checked_event_id(after), limit)
 
     async def follow(self, run_id: str, after: str = "0") -> AsyncGenerator[Event]:
@@ -107,7 +107,7 @@ class Feed:
 
     async def newest(self, run_id: str) -> str:
         """The id of the run's last event, or 0 if it has none."""
-        with answering(self._settings.url):
+        with translate_errors(self._settings.url):
             found = await self._redis.xrevrange(self._keys.feed(run_id), "+", "-", count=1)
         return found[0][0].decode() if found else "0"
 
@@ -152,7 +152,7 @@ class Feed:
         """Ask until Redis answers: reading after an id is the same however often it is done."""
         while True:
             try:
-                with self._outages, answering(self._settings.url):
+                with self._outages, translate_errors(self._settings.url):
                     return await call()
             except RedisUnavailable:
                 await asyncio.sleep(_RETRY_SECONDS)

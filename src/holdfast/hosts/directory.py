@@ -7,8 +7,8 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.hosts.calls import CallFailed
 from holdfast.hosts.placement import Host
+from holdfast.hosts.transport import CallFailed
 from holdfast.packages import needs_extra
 
 if TYPE_CHECKING:

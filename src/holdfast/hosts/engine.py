@@ -28,8 +28,8 @@ from holdfast.errors import (
     ProcessFailed,
 )
 from holdfast.hosts.agent import Status
-from holdfast.hosts.calls import CallFailed, Trouble
 from holdfast.hosts.placement import order, strategy_named, why_not
+from holdfast.hosts.transport import CallFailed, Trouble
 from holdfast.processes.wire import MAX_PAYLOAD_BYTES
 from holdfast.telemetry.logs import get_logger  # guard: engine-imports-no-grpc
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from holdfast.config import HostSettings
     from holdfast.hosts.agent import Agent, Placed
-    from holdfast.hosts.calls import Calls
     from holdfast.hosts.directory import Directory
     from holdfast.hosts.placement import Host
     from holdfast.hosts.registry import Registry, Wanted
+    from holdfast.hosts.transport import Calls
 
 MAX_AGENT_BYTES: Final = MAX_PAYLOAD_BYTES // 2
 """What a host's processes take."""

@@ -32,9 +32,9 @@ from holdfast.clock import boot_time
 from holdfast.errors import Conflict, InputError, NotAllowed, NotFound, ProcessesFull, ProcessFailed
 from holdfast.hosts.agent import Agent
 from holdfast.hosts.agent import Status as Placing
-from holdfast.hosts.allotted import allotted
+from holdfast.hosts.container_limits import allotted
 from holdfast.hosts.health import Health
-from holdfast.hosts.measuring import MESSAGES, count_messages
+from holdfast.hosts.host_metrics import MESSAGES, count_messages
 from holdfast.hosts.placement import Host as Seen
 from holdfast.leases.keeper import Hold
 from holdfast.leases.lease import Lease, Standing

@@ -34,11 +34,11 @@ from holdfast.errors import (
     ProcessFailed,
     Refused,
 )
-from holdfast.hosts.calls import LOCAL, CallFailed, Trouble
 from holdfast.hosts.engine import Engine
+from holdfast.hosts.failover import Rescue
 from holdfast.hosts.host import Elsewhere, Host
-from holdfast.hosts.rescue import Rescue
-from holdfast.processes import kernel
+from holdfast.hosts.transport import LOCAL, CallFailed, Trouble
+from holdfast.processes import procfs
 from holdfast.processes.processes import Processes
 from holdfast.redis.client import TROUBLE
 from holdfast.telemetry.logs import get_logger
@@ -104,7 +104,7 @@ class LocalEngine(Engine):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while True:
-                    if not kernel.is_named(placed.pid, f"hf:{placed.agent.agent_id}"):
+                    if not procfs.is_named(placed.pid, f"hf:{placed.agent.agent_id}"):
                         return
                     await asyncio.sleep(_LOOK_SECONDS)
         raise HostUnavailable(
@@ -231,7 +231,7 @@ _NAME: Final = re.compile(re.escape(LOCAL) + r".*\.([0-9a-f]{8}):(\d+)\.(\d+):[0
 def own_name() -> str:
     """A name for one engine of this process, which nobody else has or will have."""
     pid = os.getpid()
-    return f"{LOCAL}{platform.node()}.{_machine()}:{pid}.{kernel.start_time(pid) or 0}:{secrets.token_hex(3)}"
+    return f"{LOCAL}{platform.node()}.{_machine()}:{pid}.{procfs.start_time(pid) or 0}:{secrets.token_hex(3)}"
 
 
 def is_gone(name: str) -> bool:
@@ -239,7 +239,7 @@ def is_gone(name: str) -> bool:
     found = _NAME.fullmatch(name)
     if found is None or found[1] != _machine():
         return False
-    return kernel.start_time(int(found[2])) != int(found[3])
+    return procfs.start_time(int(found[2])) != int(found[3])
 
 
 def _machine() -> str:

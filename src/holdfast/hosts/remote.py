@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from grpc import aio
 
-from holdfast.hosts.calls import LOCAL, CallFailed, Trouble
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
-from holdfast.hosts.requests import create_fields
 from holdfast.hosts.security import call_metadata, open_channel, tls_stamp
+from holdfast.hosts.transport import LOCAL, CallFailed, Trouble
+from holdfast.hosts.wire_codec import create_fields
 from holdfast.reliability.backoff import backoff_seconds
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.traces import inject

@@ -19,8 +19,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from holdfast.errors import ConfigError
-from holdfast.hosts.counting import CallCounter
-from holdfast.hosts.door import Door
+from holdfast.hosts.call_metrics import CallCounter
+from holdfast.hosts.not_ready import NotReadyInterceptor
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import add_AgentHostServiceServicer_to_server
 from holdfast.hosts.security import MAX_MESSAGE_BYTES, TokenCheck, server_credentials
@@ -43,7 +43,7 @@ class Server:
         # Counted first: also what is refused for want of a token.
         interceptors: list[aio.ServerInterceptor] = [CallCounter(metrics)]
         interceptors += [TokenCheck(settings.token)] if settings.token else []
-        self._door = Door(SERVICE)
+        self._door = NotReadyInterceptor(SERVICE)
         interceptors.append(self._door)
         # Without SO_REUSEPORT a second host on the same port is an error, not a lottery for its callers.
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]

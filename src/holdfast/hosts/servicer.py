@@ -21,7 +21,7 @@ from holdfast.hosts.agent import plain, qualified
 from holdfast.hosts.host import Elsewhere
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceServicer
-from holdfast.hosts.requests import requested, spec_of
+from holdfast.hosts.wire_codec import requested, spec_of
 from holdfast.redis.client import TROUBLE
 from holdfast.telemetry.logs import get_logger
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
     from holdfast.redis.members import Members
     from holdfast.runs.queue import RunQueue
-    from holdfast.store.door import StoreDoor
+    from holdfast.store.lazy import LazyStore
     from holdfast.store.store import Store
 
 
@@ -45,7 +45,7 @@ class System:
     redis: Redis
     queues: dict[str, QueueAccess]
     members: Members
-    store: StoreDoor
+    store: LazyStore
     unlisted: Callable[[str], QueueAccess]
     """Opens a queue that is not configured here: the mailbox of a resident."""
     registry: Callable[[], Registry]

@@ -30,7 +30,7 @@ from holdfast.agents.failures import Failure, FailureClass
 from holdfast.agents.outcome import Decided, Failed, StopReason, Succeeded
 from holdfast.clock import boot_time
 from holdfast.errors import AppError, LeaseLost
-from holdfast.processes import answers
+from holdfast.processes import outcome_codec
 from holdfast.processes.info import EventKind
 from holdfast.processes.limits import Limits
 from holdfast.telemetry.logs import get_logger
@@ -205,7 +205,7 @@ class Attempts:
             return
         if event.kind is EventKind.EXITED:
             child.tell(child.gone, event.process)
-        elif event.report == answers.REPORT:
+        elif event.report == outcome_codec.REPORT:
             child.parts.append(event.data["part"])
             if event.data["last"]:
                 child.tell(child.answered, None)
@@ -215,7 +215,7 @@ class Attempts:
     def _result(self, child: _Child) -> Any:
         if not child.answered.done():
             raise self._died(child)
-        answer = answers.joined(child.parts)
+        answer = outcome_codec.joined(child.parts)
         if answer.events:
             self._metrics.events_appended.labels(child.errand.queue).inc(answer.events)
         outcome = answer.outcome

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from holdfast.errors import AppError, InputError, NotAllowed
-from holdfast.processes import kernel, limits
+from holdfast.processes import limits, procfs
 from holdfast.processes.control import Control, LeaseEnd
 from holdfast.processes.entries import load_entry
 
@@ -60,12 +60,12 @@ def become(birth: Birth) -> NoReturn:
 def _leave_the_zygote(birth: Birth) -> None:
     """A session of our own (one group to end), our own signals, descriptors and randomness."""
     os.setsid()  # guard: child-session
-    kernel.die_with_parent(signal.SIGKILL)  # guard: child-dies-with-zygote
+    procfs.die_with_parent(signal.SIGKILL)  # guard: child-dies-with-zygote
     if os.getppid() != birth.zygote:
         os._exit(1)  # it died before it could take us along
     # Orphans of ours stay ours: the zygote must know whose they are when it ends them.
-    kernel.adopt_orphans()  # guard: child-adopts-orphans
-    kernel.name_process(f"hf:{birth.id}")
+    procfs.adopt_orphans()  # guard: child-adopts-orphans
+    procfs.name_process(f"hf:{birth.id}")
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)  # guard: child-signal-handlers

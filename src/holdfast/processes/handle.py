@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.processes import kernel, wire
+from holdfast.processes import procfs, wire
 from holdfast.processes.loop import Reader
 from holdfast.processes.output import Output
 from holdfast.telemetry.logs import get_logger
@@ -81,14 +81,14 @@ class Handle:
         """Note the process behind this handle."""
         self.pid = pid
         self.output.began(pid)
-        self._started = kernel.start_time(pid)
+        self._started = procfs.start_time(pid)
         if self._ready is not None:
             self._hear.on_ready(self._ready)
 
     def is_gone(self) -> bool:
         """Whether the process has ended, when there is no zygote left to tell."""
         if self.pid:
-            return self._started is None or kernel.start_time(self.pid) != self._started
+            return self._started is None or procfs.start_time(self.pid) != self._started
         # Forked or not, we were never told: its end of the connection is closed when it is gone.
         with contextlib.suppress(BlockingIOError, ConnectionError):
             return not self._control.recv(1, socket.MSG_PEEK)

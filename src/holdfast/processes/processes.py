@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.errors import InputError, PayloadTooLarge, ProcessError
-from holdfast.processes import kernel, wire
+from holdfast.processes import procfs, wire
 from holdfast.processes.agent import Wanted, promise
 from holdfast.processes.info import Usage
 from holdfast.processes.limits import Limits
@@ -148,7 +148,7 @@ class Processes:
         found: dict[str, Usage] = {}
         for name, info in self.all().items():
             if info.pid:
-                memory, seconds = kernel.resident_bytes(info.pid), kernel.cpu_seconds(info.pid)
+                memory, seconds = procfs.resident_bytes(info.pid), procfs.cpu_seconds(info.pid)
                 if memory is not None and seconds is not None:
                     found[name] = Usage(memory, seconds)
                     self._supervisor.spending.saw(info.pid, seconds)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.errors import AgentRefused, Conflict, NotAllowed, ProcessError, ProcessesFull, ProcessFailed
 from holdfast.processes import wire
 from holdfast.processes.agent import Agent, how_it_ended, promise, settle
+from holdfast.processes.cpu_accounting import Spending
 from holdfast.processes.handle import Handle, Hearing
 from holdfast.processes.info import EventKind, ProcessEvent, Status
-from holdfast.processes.spending import Spending
-from holdfast.processes.zygotes import ZygoteClient
+from holdfast.processes.zygote_client import ZygoteClient
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:

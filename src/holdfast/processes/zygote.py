@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import boot_time
 from holdfast.errors import HoldfastError, NotAllowed, ProcessError
-from holdfast.processes import kernel, wire
+from holdfast.processes import procfs, wire
 from holdfast.processes.child import Birth, become
 from holdfast.processes.control import LeaseEnd
 from holdfast.processes.entries import entry_path, load_entry
@@ -65,7 +65,7 @@ class Zygote:
         self._agents: set[int] = set()
         self._lease_ends: dict[int, LeaseEnd] = {}
         self._overdue: set[int] = set()
-        self._timer = None if config.freeze_seconds is None else kernel.KillTimer()
+        self._timer = None if config.freeze_seconds is None else procfs.KillTimer()
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._leaving = False
         self._host_pid = os.getppid()
@@ -220,7 +220,7 @@ class Zygote:
         if lease_end := self._lease_ends.pop(pid, None):
             lease_end.close()
         # An agent adopts its orphans (child.py), so whoever comes to us unknown was a dead agent's.
-        for orphan in set(kernel.children()) - self._agents:  # guard: child-orphans-killed
+        for orphan in set(procfs.children()) - self._agents:  # guard: child-orphans-killed
             with contextlib.suppress(ProcessLookupError):
                 os.kill(orphan, signal.SIGKILL)
         if agent:
@@ -240,7 +240,7 @@ class Zygote:
     def _end_all(self) -> None:
         """End every descendant that we can still find; the kernel ends the rest with us."""
         signal.set_wakeup_fd(-1)
-        while left := self._agents | set(kernel.children()):
+        while left := self._agents | set(procfs.children()):
             for pid in left:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
@@ -252,7 +252,7 @@ class Zygote:
 
 def check_threads(whose: str) -> None:
     """Raise if a fork would leave threads, and the locks that they hold, behind."""
-    count = kernel.thread_count()
+    count = procfs.thread_count()
     if count != 1:
         raise ProcessError(
             f"{whose} started a thread ({count} now): a process with threads can't be forked safely. "
@@ -283,13 +283,13 @@ def _warm_up_pydantic() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run a zygote."""
     descriptor, host_pid = int(arguments[0]), int(arguments[1])
-    kernel.die_with_parent(signal.SIGHUP)  # guard: zygote-dies-with-host
+    procfs.die_with_parent(signal.SIGHUP)  # guard: zygote-dies-with-host
     if os.getppid() != host_pid:
         return 0  # the host ended before we could ask to end with it
     # The host may have been started with signals blocked, and a mask survives the exec.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    kernel.adopt_orphans()  # guard: zygote-adopts-orphans
-    kernel.name_process("hf-zygote")
+    procfs.adopt_orphans()  # guard: zygote-adopts-orphans
+    procfs.name_process("hf-zygote")
     # The host may go at any time, also before we could say hello.
     with socket.socket(fileno=descriptor) as host, contextlib.suppress(ConnectionError):
         received = wire.receive_packet(host)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.runs.partition import Partition
-    from holdfast.store.door import StoreDoor
+    from holdfast.store.lazy import LazyStore
     from holdfast.telemetry.metrics import Metrics
 
 _FILED = load(__package__, "filed")
@@ -45,7 +45,7 @@ class Filed(msgspec.Struct, frozen=True):
 class Archive:
     """Archives the ended runs of one queue."""
 
-    def __init__(self, queue: Partition, store: StoreDoor, metrics: Metrics) -> None:
+    def __init__(self, queue: Partition, store: LazyStore, metrics: Metrics) -> None:
         self._queue = queue
         self._store = store
         self._archived = metrics.runs_archived.labels(queue.name)

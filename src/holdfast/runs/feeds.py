@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from holdfast.events.feed import PAGE, Feed
-from holdfast.redis.edge import answering
+from holdfast.redis.translate import translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -44,7 +44,7 @@ class Feeds:
                 yield event
 
     async def _home(self, run_id: str) -> Partition:
-        with answering(self._settings.url):
+        with translate_errors(self._settings.url):
             return await self._queue.home(run_id)
 
     def _feed(self, home: Partition) -> Feed:

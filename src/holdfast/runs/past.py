@@ -11,7 +11,7 @@ from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from holdfast.store.archive import ArchivedRun
-    from holdfast.store.door import StoreDoor
+    from holdfast.store.lazy import LazyStore
 
 Change: TypeAlias = Literal["cancel", "resume", "retry"]
 
@@ -22,7 +22,7 @@ _ASK_AGAIN_SECONDS = 1.0
 _log = get_logger(__name__)
 
 
-async def past_run(door: StoreDoor, run_id: str, missing: NotFound, *, queue: str = "") -> Run:
+async def past_run(door: LazyStore, run_id: str, missing: NotFound, *, queue: str = "") -> Run:
     """Return a run of the archive, or raise ``missing``; the error says so if the archive can't be asked."""
     try:
         store = await door.found()

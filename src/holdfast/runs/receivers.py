@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from holdfast.config.shown import shown
+from holdfast.config.redact import shown
 from holdfast.errors import InputError
 from holdfast.events.sinks.addresses import leads_inside
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import StoreMismatch
 from holdfast.redis.stores import RegisteredStore, registered_store
-from holdfast.store.door import location
+from holdfast.store.lazy import location
 
 if TYPE_CHECKING:
     from holdfast.config import DatabaseSettings, Settings

@@ -15,7 +15,7 @@ from holdfast.errors import RedisUnavailable
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import REFUSALS
 from holdfast.redis.connections import Cluster
-from holdfast.redis.edge import answering
+from holdfast.redis.translate import translate_errors
 from holdfast.runs.queue import read_depths
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Asker:
         """Read the depths of these queues, in their order; errors are ours, with a sentence."""
         try:
             async with asyncio.timeout(self._seconds):
-                with answering(self._url):
+                with translate_errors(self._url):
                     return await self._together(queues)
         except TimeoutError as exc:
             raise too_slow(self._url, self._seconds) from exc

@@ -40,7 +40,7 @@ _log = get_logger(__name__)
 
 
 class ParallelFirings:
-    """Places turns beside the firings of one owner."""
+    """Place turns beside the firings of one owner."""
 
     def __init__(self, redis: Redis, keys: ScheduleKeys, metrics: Metrics, *, owner: str) -> None:
         self._redis = redis

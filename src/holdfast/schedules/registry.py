@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from holdfast.config.checks import key_slot
-from holdfast.config.shown import redacted
+from holdfast.config.redact import redacted
 from holdfast.errors import ConfigError, InputError
 from holdfast.leases.lease import Lease
 from holdfast.redis.batcher import fitting

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from holdfast.config.values import compiled
+from holdfast.config.parse import compiled
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:

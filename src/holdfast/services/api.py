@@ -30,7 +30,7 @@ from holdfast.api.connection import Connection
 from holdfast.api.unserved import UnservedQueues
 from holdfast.errors import ConfigError
 from holdfast.events.hub import Hub
-from holdfast.hosts.engines import registry_of
+from holdfast.hosts.factory import registry_of
 from holdfast.operations import QueueAccess, System
 from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.redis.connections import Cluster
@@ -40,8 +40,8 @@ from holdfast.runs.feeds import Feeds
 from holdfast.scaling.depth import needs
 from holdfast.services.announcing import AnnouncedAgents
 from holdfast.services.connections import Connections
-from holdfast.services.enginedoor import EngineDoor
 from holdfast.services.janitor import Janitor
+from holdfast.services.lazy_engine import LazyEngine
 from holdfast.services.process import leave_at_once, plain_errors
 from holdfast.services.relay import Relay
 from holdfast.services.signals import ignore_signals, on_signals
@@ -145,7 +145,7 @@ class ApiProcess:
             await registration.check()
             exporter = stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
             hub = await stack.enter_async_context(Hub(connections.redis, settings.redis))
-            engines = EngineDoor(settings, connections.redis)
+            engines = LazyEngine(settings, connections.redis)
             stack.push_async_callback(engines.close)
             backend = self._backend(connections, hub, exporter, engines)
             server = Server(self._config(backend))
@@ -154,7 +154,7 @@ class ApiProcess:
     # -- wiring
 
     def _backend(
-        self, connections: Connections, hub: Hub, exporter: Exporter, engines: EngineDoor
+        self, connections: Connections, hub: Hub, exporter: Exporter, engines: LazyEngine
     ) -> Backend:
         settings = self._settings
         registry = registry_of(settings, connections.redis, self.metrics)

@@ -26,14 +26,14 @@ from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason, Succeeded
 from holdfast.agents.spec import LONGEST_TIMEOUT_SECONDS
 from holdfast.config import Settings
 from holdfast.leases.trust import Trust
-from holdfast.processes import answers, limits
+from holdfast.processes import limits, outcome_codec
 from holdfast.runs.execution.claim import Claimed
 from holdfast.runs.execution.emit import Emitter
 from holdfast.runs.execution.settlement import written_result
 from holdfast.services.connections import Connections
 from holdfast.services.process import loop_factory
 from holdfast.services.store_registration import admit_as_worker
-from holdfast.store.door import Admission
+from holdfast.store.lazy import Admission
 from holdfast.telemetry import logs, traces
 from holdfast.telemetry.metrics import Metrics
 
@@ -94,7 +94,7 @@ def prepare(document: str) -> None:
     traces.import_sdk()
     loop_factory(told.settings)
     msgspec.convert({"info": _EXAMPLE, "queue": "", "kept_as": "", "owner": ""}, Task)
-    msgspec.json.decode(msgspec.json.encode(answers.answer(Lost(), 0)), type=answers.Answer)
+    msgspec.json.decode(msgspec.json.encode(outcome_codec.answer(Lost(), 0)), type=outcome_codec.Answer)
 
 
 def probe(_: Any, control: Control) -> None:
@@ -216,8 +216,8 @@ class _Attempt:
                 b"null" if max_bytes is None else written_result(self._spec.name, outcome.result, max_bytes)
             )
             outcome = Failed(written) if isinstance(written, Failure) else Succeeded(msgspec.Raw(written))
-        for part, last in answers.parts(answers.answer(outcome, self._events)):
-            self._control.report(answers.REPORT, part=part, last=last)
+        for part, last in outcome_codec.parts(outcome_codec.answer(outcome, self._events)):
+            self._control.report(outcome_codec.REPORT, part=part, last=last)
 
 
 async def _logged(event_type: str, data: Any) -> None:

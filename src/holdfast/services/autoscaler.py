@@ -17,14 +17,14 @@ from holdfast.errors import AppError
 from holdfast.redis.members import Members
 from holdfast.scaling.arrivals import Arrivals
 from holdfast.scaling.local import bounded, describe_range
+from holdfast.services.child_output import Logged, Spoken, resolved_format
 from holdfast.services.connections import Connections
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.console import Console
 from holdfast.services.heartbeat import Heartbeat
-from holdfast.services.pools import POLL_SECONDS, Places, Pool
 from holdfast.services.signals import ignore_signals, on_signals
 from holdfast.services.store_registration import StoreRegistration
-from holdfast.services.voices import Logged, Spoken, resolved_format
+from holdfast.services.worker_pool import POLL_SECONDS, AutoscaledPool, NumberAllocator
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.metrics import Metrics
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from holdfast.config import QueueSettings, Settings
     from holdfast.scaling.local import Bounds
-    from holdfast.services.voices import ScalingVoice
+    from holdfast.services.child_output import ScalingVoice
 
 STOP_MARGIN_SECONDS: Final = 2.0
 """What a worker gets on top of its drain before it is asked again."""
@@ -65,12 +65,12 @@ class Autoscaler:
         self._poll_seconds = poll_seconds
         self._queues = queues
         self._first_port = first_port or settings.metrics.port + 1
-        self._places = Places()
+        self._places = NumberAllocator()
         self._stop = asyncio.Event()
         self._hurry = hurry or asyncio.Event()
         self._ended = asyncio.Event()
         self.metrics = Metrics(())
-        self.pools: list[Pool] = []
+        self.pools: list[AutoscaledPool] = []
         self.ready = False
 
     def request_stop(self) -> None:
@@ -127,10 +127,10 @@ class Autoscaler:
                 beat.cancel()
             await heartbeat.leave()
 
-    def _pool(self, connections: Connections, settings: QueueSettings) -> Pool:
+    def _pool(self, connections: Connections, settings: QueueSettings) -> AutoscaledPool:
         queue = connections.queue(settings)
         command = (sys.executable, "-m", "holdfast", "worker", "--app", self._app_path, "--queue", queue.name)
-        return Pool(
+        return AutoscaledPool(
             queue,
             Arrivals(queue, connections.blocking(_BLOCK_SECONDS), block_seconds=_BLOCK_SECONDS),
             (command, self._environment),

@@ -9,7 +9,7 @@ from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import Redis, connect, connect_blocking, connect_for_keeper
 from holdfast.runs.partition import Partition
 from holdfast.runs.queue import RunQueue
-from holdfast.store.door import StoreDoor
+from holdfast.store.lazy import LazyStore
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,7 +29,7 @@ class Connections:
         self.redis = connect(settings.redis)
         self._stack = contextlib.AsyncExitStack()
         self._stack.push_async_callback(self.redis.aclose)
-        self.store = StoreDoor(settings.database)
+        self.store = LazyStore(settings.database)
         self._stack.push_async_callback(self.store.aclose)
 
     async def __aenter__(self) -> Self:

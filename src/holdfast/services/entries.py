@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.hosts.engines import PLAIN, open_engine, options_of
+from holdfast.hosts.factory import PLAIN, open_engine, options_of
 from holdfast.hosts.rustic import offer as rustic
 from holdfast.services.resident import APP
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, NoHost, ProcessError
 from holdfast.hosts.directory import KIND, describe
-from holdfast.hosts.engines import keeper_of, members_of, open_cluster, registry_of
+from holdfast.hosts.factory import keeper_of, members_of, open_cluster, registry_of
+from holdfast.hosts.failover import Rescue
 from holdfast.hosts.host import Host
-from holdfast.hosts.measuring import measure
-from holdfast.hosts.rescue import Rescue
+from holdfast.hosts.host_metrics import measure
 from holdfast.hosts.server import Server
 from holdfast.hosts.servicer import AgentHostServicer
 from holdfast.processes.cgroups import Cgroups

@@ -27,7 +27,7 @@ from holdfast.runs.retention import Retention, Swept
 from holdfast.scaling.depth import need_of
 from holdfast.services.connections import Connections
 from holdfast.services.heartbeat import Heartbeat
-from holdfast.services.podkeeping import open_pods
+from holdfast.services.pod_watch import open_pods
 from holdfast.services.process import plain_errors
 from holdfast.services.rounds import Tolerance, repeat
 from holdfast.services.signals import ignore_signals, on_signals
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.outages import OutageReporter
     from holdfast.runs.partition import Partition
     from holdfast.runs.queue import RunQueue
-    from holdfast.services.podkeeping import PodKeeping
+    from holdfast.services.pod_watch import PodWatcher
 
 _GAUGES_SECONDS = 10.0
 _RETRY_SECONDS = 30.0
@@ -63,7 +63,7 @@ class Upkeep(msgspec.Struct, frozen=True):
     swept: Swept | None
 
 
-class Ward:
+class PartitionUpkeep:
     """One partition in the janitor's care: its duties, and the leadership under which they are done."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Ward:
         metrics: Metrics,
         members: Members,
         owner: str,
-        pods: PodKeeping | None,
+        pods: PodWatcher | None,
     ) -> None:
         settings = connections.settings
         ttl = settings.lease.ttl_seconds
@@ -98,7 +98,7 @@ class Ward:
 class Duty:
     """What is done for one partition, pass after pass."""
 
-    ward: Ward
+    partition: PartitionUpkeep
     what: str
     perform: Callable[..., Awaitable[Cleaned | Swept | Filed]]
     every_seconds: float
@@ -121,7 +121,7 @@ class Janitor:
         self._members = Members.of(settings)
         self._pods = open_pods(connections, self._members, metrics, self.name)
         self._queues = [connections.queue(settings.queue_named(queue)) for queue in settings.queue_names()]
-        self._wards = [self._ward(partition) for queue in self._queues for partition in queue.partitions]
+        self._partitions = [self._ward(partition) for queue in self._queues for partition in queue.partitions]
         self._stop = asyncio.Event()
         self._heartbeat = Heartbeat(
             self._members,
@@ -143,11 +143,13 @@ class Janitor:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(each) for each in self._rounds(keeper)]
 
-                    def take_over(wards: Sequence[Ward]) -> None:
-                        duties = [duty for ward in wards for duty in self._duties(ward, keeper)]
+                    def take_over(partitions: Sequence[PartitionUpkeep]) -> None:
+                        duties = [
+                            duty for partition in partitions for duty in self._duties(partition, keeper)
+                        ]
                         tasks.extend(group.create_task(duty) for duty in duties)
 
-                    take_over(self._wards)
+                    take_over(self._partitions)
                     looks = [self._look_for_partitions(queue, take_over) for queue in self._queues]
                     tasks.extend(group.create_task(look) for look in looks)
                     _log.info("janitor ready", name=self.name, queues=[queue.name for queue in self._queues])
@@ -164,7 +166,9 @@ class Janitor:
             for queue in self._queues:
                 await self._look_around(queue)
             async with self._keeper() as keeper:
-                return [await self._once(ward, keeper, dry_run=dry_run) for ward in self._wards]
+                return [
+                    await self._once(partition, keeper, dry_run=dry_run) for partition in self._partitions
+                ]
         finally:
             await self._close()
 
@@ -172,15 +176,15 @@ class Janitor:
         if self._pods is not None:
             await self._pods.close()
 
-    async def _once(self, ward: Ward, keeper: Keeper, *, dry_run: bool) -> Upkeep:
+    async def _once(self, partition: PartitionUpkeep, keeper: Keeper, *, dry_run: bool) -> Upkeep:
         async def all_duties() -> Upkeep:
-            cleaned = await ward.cleanup.run_once(dry_run=dry_run)
-            return Upkeep(ward.queue.name, cleaned, await ward.retention.run_once(dry_run=dry_run))
+            cleaned = await partition.cleanup.run_once(dry_run=dry_run)
+            return Upkeep(partition.queue.name, cleaned, await partition.retention.run_once(dry_run=dry_run))
 
         if dry_run:
             return await all_duties()
-        done = await ward.leader_task.perform(keeper, all_duties)
-        return done or Upkeep(ward.queue.name, None, None)
+        done = await partition.leader_task.perform(keeper, all_duties)
+        return done or Upkeep(partition.queue.name, None, None)
 
     def _keeper(self) -> Keeper:
         """A keeper that renews often enough for both leaderships: of cleanup, and of the watch of pods."""
@@ -202,25 +206,41 @@ class Janitor:
             rounds.append(self._pods.run(keeper))
         return rounds
 
-    def _duties(self, ward: Ward, keeper: Keeper) -> Sequence[Coroutine[None, None, None]]:
+    def _duties(self, partition: PartitionUpkeep, keeper: Keeper) -> Sequence[Coroutine[None, None, None]]:
         janitor = self._settings.janitor
         if not janitor.enabled:
             return ()
-        clean, sweep, file = ward.cleanup.run_once, ward.retention.run_once, ward.archive.run_once
+        clean, sweep, file = (
+            partition.cleanup.run_once,
+            partition.retention.run_once,
+            partition.archive.run_once,
+        )
         return (
-            self._clean(Duty(ward, "consumer cleanup", clean, janitor.consumer_interval_seconds), keeper),
-            self._again(Duty(ward, "stream cleanup", sweep, janitor.stream_interval_minutes * 60), keeper),
+            self._clean(
+                Duty(partition, "consumer cleanup", clean, janitor.consumer_interval_seconds), keeper
+            ),
             self._again(
-                Duty(ward, "archive", file, janitor.archive_interval_seconds, is_needed=ward.archive.needed),
+                Duty(partition, "stream cleanup", sweep, janitor.stream_interval_minutes * 60), keeper
+            ),
+            self._again(
+                Duty(
+                    partition,
+                    "archive",
+                    file,
+                    janitor.archive_interval_seconds,
+                    is_needed=partition.archive.needed,
+                ),
                 keeper,
             ),
         )
 
-    def _ward(self, partition: Partition) -> Ward:
-        return Ward(self._connections, partition, self._metrics, self._members, self.name, self._pods)
+    def _ward(self, partition: Partition) -> PartitionUpkeep:
+        return PartitionUpkeep(
+            self._connections, partition, self._metrics, self._members, self.name, self._pods
+        )
 
     async def _look_for_partitions(
-        self, queue: RunQueue, take_over: Callable[[Sequence[Ward]], None]
+        self, queue: RunQueue, take_over: Callable[[Sequence[PartitionUpkeep]], None]
     ) -> None:
         """Look after partitions that others count on; forget those that nobody does and that are blank."""
         janitor = self._settings.janitor
@@ -233,10 +253,10 @@ class Janitor:
         tolerance = Tolerance(self._metrics, "search for partitions")
         await repeat(look, tolerance, every_seconds=COUNT_SECONDS)
 
-    async def _look_around(self, queue: RunQueue) -> Sequence[Ward]:
-        seen = sum(ward.queue.name == queue.name for ward in self._wards)
+    async def _look_around(self, queue: RunQueue) -> Sequence[PartitionUpkeep]:
+        seen = sum(partition.queue.name == queue.name for partition in self._partitions)
         new = [self._ward(partition) for partition in await queue.look_around(seen)]
-        self._wards += new
+        self._partitions += new
         return new
 
     async def _clean(self, duty: Duty, keeper: Keeper) -> None:
@@ -259,14 +279,14 @@ class Janitor:
 
     async def _settled(self, duty: Duty, keeper: Keeper) -> bool:
         """Make one pass of a duty; return False if there is a reason to come back soon."""
-        queue = duty.ward.queue.name
+        queue = duty.partition.queue.name
         try:
             if self._settings.janitor.dry_run:
                 done = await duty.perform(dry_run=True)
             elif duty.is_needed is not None and not await duty.is_needed():
                 done = None  # an idle queue costs one command, not the eight of a leader's pass
             else:
-                done = await duty.ward.leader_task.perform(keeper, duty.perform)
+                done = await duty.partition.leader_task.perform(keeper, duty.perform)
         except Exception as exc:
             self._metrics.cleanup_errors.labels(queue).inc()
             # The store reports its own outages.

@@ -20,12 +20,12 @@ from holdfast.agents.app import App
 from holdfast.agents.loader import load_app
 from holdfast.config import Settings, load
 from holdfast.errors import AppError, InputError
-from holdfast.hosts.engines import registry_of
+from holdfast.hosts.factory import registry_of
 from holdfast.hosts.mailbox import RECEIVE, copy_of, mailbox_of, mailbox_settings, reader_name
-from holdfast.processes import kernel
+from holdfast.processes import procfs
 from holdfast.redis.client import TROUBLE, connect
 from holdfast.runs.execution.worker import WorkerTuning
-from holdfast.services.news import News
+from holdfast.services.resident_counters import CounterDeltas
 from holdfast.services.worker import WorkerProcess
 from holdfast.telemetry import logs, traces
 from holdfast.telemetry.metrics import Metrics
@@ -58,7 +58,7 @@ class Spec(msgspec.Struct, frozen=True):
 def prepare(reference: str) -> None:
     """In the zygote: load what all residents of an app share, so that none has to load it again."""
     _loaded[reference] = load_app(reference)
-    if kernel.thread_count() != 1:
+    if procfs.thread_count() != 1:
         raise AppError(
             f"{reference} starts a thread when it is imported, and a process with threads can't be forked "
             "safely: start it later, or set hosts.preload_app to false, and every resident imports it itself"
@@ -124,7 +124,7 @@ async def _live(
         metrics=_metrics[0] if _metrics else None,
         on_joined=join,  # not what waits for it: everything that a worker begins with would come first
     )
-    news = News(worker.metrics, control)
+    news = CounterDeltas(worker.metrics, control)
     async with asyncio.TaskGroup() as group:
         working = group.create_task(worker.run())
         joining = group.create_task(joined.wait())

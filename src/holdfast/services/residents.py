@@ -13,7 +13,7 @@ from holdfast.hosts.agent import checked
 from holdfast.hosts.mailbox import RECEIVE, mailbox_of, thread_of
 from holdfast.hosts.residents import ENTRY, require_alive, resident_agent
 from holdfast.redis.client import connect
-from holdfast.redis.nearby import located
+from holdfast.redis.locate import located
 from holdfast.services.entries import engine_of
 
 if TYPE_CHECKING:

@@ -24,14 +24,14 @@ from holdfast.runs.store_match import (
     require_registered,
     store_here,
 )
-from holdfast.store.door import location
 from holdfast.store.engine import Away, database_outages
+from holdfast.store.lazy import location
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from holdfast.config import DatabaseSettings
     from holdfast.services.connections import Connections
-    from holdfast.store.door import Admission
+    from holdfast.store.lazy import Admission
     from holdfast.store.store import Store
 
 _RETRY_SECONDS: Final = 1.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.telemetry.declaring import LOOKUP_SECONDS, SECONDS, counter, gauge, histogram, snapshot
+from holdfast.telemetry.metric_types import LOOKUP_SECONDS, SECONDS, counter, gauge, histogram, snapshot
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram
 
-    from holdfast.telemetry.tally import Snapshot
+    from holdfast.telemetry.fast_metrics import Snapshot
 
 
 class HostMetrics:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.telemetry.declaring import SECONDS, counter, counts, gauge, histogram, tallies
+from holdfast.telemetry.metric_types import SECONDS, counter, counts, gauge, histogram, tallies
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram
 
-    from holdfast.telemetry.tally import Counts, Tallies
+    from holdfast.telemetry.fast_metrics import Counts, Tallies
 
 
 class RedisMetrics:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, cast
 
 from holdfast.packages import hidden
-from holdfast.telemetry.lines import exception_text, json_line, plain
+from holdfast.telemetry.log_format import exception_text, json_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

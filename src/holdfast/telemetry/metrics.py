@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from holdfast.telemetry.declaring import NAMESPACE, declarations
 from holdfast.telemetry.hostmetrics import HostMetrics
 from holdfast.telemetry.housemetrics import HttpMetrics, RedisMetrics, RelayMetrics, UpkeepMetrics
+from holdfast.telemetry.metric_types import NAMESPACE, declarations
 from holdfast.telemetry.producermetrics import ProducerMetrics
 from holdfast.telemetry.runmetrics import LeaseMetrics, QueueMetrics, RunMetrics
 from holdfast.telemetry.scalingmetrics import ScalingMetrics
@@ -21,8 +21,8 @@ from holdfast.telemetry.schedulemetrics import ScheduleMetrics
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.telemetry.declaring import Declared
-    from holdfast.telemetry.tally import Count
+    from holdfast.telemetry.fast_metrics import Count
+    from holdfast.telemetry.metric_types import Declared
 
 OTHER_AGENT = "other"
 # A process without an app (a client, the janitor) can't tell known agents from invented ones:

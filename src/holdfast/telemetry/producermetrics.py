@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.telemetry.declaring import counter, gauge
+from holdfast.telemetry.metric_types import counter, gauge
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge

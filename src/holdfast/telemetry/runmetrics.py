@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.telemetry.declaring import (
+from holdfast.telemetry.metric_types import (
     BATCH,
     RENEWAL_SECONDS,
     SECONDS,
@@ -18,7 +18,7 @@ from holdfast.telemetry.declaring import (
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram
 
-    from holdfast.telemetry.tally import Counts, Tallies
+    from holdfast.telemetry.fast_metrics import Counts, Tallies
 
 
 class RunMetrics:

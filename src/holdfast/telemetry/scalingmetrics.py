@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.telemetry.declaring import LOOKUP_SECONDS, counter, gauge, histogram
+from holdfast.telemetry.metric_types import LOOKUP_SECONDS, counter, gauge, histogram
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram

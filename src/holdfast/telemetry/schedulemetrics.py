@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.telemetry.declaring import SECONDS, counter, counts, gauge, tallies
+from holdfast.telemetry.metric_types import SECONDS, counter, counts, gauge, tallies
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge
 
-    from holdfast.telemetry.tally import Counts, Tallies
+    from holdfast.telemetry.fast_metrics import Counts, Tallies
 
 
 class ScheduleMetrics:

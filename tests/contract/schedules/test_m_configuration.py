@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from holdfast.config import Loaded, SchedulerSettings, load
-from holdfast.config.leaves import leaves
 from holdfast.config.scheduling import BatchSettings, ScheduledAgentSettings
+from holdfast.config.schema import leaves
 from holdfast.errors import ConfigError
 
 # The document's YAML as it stands there, its sections put together; every value is its default.

@@ -14,7 +14,7 @@ import pytest
 from holdfast.config import HostSettings, RedisSettings
 from holdfast.errors import Conflict, InputError, NoHost, ProcessError
 from holdfast.hosts.agent import Needs, Status
-from holdfast.hosts.engines import keeper_of
+from holdfast.hosts.factory import keeper_of
 from holdfast.hosts.host import Host
 from holdfast.processes.info import AgentProcessInfo, EventKind, ProcessEvent
 from holdfast.processes.info import Status as ProcessStatus

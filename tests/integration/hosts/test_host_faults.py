@@ -20,7 +20,7 @@ from holdfast.hosts.directory import KIND, describe
 from holdfast.hosts.placement import Host
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
-from holdfast.hosts.requests import Payload
+from holdfast.hosts.wire_codec import Payload
 from holdfast.redis.members import Member, Members
 from tests.support.hosts.faulty_agents import hosts_of, troubled
 from tests.support.hosts.host_processes import agent, cluster_of, same_copy

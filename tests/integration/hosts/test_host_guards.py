@@ -20,9 +20,9 @@ from holdfast.config import HostSettings
 from holdfast.errors import Conflict, InputError, ProcessesFull
 from holdfast.hosts.agent import Needs, Status
 from holdfast.hosts.engine import Engine
+from holdfast.hosts.failover import Rescue
 from holdfast.hosts.host import Host
 from holdfast.hosts.registry import Registry
-from holdfast.hosts.rescue import Rescue
 from holdfast.leases.keeper import Keeper
 from holdfast.processes.info import EventKind, ProcessEvent
 from holdfast.processes.info import Status as ProcessStatus
@@ -432,7 +432,7 @@ async def test_a_host_that_stood_still_lets_the_others_speak_first(host, registr
     host._calm_since -= 100
     # A clock of its own: on a busy machine a look may take as long as if the machine had slept.
     clock = [1_000_000.0]
-    monkeypatch.setattr("holdfast.hosts.rescue.time", SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setattr("holdfast.hosts.failover.time", SimpleNamespace(time=lambda: clock[0]))
     rescue = Rescue(quick(host), engine, host)
     assert await rescue._is_calm()
     looking = asyncio.create_task(rescue._is_calm())

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.config import HostSettings
 from holdfast.hosts.host import Host
-from holdfast.hosts.measuring import measure
+from holdfast.hosts.host_metrics import measure
 from holdfast.hosts.registry import Registry
 from holdfast.leases.keeper import Keeper
 from holdfast.processes.options import ProcessOptions

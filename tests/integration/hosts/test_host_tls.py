@@ -15,7 +15,7 @@ from holdfast.config import HostSettings
 from holdfast.errors import ConfigError, NoHost
 from holdfast.hosts.agent import Status
 from holdfast.hosts.engine import Engine
-from holdfast.hosts.engines import open_engine
+from holdfast.hosts.factory import open_engine
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.remote import RemoteCalls

@@ -17,12 +17,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from holdfast.config import HostSettings
 from holdfast.errors import AgentRefused, InputError, NoHost, ProcessFailed
 from holdfast.hosts.agent import Needs, Status
-from holdfast.hosts.calls import CallFailed, Trouble
 from holdfast.hosts.engine import Engine
 from holdfast.hosts.placement import Host
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.registry import Registry
+from holdfast.hosts.transport import CallFailed, Trouble
 from holdfast.redis.keys import HostKeys
 from tests.support.hosts.host_processes import agent, cluster_of, same_copy
 from tests.support.redis.valkey_process import free_port

@@ -26,9 +26,9 @@ from holdfast.config import (
 )
 from holdfast.errors import ConfigError, HostUnavailable, InputError, NoHost, ProcessFailed, RedisUnavailable
 from holdfast.hosts.agent import Needs, Status
-from holdfast.hosts.engines import open_engine
+from holdfast.hosts.factory import open_engine
 from holdfast.redis.client import connect
-from holdfast.redis.nearby import embedded_server
+from holdfast.redis.locate import embedded_server
 from holdfast.services.residents import Residents
 from tests.support.hosts.host_processes import agent, cluster_of, same_copy
 from tests.support.paths import ROOT
@@ -161,7 +161,7 @@ PROGRAM = """
 import asyncio, sys
 from tests.support.hosts.host_processes import agent
 from holdfast.config import load
-from holdfast.hosts.engines import open_engine
+from holdfast.hosts.factory import open_engine
 from holdfast.redis.client import connect
 async def main():
     settings = load().settings

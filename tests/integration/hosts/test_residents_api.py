@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.client.client import Client
 from holdfast.config import ApiSettings, DatabaseSettings, RedisSettings
-from holdfast.hosts.engines import members_of
+from holdfast.hosts.factory import members_of
 from holdfast.redis.members import Member
 from holdfast.services.api import ApiProcess
 from tests.support.api.server import RunningApi, key_line

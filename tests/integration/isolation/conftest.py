@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App
 from holdfast.agents.loader import load_app
-from holdfast.processes import kernel
+from holdfast.processes import procfs
 from tests.support.processes.isolation import AGENTS, Isolation
 
 
@@ -35,7 +35,7 @@ def app(request: pytest.FixtureRequest) -> App:
 def end_at_last() -> Iterator[Callable[..., None]]:
     """Have processes ended with the test even if what should end them is broken."""
     began: dict[int, int | None] = {}
-    yield lambda *pids: began.update({pid: kernel.start_time(pid) for pid in pids})
+    yield lambda *pids: began.update({pid: procfs.start_time(pid) for pid in pids})
     for pid, at in began.items():
-        if at is not None and kernel.start_time(pid) == at:
+        if at is not None and procfs.start_time(pid) == at:
             os.kill(pid, signal.SIGKILL)

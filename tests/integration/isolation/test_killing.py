@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.processes import kernel
+from holdfast.processes import procfs
 from holdfast.runs.run import Status
 from tests.support.processes.isolation import Isolation, gone
 
@@ -28,7 +28,7 @@ async def test_cancelled_it_is_gone_when_its_run_is_cancelled(system, isolated, 
     end_at_last(pid)
     await system.queue.cancel(run_id, "not wanted")
     run = await system.ended(run_id)
-    assert kernel.start_time(pid) is None
+    assert procfs.start_time(pid) is None
     assert (run.status, run.error.message) == (Status.CANCELLED, "not wanted")
     assert killed(worker, "cancelled") == 1
     assert not worker.process.running()
@@ -42,7 +42,7 @@ async def test_past_its_deadline_it_is_gone_when_its_run_is_timed_out(system, is
     end_at_last(pid)
     worker.reach_deadline()
     run = await system.ended(run_id)
-    assert kernel.start_time(pid) is None
+    assert procfs.start_time(pid) is None
     assert (run.status, run.error.kind) == (Status.TIMED_OUT, "timed_out")
     assert killed(worker, "timed_out") == 1
 
@@ -64,7 +64,7 @@ async def test_when_its_worker_leaves_it_is_gone_and_its_run_handed_back(
     pid = await system.told(run_id)
     end_at_last(pid)
     await worker.stop()
-    assert kernel.start_time(pid) is None
+    assert procfs.start_time(pid) is None
     run = await system.queue.get(run_id)
     assert (run.status, run.attempt) == (Status.QUEUED, 0)
     assert (await system.events(run_id))[-1] == "handed_back"

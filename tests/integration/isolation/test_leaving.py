@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from holdfast.processes import kernel
+from holdfast.processes import procfs
 from holdfast.runs.run import Status
 from tests.support.processes.child_processes import children_of
 from tests.support.processes.isolation import AGENTS, Isolation, gone
@@ -106,7 +106,7 @@ async def test_a_frozen_workers_attempt_is_gone_before_it_begins_elsewhere(
     worker.freeze()
     again = await quick.told(run_id, times=2)
     end_at_last(again)
-    assert kernel.start_time(pid) is None
+    assert procfs.start_time(pid) is None
     # It reports that it has begun before it writes: cancelled in between, it would have written nothing.
     await until(
         lambda: set(ledger.read_text().split()), lambda fences: len(fences) == 2, what="a second fence"

@@ -14,7 +14,7 @@ from holdfast.config import JanitorSettings, LeaseSettings, PodSettings, Setting
 from holdfast.errors import ConfigError
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.members import Member, Members, PodName
-from holdfast.services import podkeeping
+from holdfast.services import pod_watch
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
 from holdfast.services.pod import Holding, pod_name
@@ -33,10 +33,10 @@ MEMBERS = Members(prefix="", heartbeat_seconds=30)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(podkeeping, "_FIRST_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(podkeeping, "_LAST_RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(podkeeping, "_CAMPAIGN_SECONDS", 0.05)
-    monkeypatch.setattr(podkeeping, "_MARGIN_SECONDS", 0.01)
+    monkeypatch.setattr(pod_watch, "_FIRST_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(pod_watch, "_LAST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(pod_watch, "_CAMPAIGN_SECONDS", 0.05)
+    monkeypatch.setattr(pod_watch, "_MARGIN_SECONDS", 0.01)
 
 
 def settings_of(redis, lease_seconds: float = 20.0, **janitor: Any) -> Settings:
@@ -133,7 +133,7 @@ async def test_a_pod_that_went_before_the_watch_began_is_not_forgotten(redis, re
 async def test_who_goes_while_the_janitor_settles_is_not_forgotten(redis_settings, kube):
     """Its heartbeat may outlast the pass that comes next. Fails if one event serves for all until that pass."""
     async with Connections(settings_of(redis_settings)) as connections:
-        pods = podkeeping.open_pods(connections, MEMBERS, Metrics(), "j")
+        pods = pod_watch.open_pods(connections, MEMBERS, Metrics(), "j")
         pods._settle_seconds = 0.05
         nudge = pods.nudge()
         pods._somebody_left()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.processes import kernel
+from holdfast.processes import procfs
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
 from holdfast.processes.restarts import RestartPolicy
@@ -77,9 +77,9 @@ def heard(processes: Processes) -> Iterator[Heard]:
 def end_at_last() -> Iterator[Callable[[Iterable[int]], None]]:
     """Have processes ended with the test even if what should end them is broken."""
     began: dict[int, int | None] = {}
-    yield lambda pids: began.update({pid: kernel.start_time(pid) for pid in pids})
+    yield lambda pids: began.update({pid: procfs.start_time(pid) for pid in pids})
     for pid, at in began.items():
-        if at is not None and kernel.start_time(pid) == at:
+        if at is not None and procfs.start_time(pid) == at:
             os.kill(pid, signal.SIGKILL)
 
 

@@ -76,13 +76,13 @@ MISTAKES = [
         "only the leader of a group is ended",
         (
             removed("child-group-killed"),
-            replaced("child-orphans-killed", "set(kernel.children()) - self._agents", "()"),
+            replaced("child-orphans-killed", "set(procfs.children()) - self._agents", "()"),
         ),
         f"{STOPPING}::test_what_an_agent_has_started_ends_with_it[crash-forked]",
     ),
     Mistake(
         "a daemon that has left its group lives on",
-        replaced("child-orphans-killed", "set(kernel.children()) - self._agents", "()"),
+        replaced("child-orphans-killed", "set(procfs.children()) - self._agents", "()"),
         f"{STOPPING}::test_what_an_agent_has_started_ends_with_it[stop-family]",
     ),
     Mistake(

@@ -13,8 +13,8 @@ from redis import exceptions
 from holdfast.config import RedisSettings
 from holdfast.errors import ConfigError, HoldfastError, RedisUnavailable
 from holdfast.redis.client import DISCONNECTS, Redis, connect, connect_blocking, unavailable
-from holdfast.redis.edge import answering
 from holdfast.redis.embedded import EmbeddedServer
+from holdfast.redis.translate import translate_errors
 from tests.support.redis.fault_proxy import FaultProxy
 from tests.support.redis.valkey_process import ValkeyProcess
 from tests.support.waiting import until
@@ -55,7 +55,7 @@ async def test_an_http_server_is_told_to_be_no_redis():
         url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         client = connect(RedisSettings(url=url))
         told = rf"what answers at {url}\S* is not a Redis server .*REDIS_URL"
-        with pytest.raises(HoldfastError, match=told), answering(url):
+        with pytest.raises(HoldfastError, match=told), translate_errors(url):
             await client.execute_command("PING")
         await client.aclose()
 
@@ -362,7 +362,7 @@ async def test_a_redis_that_answers_but_takes_no_writes_is_told_from_one_that_do
     """Fails if an operator whose disk is full is told to check that Redis runs."""
     misconf = "return redis.error_reply('MISCONF Redis is configured to save RDB snapshots')"
     told = r"answers, but refuses.*stop-writes-on-bgsave-error"
-    with pytest.raises(RedisUnavailable, match=told), answering("redis://127.0.0.1"):
+    with pytest.raises(RedisUnavailable, match=told), translate_errors("redis://127.0.0.1"):
         await redis.execute_command("EVAL", misconf, 0)
 
 

@@ -8,7 +8,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.runs.archive import Archive, Filed
 from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.run import Status
-from holdfast.store.door import StoreDoor
+from holdfast.store.lazy import LazyStore
 from holdfast.telemetry.metrics import Metrics
 from tests.support.runs.manual_worker import Hand, bury, expiry_without_retention, next_ms, submit
 from tests.support.runs.system import System
@@ -22,7 +22,7 @@ async def system(redis, redis_settings):
 
 @pytest.fixture
 async def store(system):
-    door = StoreDoor(system.settings.database)
+    door = LazyStore(system.settings.database)
     yield door
     await door.aclose()
 

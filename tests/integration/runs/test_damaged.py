@@ -15,7 +15,7 @@ from holdfast.runs.execution.settle import Verdict
 from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Multitask, Status, Submission
-from holdfast.store.door import StoreDoor
+from holdfast.store.lazy import LazyStore
 from holdfast.telemetry.metrics import Metrics
 from tests.support.redis.key_ttls import noted_ends
 from tests.support.runs.manual_worker import (
@@ -236,7 +236,7 @@ async def test_the_archive_and_the_expiry_go_on_behind_it(redis, redis_settings)
             await hand.settle(hand.lease(run))
         await damage(queue, "a")
         await queue.redis.hset(queue.keys.run("b"), "attempt", "many")
-        door = StoreDoor(system.settings.database)
+        door = LazyStore(system.settings.database)
         assert (await Archive(queue, door, Metrics()).run_once()).archived == 3
         assert await queue.redis.llen(queue.keys.unarchived) == 0
         await damage(queue, "c")

@@ -101,7 +101,7 @@ async def test_a_term_that_was_granted_while_the_janitor_was_told_to_stop_is_ove
     queue = await open_queue(redis)
     async with Connections(settings_of(redis_settings)) as connections:
         janitor = Janitor(connections, Metrics())
-        leader_task, asked = janitor._wards[0].leader_task, asyncio.Event()
+        leader_task, asked = janitor._partitions[0].leader_task, asyncio.Event()
         campaign = leader_task._leadership.campaign
 
         async def slow(client):

@@ -9,7 +9,7 @@ import pytest
 from holdfast import App
 from holdfast.errors import LeaseLost, RetryLater
 from holdfast.runs.run import Multitask, Status
-from holdfast.store.door import StoreDoor
+from holdfast.store.lazy import LazyStore
 from holdfast.store.names import incarnation
 from tests.support.runs.system import System
 from tests.support.waiting import until
@@ -134,7 +134,7 @@ async def test_what_a_paused_worker_writes_after_its_run_moved_on_is_refused(sys
     run_id = await system.submit("worker")
     first = await system.worker(app, "first")
     await system.reaches(run_id, Status.RUNNING)
-    door = StoreDoor(system.settings.database)
+    door = LazyStore(system.settings.database)
     kept_as = incarnation(run_id, round((await system.queue.get(run_id)).submitted_at * 1000))
     zombie = door.memory(run_id=kept_as, thread_id="", fence=1, owner="first", queue=system.queue.name)
     assert await zombie.step("pay") is None

@@ -128,7 +128,7 @@ async def test_a_janitor_measures_and_looks_after_the_queues_of_the_other_server
         async with running(Janitor, settings) as (janitor, metrics):
             await until(lambda: sample(metrics, "queue_depth", queue=FINE) == 1)
             await say_two_partitions(settings)
-            await until(lambda: sum(ward.queue.name == FINE for ward in janitor._wards) == 2)
+            await until(lambda: sum(ward.queue.name == FINE for ward in janitor._partitions) == 2)
             assert sample(metrics, "queue_depth", queue=HUNG) is None
 
 

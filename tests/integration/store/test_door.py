@@ -16,7 +16,7 @@ from holdfast.redis.stores import RegisteredStore, register_store, registered_st
 from holdfast.runs.execution.worker import WorkerTuning
 from holdfast.runs.run import Status
 from holdfast.services.worker import WorkerProcess
-from holdfast.store.door import StoreDoor
+from holdfast.store.lazy import LazyStore
 from tests.support.runs.system import System
 from tests.support.waiting import stays, until
 
@@ -33,13 +33,13 @@ async def refusing(database):
     async def refuse(_) -> None:
         raise StoreMismatch("another store is registered")
 
-    door = StoreDoor(database)
+    door = LazyStore(database)
     door.admit = refuse
     yield door
     await door.aclose()
 
 
-def memory(door: StoreDoor):
+def memory(door: LazyStore):
     return door.memory(run_id="r", thread_id="", fence=1, owner="o")
 
 

@@ -13,7 +13,7 @@ import psutil
 
 from holdfast.config import RedisSettings
 from holdfast.hosts.agent import Agent, Needs
-from holdfast.hosts.requests import Payload
+from holdfast.hosts.wire_codec import Payload
 from tests.support.hosts.host_processes import Cluster, HostChild
 
 APP = f"{Path(__file__).with_name('scribe.py')}:app"

@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast.config import HostSettings, LeaseSettings, RedisSettings, Settings, WorkerSettings
 from holdfast.hosts.agent import Agent, Needs, Placed, Status
-from holdfast.hosts.engines import open_engine
-from holdfast.hosts.requests import Payload
+from holdfast.hosts.factory import open_engine
+from holdfast.hosts.wire_codec import Payload
 from holdfast.redis.client import connect
 from tests.support.paths import ROOT
 from tests.support.runs.system import WorkerChild

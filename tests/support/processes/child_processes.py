@@ -6,7 +6,7 @@ import queue
 from pathlib import Path
 from typing import Any
 
-from holdfast.processes import kernel
+from holdfast.processes import procfs
 from holdfast.processes.info import EventKind, ProcessEvent
 from holdfast.processes.processes import Processes
 
@@ -14,7 +14,7 @@ PATIENCE = 30.0
 
 
 def is_gone(pid: int) -> bool:
-    return kernel.start_time(pid) is None
+    return procfs.start_time(pid) is None
 
 
 def children_of(pid: int) -> list[str]:

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.leaves import leaves
+from holdfast.config.schema import leaves
 from tests.support.paths import ROOT
 
 FOLDER = "TEMPLATES_OF_TEST_PROGRAMS"

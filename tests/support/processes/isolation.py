@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.config import RedisSettings
-from holdfast.processes import kernel
+from holdfast.processes import procfs
 from tests.support.paths import TESTS
 from tests.support.runs.system import System
 from tests.support.waiting import until
@@ -43,7 +43,7 @@ class Isolation(System):
 async def gone(*pids: int, seconds: float = 30.0) -> None:
     """Wait until processes have ended."""
     await until(
-        lambda: all(kernel.start_time(pid) is None for pid in pids),
+        lambda: all(procfs.start_time(pid) is None for pid in pids),
         what=f"the end of processes {pids}",
         seconds=seconds,
     )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.wording import ago, compact, moment, printable, span
+from holdfast.cli.formatting import ago, compact, moment, printable, span
 
 
 @pytest.mark.parametrize(

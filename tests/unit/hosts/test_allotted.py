@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.hosts.allotted import Allotted, allotted
+from holdfast.hosts.container_limits import ContainerLimits, allotted
 
-MACHINE = Allotted(
+MACHINE = ContainerLimits(
     os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), float(len(os.sched_getaffinity(0)))
 )
 MIB = 2**20
 HALF = {"cpu.cfs_quota_us": "50000\n", "cpu.cfs_period_us": "100000\n"}
 
 
-def seen(folder: Path, membership: str, files: dict[str, dict[str, str]]) -> Allotted:
+def seen(folder: Path, membership: str, files: dict[str, dict[str, str]]) -> ContainerLimits:
     for cgroup, limits in files.items():
         (folder / cgroup).mkdir(parents=True, exist_ok=True)
         for name, text in limits.items():
@@ -81,7 +81,7 @@ def test_a_host_may_use_what_its_container_is_given(
     expected: tuple[int | None, float | None],
 ):
     memory, cpus = expected
-    wanted = Allotted(memory or MACHINE.memory_bytes, MACHINE.cpus if cpus is None else cpus)
+    wanted = ContainerLimits(memory or MACHINE.memory_bytes, MACHINE.cpus if cpus is None else cpus)
     assert seen(tmp_path, membership, files) == wanted
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from holdfast.hosts.measuring import MESSAGES, count_messages
-from holdfast.services.news import News
+from holdfast.hosts.host_metrics import MESSAGES, count_messages
+from holdfast.services.resident_counters import CounterDeltas
 from holdfast.telemetry.metrics import Metrics
 
 
@@ -33,7 +33,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def test_what_a_worker_counts_reaches_its_host_once():
     worker, host = Metrics(["receive"]), Metrics()
     told = Told(host)
-    news = News(worker, told)  # pyright: ignore[reportArgumentType]
+    news = CounterDeltas(worker, told)  # pyright: ignore[reportArgumentType]
     news.tell()
     assert told.reports == []  # nothing has happened
     meter = worker.runs("mailbox:clerk", "receive")

@@ -11,14 +11,14 @@ from opentelemetry import trace
 
 from holdfast.config import HostSettings
 from holdfast.hosts.agent import Agent
-from holdfast.hosts.calls import CallFailed
-from holdfast.hosts.counting import CallCounter
+from holdfast.hosts.call_metrics import CallCounter
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import (
     AgentHostServiceServicer,
     add_AgentHostServiceServicer_to_server,
 )
 from holdfast.hosts.remote import RemoteCalls
+from holdfast.hosts.transport import CallFailed
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.traces import inject
 from tests.support.redis.valkey_process import free_port

@@ -19,10 +19,10 @@ from holdfast.errors import (
     Refused,
 )
 from holdfast.hosts import servicer
-from holdfast.hosts.calls import Trouble
 from holdfast.hosts.host import Elsewhere
 from holdfast.hosts.local import is_gone, own_name, trouble_of
 from holdfast.hosts.remote import TROUBLES
+from holdfast.hosts.transport import Trouble
 
 ERRORS = [
     AgentRefused,

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.agents.failures import Failure, FailureClass
 from holdfast.agents.outcome import Cancelled, Failed, Interrupted, Lost, Succeeded, Yielded
-from holdfast.processes import answers, wire
+from holdfast.processes import outcome_codec, wire
 from holdfast.processes.attempts import death
 from holdfast.processes.info import AgentProcessInfo
 from holdfast.processes.limits import Limits
@@ -24,20 +24,20 @@ OUTCOMES = [
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
 def test_an_outcome_arrives_as_it_was(outcome):
-    pieces = [part for part, _ in answers.parts(answers.answer(outcome, 7))]
-    found = answers.joined(pieces)
+    pieces = [part for part, _ in outcome_codec.parts(outcome_codec.answer(outcome, 7))]
+    found = outcome_codec.joined(pieces)
     assert (found.outcome, found.events) == (outcome, 7)
 
 
 @pytest.mark.parametrize("size", [0, 1, 179_000, 180_000, 1_000_000])
 def test_a_result_of_any_size_arrives_in_messages_that_are_allowed(size):
     result = b'"' + "é".encode() * size + b'"'
-    parts = list(answers.parts(answers.answer(Succeeded(msgspec.Raw(result)), 0)))
+    parts = list(outcome_codec.parts(outcome_codec.answer(Succeeded(msgspec.Raw(result)), 0)))
     assert [last for _, last in parts] == [False] * (len(parts) - 1) + [True]
     for part, last in parts:
-        message = {"kind": "report", "report": answers.REPORT, "data": {"part": part, "last": last}}
+        message = {"kind": "report", "report": outcome_codec.REPORT, "data": {"part": part, "last": last}}
         assert len(wire.encode(message)) < wire.MAX_REPORT_BYTES
-    outcome = answers.joined([part for part, _ in parts]).outcome
+    outcome = outcome_codec.joined([part for part, _ in parts]).outcome
     assert isinstance(outcome, Succeeded)
     assert bytes(outcome.result) == result
 

@@ -11,7 +11,7 @@ from holdfast.config import JanitorSettings, WorkerSettings
 from holdfast.kubernetes.pod import Pod
 from holdfast.redis.members import Member
 from holdfast.scaling.deletioncost import STEPS, Busy, Costs, Patch, cost
-from holdfast.services.podkeeping import busy_workers
+from holdfast.services.pod_watch import busy_workers
 
 RAISE, LOWER, EVERY = 15.0, 60.0, 5.0
 SETTINGS = JanitorSettings(

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from holdfast.cli.wording import span
+from holdfast.cli.formatting import span
 from holdfast_simulator.drawing import braille, columns, levels, replicas_of, svg, ticks, waiting_of
 from holdfast_simulator.engine import Simulation
 from holdfast_simulator.outcome import Sample

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from holdfast.config import LogSettings
-from holdfast.telemetry.lines import MAX_TEXT
+from holdfast.telemetry.log_format import MAX_TEXT
 from holdfast.telemetry.logs import Bridge, LateLogger, configure, get_logger, run_context, speaking_of
 
 

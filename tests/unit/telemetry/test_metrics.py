@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from prometheus_client import Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.telemetry.declaring import SECONDS
+from holdfast.telemetry.fast_metrics import Tallies
+from holdfast.telemetry.metric_types import SECONDS
 from holdfast.telemetry.metrics import MAX_GUILDS, MAX_UNDECLARED_AGENTS, Metrics, metrics_table
-from holdfast.telemetry.tally import Tallies
 
 ALLOWED_LABELS = {"queue", "agent", "status", "reason", "kind", "sink"}
 # Bounded otherwise: by what a host holds now, or by how many guilds get a name of their own.

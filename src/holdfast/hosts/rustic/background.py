@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from holdfast.errors import ProcessError
-from holdfast.hosts.engines import open_engine
+from holdfast.hosts.factory import open_engine
 from holdfast.redis.client import connect
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from rustic_ai.core.messaging import SimpleClient
 from holdfast.config import load
 from holdfast.errors import InputError
 from holdfast.hosts.agent import Agent, Status, guild_prefix, qualified
-from holdfast.hosts.requests import Payload, spec_of
 from holdfast.hosts.rustic.background import background, check_not_forked
 from holdfast.hosts.rustic.inside import Inside
 from holdfast.hosts.rustic.offer import ENTRY
 from holdfast.hosts.rustic.specs import messaging_of
+from holdfast.hosts.wire_codec import Payload, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.runs.execution.attempt import Attempt
     from holdfast.runs.execution.slots import Slots
     from holdfast.runs.partition import Partition
-    from holdfast.store.door import StoreDoor
+    from holdfast.store.lazy import LazyStore
     from holdfast.telemetry.metrics import Metrics
 
 _log = get_logger(__name__)
@@ -71,7 +71,7 @@ class WorkerResources:
     owner: str
     keeper: Keeper
     metrics: Metrics
-    store: StoreDoor
+    store: LazyStore
     open_reader: Callable[[float], Redis]
     """Opens a connection for one reader that blocks for so many seconds."""
     threads: concurrent.futures.Executor

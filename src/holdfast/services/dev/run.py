@@ -25,8 +25,9 @@ import msgspec
 from holdfast.config import redacted
 from holdfast.errors import AppError
 from holdfast.packages import missing_extra
-from holdfast.redis.nearby import embedded_server
+from holdfast.redis.locate import embedded_server
 from holdfast.services.autoscaler import STOP_MARGIN_SECONDS, Autoscaler
+from holdfast.services.child_output import Spoken
 from holdfast.services.connections import Connections
 from holdfast.services.dev.address import curl_line, missing_packages, opened, submit_line
 from holdfast.services.dev.check import Example, check_app
@@ -36,7 +37,6 @@ from holdfast.services.dev.recipes import SINGLE_PLACES, Recipes
 from holdfast.services.dev.watch import Watch, app_folder
 from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import StoreRegistration
-from holdfast.services.voices import Spoken
 from holdfast.telemetry import logs
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from holdfast.client.transports.http.problems import SETTING
-from holdfast.config.shown import shown
+from holdfast.config.redact import shown
 from holdfast.errors import ConfigError
 from holdfast.packages import version
 from holdfast.runs.message import PARENT_RUN

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.client.mail import letter
 from holdfast.client.residents import HostInfo, MailboxInfo, ResidentInfo, Sent
 from holdfast.hosts.directory import KIND, hosts_among
-from holdfast.hosts.engines import members_of, open_cluster, registry_of
+from holdfast.hosts.factory import members_of, open_cluster, registry_of
 from holdfast.hosts.mailbox import mailbox_of
 from holdfast.hosts.residents import (
     ENTRY,
@@ -23,7 +23,7 @@ from holdfast.hosts.residents import (
 )
 from holdfast.packages import needs_extra
 from holdfast.redis.client import TROUBLE
-from holdfast.redis.edge import answering
+from holdfast.redis.translate import translate_errors
 from holdfast.runs.queue import RunQueue
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RedisResidents:
         """Read up to ``limit`` residents, oldest first."""
         found: list[ResidentInfo] = []
         since, after = 0, ""
-        with answering(self._url):
+        with translate_errors(self._url):
             while len(found) < limit:
                 page = await self._registry.page(since, after, _PAGE)
                 found += [info_of(placed) for placed in page if _fits(placed, wanted)]
@@ -77,7 +77,7 @@ class RedisResidents:
 
     async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentInfo:
         """Start a resident; one that a tenant has started stays the tenant's."""
-        with answering(self._url):
+        with translate_errors(self._url):
             there = await self._registry.get(resident_id)
             tenant = there.agent.organization_id if there and there.wanted else ""
             agent = resident_agent(resident_id, resident, made_with, needs=needs, tenant=tenant)
@@ -89,7 +89,7 @@ class RedisResidents:
         """Stop a resident."""
         placed, engine = await self._find(resident_id), self._engine()
         was = await self._shown(placed)
-        with answering(self._url):
+        with translate_errors(self._url):
             if not await engine.stop(resident_id):
                 raise missing(resident_id)
         return was
@@ -97,7 +97,7 @@ class RedisResidents:
     async def move(self, resident_id: str, to: str) -> ResidentInfo:
         """Move a resident to another host."""
         placed, engine = await self._find(resident_id), self._engine()
-        with answering(self._url):
+        with translate_errors(self._url):
             await require_movable(engine, placed, to)
             moved = await engine.move(resident_id, to=to)
         return await self._shown(moved)
@@ -112,12 +112,12 @@ class RedisResidents:
 
     async def hosts(self) -> list[HostInfo]:
         """Read every live host."""
-        with answering(self._url):
+        with translate_errors(self._url):
             members = await members_of(self._settings).all(self._redis, KIND)
         return [_host(member.fields, host) for member, host in hosts_among(members)]
 
     async def _find(self, resident_id: str) -> Placed:
-        with answering(self._url):
+        with translate_errors(self._url):
             placed = await self._registry.get(resident_id)
         if placed is None or not (placed.wanted or placed.host):
             raise missing(resident_id)

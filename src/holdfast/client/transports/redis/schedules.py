@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.client.schedules import ScheduleInfo
 from holdfast.config.names import unknown_queue
 from holdfast.errors import Conflict, InputError, NotFound
-from holdfast.redis.edge import answering
+from holdfast.redis.translate import translate_errors
 from holdfast.runs.scope import scoped
 from holdfast.schedules.declaration import declared
 from holdfast.schedules.definitions import Definitions, missing, removal_refused
@@ -47,7 +47,7 @@ class RedisSchedules:
         """Read up to ``limit`` schedules."""
         found: dict[str, ScheduleInfo] = {}  # a scan may bring one twice
         cursor, more = "", True
-        with answering(self._url):
+        with translate_errors(self._url):
             while more and len(found) < limit:
                 page = await self._entries.list(pattern, limit=_PAGE, cursor=cursor)
                 seen = [_info(entry) for entry in page.entries if family(entry.name) == entry.name]
@@ -61,13 +61,13 @@ class RedisSchedules:
         schedule = declared(scoped(options.get("tenant", ""), name), agent, **options)
         if schedule.target and schedule.target not in self._queues:
             raise unknown_queue(schedule.target, self._queues)
-        with answering(self._url):
+        with translate_errors(self._url):
             await self._definitions.create(schedule, **state)
         return await self.get(schedule.name)
 
     async def remove(self, name: str, *, force: bool) -> None:
         """Remove one for good."""
-        with answering(self._url):
+        with translate_errors(self._url):
             (word,) = await self._definitions.remove([name], force=force)
         if _done(word, name) is Changed.DECLARED:
             raise removal_refused(name)
@@ -78,20 +78,20 @@ class RedisSchedules:
 
     async def trigger(self, name: str) -> str:
         """Run one now."""
-        with answering(self._url):
+        with translate_errors(self._url):
             (word,) = await self._registry.trigger([name])
         return _done(word, name).value
 
     async def pause(self, name: str, reason: str) -> ScheduleInfo:
         """Take one out of its turn."""
-        with answering(self._url):
+        with translate_errors(self._url):
             (word,) = await self._definitions.pause([name], reason)
         _done(word, name)
         return await self.get(name)
 
     async def resume(self, name: str) -> ScheduleInfo:
         """Let one take its turns again."""
-        with answering(self._url):
+        with translate_errors(self._url):
             (word,) = await self._definitions.resume([name])
         _done(word, name)
         return await self.get(name)
@@ -102,19 +102,19 @@ class RedisSchedules:
         schedule = _schedule(entry)
         if schedule is None:
             return []
-        with answering(self._url):
+        with translate_errors(self._url):
             now = (await self._registry.count()).now
         return upcoming(entry, schedule, now, count)
 
     async def turns(self, name: str, limit: int) -> list[PastTurn]:
         """Read its past turns."""
         await self._entry(name)
-        with answering(self._url):
+        with translate_errors(self._url):
             return await self._history.turns(name, limit)
 
     async def _entry(self, name: str) -> Entry:
         try:
-            with answering(self._url):
+            with translate_errors(self._url):
                 return await self._entries.get(name)
         except NotFound:
             raise missing(name) from None

@@ -13,14 +13,14 @@ from holdfast.events.hub import Hub
 from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import connect
 from holdfast.redis.connections import Cluster
-from holdfast.redis.edge import answering
-from holdfast.redis.nearby import located
+from holdfast.redis.locate import located
+from holdfast.redis.translate import translate_errors
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.past import expired, past_run, unchangeable
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.store_match import require_registered
 from holdfast.runs.waiting import EndWaiter
-from holdfast.store.door import StoreDoor
+from holdfast.store.lazy import LazyStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -44,7 +44,7 @@ class RedisQueueClient:
     """
 
     def __init__(
-        self, sender: RunQueue, reader: RunQueue, hub: Hub, archive: StoreDoor, redis: RedisSettings
+        self, sender: RunQueue, reader: RunQueue, hub: Hub, archive: LazyStore, redis: RedisSettings
     ) -> None:
         self._sender = sender
         self._reader = reader
@@ -60,19 +60,19 @@ class RedisQueueClient:
 
     async def submit(self, wanted: Submission) -> Ticket:
         """Ask for a run; concurrent calls travel together."""
-        with answering(self._url):
+        with translate_errors(self._url):
             return await self._sender.submit(wanted)
 
     async def submit_many(self, wanted: Sequence[Submission]) -> Sequence[Ticket | Exception]:
         """Ask for many in as few calls as possible."""
-        with answering(self._url):
+        with translate_errors(self._url):
             answers = await self._sender.submit_many(wanted)
         return [_ours(each, self._url) if isinstance(each, Exception) else each for each in answers]
 
     async def get(self, run_id: str) -> Run:
         """Read a run, live or archived."""
         try:
-            with answering(self._url):
+            with translate_errors(self._url):
                 return await self._reader.get(run_id)
         except NotFound as missing:
             return await self._past(run_id, missing)
@@ -82,7 +82,7 @@ class RedisQueueClient:
         run, answered = None, False
         while run is None:
             try:
-                with answering(self._url):
+                with translate_errors(self._url):
                     run = await self._ends.wait(run_id)
                 answered = True
             except NotFound as missing:
@@ -121,7 +121,7 @@ class RedisQueueClient:
     @contextlib.asynccontextmanager
     async def _changing(self, run_id: str, change: Change) -> AsyncGenerator[None]:
         try:
-            with answering(self._url):
+            with translate_errors(self._url):
                 yield
         except NotFound as missing:
             raise unchangeable(await self._past(run_id, missing), change) from None
@@ -133,7 +133,7 @@ class RedisQueueClient:
 def _ours(exc: Exception, url: str) -> Exception:
     """An error that stands in a list as it would have been raised: of a partition, say."""
     try:
-        with answering(url):
+        with translate_errors(url):
             raise exc
     except HoldfastError as ours:
         return ours
@@ -150,7 +150,7 @@ class RedisTransport:
         self._queues: dict[str, RedisQueueClient] = {}
         self._residents: RedisResidents | None = None
         self._stack = contextlib.AsyncExitStack()
-        self._archive = StoreDoor(settings.database)
+        self._archive = LazyStore(settings.database)
         self._hub = Hub(self._reading, redis)
         self._compared: Store | None = None
         for opened in (self._reading, self._sending, self._archive):

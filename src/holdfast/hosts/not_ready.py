@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-class Door(aio.ServerInterceptor):
+class NotReadyInterceptor(aio.ServerInterceptor):
     """Turns the callers of a service away until it is open; probes and reflection are let through."""
 
     def __init__(self, service: str) -> None:

@@ -36,7 +36,7 @@ def location(settings: DatabaseSettings) -> str:
     return redacted(settings.url) if settings.url else str(Path(settings.path).absolute())
 
 
-class StoreDoor:
+class LazyStore:
     """One store of one process; closed at the end if it was ever opened."""
 
     def __init__(self, settings: DatabaseSettings) -> None:

@@ -30,7 +30,7 @@ _log = get_logger(__name__)
 
 
 class Rescue:
-    """Places what has no host; with ``bound_only`` it only forgets what has ended with its own."""
+    """Place what has no host; with ``bound_only`` it only forgets what has ended with its own."""
 
     def __init__(self, registry: Registry, engine: Engine, host: Host, *, bound_only: bool = False) -> None:
         self._registry = registry

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.runs.queue import RunQueue
     from holdfast.scaling.arrivals import Arrivals
     from holdfast.scaling.depth import Need
-    from holdfast.services.voices import ScalingVoice
+    from holdfast.services.child_output import ScalingVoice
     from holdfast.telemetry.metrics import Metrics
 
 POLL_SECONDS: Final = 1.0
@@ -41,7 +41,7 @@ _CALM_BEATS: Final = 3
 """After trouble with Redis everybody has the time of so many beats before silence counts."""
 
 
-class Places:
+class NumberAllocator:
     """Numbers for processes on this machine, each given out once at a time, the smallest first."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Places:
         self._taken.discard(number)
 
 
-class Post:
+class PooledWorker:
     """A place in which a worker process is kept up; every start has a consumer's name of its own."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Post:
         return {**self._common(self._place), "WORKER_POD_NAME": self.consumer}
 
 
-class Pool:
+class AutoscaledPool:
     """Keeps as many workers of one queue as its policy says."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Pool:
         arrivals: Arrivals,
         recipe: tuple[tuple[str, ...], Callable[[int], Mapping[str, str]]],
         *,
-        places: Places,
+        places: NumberAllocator,
         voice: ScalingVoice,
         metrics: Metrics,
         members: Members,
@@ -109,12 +109,12 @@ class Pool:
         self._arrivals = arrivals
         self._recipe = recipe
         self._places = places
-        self._seats = Places()
+        self._seats = NumberAllocator()
         self._voice = voice
         self._grace_seconds = grace_seconds
         self._poll_seconds = poll_seconds
         self._pilot = Pilot(queue.settings.scaling)
-        self._posts: dict[int, Post] = {}
+        self._posts: dict[int, PooledWorker] = {}
         self._count = 0
         self._look = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -243,19 +243,19 @@ class Pool:
 
     def _start(self) -> None:
         seat, place = self._seats.take(), self._places.take()
-        post = Post(f"{self.name}-{seat}", place, *self._recipe, self._voice)
+        post = PooledWorker(f"{self.name}-{seat}", place, *self._recipe, self._voice)
         self._count += 1
         self._posts[self._count] = post
         self._spawn(self._keep(post, seat, place))
 
-    async def _keep(self, post: Post, seat: int, place: int) -> None:
+    async def _keep(self, post: PooledWorker, seat: int, place: int) -> None:
         try:
             await post.child.run()
         finally:  # not before the process has ended: its name and its port are its own until then
             self._seats.give(seat)
             self._places.give(place)
 
-    async def _end(self, posts: Iterable[Post]) -> None:
+    async def _end(self, posts: Iterable[PooledWorker]) -> None:
         await asyncio.gather(*(post.child.stop(self._grace_seconds, self._hurry) for post in posts))
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Station:
+class Session:
     """The system as commands reach it: over Redis, as an operator."""
 
     def __init__(self, settings: Settings, connections: Connections) -> None:
@@ -62,7 +62,7 @@ class Station:
 
     @cached_property
     def _system(self) -> System:
-        from holdfast.hosts.engines import registry_of
+        from holdfast.hosts.factory import registry_of
         from holdfast.operations import System
 
         return System(
@@ -89,9 +89,9 @@ class Station:
         return Members.of(self.settings)
 
 
-def at_station(
+def in_session(
     settings: Settings,
-    work: Callable[[Station], Awaitable[T]],
+    work: Callable[[Session], Awaitable[T]],
     *,
     start_server: bool = False,
     any_store: bool = False,
@@ -101,7 +101,7 @@ def at_station(
     ``start_server`` starts an embedded server that was used here before and does not run now.
     A store other than the registered one is refused, unless ``any_store``.
     """
-    from holdfast.redis.nearby import located
+    from holdfast.redis.locate import located
     from holdfast.services.signals import run_until_interrupted
 
     with _embedded(settings) if start_server else contextlib.nullcontext():
@@ -111,7 +111,7 @@ def at_station(
 @contextlib.contextmanager
 def _embedded(settings: Settings) -> Generator[None]:
     """Keep this directory's embedded server running, if there is one and no other Redis is configured."""
-    from holdfast.redis.nearby import embedded_server
+    from holdfast.redis.locate import embedded_server
 
     server = embedded_server(settings.redis)
     if settings.redis.url or not server.directory.is_dir():
@@ -124,17 +124,17 @@ def _embedded(settings: Settings) -> Generator[None]:
         server.stop_sync()
 
 
-async def _connected(settings: Settings, work: Callable[[Station], Awaitable[T]], *, any_store: bool) -> T:
-    from holdfast.redis.edge import answering
+async def _connected(settings: Settings, work: Callable[[Session], Awaitable[T]], *, any_store: bool) -> T:
+    from holdfast.redis.translate import translate_errors
     from holdfast.services.connections import Connections
     from holdfast.services.store_registration import refuse_other_store
 
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(answering(settings.redis.url))
+        stack.enter_context(translate_errors(settings.redis.url))
         connections = await stack.enter_async_context(Connections(settings))
         if not any_store:
             refuse_other_store(connections)  # guard: command-store-compared
-        return await work(Station(settings, connections))
+        return await work(Session(settings, connections))
 
 
 def meant(name: str, known: tuple[str, ...]) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.config.durations import UNIT_SECONDS, parse_duration, parse_number
-from holdfast.config.shown import shown
+from holdfast.config.redact import shown
 
 if TYPE_CHECKING:
-    from holdfast.config.leaves import Leaf
+    from holdfast.config.schema import Leaf
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 from typing import TYPE_CHECKING
 
-from holdfast.hosts.engines import open_cluster
+from holdfast.hosts.factory import open_cluster
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
 
 
-class EngineDoor:
+class LazyEngine:
     """One engine for a process."""
 
     def __init__(self, settings: Settings, redis: Redis) -> None:

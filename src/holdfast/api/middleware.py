@@ -48,7 +48,7 @@ class TooLarge(Denied):
         super().__init__(413, detail, headers={"Connection": "close"})  # guard: too-large-closes-connection
 
 
-class Door:
+class RequestMiddleware:
     """ASGI middleware around all routes."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Door:
         given = headers.get(b"x-request-id", b"")
         request_id = given if _REQUEST_ID.fullmatch(given) else os.urandom(12).hex().encode()
         named = scope["request_id"] = request_id.decode()
-        visit = _Visit(receive, send, request_id, self._limit, closing=self._closing())
+        visit = _Exchange(receive, send, request_id, self._limit, closing=self._closing())
         run_context.set({"request_id": named})
         failed: Exception | None = None
         try:
@@ -130,7 +130,7 @@ class Door:
         return path or (scope["path"] if (scope["method"], scope["path"]) in self._express else "")
 
 
-class _Visit:
+class _Exchange:
     """One request on its way in and out."""
 
     __slots__ = ("_limit", "_read", "_receive", "_send", "extra", "status")

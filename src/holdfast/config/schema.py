@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from holdfast.config.durations import HOW_TO_WRITE, UNIT_SECONDS, human_duration
 from holdfast.config.queues import QueueSettings
+from holdfast.config.redact import shown
 from holdfast.config.section import Section, fields_of, meta_of
-from holdfast.config.shown import shown
 from holdfast.config.tree import Settings
 
 Kind = Literal["whole number", "number", "true or false", "text", "choice", "list of names"]

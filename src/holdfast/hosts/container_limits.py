@@ -21,21 +21,21 @@ _COUNTED: Final = frozenset({"memory", "cpu"})
 
 
 @dataclass(frozen=True, slots=True)
-class Allotted:
+class ContainerLimits:
     """Memory and cores; parts of a core too."""
 
     memory_bytes: int
     cpus: float
 
 
-def allotted(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> Allotted:
+def allotted(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> ContainerLimits:
     """The machine's, or less where a cgroup of this process or one above it says so."""
     memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     cpus = float(len(os.sched_getaffinity(0)))  # guard: host-cpu-affinity
     for cgroup in _cgroups(mount, membership):
         memory = min(memory, _number(cgroup / "memory.max"), _number(cgroup / "memory.limit_in_bytes"))
         cpus = min(cpus, _quota(cgroup))
-    return Allotted(int(memory), cpus)
+    return ContainerLimits(int(memory), cpus)
 
 
 def _cgroups(mount: Path, membership: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from holdfast.telemetry.tally import Counts, Snapshot, Tallies
+from holdfast.telemetry.fast_metrics import Counts, Snapshot, Tallies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

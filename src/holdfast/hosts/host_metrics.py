@@ -10,7 +10,7 @@ import collections
 import math
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from holdfast.hosts.allotted import allotted
+from holdfast.hosts.container_limits import allotted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

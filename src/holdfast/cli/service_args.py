@@ -46,7 +46,7 @@ def serving(settings: Settings, *, json: bool) -> Generator[Settings]:
 
     A worker that lost its REDIS_URL must say so: with a server of its own it would look well and do nothing.
     """
-    from holdfast.redis.nearby import embedded_server, located
+    from holdfast.redis.locate import embedded_server, located
     from holdfast.telemetry import logs, traces
 
     logs.configure(msgspec.structs.replace(settings.log, format="json") if json else settings.log)

@@ -10,7 +10,7 @@ import collections
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.hosts.measuring import MESSAGES
+from holdfast.hosts.host_metrics import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _EVERY_SECONDS: Final = 5.0
 
 
-class News:
+class CounterDeltas:
     """The counts of one worker, as its host is told of them."""
 
     def __init__(self, metrics: Metrics, control: Control) -> None:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import msgspec
 
 from holdfast.config.checks import Place, contradictions
-from holdfast.config.leaves import Leaf, leaf_at, leaves, queue_leaves
+from holdfast.config.parse import Given, Invalid, read, show_given
 from holdfast.config.patterns import NAME_ALLOWED
 from holdfast.config.problems import invalid_value
 from holdfast.config.processes import QueueName
 from holdfast.config.queues import ONLY_AGENT, QueueSettings
+from holdfast.config.redact import shown
 from holdfast.config.scaling import lowering
+from holdfast.config.schema import Leaf, leaf_at, leaves, queue_leaves
 from holdfast.config.section import Section, fields_of
-from holdfast.config.shown import shown
 from holdfast.config.tree import Settings
-from holdfast.config.values import Given, Invalid, read, show_given
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

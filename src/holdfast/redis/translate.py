@@ -18,7 +18,7 @@ _RETRY_SECONDS = 1.0
 
 
 @contextlib.contextmanager
-def answering(url: str) -> Generator[None]:
+def translate_errors(url: str) -> Generator[None]:
     """Wrap calls to the Redis at ``url``: none of redis-py's errors gets through."""
     try:
         yield

@@ -46,7 +46,7 @@ _AWAY = ("away", "unauthorized")
 _log = get_logger(__name__)
 
 
-class PodKeeping:
+class PodWatcher:
     """What one janitor does about pods."""
 
     def __init__(
@@ -201,10 +201,10 @@ def busy_workers(members: Iterable[Member], pods: Mapping[str, Pod]) -> list[Bus
     ]
 
 
-def open_pods(connections: Connections, members: Members, metrics: Metrics, owner: str) -> PodKeeping | None:
+def open_pods(connections: Connections, members: Members, metrics: Metrics, owner: str) -> PodWatcher | None:
     """The janitor's part in Kubernetes, if the settings ask for it."""
     mirror = _open_mirror(connections.settings)
-    return PodKeeping(mirror, connections, members, metrics, owner) if mirror is not None else None
+    return PodWatcher(mirror, connections, members, metrics, owner) if mirror is not None else None
 
 
 @contextlib.asynccontextmanager
