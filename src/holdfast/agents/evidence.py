@@ -107,12 +107,21 @@ def bounded(message: str) -> str:
     return message.encode("utf-8", "replace")[:MESSAGE_BYTES].decode("utf-8", "ignore")
 
 
+def raised_before_the_agent(exc: BaseException) -> bool:
+    """Whether Holdfast raised it without any code of the agent: its frames explain nothing to a user."""
+    return exc.__traceback__ is not None and _agent_frames(exc) is None
+
+
 def _from_the_agent(exc: BaseException) -> TracebackType | None:
     """Return the traceback without our frames above the agent's; all of it if there are no others."""
+    return _agent_frames(exc) or exc.__traceback__
+
+
+def _agent_frames(exc: BaseException) -> TracebackType | None:
     frames = exc.__traceback__
     while frames is not None and _calls_agents(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    return frames or exc.__traceback__
+    return frames
 
 
 def _calls_agents(filename: str) -> bool:

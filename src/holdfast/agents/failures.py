@@ -173,8 +173,10 @@ def classify(exc: BaseException, *, now: Callable[[], float] = time.time, by_age
             verdict = _Verdict(FailureClass.PROGRAMMING_ERROR)
     except Exception:  # an attribute of the exception that raises when it is looked at
         verdict = _Verdict(FailureClass.UNKNOWN, None)
-    message, traceback = evidence.message_of(exc), evidence.traceback_of(exc)
-    return Failure(verdict.kind, message, verdict.wait, traceback, verdict.exact)
+    # An input that does not fit its model: the message says which field, and all frames are ours.
+    refused = isinstance(exc, InputError) and evidence.raised_before_the_agent(exc)
+    traceback = "" if refused else evidence.traceback_of(exc)
+    return Failure(verdict.kind, evidence.message_of(exc), verdict.wait, traceback, verdict.exact)
 
 
 def retry_delay(

@@ -29,8 +29,9 @@ _log = get_logger(__name__)
 class InputType:
     """The type of an agent's input; looked up once, when it is declared or when its app has been loaded."""
 
-    def __init__(self, whose: str, call: Callable[..., Any], annotation: Any) -> None:
+    def __init__(self, name: str, whose: str, call: Callable[..., Any], annotation: Any) -> None:
         self.whose = whose
+        self._name = name
         self._call = call
         self._annotation = annotation
         self._read: Callable[[Any], Any] | None = None
@@ -70,7 +71,7 @@ class InputType:
             _log.warning(
                 "the type of an agent's input can't be looked up, so the input stays as it is sent: "
                 "import it outside of TYPE_CHECKING",
-                agent=self.whose,
+                agent=self._name,
                 annotation=str(self._annotation),
                 error=str(exc),
             )
@@ -85,11 +86,13 @@ class InputType:
             raise InputError(f"{self.whose}: the input does not fit {self._wanted}: {_worded(exc)}") from None
 
 
-def input_type(whose: str, call: Callable[..., Any], parameter: inspect.Parameter) -> InputType | None:
-    """Return the type of an agent's input, None if it is no model."""
+def input_type(
+    name: str, whose: str, call: Callable[..., Any], parameter: inspect.Parameter
+) -> InputType | None:
+    """Return the type of an agent's input, None if it is no model; ``whose`` begins its errors."""
     if parameter.annotation in {parameter.empty, Any, dict, "Any", "dict"}:
         return None
-    found = InputType(whose, call, parameter.annotation)
+    found = InputType(name, whose, call, parameter.annotation)
     try:
         return found if found.look_up() else None
     except AppError:
@@ -214,7 +217,15 @@ def _read_pydantic(model: Any, payload: Any) -> Any:
     try:
         return model.__pydantic_validator__.validate_json(msgspec.json.encode(payload))
     except ValueError as exc:
-        raise ValueError(_worded(exc)) from None
+        raise _Misfit(exc) from None
+
+
+class _Misfit(ValueError):
+    """Why a model of pydantic could not be read; if it is inside another type, msgspec adds where that is."""
+
+    def __init__(self, exc: ValueError) -> None:
+        self.exc = exc
+        super().__init__(_worded(exc))
 
 
 def _require_readable(hint: Any) -> None:
@@ -237,19 +248,23 @@ def _required(info: Any, where: str, seen: set[int]) -> Iterator[tuple[str, Any]
             yield from _required(field.type, f"{where}.{field.encode_name}".strip("."), seen)
 
 
-def _worded(exc: Exception) -> str:
+def _worded(exc: Exception, root: str = "$") -> str:
     """Say what does not fit, and where: pydantic's errors in the form of msgspec's."""
+    inner = exc.__cause__
+    if isinstance(inner, _Misfit):
+        outer = str(exc).removeprefix(str(inner))  # like " - at `$[1]`", nothing at the top
+        return _worded(inner.exc, outer.removeprefix(" - at `").removesuffix("`") or "$")
     errors: Any = getattr(exc, "errors", None)
     if not callable(errors):
         return str(exc)
     found = cast("list[dict[str, Any]]", errors())
-    texts = [f"{each['msg']} - at `{_path(each['loc'])}`" for each in found[:_MOST_SHOWN]]
+    texts = [f"{each['msg']} - at `{root}{_path(each['loc'])}`" for each in found[:_MOST_SHOWN]]
     more = f"; and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
     return "; ".join(texts) + more
 
 
 def _path(places: tuple[Any, ...]) -> str:
-    return "$" + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in places)
+    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in places)
 
 
 def _name(hint: Any) -> str:

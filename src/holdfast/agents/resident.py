@@ -54,7 +54,7 @@ def describe_resident(name: str, make: object, **options: Any) -> ResidentSpec:
         name,
         make,
         options,
-        input_type(f"resident {name!r}", receive, message),
+        input_type(name, f"resident {name!r}", receive, message),
         _made_with(name, make),
     )
 
@@ -66,7 +66,8 @@ def _made_with(name: str, make: type[Any]) -> InputType | None:
         parameters = [*inspect.signature(call).parameters.values()][1:]
     except (ValueError, TypeError):
         return None
-    return input_type(f"the class of resident {name!r}", call, parameters[0]) if parameters else None
+    whose = f"the class of resident {name!r}"
+    return input_type(name, whose, call, parameters[0]) if parameters else None
 
 
 async def _receive(ctx: object, message: object) -> None:

@@ -96,7 +96,7 @@ def describe(
         description=_first_paragraph(function) if description is None else description,
         memory_mb=_of_a_process(name, isolation, "memory_mb", _at_least_one(name, "memory_mb", memory_mb)),
         nice=_of_a_process(name, isolation, "nice", _niceness(name, nice)),
-        input_type=input_type(_named(name, function), function, takes) if takes is not None else None,
+        input_type=input_type(name, _named(name, function), function, takes) if takes is not None else None,
         log_fields=checked_log_fields(name, log_fields),
     )
 

@@ -158,7 +158,8 @@ async def test_generators_take_and_yield_models(invocation, feed, call):
         (takes_struct, {"id": 1, "level": "middle"}, ["agent 'tester'", "Struct", "`$.level`", "middle"]),
         (takes_struct, ["id"], ["agent 'tester'", "Struct", "`object`", "`array`"]),
         (takes_checked, {"id": -1}, ["agent 'tester'", "Checked", "greater than 0", "`$.id`"]),
-        (takes_list, [{"id": 1}, {"id": "x"}], ["agent 'tester'", "integer", "`$[1]`", "`$.id`"]),
+        (takes_list, [{"id": 1}, {"id": "x"}], ["agent 'tester'", "integer", "at `$[1].id`"]),
+        (takes_outer, {"inner": {"id": "x"}}, ["agent 'tester'", "integer", "at `$.inner.id`"]),
     ],
 )
 async def test_an_input_that_does_not_fit_is_a_final_failure_that_says_why(invocation, call, payload, words):
@@ -167,6 +168,30 @@ async def test_an_input_that_does_not_fit_is_a_final_failure_that_says_why(invoc
     assert outcome.failure.kind is FailureClass.INVALID
     for word in words:
         assert word in outcome.failure.message
+    assert outcome.failure.message.count(" - at ") <= 1
+    assert not outcome.failure.traceback
+
+
+class Pair(pydantic.BaseModel):
+    id: int
+    city: str
+
+
+async def takes_pairs(pairs: list[Pair]) -> Any:
+    return pairs
+
+
+async def test_every_wrong_field_of_a_list_item_has_its_whole_path(invocation):
+    outcome = await invocation(takes_pairs, [{"id": 1, "city": "x"}, {"cit": "y"}]).run()
+    assert "Field required - at `$[1].id`; Field required - at `$[1].city`" in outcome.failure.message
+
+
+async def test_an_input_error_that_an_agent_raises_keeps_its_traceback(invocation):
+    async def refuses(ticket: Model) -> None:
+        raise InputError("no such ticket")
+
+    outcome = await invocation(refuses, {"id": 1}).run()
+    assert "in refuses" in outcome.failure.traceback
 
 
 async def test_the_class_of_a_method_is_named_too(invocation):
@@ -426,7 +451,7 @@ def test_a_wrong_class_further_down_is_an_error_when_the_app_is_loaded(module, w
 def test_an_annotation_that_can_not_be_looked_up_is_logged(module, log_lines):
     app = load_app(module(LATER.partition("@dataclasses")[0]))
     assert app.agents["late"].arguments(None, {"id": 7}) == (None, {"id": 7})
-    (line,) = [line for line in log_lines() if line.get("agent") == "agent 'late'"]
+    (line,) = [line for line in log_lines() if line.get("agent") == "late"]
     assert line["level"] == "warning"
     assert "Ticket" in line["annotation"]
 
