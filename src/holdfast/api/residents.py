@@ -27,6 +27,7 @@ from holdfast.api.tracing import HEADERS as TRACE_HEADERS
 from holdfast.api.tracing import origin_of
 from holdfast.client.mail import letter
 from holdfast.errors import NotFound
+from holdfast.hosts.agent import Status
 from holdfast.hosts.mailbox import mailbox_of
 from holdfast.hosts.residents import missing, require_alive, require_movable, require_resident
 from holdfast.operations.caller import OPERATE, READ, SUBMIT
@@ -69,6 +70,7 @@ _VIEW: Final[dict[str, Any]] = {
     "input": "good morning",
     "mailbox": {"queue": "mailbox:clerk-1", "waiting": 0, "receiving": 1, "delayed": 0, "dead": 0},
 }
+_STOPPED: Final[dict[str, Any]] = {**_VIEW, "status": "stopped"}
 _SENT: Final = {
     "id": "clerk-1",
     "run_id": "0192f0c1-7e6a-7c3b-9d54-0a8f5e1b2c3d",
@@ -233,13 +235,16 @@ async def get_resident(request: Request, resident_id: ResidentId) -> Response:
 @router.delete(
     "/residents/{resident_id:path}",
     summary="Stop a resident",
-    responses={**answers(200, ResidentView, "The resident as it was.", _VIEW), **_CHANGES},
+    responses={
+        **answers(200, ResidentView, "The stopped resident, with the host it ran on.", _STOPPED),
+        **_CHANGES,
+    },
 )
 async def stop_resident(request: Request, resident_id: ResidentId) -> Response:
     """Stop a resident; its mailbox and state stay, for when it comes back."""
     roster = Roster(access(request, OPERATE))
     placed = await roster.find(resident_id)
-    was = await roster.view(placed)
+    view = await roster.view(placed)
     if not await (await roster.engine()).stop(placed.agent.agent_id):
         raise missing(resident_id)
-    return reply(was)
+    return reply(msgspec.structs.replace(view, status=Status.STOPPED.value))

@@ -178,8 +178,8 @@ def move(
 @residents.command("stop")
 def stop(resident_id: ResidentId, json: options.Json = False, config: options.Config = None) -> None:
     """Stop a resident; its mailbox and its state stay."""
-    was = with_residents(options.read_settings(config), lambda known: known.stop(resident_id))
-    output.document(was) if json else output.line(f"{resident_id} has stopped")
+    stopped = with_residents(options.read_settings(config), lambda known: known.stop(resident_id))
+    output.document(stopped) if json else output.line(f"{resident_id} has stopped")
 
 
 @residents.command("send")

@@ -43,7 +43,7 @@ class ResidentInfo(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     guild_id: str
     status: str
-    """``placing``, ``starting``, ``running``, ``stopping`` or ``crashed``."""
+    """``placing``, ``starting``, ``running``, ``stopping`` or ``crashed``; ``stop`` answers ``stopped``."""
     host: str
     address: str
     """Where its host is called; over HTTP for operators only."""
@@ -109,7 +109,7 @@ class ResidentTransport(Protocol):
         ...
 
     async def stop(self, resident_id: str) -> ResidentInfo:
-        """Stop a resident; return it as it was."""
+        """Stop a resident; return it as ``stopped``, with the host it ran on."""
         ...
 
     async def move(self, resident_id: str, to: str) -> ResidentInfo:
@@ -143,7 +143,7 @@ class ClientResidents:
         return await self._residents().start(checked(resident_id), resident, input, needs or Needs())
 
     async def stop(self, resident_id: str) -> ResidentInfo:
-        """Stop a resident, and return it as it was; its mailbox and state stay."""
+        """Stop a resident; return it as ``stopped``, with the host it ran on. Its mailbox and state stay."""
         return await self._residents().stop(checked(resident_id))
 
     async def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:

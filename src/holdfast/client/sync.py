@@ -354,7 +354,7 @@ class SyncResidents:
         return self._call(self._residents.start(resident, resident_id, input, needs=needs))
 
     def stop(self, resident_id: str) -> ResidentInfo:
-        """Stop a resident and return its last state."""
+        """Stop a resident; return it as ``stopped``, with the host it ran on."""
         return self._call(self._residents.stop(resident_id))
 
     def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:

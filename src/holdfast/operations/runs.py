@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Conflict, NotFound, StoreUnavailable
@@ -13,6 +14,7 @@ from holdfast.operations.run_list import RunFilter, read_page
 from holdfast.runs.explain import explain, explain_past, lease_age, parents_of_waiting_runs
 from holdfast.runs.past import UNASKED, expired, run_of, unasked, unchangeable
 from holdfast.runs.run import Status, checked_id
+from holdfast.schedules.schedule import schedule_of_turn
 from holdfast.telemetry.logs import get_logger
 from holdfast.views.runs import Accepted, Changed, ErrorView, Explained, ResultView, RunList, RunRow, RunView
 
@@ -281,4 +283,9 @@ def _accepted(ticket: Ticket, thread_id: str) -> Accepted:
 def _missing(run_id: str, queue: str) -> NotFound:
     # The same words whether it does not exist or belongs to another tenant.
     where = f"in queue {queue!r}" if queue else "here"
+    if schedule := schedule_of_turn(run_id):
+        turns = f"`holdfast schedules turns {shlex.quote(schedule)}`"
+        return NotFound(
+            f"no run {run_id!r} is known {where}: this is the id of a schedule's turn, see {turns}"
+        )
     return NotFound(f"no run {run_id!r} is known {where}: check the id; ended runs are kept for a while only")

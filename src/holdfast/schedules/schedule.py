@@ -109,6 +109,12 @@ def turn_name(name: str, at: float) -> str:
     return f"{family(name)}@{at:.3f}"
 
 
+def schedule_of_turn(turn: str) -> str:
+    """Return the schedule whose turn has this name; nothing if it is not the name of a turn."""
+    schedule, _, at = turn.rpartition("@")
+    return schedule if _NUMBER.fullmatch(at) else ""
+
+
 def checked(schedule: Schedule) -> Schedule:
     """Return the schedule as it will be read back, or raise InputError with the field that is wrong."""
     sound = _converted(schedule)

@@ -161,6 +161,14 @@ def test_an_archived_run_is_shown_explained_and_not_changed(cli, place):
     assert "no run 'new'" in cli("runs", "explain", "new").err
 
 
+def test_the_id_of_a_turn_is_no_run_and_its_schedule_is_named(cli):
+    for verb in ("show", "explain", "cancel"):
+        said = cli("runs", verb, "reports/daily@1772332200.000")
+        assert said.code == 1
+        assert "this is the id of a schedule's turn, see `holdfast schedules turns reports/daily`" in said.err
+    assert "check the id" in cli("runs", "show", "me@example.org").err
+
+
 def test_a_run_is_not_known_if_the_archive_can_not_be_asked_and_that_is_said(cli, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:secret@127.0.0.1:1/x")
     monkeypatch.setenv("HOLDFAST_DATABASE_TIMEOUT_SECONDS", "0.2")

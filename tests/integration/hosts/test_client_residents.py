@@ -86,7 +86,8 @@ async def test_a_resident_from_its_start_to_its_end(cluster, given, tmp_path):
         with pytest.raises(NotFound, match="there is no live host 'nowhere'"):
             await residents.move("front/clerk", to="nowhere")
         assert (await residents.get("front/clerk")).host == target
-        assert (await residents.stop("front/clerk")).host == target
+        stopped = await residents.stop("front/clerk")
+        assert (stopped.status, stopped.host) == ("stopped", target)
         for call in (
             residents.get("front/clerk"),
             residents.stop("front/clerk"),

@@ -94,6 +94,7 @@ def test_a_resident_from_its_start_to_its_end(host, environ):
         printed = json.loads(holdfast(environ, "residents", verb, "clerk-1", "--json").stdout)
         assert printed.keys() == set(ResidentView.__struct_fields__), verb
         assert printed["mailbox"]["queue"] == "mailbox:clerk-1"
+        assert printed["status"] == ("stopped" if verb == "stop" else "running")
     assert holdfast(environ, "residents", "start", "Clerk", "clerk-1").returncode == 0
     assert holdfast(environ, "residents", "stop", "clerk-1").stdout == "clerk-1 has stopped\n"
     again = holdfast(environ, "residents", "stop", "clerk-1")

@@ -121,7 +121,7 @@ async def test_a_resident_from_its_start_to_its_end(cluster, api, tmp_path):
     assert (await say(client, "front/clerk", {"name": "Cid"}))["result"]["seen"] == 3
 
     was = await client.delete(path("front/clerk"))
-    assert (was.status_code, was.json()["host"]) == (200, first["host"])
+    assert (was.status_code, was.json()["host"], was.json()["status"]) == (200, first["host"], "stopped")
     for method, verb, body in (
         ("GET", "", None),
         ("DELETE", "", None),

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.client.mail import letter
 from holdfast.client.residents import HostInfo, MailboxInfo, ResidentInfo, Sent
+from holdfast.hosts.agent import Status
 from holdfast.hosts.directory import KIND, hosts_among
 from holdfast.hosts.factory import members_of, open_cluster, registry_of
 from holdfast.hosts.mailbox import mailbox_of
@@ -88,11 +89,11 @@ class RedisResidents:
     async def stop(self, resident_id: str) -> ResidentInfo:
         """Stop a resident."""
         placed, engine = await self._find(resident_id), self._engine()
-        was = await self._shown(placed)
+        info = await self._shown(placed)
         with translate_errors(self._url):
             if not await engine.stop(resident_id):
                 raise missing(resident_id)
-        return was
+        return msgspec.structs.replace(info, status=Status.STOPPED.value)
 
     async def move(self, resident_id: str, to: str) -> ResidentInfo:
         """Move a resident to another host."""
