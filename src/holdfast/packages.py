@@ -23,8 +23,9 @@ def version() -> str:
 
 
 def missing_extra(what: str, package: str, extra: str) -> str:
-    """Say that ``what`` needs a package, and which extra brings it: one wording for all of them."""
-    return f"{what} needs {package}, which is not installed: pip install 'holdfast[{extra}]'"
+    """Say that ``what`` needs a package, or several with commas, and which extra brings it."""
+    are = "are" if "," in package else "is"
+    return f"{what} needs {package}, which {are} not installed: pip install 'holdfast[{extra}]'"
 
 
 @contextlib.contextmanager

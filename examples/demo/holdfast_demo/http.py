@@ -32,7 +32,7 @@ class Http:
         await self._session.close()
 
     async def execute(self, base: str, agent: str, value: Any) -> str:
-        """Ask for a run and return its id."""
+        """Submit a run and return its id."""
         body = {"agent_id": agent, "input": value, "priority": "high"}
         return (await self._call("POST", f"{base}/execute", body))["run_id"]
 

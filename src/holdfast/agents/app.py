@@ -32,7 +32,7 @@ class App:
 
     def __init__(self, name: str) -> None:
         with declaring():
-            require_name(name, "an app's name")
+            require_name(name, "app name")
         self.name = name
         self.reference = ""
         """Where it was loaded from, for processes that load it too."""
@@ -221,7 +221,7 @@ class App:
         def register(found: Any) -> Any:
             with declaring():
                 wanted = _name_of(found) if name is None else name
-                require_name(wanted, "a resident's name")
+                require_name(wanted, "resident name")
                 if wanted in self._residents:
                     raise AppError(
                         f"app {self.name!r} has a resident {wanted!r} already: choose another name"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -78,7 +79,7 @@ def describe(
     log_fields: Iterable[str] | None = None,
 ) -> AgentSpec:
     """Check an agent's declaration and make its spec; AppError says what is wrong with it."""
-    require_name(name, "an agent's name")
+    require_name(name, "agent name")
     function = _callable(name, adapt(call) or call)
     is_async = _is_async(function)
     wants_context, takes = _parameters(name, function, is_async=is_async)
@@ -105,7 +106,8 @@ def require_name(name: object, what: str) -> None:
     """Refuse names that can't travel in a message, a label and a URL."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise AppError(
-            f"{what} is {name!r}: up to 200 letters, digits, _ . : / and -, the first a letter, digit or _"
+            f"invalid {what} {name!r}: use up to 200 letters, digits, _ . : / and -, "
+            "the first a letter, digit or _"
         )
 
 
@@ -115,7 +117,8 @@ def _callable(name: str, call: object) -> Callable[..., Any]:
             f"agent {name!r}: {call.__name__} is a class: register a function or a callable instance"
         )
     if not callable(call):
-        raise AppError(f"agent {name!r}: a {type(call).__name__} can't be called: register a function")
+        what = f"{reprlib.repr(call)} is not callable"
+        raise AppError(f"agent {name!r}: {what}: register a function or a callable instance")
     return call
 
 

@@ -82,7 +82,7 @@ class LoopWatchdog:
             return
         name = task.get_name() if task is not None else ""
         _log.warning(
-            "the event loop is blocked: nothing else of this process goes on, nor does its shutdown",
+            "the event loop is blocked: nothing else in this process can run, including its shutdown",
             seconds=self._limit,
             where=_place(frame),
             task=name,

@@ -1,4 +1,4 @@
-"""``POST /execute``: ask for a run, or answer one that waits. The hot path of the API."""
+"""``POST /execute``: submit a run, or answer one that waits. The hot path of the API."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KEY_HEADER: Final = {
 
 @router.post(
     "/execute",
-    summary="Ask for a run, or answer one that waits for input",
+    summary="Submit a run, or answer one that waits for input",
     status_code=202,
     responses={
         **answers(202, Accepted, "The run is queued.", _EXAMPLE),

@@ -32,7 +32,7 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str, str]]] = {
     409: (
         "Conflicts with the current state.",
         "conflict",
-        "run 7 is running: only an interrupted run waits for an answer",
+        "run 7 is running: only an interrupted run takes an answer",
     ),
     410: (
         "The run ended long ago: its record is in the archive, its events are not.",

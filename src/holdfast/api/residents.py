@@ -109,7 +109,7 @@ async def get_residents(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str, Query(description="Where the last page ended.")] = "",
 ) -> Response:
-    """List every resident that should live, and where it is."""
+    """List residents and their hosts."""
     wanted = {"status": status, "host": host, "name": name, "guild_id": guild_id, "tenant": tenant}
     return reply(await Roster(access(request, READ)).list(wanted, limit=limit, cursor=cursor))
 
@@ -223,7 +223,7 @@ async def move_resident(request: Request, resident_id: ResidentId) -> Response:
 
 @router.get(
     "/residents/{resident_id:path}",
-    summary="Read everything that is known of a resident",
+    summary="Read all details of a resident",
     responses={**answers(200, ResidentView, "The resident.", _VIEW), **_READS},
 )
 async def get_resident(request: Request, resident_id: ResidentId) -> Response:

@@ -49,7 +49,7 @@ class ResidentRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ResidentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A resident that should live, and where it is; its host's address is told to operators only."""
+    """A resident and its host, whose address is shown to operators only."""
 
     id: str
     name: str

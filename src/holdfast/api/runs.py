@@ -205,7 +205,7 @@ def last_routes() -> APIRouter:
     last = APIRouter(tags=["runs"])
     last.get(
         "/runs/{run_id:path}",
-        summary="Read everything that is known of a run",
+        summary="Read all details of a run",
         responses={
             **answers(200, RunView, "The run, live or archived.", _RUN),
             **answers(errors=(401, 403, 404, 422, 503)),

@@ -156,7 +156,7 @@ async def _change_all(
 
 @router.get(
     "/schedules/{name:path}",
-    summary="Read everything that is known of a schedule",
+    summary="Read all details of a schedule",
     responses={**answers(200, ScheduleView, "The schedule.", VIEW), **READS},
 )
 async def get_schedule(request: Request, name: Name) -> Response:

@@ -51,7 +51,7 @@ class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class ExecuteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask for a run (START), or answer one that waits for input (RESUME, with its correlation_id)."""
+    """Submit a run (START), or answer one that waits for input (RESUME, with its correlation_id)."""
 
     agent_id: Annotated[
         str,

@@ -58,7 +58,13 @@ def check_config(json: options.Json = False, config: options.Config = None) -> N
     if json:
         output.document({"ok": True, "file": file, "changed": changed})
     else:
-        output.line(f"the settings are fine: {file or 'no file'}, {changed} differ from the defaults")
+        output.line(f"settings OK ({file or 'no holdfast.yaml'}, {_changed(changed)})")
+
+
+def _changed(number: int) -> str:
+    if not number:
+        return "all defaults"
+    return "1 differs from its default" if number == 1 else f"{number} differ from their defaults"
 
 
 def _checked(config: Path | None) -> Loaded:

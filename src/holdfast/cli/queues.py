@@ -86,7 +86,7 @@ def _fields(state: QueueDetail) -> list[tuple[str, str]]:
         ("depth", f"{state.depth} ({state.undelivered} waiting, {state.pending} pending)"),
         ("delayed", str(state.delayed)),
         ("dead", str(state.dead)),
-        ("oldest", span(state.oldest_seconds) if state.oldest_seconds else "nothing waits"),
+        ("oldest", span(state.oldest_seconds) if state.oldest_seconds else "-"),
         ("longest attempt", _longest_attempt(state)),
         ("length", f"{state.length} {'entry' if state.length == 1 else 'entries'} in its streams"),
         ("workers", str(state.workers)),

@@ -67,7 +67,7 @@ def list_residents(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List every resident that should live, and where it is."""
+    """List residents and their hosts."""
     found = with_residents(
         options.read_settings(config),
         lambda known: known.list(status=status, host=host, name=name, limit=limit + 1),
@@ -99,7 +99,7 @@ def _none(status: str, host: str, name: str) -> str:
 
 @residents.command("show")
 def show(resident_id: ResidentId, json: options.Json = False, config: options.Config = None) -> None:
-    """Show one resident: where it lives, and why it last ended."""
+    """Show one resident: its host, and why it last ended."""
     found = with_residents(options.read_settings(config), lambda known: known.get(resident_id))
     output.document(found) if json else output.record(_fields(found))
 

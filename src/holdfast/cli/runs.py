@@ -91,7 +91,7 @@ def show_run(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show everything that is known of a run."""
+    """Show all details of a run."""
     checked_id(run_id, "RUN")
 
     async def work(session: Session) -> RunView:

@@ -52,7 +52,7 @@ class Agents:
     async def get(self, name: str) -> AgentInfo:
         """Read one agent; UnknownAgent if no live process has it."""
         try:
-            require_name(name, "the name")
+            require_name(name, "agent name")
         except AppError as exc:
             raise InputError(f"no agent can be called so: {exc}") from None
         return await self._transport().get(name)

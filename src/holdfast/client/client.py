@@ -63,7 +63,7 @@ class Client:
         input: Any = None,  # noqa: A002 - the public name of what an agent is given
         **options: Unpack[SubmitOptions],
     ) -> RunHandle:
-        """Ask for a run. The same run id or idempotency key again gives the same run."""
+        """Submit a run. The same run id or idempotency key again gives the same run."""
         queue = self._queue(options.pop("queue", None))
         wanted = submission(agent, input, **options)
         return _handle(await queue.submit(wanted), queue)

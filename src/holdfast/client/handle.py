@@ -41,7 +41,7 @@ class RunHandle:
         return self._queue.name
 
     async def run(self) -> Run:
-        """Read everything that is known of the run."""
+        """Read all details of the run."""
         return await self._queue.get(self.run_id)
 
     async def status(self) -> Status:

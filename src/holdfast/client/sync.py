@@ -213,7 +213,7 @@ class SyncRunHandle:
         return self._handle.message_id
 
     def run(self) -> Run:
-        """Read everything that is known of the run."""
+        """Read all details of the run."""
         return self._call(self._handle.run())
 
     def status(self) -> Status:
@@ -426,7 +426,7 @@ class SyncClient:
         input: Any = None,  # noqa: A002 - the public name of what an agent is given
         **options: Unpack[SubmitOptions],
     ) -> SyncRunHandle:
-        """Ask for a run. The same run id or idempotency key again gives the same run."""
+        """Submit a run. The same run id or idempotency key again gives the same run."""
         return self._sync(self._call(self._client.submit(agent, input, **options)))
 
     @overload

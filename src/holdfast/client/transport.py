@@ -27,7 +27,7 @@ class QueueClient(Protocol):
         ...
 
     async def submit(self, wanted: Submission) -> Ticket:
-        """Ask for a run."""
+        """Submit a run."""
         ...
 
     async def submit_many(self, wanted: Sequence[Submission]) -> Sequence[Ticket | Exception]:

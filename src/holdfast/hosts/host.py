@@ -219,7 +219,7 @@ class Host:
         while self.settings.health_seconds > 0:
             await asyncio.sleep(self.settings.health_seconds / 2)
             for agent_id, why in self._health.unwell(time.monotonic()):
-                _log.warning("an agent is not well and is started again", agent_id=agent_id, why=why)
+                _log.warning("resident unresponsive, restarting", agent_id=agent_id, why=why)
                 await asyncio.wrap_future(self.processes.crash(agent_id))
 
     @property

@@ -30,8 +30,8 @@ _UNTAKEN_SECONDS = 1.0
 async def parents_of_waiting_runs(run: Run, queue: RunQueue, depth: Depth) -> int:
     """Count the running runs of a queue if every one has submitted a run that waits in the same one; else 0.
 
-    If they await these children, all of them wait for ever: no slot gets free. That explains a run that
-    waits in this queue, or is running; for others nothing is counted.
+    If they wait for those children, no slot will ever get free. That explains a run that waits in this
+    queue, or is running; for others nothing is counted.
     """
     if run.status not in {Status.QUEUED, Status.RUNNING}:
         return 0
@@ -98,8 +98,8 @@ def explain(
         case Status.RUNNING:
             return _running(run, members, now, parents, lease)
         case Status.INTERRUPTED:
-            asked = f"the agent asked {_in_short(run.interrupt)}"
-            return [f"{asked} and goes on when it has the answer: `holdfast runs resume {run.id} ANSWER`"]
+            asked = f"the agent asked {_in_short(run.interrupt)} and goes on when it has the answer"
+            return [f"{asked}: `holdfast runs resume {run.id} '\"ANSWER\"'`, where ANSWER is JSON"]
         case Status.SUCCEEDED:
             return _ended_well(run)
         case _:
@@ -157,8 +157,8 @@ def _counted(number: int, noun: str) -> str:
 def _deadlock(run: Run, parents: int) -> str:
     return (
         f"all {parents} running runs of queue {run.queue!r} have submitted children that wait in the "
-        "same queue: if they await them, no slot gets free; start another worker, and submit children to "
-        "a queue of their own"
+        "same queue: if they wait for those children, no slot will ever get free; start another worker, "
+        "and submit children to a queue of their own"
     )
 
 
@@ -169,7 +169,7 @@ def _running(
     if lease is not None and late:
         said = [_not_renewed(run, lease)]
     else:
-        said = [f"{run.owner} has been at it for {max(now - run.started_at, 0):.1f} s, {_ordinal(run)}"]
+        said = [f"running on {run.owner} for {max(now - run.started_at, 0):.1f} s, {_ordinal(run)}"]
     if run.cancel:
         said.insert(0, f"it was asked to stop: {run.cancel}")
     if not late and not any(member.kind == "worker" and member.name == run.owner for member in members):

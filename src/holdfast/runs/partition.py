@@ -15,7 +15,7 @@ from holdfast.redis.keys import QueueKeys
 from holdfast.redis.scripts import load
 from holdfast.runs.message import decode_message, encode_value
 from holdfast.runs.record import read_run
-from holdfast.runs.run import Run
+from holdfast.runs.run import Run, status_phrase
 from holdfast.runs.sending import Sending
 from holdfast.runs.submit import Submitter
 
@@ -254,7 +254,8 @@ class Partition:
             raise NotFound(f"no run or dead letter {run_id!r} in queue {self.name!r}")
         if word != "replayed":
             raise Conflict(
-                f"run {run_id} is {word}: only failed, timed out and cancelled runs can be queued again"
+                f"run {run_id} {status_phrase(word)}: only failed, timed out and cancelled runs can be "
+                "queued again"
             )
 
     async def resume_run(self, run_id: str, answer: Any = None) -> None:
@@ -270,7 +271,7 @@ class Partition:
         if word == "missing":
             raise NotFound(f"no run {run_id!r} in queue {self.name!r}")
         if word != "resumed":
-            raise Conflict(f"run {run_id} is {word}: only an interrupted run waits for an answer")
+            raise Conflict(f"run {run_id} {status_phrase(word)}: only an interrupted run takes an answer")
 
     async def answer(self, run_id: str, index: int) -> bytes | None:
         """Return the answer that a run was given to its n-th question, as JSON."""

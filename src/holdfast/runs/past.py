@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from holdfast.errors import ConfigError, Conflict, EventsExpired, NotFound, Refused, StoreUnavailable
 from holdfast.runs.record import fault_of, value_of
-from holdfast.runs.run import ENDED, Run, Status
+from holdfast.runs.run import ENDED, Run, Status, status_phrase
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def unchangeable(run: Run, change: Change) -> Conflict:
     if change == "cancel":
         return Conflict(f"run {run.id} has already ended: {run.status.value}")
     if change == "resume":
-        return Conflict(f"run {run.id} is {run.status.value}: only an interrupted run waits for an answer")
+        return Conflict(f"run {run.id} {status_phrase(run.status)}: only an interrupted run takes an answer")
     if run.status is Status.SUCCEEDED:
         told = "only failed, timed out and cancelled runs can be queued again"
-        return Conflict(f"run {run.id} is {run.status.value}: {told}")
+        return Conflict(f"run {run.id} {status_phrase(run.status)}: {told}")
     return Conflict(
         f"run {run.id} ended long ago ({run.status.value}) and has left Redis for the archive: submit its "
         "input again, or replay its dead letter if it has one"

@@ -47,6 +47,13 @@ class Status(enum.StrEnum):
 ENDED = frozenset({Status.SUCCEEDED, Status.FAILED, Status.TIMED_OUT, Status.CANCELLED})
 
 
+def status_phrase(status: str) -> str:
+    """Return what an error says after a run's id: ``is running``, ``has already failed``."""
+    if status == Status.CANCELLED:
+        return "was cancelled"
+    return f"has already {status.replace('_', ' ')}" if status in ENDED else f"is {status}"
+
+
 class Priority(enum.StrEnum):
     """Which lane a run waits in."""
 

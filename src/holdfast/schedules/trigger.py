@@ -58,7 +58,7 @@ def trigger_of(
     given = [name for name, value in (("every", every), ("cron", cron), ("at", at)) if value is not None]
     if len(given) != 1:
         got = " and ".join(given) or "none of them"
-        raise InputError(f"a schedule has one of every, cron and at, got {got}")
+        raise InputError(f"give exactly one of every, cron and at, got {got}")
     if every is not None:
         return Every(seconds=_seconds(every), since=since)
     if cron is not None:

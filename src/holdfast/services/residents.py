@@ -72,7 +72,7 @@ class Residents:
         return await self.engine.stop(agent_id)
 
     async def list(self) -> list[Placed]:
-        """Every resident that should live, and where it is."""
+        """Residents and their hosts."""
         return [each async for each in self.engine.registry.all() if each.agent.entry == ENTRY]
 
     async def send(self, agent_id: str, message: Any) -> str:

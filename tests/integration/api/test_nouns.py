@@ -203,9 +203,9 @@ async def test_archived_runs_end_the_list_and_are_read_like_others(system, api):
         assert "only its record is in the archive" in expired.json()["detail"]
     for path, said in (
         ("old1/retry", "submit its input again"),
-        ("old0/retry", "is succeeded: only failed"),
+        ("old0/retry", "has already succeeded: only failed"),
         ("old0/cancel", "has already ended: succeeded"),
-        ("old1/resume", "is failed: only an interrupted run"),
+        ("old1/resume", "has already failed: only an interrupted run takes an answer"),
     ):
         refused = await client.post(f"/runs/{path}")
         assert (refused.status_code, said in refused.json()["detail"]) == (409, True), refused.text
@@ -252,7 +252,7 @@ async def test_runs_are_cancelled_waiting_or_running(system, client):
     await system.worker(agents(), name="w")
     await submit(client, "b", "sleeps")
     await until_status(client, "b", "running")
-    assert "w has been at it" in (await client.get("/runs/b/explain")).json()["because"][0]
+    assert "running on w for " in (await client.get("/runs/b/explain")).json()["because"][0]
     assert (await client.post("/runs/b/cancel")).json() == {"run_id": "b", "status": "requested"}
     await until_status(client, "b", "cancelled")
     assert (await client.post("/runs/b/cancel", content=b"[1]")).status_code == 422
@@ -272,11 +272,11 @@ async def test_a_running_run_whose_lease_is_not_renewed_is_explained_by_that(sys
         assert entry == [run.entry.encode()]
         return (await client.get("/runs/a/explain")).json()["because"]
 
-    assert (await explained_after(0))[0].startswith("w2 has been at it for ")
+    assert (await explained_after(0))[0].startswith("running on w2 for ")
     late = await explained_after(ttl_ms * 2 // 3)
     sentence = r"w2 has not renewed its lease for \d+ s; another worker takes the run when it ends, in \d+ s"
     assert re.fullmatch(sentence, late[0])
-    assert not any("has been at it" in each or "no sign of life" in each for each in late)
+    assert not any("running on" in each or "no sign of life" in each for each in late)
     over = await explained_after(ttl_ms + 5000)
     sentence = r"w2 has not renewed its lease for \d+ s, and it has ended: another worker takes the run"
     assert re.fullmatch(sentence, over[0])

@@ -33,7 +33,7 @@ def board(redis) -> Board:
         ({"every": "soon"}, "soon"),
         ({"every": True}, "every"),
         ({"every": "1000000d"}, "every: "),
-        ({"every": ...}, "one of every, cron and at"),
+        ({"every": ...}, "give exactly one of every, cron and at"),
         ({"cron": "* * * * *"}, "every and cron"),
         ({"every": ..., "at": "tomorrow"}, "tomorrow"),
         ({"every": ..., "at": "2030-01-01T00:00:00"}, "time zone"),

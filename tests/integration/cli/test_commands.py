@@ -185,7 +185,8 @@ def test_what_is_said_of_a_run_names_no_path_of_the_api(cli, place, store):
     cli("submit", "echo", "1", "--run-id", "a")
     store.hset(keys.run("a"), mapping={"status": "interrupted", "interrupt": '{"approve":7}'})
     said = cli("runs", "explain", "a").out
-    assert 'the agent asked {"approve":7} and goes on when it has the answer: `holdfast runs resume a' in said
+    assert 'the agent asked {"approve":7} and goes on when it has the answer: ' in said
+    assert """`holdfast runs resume a '"ANSWER"'`, where ANSWER is JSON""" in said
     cli("submit", "echo", "1", "--run-id", "b")
     cli("runs", "cancel", "b")
     assert "`holdfast runs retry b` queues it again" in cli("runs", "explain", "b").out
@@ -238,6 +239,7 @@ def test_queues_are_shown_paused_drained_and_resumed(cli):
 
 def test_a_queue_is_shown_with_what_its_workers_do(cli, store):
     keys = QueueKeys.of("agent-queue")
+    assert "oldest           -\n" in cli("queues", "show").out
     for run_id in "ab":
         cli("submit", "echo", "--run-id", run_id)
     shown = cli("queues", "show").out
@@ -480,8 +482,15 @@ def test_settings_are_shown_with_their_origin(cli, place, monkeypatch):
 
 
 def test_settings_are_checked(cli, place):
-    assert cli("config", "check").code == 0
+    assert re.fullmatch(
+        r"settings OK \(no holdfast.yaml, \d+ differs? from .+\)\n", cli("config", "check").out
+    )
     assert cli("config", "check", "--json").json["ok"] is True
+    changed = cli("config", "check", "--json").json["changed"]
+    (place / "holdfast.yaml").write_text("lease: {ttl_seconds: 20}")
+    said = cli("config", "check").out
+    assert "holdfast.yaml, " in said
+    assert f"{changed + 1} differ" in said
     (place / "holdfast.yaml").write_text("lease: {ttl: 10s}")
     said = cli("config", "check")
     assert said.code == 1

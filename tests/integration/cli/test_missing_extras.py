@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.packages import hidden
+from holdfast.packages import hidden, missing_extra
 
 APP = f"{Path(__file__).with_name('agents.py')}:app"
 
@@ -47,6 +47,11 @@ def test_a_missing_extra_is_named_in_one_line(
     said = f"holdfast: {what} needs {package}, which is not installed: pip install 'holdfast[{extra}]'"
     assert said in done.stderr.splitlines()
     assert "Traceback" not in done.stderr
+
+
+def test_several_missing_packages_are_named_in_the_plural():
+    said = missing_extra("the API", "fastapi, uvicorn", "api")
+    assert said == "the API needs fastapi, uvicorn, which are not installed: pip install 'holdfast[api]'"
 
 
 def test_the_engine_of_rustic_ai_names_its_extra():

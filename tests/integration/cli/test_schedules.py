@@ -152,8 +152,8 @@ EXPECTED = {
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "one of every, cron and at"),
-        (("--every", "5m", "--at", "2030-01-31T07:00Z"), "one of every, cron and at"),
+        ((), "give exactly one of every, cron and at"),
+        (("--every", "5m", "--at", "2030-01-31T07:00Z"), "give exactly one of every, cron and at"),
         (("--every", "soon"), "soon"),
         (("--at", "2030-01-31T07:00"), "--at: '2030-01-31T07:00' is not a time with its zone"),
         (("--every", "5m", "--tz", "Europe/Berlin"), "tz"),

@@ -160,7 +160,7 @@ async def test_agents_that_are_well_go_on_while_the_news_of_another_wait_for_red
             restartable_valkey.freeze()
             os.kill(before[0].pid, signal.SIGKILL)
             # This is the outage: half as long again as a silent agent is given.
-            await stays(lambda: "is not well" not in host.logged(), seconds=9.0)
+            await stays(lambda: "resident unresponsive" not in host.logged(), seconds=9.0)
             restartable_valkey.thaw()
             after = [await cluster.where(each.agent.agent_id) for each in before]
             assert [each.pid for each in after[1:]] == [each.pid for each in before[1:]]

@@ -74,6 +74,7 @@ async def test_a_child_and_parents_that_hold_every_slot_are_explained_by_the_dea
         child, *_ = await waiting(system, SLOTS)
         said = await until(lambda: because(system, child), lambda text: "submitted children" in text)
         assert f"all {SLOTS} running runs of queue '{system.queue.name}' have submitted children" in said
+        assert "if they wait for those children, no slot will ever get free" in said
         assert "a queue of their own" in said
         for parent in parents:
             assert f"all {SLOTS} running runs of queue '{system.queue.name}'" in await because(system, parent)

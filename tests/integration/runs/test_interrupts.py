@@ -105,7 +105,7 @@ async def test_asking_does_not_use_up_attempts(system, app):
 
 async def test_only_an_interrupted_run_can_be_resumed(system, app):
     run_id = await system.submit("approve", "plan")
-    with pytest.raises(Conflict, match="is queued: only an interrupted run waits for an answer"):
+    with pytest.raises(Conflict, match="is queued: only an interrupted run takes an answer"):
         await system.queue.resume_run(run_id, 1)
     with pytest.raises(NotFound):
         await system.queue.resume_run("nobody", 1)

@@ -49,6 +49,7 @@ async def test_a_blocked_loop_is_told_with_the_line_that_blocks_it(log_lines):
         await until(counted, lambda count: count and count == len(barks()))
     bark = barks("in grind")[0]
     assert bark["level"] == "warning"
+    assert bark["event"].endswith("nothing else in this process can run, including its shutdown")
     assert "test_watchdog.py" in bark["where"]
     assert bark["task"] == "run-7"
     assert "grind(1.0, done)" in bark["stack"]

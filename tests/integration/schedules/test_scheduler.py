@@ -41,7 +41,7 @@ def test_a_schedule_is_declared_beside_its_agent():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "one of every, cron and at"),
+        ({}, "give exactly one of every, cron and at"),
         ({"every": "5m", "cron": "* * * * *"}, "every and cron"),
         ({"every": 60, "priority": 10}, "priority"),
         ({"every": 60, "timeout": "soon"}, "timeout"),

@@ -119,12 +119,18 @@ REFUSED = [
     ("required keyword", "a", lambda value, *, key: None, {}, "requires key"),
     ("context last", "a", lambda value, ctx: None, {}, "put ctx first"),
     ("a class", "a", Clerk, {}, "Clerk is a class"),
-    ("not callable", "a", {"graph": 1}, {}, "a dict can't be called"),
+    ("not callable", "a", {"graph": 1}, {}, r"\{'graph': 1\} is not callable: register a function or"),
     ("no signature", "a", min, {}, "parameters can't be read"),
     ("async with SyncContext", "a", async_agent, {}, "is async, so its context is a Context"),
-    ("empty name", "", lambda: None, {}, "an agent's name is ''"),
-    ("name with a space", "my agent", lambda: None, {}, "'my agent'.*letters"),
-    ("name that is no text", 7, lambda: None, {}, "an agent's name is 7"),
+    ("empty name", "", lambda: None, {}, "invalid agent name '': use up to 200"),
+    (
+        "name with a space",
+        "my agent",
+        lambda: None,
+        {},
+        "invalid agent name 'my agent': use up to 200 letters",
+    ),
+    ("name that is no text", 7, lambda: None, {}, "invalid agent name 7"),
     ("long name", "a" * 201, lambda: None, {}, "up to 200"),
     ("timeout nonsense", "a", lambda: None, {"timeout": "soon"}, "timeout 'soon'"),
     ("timeout zero", "a", lambda: None, {"timeout": 0}, "more than 0"),
@@ -281,7 +287,7 @@ def test_a_second_agent_of_a_name_is_refused_and_says_where_the_first_is(app):
 
 
 def test_an_app_needs_a_proper_name():
-    with pytest.raises(AppError, match="an app's name"):
+    with pytest.raises(AppError, match="invalid app name"):
         App("")
 
 

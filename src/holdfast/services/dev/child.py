@@ -169,7 +169,7 @@ class Child:
             self._signal(signal.SIGTERM)
             if await _exited(process, _ASK_AGAIN_SECONDS):
                 return
-        self._console.warn(f"{self.name} ignores its stop: killed")
+        self._console.warn(f"{self.name} did not stop in time: killed")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()

@@ -89,7 +89,7 @@ _batch = msgspec.json.Decoder(_Batch)
 
 
 async def submit(calls: Calls, queue: str, wanted: Submission) -> Ticket:
-    """Ask for a run; an id that was given by nobody else is given here, so that asking again is safe."""
+    """Submit a run; one without an id gets it here, so that submitting it again is safe."""
     asked = _asked(wanted, queue)
     answer = await calls.call("POST", "/execute", asked.body, key=wanted.idempotency_key)
     accepted = read(calls.url, answer.body, _accepted)

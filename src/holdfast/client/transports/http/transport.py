@@ -59,7 +59,7 @@ class HttpQueueClient:
         return self._queue
 
     async def submit(self, wanted: Submission) -> Ticket:
-        """Ask for a run."""
+        """Submit a run."""
         return await submit(self._calls, self._queue, wanted)
 
     async def submit_many(self, wanted: Sequence[Submission]) -> Sequence[Ticket | Exception]:

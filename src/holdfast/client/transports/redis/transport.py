@@ -59,7 +59,7 @@ class RedisQueueClient:
         return self._reader.name
 
     async def submit(self, wanted: Submission) -> Ticket:
-        """Ask for a run; concurrent calls travel together."""
+        """Submit a run; concurrent calls travel together."""
         with translate_errors(self._url):
             return await self._sender.submit(wanted)
 
