@@ -144,7 +144,7 @@ class EmbeddedServer:
     def _launch(self, lock: int, deadline: float) -> None:
         self.socket_path.parent.mkdir(mode=0o700, exist_ok=True)
         with (self.directory / "server.log").open("wb") as log:
-            warden = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+            guard = subprocess.Popen(  # noqa: S603 - our own interpreter and script
                 self._command(find_server(), lock),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -152,11 +152,11 @@ class EmbeddedServer:
                 pass_fds=(lock,),
                 env={"GLIBC_TUNABLES": MALLOC, **os.environ},
             )
-        with warden:
-            assert warden.stdout is not None
-            os.set_blocking(warden.stdout.fileno(), False)
+        with guard:
+            assert guard.stdout is not None
+            os.set_blocking(guard.stdout.fileno(), False)
             while not _answers(self.socket_path):
-                if warden.stdout.read() == b"":  # the pipe closes when the warden ends, and so the server
+                if guard.stdout.read() == b"":  # the pipe closes when the guard ends, and so the server
                     raise EmbeddedServerError(
                         "The embedded server did not start; if its data is damaged, move "
                         f"{self.directory / 'appendonlydir'} away. {self._log_tail()}"
@@ -180,8 +180,8 @@ class EmbeddedServer:
         server += ["--appendonly", "yes" if self.append_only else "no", "--appendfsync", "everysec"]
         # Every run has a small stream of its own: nodes of the default 4 KB would be mostly air.
         server += ["--stream-node-max-bytes", "1024"]
-        warden = str(Path(__file__).with_name("warden.py"))
-        return [sys.executable, "-I", "-S", warden, str(self.directory / "users.lock"), str(lock), *server]
+        guard = str(Path(__file__).with_name("embedded_guard.py"))
+        return [sys.executable, "-I", "-S", guard, str(self.directory / "users.lock"), str(lock), *server]
 
     def _open_port(self, deadline: float) -> None:
         """Open the loopback port, or find the one that another user of this server has opened."""
@@ -215,7 +215,7 @@ class EmbeddedServer:
 
     def _shut_down(self) -> None:
         # A new user waits at users.lock meanwhile, so it never joins a server that is ending. If
-        # the server hangs, or somebody has removed its directory, the warden ends it when we leave.
+        # the server hangs, or somebody has removed its directory, the guard ends it when we leave.
         with contextlib.suppress(OSError):
             _ask(self.socket_path, "SHUTDOWN")
         with contextlib.suppress(OSError, EmbeddedServerError):

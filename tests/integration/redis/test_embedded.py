@@ -175,8 +175,8 @@ async def test_a_server_that_was_killed_is_replaced(short_dir: Path):
             assert await set_and_get(second.url) is None
 
 
-def test_a_warden_that_is_killed_takes_its_server_along(short_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    """The mistake: a second server on the same files while the first, without its warden, still has them open."""
+def test_a_guard_that_is_killed_takes_its_server_along(short_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    """The mistake: a second server on the same files while the first, without its guard, still has them open."""
     server = EmbeddedServer(short_dir)
     server.start_sync()
     first = psutil.Process(server.pid)
@@ -199,11 +199,11 @@ def test_a_hung_server_does_not_keep_its_last_user(short_dir: Path, monkeypatch:
     monkeypatch.setattr(embedded, "STOP_SECONDS", 0.2)
     server = EmbeddedServer(short_dir)
     server.start_sync()
-    pid, warden = server.pid, psutil.Process(server.pid).parent()
+    pid, guard = server.pid, psutil.Process(server.pid).parent()
     psutil.Process(pid).suspend()
     server.stop_sync()
     psutil.Process(pid).resume()
-    wait_until(lambda: gone(pid) and gone(warden.pid))
+    wait_until(lambda: gone(pid) and gone(guard.pid))
 
 
 def test_a_directory_that_is_removed_under_it_does_not_leave_a_server_behind():

@@ -204,7 +204,7 @@ def test_sigterm_ends_everything_in_order(start_dev: StartDev):
     dev = start_dev().ready()
     dev.says("janitor ready")
     family, children = dev.family(), psutil.Process(dev.process.pid).children()
-    assert len(family) >= 4  # worker, api, server and the server's warden
+    assert len(family) >= 4  # worker, api, server and the server's guard
     assert len(children) >= 2
     dev.process.send_signal(signal.SIGTERM)
     assert dev.exited() == 0
