@@ -94,7 +94,8 @@ async def _server(directory: Path) -> AsyncIterator[tuple[Server, Callable[[str]
             yield harness.Server(f"unix://{socket}", redis), counting
             with contextlib.suppress(RedisConnectionError):
                 await redis.execute_command("SHUTDOWN", "NOSAVE")
-        await asyncio.wait_for(process.wait(), 60)
+        async with asyncio.timeout(60):
+            await process.wait()
     finally:
         if process.returncode is None:
             process.kill()

@@ -181,7 +181,7 @@ class Trusted(Generator[Any, None, T]):
 # -- what a body waits in, if that is a function of asyncio which handles a CancelledError itself
 
 _LEAVE_GROUP: Final = getattr(asyncio.TaskGroup, "_aexit", asyncio.TaskGroup.__aexit__).__code__
-_WAIT_FOR: Final = asyncio.wait_for.__code__
+_WAIT_FOR: Final = asyncio.wait_for.__code__  # noqa: TID251 - agents may call it
 
 
 def _awaited_group(body: Any) -> object:

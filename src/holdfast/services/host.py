@@ -178,7 +178,8 @@ class HostService:
                 if not isinstance(exc, DISCONNECTS):
                     _log.error("Redis refuses to look up this host's name", error=str(exc))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), _NAME_SECONDS)
+                async with asyncio.timeout(_NAME_SECONDS):
+                    await self._stop.wait()
         return False
 
     async def _name_is_taken(self) -> bool:

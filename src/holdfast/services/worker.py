@@ -207,7 +207,8 @@ class WorkerProcess:
             except REFUSALS as exc:
                 raise HoldfastError(_DAMAGED.format(queues=", ".join(pool.queues), error=exc)) from exc
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._stop.wait()
         return False
 
     async def _name_is_taken(self, connections: Connections) -> bool:

@@ -169,7 +169,8 @@ class AutoscaledPool:
             self._look.clear()
             await self._turn()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), self._poll_seconds)
+                async with asyncio.timeout(self._poll_seconds):  # guard: stop-beside-arrival
+                    await self._look.wait()
 
     async def _turn(self) -> None:
         try:

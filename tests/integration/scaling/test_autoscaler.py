@@ -260,6 +260,14 @@ async def test_a_type_that_is_not_scaled_keeps_its_worker_and_says_so(system):
         ]
 
 
+async def test_a_stop_that_comes_with_an_arrival_is_not_lost(system):
+    """In Python 3.11 `asyncio.wait_for` swallows the cancellation, and the autoscaler never ends."""
+    async with scaled(system, ScalingSettings(), poll_seconds=NEVER_SECONDS) as running:
+        await running.until(lambda: running.scaler.ready and running.scaler.pools[0]._look._waiters)
+        running.scaler.pools[0]._look.set()
+        await running.stop()
+
+
 async def test_every_worker_type_has_a_pool_of_its_own(redis, redis_settings, environ, ledger, tmp_path):
     queues = {
         "browser:jobs": QueueSettings(name="browser:jobs", slots=1, scaling=ScalingSettings(max_workers=2)),

@@ -7,6 +7,7 @@ from tests.support.mistakes import KnownMistakes, Mistake, instead, removed, rep
 CALLS = "tests/integration/scaling/test_scaler.py"
 STREAMS = "tests/integration/scaling/test_scaler_streams.py"
 PROCESS = "tests/integration/scaling/test_scaler_process.py"
+AUTOSCALER = "tests/integration/scaling/test_autoscaler.py"
 
 
 POLICY = "tests/unit/scaling/test_policy.py"
@@ -14,6 +15,11 @@ POLICY = "tests/unit/scaling/test_policy.py"
 
 class TestScaler(KnownMistakes):
     mistakes = [
+        Mistake(
+            "a stop of the autoscaler is lost when work arrives at the same moment",
+            instead("stop-beside-arrival", "await asyncio.wait_for(self._look.wait(), self._poll_seconds)"),
+            f"{AUTOSCALER}::test_a_stop_that_comes_with_an_arrival_is_not_lost",
+        ),
         Mistake(
             "old runs ask for workers that none of them can use",
             replaced("demand-within-runs", "min(wanting, math.ceil(runs / slots) * slots)", "wanting"),

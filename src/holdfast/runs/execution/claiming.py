@@ -203,7 +203,8 @@ class ClaimLoop:
     async def _wait_for_gate(self) -> None:
         self._gate_changed.clear()
         with contextlib.suppress(TimeoutError):
-            await self._unless_quiet(asyncio.wait_for(self._gate_changed.wait(), _PAUSE_POLL_SECONDS))
+            async with asyncio.timeout(_PAUSE_POLL_SECONDS):
+                await self._unless_quiet(self._gate_changed.wait())
 
     async def _wait_out(self, exc: Exception) -> None:
         """Redis is away, or refuses: wait, longer each time, and claim again."""

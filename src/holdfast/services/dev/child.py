@@ -150,7 +150,8 @@ class Child:
         self._console.warn(text)
         async with answering_unavailable(self._recipe.listener, text, seconds):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
 
     # -- ending
 
