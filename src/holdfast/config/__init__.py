@@ -18,7 +18,6 @@ from holdfast.config.processes import (
     WorkerSettings,
 )
 from holdfast.config.queues import BackoffSettings, LeaseSettings, QueueSettings
-from holdfast.config.redact import redacted
 from holdfast.config.redis import (
     REDIS_SCHEMES,
     BreakerSettings,
@@ -65,7 +64,6 @@ __all__ = [
     "WorkerSettings",
     "duration_seconds",
     "load",
-    "redacted",
     "setting_rows",
     "settings_table",
 ]

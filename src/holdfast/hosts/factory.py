@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.config import redacted
 from holdfast.config.checks import urlsplit_or_none
 from holdfast.errors import ConfigError
 from holdfast.hosts.directory import open_directory
@@ -18,6 +17,7 @@ from holdfast.leases.keeper import Keeper
 from holdfast.packages import needs_extra
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.restarts import RestartPolicy
+from holdfast.redaction import redact_url
 from holdfast.redis.client import connect_for_keeper
 from holdfast.redis.keys import HostKeys
 from holdfast.redis.members import Members
@@ -61,9 +61,9 @@ def open_cluster(settings: Settings, redis: Redis) -> Engine:
     url = settings.redis.url
     if urlsplit_or_none(url, "redis+cluster", "rediss+cluster") and not settings.hosts.hash_tag:
         raise ConfigError(
-            f"hosts.hash_tag is empty, and redis.url = {redacted(url)} is a cluster: a script moves an agent "
-            "between several keys, which must be in one slot. Set hosts.hash_tag, to hosts for example: the "
-            "keys are then agents{hosts}, agent_location{hosts}:<id>, …"
+            f"hosts.hash_tag is empty, and redis.url = {redact_url(url)} is a cluster: a script moves an "
+            "agent between several keys, which must be in one slot. Set hosts.hash_tag, to hosts for "
+            "example: the keys are then agents{hosts}, agent_location{hosts}:<id>, …"
         )
     calls = RemoteCalls(settings.hosts)
     directory = open_directory(settings.hosts, calls, members_of(settings), redis)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from holdfast.config import redacted
 from holdfast.errors import ConfigError, HoldfastError, RedisUnavailable
+from holdfast.redaction import redact, redact_url
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.library import InvalidResponse, RedisError
 from holdfast.redis.outages import advice_on
@@ -28,22 +28,22 @@ def translate_errors(url: str) -> Generator[None]:
         raise RedisUnavailable(_unavailable(url, exc), retry_after=_RETRY_SECONDS) from exc
     except InvalidResponse as exc:
         raise HoldfastError(
-            f"what answers at {redacted(url)} is not a Redis server ({_why(exc)}): "
+            f"what answers at {redact_url(url)} is not a Redis server ({_why(exc)}): "
             "check the host and the port of redis.url (REDIS_URL)"
         ) from exc
     except RedisError as exc:
-        raise HoldfastError(f"Redis at {redacted(url)} refused a command: {_why(exc)}") from exc
+        raise HoldfastError(f"Redis at {redact_url(url)} refused a command: {_why(exc)}") from exc
 
 
 def _unavailable(url: str, exc: Exception) -> str:
     """Describe an outage: a server that refuses its work needs other advice than one that is not there."""
     if advice := advice_on(exc):
-        return f"Redis at {redacted(url)} answers, but refuses this now ({_why(exc)}): {advice}"
+        return f"Redis at {redact_url(url)} answers, but refuses this now ({_why(exc)}): {advice}"
     return (
-        f"Redis at {redacted(url)} does not answer ({_why(exc)}): "
+        f"Redis at {redact_url(url)} does not answer ({_why(exc)}): "
         "check that it runs and that redis.url (REDIS_URL) is right"
     )
 
 
 def _why(exc: Exception) -> str:
-    return redacted(" ".join(str(exc).split())).rstrip(".") or type(exc).__name__
+    return redact(" ".join(str(exc).split())).rstrip(".") or type(exc).__name__

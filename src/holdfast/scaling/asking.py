@@ -10,8 +10,8 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from holdfast.config import redacted
 from holdfast.errors import RedisUnavailable
+from holdfast.redaction import redact_url
 from holdfast.redis.batcher import Batcher
 from holdfast.redis.client import REFUSALS
 from holdfast.redis.connections import Cluster
@@ -80,7 +80,7 @@ class Asker:
 def too_slow(url: str, seconds: float) -> RedisUnavailable:
     """Say that Redis took longer than KEDA would wait."""
     return RedisUnavailable(
-        f"Redis at {redacted(url)} has not answered within {seconds:g} s (scaler.answer_seconds): "
+        f"Redis at {redact_url(url)} has not answered within {seconds:g} s (scaler.answer_seconds): "
         "check that it runs and that redis.url (REDIS_URL) is right"
     )
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from holdfast.config.checks import key_slot
-from holdfast.config.redact import redacted
 from holdfast.errors import ConfigError, InputError
 from holdfast.leases.lease import Lease
+from holdfast.redaction import redact_url
 from holdfast.redis.batcher import fitting
 from holdfast.redis.command import command
 from holdfast.redis.keys import ScheduleKeys
@@ -365,7 +365,7 @@ def checked_keys(settings: RedisSettings) -> ScheduleKeys:
     if len({key_slot(key) for key in msgspec.structs.astuple(keys)}) == 1:
         return keys
     raise ConfigError(
-        f"redis.scheduler.keys.hash-tag is empty, and redis.url = {redacted(settings.url)} is a cluster: a "
+        f"redis.scheduler.keys.hash-tag is empty, and redis.url = {redact_url(settings.url)} is a cluster: a "
         "script moves a schedule between several keys, which must be in one slot. Set "
         "redis.scheduler.keys.hash-tag, to ps for example: the keys are then waiting{ps}, working{ps}, …"
     )

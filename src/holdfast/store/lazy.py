@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.config import redacted
 from holdfast.errors import ConfigError
+from holdfast.redaction import redact_url
 from holdfast.store.engine import Away, database_outages
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Admission(msgspec.Struct, frozen=True):
 
 def location(settings: DatabaseSettings) -> str:
     """Return where the store is, for a person: the address without its password, or the file."""
-    return redacted(settings.url) if settings.url else str(Path(settings.path).absolute())
+    return redact_url(settings.url) if settings.url else str(Path(settings.path).absolute())
 
 
 class LazyStore:

@@ -15,8 +15,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 
-from holdfast.config import redacted
 from holdfast.errors import ConfigError, InputError, StoreUnavailable
+from holdfast.redaction import redact, redact_url
 from holdfast.store.dialect import POSTGRESQL
 from holdfast.store.engine import Answer, Away
 from holdfast.store.migrate import APPLIED, CREATE_TABLE, NOTE, missing
@@ -54,7 +54,7 @@ class PostgresEngine:
     kind: Kind = "postgresql"
 
     def __init__(self, settings: DatabaseSettings) -> None:
-        self._where = f"the database {redacted(settings.url)}, from {_SETTING},"
+        self._where = f"the database {redact_url(settings.url)}, from {_SETTING},"
         self._timeout = settings.timeout_seconds
         self._url = settings.url
         self._parameters = self._connection_parameters()
@@ -228,4 +228,4 @@ async def _drive(operation: Operation[T], connection: _Connection) -> T:
 
 def _first_line(exc: BaseException) -> str:
     """A server's message without its hints and its password: one line, for a person."""
-    return redacted(str(exc).strip().partition("\n")[0])
+    return redact(str(exc).strip().partition("\n")[0])

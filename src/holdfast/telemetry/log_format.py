@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from holdfast.redaction import redact
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -23,17 +24,6 @@ MAX_TEXT = 8_192
 MAX_FRAMES = 30
 MAX_ITEMS = 100
 MAX_DEPTH = 5
-
-# Up to the last @ of the word: a password may hold a slash or an @, and hiding too much is the safe side.
-_USERINFO = re.compile(r"(?<=://)\S*@")
-_QUERY_SECRET = re.compile(r"(?i)([?&](?:password|secret|token|api_?key|signature)=)[^&\s]+")
-
-
-def masked(text: str) -> str:
-    """Hide the credentials of every URL in a text."""
-    if "://" not in text:
-        return text
-    return _QUERY_SECRET.sub(r"\1***", _USERINFO.sub("***@", text))
 
 
 def bounded(text: str, limit: int = MAX_TEXT) -> str:
@@ -46,9 +36,9 @@ def bounded(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def plain(value: object, depth: int = 0) -> object:
-    """Turn any value into what JSON knows, masked and bounded."""
+    """Turn any value into what JSON knows, redacted and bounded."""
     # Most values are short text, and every question below takes longer than this one.
-    short = type(value) is str and len(value) <= MAX_TEXT and "://" not in value
+    short = type(value) is str and len(value) <= MAX_TEXT and "://" not in value and "=" not in value
     if short or value is None or isinstance(value, int):
         return value
     if isinstance(value, float):
@@ -73,7 +63,7 @@ def exception_text(exc_info: object) -> str:
     lines = traceback.TracebackException(
         type(error), error, error.__traceback__, limit=-MAX_FRAMES, compact=True
     )
-    return masked(bounded("".join(lines.format()).rstrip("\n")))
+    return redact(bounded("".join(lines.format()).rstrip("\n")))
 
 
 def json_line(event: Mapping[str, object]) -> str:
@@ -90,7 +80,7 @@ def _text(value: object) -> str:
         text = value if isinstance(value, str) else str(value)
     except Exception as error:
         text = f"<{type(value).__name__} that can't be shown: {type(error).__name__}>"
-    return masked(bounded(text))
+    return redact(bounded(text))
 
 
 def _exception(exc_info: object) -> BaseException | None:

@@ -14,9 +14,9 @@ from aiohttp.abc import AbstractResolver
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
-from holdfast.config import redacted
 from holdfast.events.sinks.addresses import is_literal, is_public
 from holdfast.events.sinks.request import SinkResponse, retry_after_of
+from holdfast.redaction import redact
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -186,4 +186,4 @@ def _is_private_literal(url: str) -> bool:
 
 
 def _why(exc: BaseException) -> str:
-    return redacted(" ".join(str(exc).split()))[:_SHOWN] or type(exc).__name__
+    return redact(" ".join(str(exc).split()))[:_SHOWN] or type(exc).__name__

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.config import redacted
 from holdfast.errors import AppError
 from holdfast.packages import missing_extra
+from holdfast.redaction import redact_url
 from holdfast.redis.locate import embedded_server
 from holdfast.services.autoscaler import STOP_MARGIN_SECONDS, Autoscaler
 from holdfast.services.child_output import Spoken
@@ -304,7 +304,7 @@ class Dev:
         runs = bool(agents) or not residents  # with residents only there is nothing to submit
         shown = verdict.example or Example(agents[0] if agents else "AGENT", {})
         here = "" if self._settings.redis.url else f" (in {Path.cwd()}, or with REDIS_URL set)"
-        lines = [f"Redis    {redacted(url)}"]
+        lines = [f"Redis    {redact_url(url)}"]
         if runs:
             lines.append(f"agents   {', '.join(agents) or 'none yet: register one with @app.agent'}")
         if residents:

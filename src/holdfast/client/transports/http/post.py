@@ -14,8 +14,8 @@ from yarl import URL
 
 from holdfast.client.transports.http.calls import pause_seconds
 from holdfast.client.transports.http.problems import retry_after
-from holdfast.config import redacted
 from holdfast.errors import AccessDenied, ApiUnavailable, ConfigError, HoldfastError, InputError, Refused
+from holdfast.redaction import redact_url
 from holdfast.runs.message import encode_value
 from holdfast.telemetry.traces import inject
 
@@ -35,7 +35,7 @@ class HttpFallback:
 
     def __init__(self, url: str, settings: ClientSettings) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"the fallback must be an http:// or https:// URL, got {redacted(url)!r}")
+            raise ConfigError(f"the fallback must be an http:// or https:// URL, got {redact_url(url)!r}")
         self._url = url
         self._timeout_seconds = settings.timeout_seconds
         self._tries = 1 + settings.max_retries
@@ -83,12 +83,12 @@ class HttpFallback:
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             why = " ".join(str(exc).split())[:200] or type(exc).__name__
             raise ApiUnavailable(
-                f"the fallback at {redacted(self._url)} can't be reached ({why}): message {message.run_id} "
+                f"the fallback at {redact_url(self._url)} can't be reached ({why}): message {message.run_id} "
                 "was not taken, send it again under the same id"
             ) from exc
 
     def _error(self, status: int, headers: Mapping[str, str], text: str) -> HoldfastError:
-        said = f"the fallback at {redacted(self._url)} answered {status}: {' '.join(text.split())[:200]}"
+        said = f"the fallback at {redact_url(self._url)} answered {status}: {' '.join(text.split())[:200]}"
         if status in _DENIED:
             return AccessDenied(said)
         if status == HTTPStatus.TOO_MANY_REQUESTS:
