@@ -16,7 +16,7 @@ from rustic_ai.core.guild.guild import Guild
 from rustic_ai.core.guild.metastore import Metastore
 from rustic_ai.core.messaging import MessagingConfig
 
-from holdfast.hosts.rustic import K8sExecutionEngine
+from holdfast.compat.rustic import K8sExecutionEngine
 from holdfast.redis.embedded import EmbeddedServer
 from tests.support.hosts.rustic_system import ENGINE, ORGANIZATION, TTL_SECONDS, Hosts, answering
 from tests.support.processes import forked

@@ -9,9 +9,9 @@ import psutil
 import pytest
 from rustic_ai.core.guild.dsl import GuildSpec
 
+from holdfast.compat.rustic import K8sExecutionEngine
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
-from holdfast.hosts.rustic import K8sExecutionEngine
 from tests.support.hosts.rustic_system import ORGANIZATION, answering, ask, gone, probe_in
 
 

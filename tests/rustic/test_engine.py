@@ -9,9 +9,9 @@ from rustic_ai.core.guild.builders import AgentBuilder
 from rustic_ai.core.guild.dsl import GuildSpec
 from rustic_ai.core.messaging import MessagingConfig
 
+from holdfast.compat.rustic import K8sExecutionEngine
 from holdfast.errors import InputError, NoHost, ProcessError, ProcessFailed
 from holdfast.hosts.agent import Status
-from holdfast.hosts.rustic import K8sExecutionEngine
 from tests.support.hosts.rustic_agents import Answering, Failing
 from tests.support.hosts.rustic_system import ORGANIZATION, answering, ask, gone, placed, probe_in, said
 from tests.support.waiting import wait_until
@@ -212,5 +212,8 @@ def test_the_keywords_name_other_hosts(guild_id, guild_spec, messaging):
 
 
 def test_the_class_is_where_guilds_look_for_it():
+    from holdfast.hosts import rustic as old_path
+
+    assert old_path.K8sExecutionEngine is K8sExecutionEngine
     assert K8sExecutionEngine.get_qualified_class_name() == "holdfast.hosts.rustic.K8sExecutionEngine"
     assert Answering.get_qualified_class_name() == "tests.support.hosts.rustic_agents.Answering"

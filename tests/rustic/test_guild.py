@@ -10,7 +10,7 @@ from rustic_ai.core.agents.system.models import StopGuildRequest
 from rustic_ai.core.guild.builders import GuildHelper
 from rustic_ai.core.guild.dsl import GuildTopics
 
-from holdfast.hosts.rustic import K8sExecutionEngine
+from holdfast.compat.rustic import K8sExecutionEngine
 from tests.support.hosts.rustic_system import ORGANIZATION, ask, gone, placed, probe_in
 from tests.support.waiting import wait_until
 

@@ -14,4 +14,4 @@ class TestK8sExecutionEngine(IntegrationTestABC):
 
     @pytest.fixture
     def execution_engine(self) -> str:
-        return "holdfast.hosts.rustic.K8sExecutionEngine"
+        return "holdfast.compat.rustic.K8sExecutionEngine"

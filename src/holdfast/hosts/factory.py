@@ -1,18 +1,18 @@
-"""The engine that the settings name: one for the hosts of a cluster, or one that is its own only host."""
+"""Makes the engine that the settings name, on the hosts of a cluster or inside this process."""
 
 from __future__ import annotations
 
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.config.checks import urlsplit_or_none
 from holdfast.errors import ConfigError
 from holdfast.hosts.directory import open_directory
 from holdfast.hosts.engine import Engine
+from holdfast.hosts.entries import PLAIN, RUSTIC, RUSTIC_PATH, RUSTIC_PREPARE, offers_rustic, rustic_preload
 from holdfast.hosts.registry import Registry
-from holdfast.hosts.rustic import offer as rustic
 from holdfast.leases.keeper import Keeper
 from holdfast.packages import needs_extra
 from holdfast.processes.options import ProcessOptions
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
     from holdfast.telemetry.metrics import Metrics
 
-PLAIN: Final[Mapping[str, str]] = {"plain": "holdfast.processes.plain:run"}
-
 
 def open_engine(
     settings: Settings,
@@ -39,10 +37,10 @@ def open_engine(
     options: ProcessOptions | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Engine:
-    """The engine that the settings name; the caller closes it, and the connection after it.
+    """Return the engine that the settings name; the caller closes it, and the connection after it.
 
-    A local one (``hosts.engine``) runs its agents by ``options``, and tells them ``labels``; without options
-    it has the plain entry only. For one of the cluster, its hosts know.
+    A local engine (``hosts.engine``) runs its agents with ``options`` and passes them ``labels``; by default
+    it has the entries that every host has. The hosts of a cluster have options of their own.
     """
     if settings.hosts.engine == "local":
         from holdfast.hosts.local import RENEW_SECONDS, LocalEngine  # noqa: PLC0415  a cluster's needs no processes
@@ -55,7 +53,7 @@ def open_engine(
 
 
 def open_cluster(settings: Settings, redis: Redis) -> Engine:
-    """An engine for the hosts of the cluster."""
+    """Return an engine for the hosts of the cluster."""
     from holdfast.hosts.remote import RemoteCalls  # noqa: PLC0415  gRPC is an extra
 
     url = settings.redis.url
@@ -77,16 +75,16 @@ def options_of(
     preload: tuple[str, ...] = (),
     prepare: tuple[tuple[str, str], ...] = (),
 ) -> ProcessOptions:
-    """How the settings have agents run; those of Rustic AI too, where it is installed."""
-    if rustic.is_offered(hosts):
-        entries, preload = {**entries, rustic.ENTRY: rustic.PATH}, preload + rustic.preload()
-        prepare = (*prepare, rustic.PREPARE)
+    """Return the settings of agents' processes, with the entry of Rustic AI where it is installed."""
+    if offers_rustic(hosts):
+        entries, preload = {**entries, RUSTIC: RUSTIC_PATH}, preload + rustic_preload()
+        prepare = (*prepare, RUSTIC_PREPARE)
     return ProcessOptions(
         entries=entries,
         class_prefixes=hosts.allowed,
         preload=preload + hosts.preload,
         prepare=prepare,
-        # A console script does not look in the working directory, where small programs have their modules.
+        # The path of a console script lacks the working directory, where small programs have their modules.
         path=tuple(dict.fromkeys((*sys.path, str(Path.cwd())))),
         max_processes=hosts.max_processes,
         restarts=RestartPolicy(max_restarts=hosts.max_restarts, window_seconds=hosts.restart_window_seconds),
@@ -98,7 +96,7 @@ def options_of(
 
 
 def registry_of(settings: Settings, redis: Redis, metrics: Metrics | None = None) -> Registry:
-    """The registry that the settings name."""
+    """Return the registry that the settings name."""
     hosts = settings.hosts
     keys = HostKeys.of(prefix=settings.redis.key_prefix, hash_tag=hosts.hash_tag)
     return Registry(
@@ -107,13 +105,13 @@ def registry_of(settings: Settings, redis: Redis, metrics: Metrics | None = None
 
 
 def keeper_of(settings: Settings, metrics: Metrics, *, at_least_every: float) -> Keeper:
-    """The keeper of one host's agents."""
+    """Return the keeper of one host's agents."""
     hosts = settings.hosts
     connecting = partial(connect_for_keeper, settings.redis, hosts.renew_every_seconds)
     return Keeper(hosts, connecting, metrics, at_least_every=at_least_every)
 
 
 def members_of(settings: Settings) -> Members:
-    """The heartbeats of hosts, three within a lease at least: they must not outlive those on their agents."""
+    """Return the heartbeats of hosts: at least three in a lease, since they must not outlive it."""
     beat = min(settings.worker.heartbeat_seconds, settings.hosts.ttl_seconds / 3)
     return Members(prefix=settings.redis.key_prefix, heartbeat_seconds=beat)

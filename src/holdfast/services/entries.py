@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.hosts.factory import PLAIN, open_engine, options_of
-from holdfast.hosts.rustic import offer as rustic
+from holdfast.hosts.entries import PLAIN, RUSTIC, offers_rustic
+from holdfast.hosts.factory import open_engine, options_of
 from holdfast.services.resident import APP
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ENTRIES: Final[Mapping[str, str]] = {**PLAIN, "resident": "holdfast.services.res
 
 def default_entry(hosts: HostSettings) -> str:
     """The entry for callers who name none: where Rustic AI is, they send its specs."""
-    return rustic.ENTRY if rustic.is_offered(hosts) else "plain"
+    return RUSTIC if offers_rustic(hosts) else "plain"
 
 
 def process_options(settings: Settings, app: str = "", *, told: bool = False) -> ProcessOptions:

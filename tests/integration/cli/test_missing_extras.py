@@ -61,4 +61,4 @@ def test_the_engine_of_rustic_ai_names_its_extra():
             ConfigError, match=r"needs rustic_ai.*, which is not installed: pip install 'holdfast\[rustic\]'"
         ),
     ):
-        from holdfast.hosts.rustic import K8sExecutionEngine  # noqa: F401
+        from holdfast.compat.rustic import K8sExecutionEngine  # noqa: F401

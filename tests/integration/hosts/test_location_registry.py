@@ -7,9 +7,9 @@ import asyncio
 import pytest
 import redis as sync_redis
 
+from holdfast.compat.location_registry import AgentLocationRegistry
 from holdfast.errors import Conflict, InputError
 from holdfast.hosts.agent import Agent, Status
-from holdfast.hosts.location_registry import AgentLocationRegistry
 from holdfast.hosts.registry import Registry
 from holdfast.redis.keys import HostKeys
 from tests.support.waiting import until
@@ -86,7 +86,7 @@ async def test_it_reads_what_hosts_say(locations, table):
 async def test_it_changes_nothing_about_agents_of_hosts(locations, table, redis):
     """Fails if it writes as the seed does: the location would say what no host runs."""
     fence = await placed(table)
-    with pytest.raises(Conflict, match="agent x runs on a:1: only its hosts say where it is"):
+    with pytest.raises(Conflict, match="agent x runs on a:1: its location is registered by its host"):
         locations.register("x", "b:1")
     with pytest.raises(Conflict, match="agent x runs on a:1: stop it there"):
         locations.deregister("x")

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 import redis as sync_redis
 
+from holdfast.compat.placement_service import AgentPlacementService
 from holdfast.config import HostSettings, load
 from holdfast.errors import ConfigError, NoHost
 from holdfast.hosts import directory
 from holdfast.hosts.agent import Needs
 from holdfast.hosts.directory import KIND, describe
 from holdfast.hosts.placement import Host
-from holdfast.hosts.placement_service import AgentPlacementService
 from holdfast.redis.members import Member, Members
 from tests.support.hosts.host_processes import agent, cluster_of
 

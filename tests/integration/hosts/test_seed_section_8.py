@@ -18,10 +18,10 @@ import psutil
 import pytest
 import redis as sync_redis
 
+from holdfast.compat.location_registry import AgentLocationRegistry
+from holdfast.compat.process_manager import AgentProcessManager
 from holdfast.config import HostSettings, LeaseSettings, Settings, WorkerSettings
-from holdfast.hosts.location_registry import AgentLocationRegistry
 from holdfast.hosts.proto import agent_host_pb2, agent_host_pb2_grpc
-from holdfast.processes.manager import AgentProcessManager
 from tests.support.hosts.host_processes import HostChild, agent, cluster_of
 from tests.support.waiting import wait_until
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.compat.process_manager import AgentProcessManager
 from holdfast.errors import InputError, ProcessError, ProcessesFull, ProcessFailed
 from holdfast.processes.info import Status
-from holdfast.processes.manager import AgentProcessManager
 from holdfast.processes.restarts import RestartPolicy
 from tests.support.processes.child_processes import is_gone
 from tests.support.waiting import wait_until

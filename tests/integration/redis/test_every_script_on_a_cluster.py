@@ -20,11 +20,11 @@ import redis as blocking
 import holdfast
 from holdfast import App
 from holdfast.client.transports.redis.rollouts import Rollouts
+from holdfast.compat.location_registry import AgentLocationRegistry
 from holdfast.config import EventApiSettings, RedisSettings, RelaySettings, Settings
 from holdfast.events.hub import Hub
 from holdfast.events.relay.undelivered import Undelivered
 from holdfast.hosts.agent import Agent
-from holdfast.hosts.location_registry import AgentLocationRegistry
 from holdfast.hosts.registry import Registry as HostRegistry
 from holdfast.leases.leadership import Leadership
 from holdfast.leases.lease import Lease, Standing

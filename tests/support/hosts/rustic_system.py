@@ -14,16 +14,16 @@ from rustic_ai.core.guild.builders import AgentBuilder
 from rustic_ai.core.guild.dsl import AgentSpec
 from rustic_ai.core.guild.guild import Guild
 
+from holdfast.compat.rustic import K8sExecutionEngine
+from holdfast.compat.rustic.background import background
 from holdfast.config import HostSettings, LeaseSettings, RedisSettings, Settings, WorkerSettings
 from holdfast.hosts.agent import Placed, qualified
-from holdfast.hosts.rustic import K8sExecutionEngine
-from holdfast.hosts.rustic.background import background
 from tests.support.hosts.host_processes import HostChild
 from tests.support.hosts.rustic_agents import Answering
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
 
-ENGINE = "holdfast.hosts.rustic.K8sExecutionEngine"
+ENGINE = "holdfast.compat.rustic.K8sExecutionEngine"
 ORGANIZATION = "the org"
 TTL_SECONDS = 6.0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.compat.rustic.specs import check_classes, client_path, messaging_of
 from holdfast.config import HostSettings
 from holdfast.errors import InputError, NotAllowed
+from holdfast.hosts import entries
 from holdfast.hosts.agent import guild_prefix, organization_of, qualified
-from holdfast.hosts.rustic import offer
-from holdfast.hosts.rustic.specs import check_classes, client_path, messaging_of
 
 REDIS = {
     "backend_module": "rustic_ai.redis.messaging.backend",
@@ -57,9 +57,13 @@ def test_a_client_has_a_full_path(said, path):
     assert client_path(said) == path
 
 
-def test_allowed_classes_pass():
+ENGINES = ("holdfast.compat.rustic.K8sExecutionEngine", "holdfast.hosts.rustic.K8sExecutionEngine")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_allowed_classes_pass(engine):
     run_by = {
-        "execution_engine": "holdfast.hosts.rustic.K8sExecutionEngine",
+        "execution_engine": engine,
         "messaging": REDIS,
         "client_type": "SimpleClient",
     }
@@ -110,14 +114,16 @@ def test_the_organization_is_in_the_id():
 
 
 def test_rustic_ai_is_offered_where_it_is_installed(tmp_path, monkeypatch):
-    """Nothing of it is imported for that."""
-    monkeypatch.setattr(offer, "_PRELOAD", ("holdfast.own", "rustic_ai.redis.backend", "rustic_ai.none.here"))
-    assert not offer.is_offered(HostSettings())
+    """Nothing of it is imported to find that out."""
+    monkeypatch.setattr(
+        entries, "_RUSTIC_PRELOAD", ("holdfast.own", "rustic_ai.redis.backend", "rustic_ai.none.here")
+    )
+    assert not entries.offers_rustic(HostSettings())
     for package in ("core", "redis"):
         (tmp_path / "rustic_ai" / package).mkdir(parents=True)
         (tmp_path / "rustic_ai" / package / "__init__.py").write_text("raise SystemExit('imported')")
     (tmp_path / "rustic_ai" / "redis" / "backend.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    assert offer.is_offered(HostSettings())
-    assert not offer.is_offered(HostSettings(rustic=False))
-    assert offer.preload() == ("holdfast.own", "rustic_ai.redis.backend")
+    assert entries.offers_rustic(HostSettings())
+    assert not entries.offers_rustic(HostSettings(rustic=False))
+    assert entries.rustic_preload() == ("holdfast.own", "rustic_ai.redis.backend")

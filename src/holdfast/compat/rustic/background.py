@@ -1,6 +1,6 @@
-"""An event loop on a thread of its own, one in each process: what Rustic AI calls and waits for runs there.
+"""One event loop per process, on a thread of its own, for the blocking calls of Rustic AI.
 
-Invariant: a fork has none of its parent's. A loop whose thread stayed behind would never answer.
+Invariant: a forked process uses no loop of its parent, whose thread it does not have.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CLOSE_SECONDS: Final = 15.0
-"""A local engine ends its agents then."""
+"""A local engine ends its agents in this time."""
 
 
 class Background:
-    """A loop and its thread, and the engines on it, which are shared by all who name the same hosts."""
+    """A loop, its thread and the engines on it, one for each pair of Redis and hosts settings."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -39,17 +39,17 @@ class Background:
         self._open: dict[bytes, Engine] = {}
         self._closing = contextlib.AsyncExitStack()
 
-    def call(self, what: Coroutine[Any, Any, T]) -> T:
-        """Run something on the loop and wait for it, from any other thread."""
-        future = asyncio.run_coroutine_threadsafe(what, self._loop)
+    def call(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it, from any other thread."""
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C here ends it there
+            future.cancel()  # Ctrl-C ends the call on the loop, too
             raise
 
     async def engine(self, settings: Settings) -> Engine:
-        """The engine for these settings; on the loop only."""
+        """Return the engine for these settings; called on the loop only."""
         key = msgspec.json.encode((settings.redis, settings.hosts))
         engine = self._open.get(key)
         if engine is None:
@@ -67,8 +67,8 @@ class Background:
         self._thread.join(_CLOSE_SECONDS)
 
 
-class _Here:
-    """What one process has of it."""
+class _PerProcess:
+    """The background loop of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -76,30 +76,30 @@ class _Here:
         self.left: list[Background] = []
 
     def begin_anew(self) -> None:
-        """After a fork: what was the parent's is kept, untouched, and never used."""
+        """Keep the parent's loop after a fork, without ever using or closing it."""
         self.lock = threading.Lock()
         if self.background is not None:
             self.left.append(self.background)
             self.background = None
 
 
-_here = _Here()
-os.register_at_fork(after_in_child=_here.begin_anew)
+_current = _PerProcess()
+os.register_at_fork(after_in_child=_current.begin_anew)
 
 
 def background() -> Background:
-    """The loop of this process, started when it is first asked for."""
-    with _here.lock:
-        if _here.background is None:
-            _here.background = Background()
-            # Not atexit: pools of threads, which a local engine ends its agents with, are gone by then.
+    """Return the loop of this process; the first call starts it."""
+    with _current.lock:
+        if _current.background is None:
+            _current.background = Background()
+            # Not atexit: the thread pools with which a local engine ends its agents are gone by then.
             threading._register_atexit(_close, os.getpid())  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-        return _here.background
+        return _current.background
 
 
 def check_not_forked() -> None:
-    """Refuse what needs gRPC in a fork of a process that has used it: gRPC would end this process there."""
-    if _here.left:
+    """Raise in a fork of a process that has used gRPC: its next call would crash this process."""
+    if _current.left:
         raise ProcessError(
             "This process was forked from one that had used the engine, and gRPC does not survive a fork: "
             "launch and stop agents in the parent, fork before the first, or start this process by spawn."
@@ -107,6 +107,6 @@ def check_not_forked() -> None:
 
 
 def _close(pid: int) -> None:
-    # A fork of ours runs what was registered before it, too.
-    if pid == os.getpid() and _here.background is not None:
-        _here.background.close()
+    # A forked process runs the exit functions of its parent, too.
+    if pid == os.getpid() and _current.background is not None:
+        _current.background.close()

@@ -1,6 +1,6 @@
 """``AgentPlacementService``: which host gets the next agent, for programs without an event loop.
 
-It chooses as an engine does: among the hosts of the settings' directory, by turns that all share.
+It chooses as an engine does, among the hosts of the same directory and with the same round-robin counter.
 """
 
 # redis-py types its commands for both kinds of client at once.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class AgentPlacementService:
     """Chooses hosts. ``strategy`` is a name or a function (:class:`~holdfast.hosts.placement.Strategy`).
 
-    ``settings.directory`` says where hosts are looked up: their heartbeats in Redis, a list, DNS, Kubernetes.
+    ``settings.directory`` is where it finds hosts: heartbeats in Redis, a list, DNS, Kubernetes.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class AgentPlacementService:
         self._counter = HostKeys.of(prefix=key_prefix, hash_tag=self.settings.hash_tag).counter
 
     def available_hosts(self) -> list[Host]:
-        """Every host that lives and is not about to leave."""
+        """Return every live host that is not draining."""
         found = self._announced() if self.settings.directory == "redis" else self._looked_up()
         return sorted((host for host in found if not host.draining), key=lambda host: host.name)
 
     def rank_hosts(self, needs: Needs | None = None) -> list[Host]:
-        """The hosts that may take the next agent, best first: who is refused by one asks the next."""
+        """Return the hosts that may take the next agent, best first; if one refuses, try the next."""
         return self._ranked(self.available_hosts(), needs or Needs())
 
     def select_host(self, needs: Needs | None = None) -> str:
-        """The address of the host for the next agent; raises NoHost, which says why of each."""
+        """Return the address of the host for the next agent; NoHost has the reason for each host."""
         hosts, needs = self.available_hosts(), needs or Needs()
         ranked = self._ranked(hosts, needs)
         if not ranked:
@@ -75,12 +75,12 @@ class AgentPlacementService:
         for kind, _, name in (_text(raw).partition(":") for raw in names):
             if kind == KIND:
                 fields: Any = self.redis.hgetall(member_key(KIND, name, prefix=self._prefix))
-                told = {_text(key): _text(value) for key, value in fields.items()}
-                members += [Member(KIND, name, told)] if told else []
+                heartbeat = {_text(key): _text(value) for key, value in fields.items()}
+                members += [Member(KIND, name, heartbeat)] if heartbeat else []
         return [host for _, host in hosts_among(members)]
 
     def _looked_up(self) -> list[Host]:
-        # On a thread of its own: the caller may be inside of an event loop.
+        # On a thread of its own: the caller may run inside an event loop.
         with ThreadPoolExecutor(1, thread_name_prefix="holdfast-placement") as thread:
             return thread.submit(asyncio.run, self._look_up()).result()
 

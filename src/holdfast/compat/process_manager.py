@@ -1,4 +1,4 @@
-"""``AgentProcessManager``: agents in processes as execution engines ask for them, over :class:`Processes`."""
+"""``AgentProcessManager``: the process manager that execution engines expect, over :class:`Processes`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.errors import InputError
+from holdfast.hosts.entries import PLAIN
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
 from holdfast.processes.restarts import RestartPolicy
@@ -16,17 +17,16 @@ if TYPE_CHECKING:
     from holdfast.processes.limits import Limits
 
 PLAIN_ENTRY: Final = "plain"
-ENTRIES: Final[Mapping[str, str]] = {PLAIN_ENTRY: "holdfast.processes.plain:run"}
 
-# On top of what an agent gets to be ready: the zygote may have to begin first.
+# Added to the time in which an agent must be ready: the zygote may have to start first.
 _MARGIN_SECONDS: Final = 30.0
 
 
 class AgentProcessManager:
-    """Starts, stops and lists agents' processes; knows nothing of guilds but their id, and no framework.
+    """Starts, stops and lists agents' processes, of any framework; of guilds it has the id only.
 
-    An agent is the class that its spec names, under ``class_prefixes`` (``plain.py``); one that dies stays
-    dead until it is cleaned up, unless ``restarts`` says otherwise. A host gives its own ``processes``.
+    An agent is the class that its spec names, under ``class_prefixes`` (``processes/plain.py``). A dead agent
+    is not restarted unless ``restarts`` allows it, and is listed until it is cleaned up.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class AgentProcessManager:
     ) -> None:
         self.processes = processes or Processes(
             ProcessOptions(
-                entries=ENTRIES,
+                entries=PLAIN,
                 class_prefixes=class_prefixes,
                 preload=preload,
                 max_processes=max_processes,
@@ -63,10 +63,10 @@ class AgentProcessManager:
         limits: Limits | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> str:
-        """Start an agent and wait until it is ready; return its id.
+        """Start an agent, wait until it is ready and return its id.
 
         A spec is a mapping, its JSON, or a model with ``model_dump``. Raises a RuntimeError
-        (:class:`~holdfast.errors.ProcessError`) if the host is full or the agent does not begin.
+        (:class:`~holdfast.errors.ProcessError`) if ``max_processes`` run or the agent does not start.
         """
         agent, guild = _spec("agent_spec", agent_spec), _spec("guild_spec", guild_spec)
         payload = {
@@ -85,7 +85,7 @@ class AgentProcessManager:
         return self.processes.wait(created, patience).agent_id
 
     def stop_agent_process(self, agent_id: str, timeout: float = 10) -> bool:
-        """Ask an agent to end and kill it after ``timeout`` seconds; False if there is none of that id."""
+        """Stop an agent, killing it after ``timeout`` seconds; return False if there is no such agent."""
         try:
             ended = self.processes.wait(self.processes.stop(agent_id, timeout), timeout + _MARGIN_SECONDS)
         except TimeoutError:
@@ -94,26 +94,26 @@ class AgentProcessManager:
         return ended
 
     def is_process_alive(self, agent_id: str) -> bool:
-        """Whether there is a process of that agent now."""
+        """Whether an agent has a live process."""
         info = self.processes.get(agent_id)
         return info is not None and info.is_alive
 
     def get_process_info(self, agent_id: str) -> AgentProcessInfo | None:
-        """Return what is known of an agent."""
+        """Return an agent's process, alive or not."""
         return self.processes.get(agent_id)
 
     def list_processes(self, guild_id: str | None = None) -> dict[str, AgentProcessInfo]:
-        """Return what is known of every agent, or of those of one guild."""
+        """Return the processes of all agents, or of one guild's."""
         known = self.processes.all()
         return {name: info for name, info in known.items() if guild_id is None or info.guild_id == guild_id}
 
     def cleanup_dead_processes(self) -> list[str]:
-        """Forget the agents that have ended and won't be started again; return their ids."""
+        """Remove the agents that have ended for good; return their ids."""
         ended = [name for name, info in self.processes.all().items() if info.status.ended]
         return [name for name in ended if self.processes.wait(self.processes.forget(name))]
 
     def shutdown(self) -> None:
-        """Stop all agents, together, and everything that is needed for them."""
+        """Stop all agents in parallel, then the zygote."""
         self.processes.shutdown()
 
 

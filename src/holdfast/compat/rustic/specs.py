@@ -1,4 +1,4 @@
-"""Rustic AI's specs as documents: what is checked and changed in them before a host or a child uses them."""
+"""Checks and adapts Rustic AI's specs, as plain documents, before a host or an agent's process uses them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PREFIX: Final = "rustic_ai"
-"""What is Rustic AI's own may run wherever its entry may."""
-_ENGINE: Final = "holdfast.hosts.rustic.K8sExecutionEngine"
+"""Rustic AI's own classes may run on every host that has its entry."""
+_ENGINES: Final = ("holdfast.compat.rustic.K8sExecutionEngine", "holdfast.hosts.rustic.K8sExecutionEngine")
+"""The second is the path in the specs of guilds that were stored before."""
 _RUN_BY: Final = ("execution_engine", "state_manager")
 _MESSAGING: Final = "rustic_ai.core.messaging"
 _DEFAULT_CLIENT: Final = "SimpleClient"
 _IN_MEMORY: Final = "InMemoryMessagingBackend"
 _REDIS: Final = "RedisMessagingBackend"
 _POLL_SECONDS: Final = 1.0
-"""Rustic AI looks for messages 100 times a second, which costs 1 % of a core for an agent that does nothing.
-It waits in the socket meanwhile, so nothing comes later for looking less often."""
+"""Rustic AI polls for messages 100 times a second, which costs an idle agent 1 % of a core. A poll blocks on
+the socket, so a longer one delays no message."""
 
 
 def messaging_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The messaging config for an agent in a process of its own."""
+    """Return the messaging config for an agent in a process of its own."""
     if document.get("backend_class") == _IN_MEMORY:
         raise InputError(
             f"messaging: {_IN_MEMORY} reaches no agent in another process: use Redis (rusticai-redis), with "
@@ -39,7 +40,7 @@ def messaging_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def client_path(name: str) -> str:
-    """The full path of a client class; Rustic AI's own may be called by their names alone."""
+    """Return the full path of a client class; Rustic AI's own classes may be given by name alone."""
     name = name or _DEFAULT_CLIENT
     return name if "." in name else f"{_MESSAGING}.{name}"
 
@@ -47,18 +48,18 @@ def client_path(name: str) -> str:
 def check_classes(payload: Mapping[str, Any], prefixes: tuple[str, ...]) -> None:
     """Refuse a payload that names a class which may not run here.
 
-    Rustic AI imports whatever its specs name, of all agents of a guild, as soon as it reads them.
+    Rustic AI imports every class that a spec names, for all agents of a guild, as soon as it reads the spec.
     """
     named = [client_path(payload.get("client_type", "")), _backend(_map(payload.get("messaging_config")))]
     named += _tracking(payload)
     named += _classes(_map(payload.get("agent_spec")))
     named += _guild_classes(_map(payload.get("guild_spec")))
     for path in named:
-        check_allowed(path, (*prefixes, _ENGINE))
+        check_allowed(path, (*prefixes, *_ENGINES))
 
 
 def _classes(spec: Mapping[str, Any]) -> Iterator[str]:
-    """The classes that an AgentSpec or GuildSpec names: agents, what they depend on, a manager's guild."""
+    """Yield the classes that an AgentSpec or GuildSpec names: agents, dependencies, a manager's guild."""
     own: Any = spec.get("class_name")
     if own is not None:
         yield str(own)
@@ -72,7 +73,7 @@ def _classes(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _guild_classes(spec: Mapping[str, Any]) -> Iterator[str]:
-    """The classes that a GuildSpec names, also those that its manager makes to run it."""
+    """Yield the classes that a GuildSpec names, with those that its manager creates."""
     yield from _classes(spec)
     properties = _map(spec.get("properties"))
     yield from (str(properties[name]) for name in _RUN_BY if properties.get(name))
@@ -88,11 +89,11 @@ def _backend(messaging: Mapping[str, Any]) -> str:
 
 
 def _tracking(document: Mapping[str, Any]) -> Iterator[str]:
-    """The class that one of Rustic AI's own clients makes from its properties."""
+    """Yield the class that one of Rustic AI's own clients creates from its properties."""
     if named := _map(document.get("client_properties")).get("tracking_store_class"):
         yield str(named)
 
 
 def _map(value: Any) -> dict[str, Any]:
-    """A document's part; what is something else there is Rustic AI's to complain about."""
+    """Return a mapping as it is, anything else as an empty one: Rustic AI itself rejects that."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,11 +1,11 @@
-"""The process of an agent of Rustic AI: the entry that a host forks.
+"""The entry of a process that is an agent of Rustic AI.
 
 ::
 
-    specs checked ─> agent subscribed ─> control.ready ─> messages … ─> asked to stop ─> last one done ─> end
+    specs checked ─> agent subscribed ─> control.ready ─> messages … ─> stop ─> current message done ─> end
 """
 
-# What Rustic AI looks like is in typings/: it runs on one version of Python, and need not be installed here.
+# Rustic AI runs on one version of Python only, so its types are in typings/.
 # pyright: reportMissingModuleSource=false
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from rustic_ai.core.guild.execution.agent_wrapper import AgentWrapper
 from rustic_ai.core.guild.execution.utils import build_agent_from_spec
 from rustic_ai.core.messaging import MessagingConfig
 
+from holdfast.compat.rustic.ending import OwnAgent, finish
+from holdfast.compat.rustic.specs import PREFIX, check_classes, client_path, messaging_of
 from holdfast.config import load
 from holdfast.errors import InputError
 from holdfast.hosts.agent import organization_of
-from holdfast.hosts.rustic.ending import finish
-from holdfast.hosts.rustic.inside import Inside
-from holdfast.hosts.rustic.specs import PREFIX, check_classes, client_path, messaging_of
 from holdfast.processes.entries import allowed_class
 from holdfast.telemetry import logs
 
@@ -42,10 +41,10 @@ _EXAMPLE: Final[Mapping[str, Any]] = {
     "agent_spec": {
         "id": "example",
         "name": "Example",
-        "description": "Is made and never runs",
+        "description": "Created once, never run",
         "class_name": "rustic_ai.core.agents.testutils.echo_agent.EchoAgent",
     },
-    "guild_spec": {"id": "example", "name": "Example", "description": "Has no agents"},
+    "guild_spec": {"id": "example", "name": "Example", "description": "No agents"},
     "messaging_config": {"backend_module": PREFIX, "backend_class": "Nothing", "backend_config": {}},
 }
 
@@ -54,17 +53,17 @@ class HostedAgent(AgentWrapper):
     """An agent of Rustic AI, alone in its process."""
 
     def run(self) -> None:
-        """Make the agent and have it receive."""
+        """Create the agent, which then receives messages."""
         self.initialize_agent()
 
     def shutdown(self) -> None:
-        """Finish the message in hand; what comes after it is for whoever starts this agent next."""
+        """Finish the current message; later ones are for the next copy of this agent."""
         if not finish(self.messaging.backend):
             super().shutdown()
 
 
 def prepare(*_: object) -> None:
-    """In the zygote: read the settings, and have built what is built when an agent is first made."""
+    """Read the settings and create an example agent in the zygote: children inherit what it loads."""
     _settings.append(load().settings.log)
     example = hosted(_EXAMPLE, (PREFIX,), "")
     build_agent_from_spec(
@@ -73,9 +72,9 @@ def prepare(*_: object) -> None:
 
 
 def run(payload: dict[str, Any], control: Control) -> None:
-    """Be an agent until told to stop."""
+    """Run an agent until its host stops it."""
     _write_logs(_settings[0] if _settings else load().settings.log)
-    Inside.agent_id = control.agent_id
+    OwnAgent.agent_id = control.agent_id
     agent = hosted(payload, (PREFIX, *control.class_prefixes), organization_of(control.agent_id))
     agent.run()
     control.ready()
@@ -84,7 +83,7 @@ def run(payload: dict[str, Any], control: Control) -> None:
 
 
 def hosted(payload: Mapping[str, Any], prefixes: tuple[str, ...], organization_id: str) -> HostedAgent:
-    """The agent that a payload describes, if its classes may run here."""
+    """Create the agent that a payload describes; its classes must be allowed here."""
     check_classes(payload, prefixes)
     try:
         agent_spec = AgentSpec.model_validate(payload.get("agent_spec"))
@@ -112,5 +111,5 @@ def _write_logs(settings: LogSettings) -> None:
 
 
 def _is_worth_reading(record: logging.LogRecord) -> bool:
-    """Rustic AI writes every spec it meets at INFO, passwords included."""
+    """Drop Rustic AI's own INFO lines: they have whole specs, passwords included."""
     return record.levelno >= logging.WARNING or f"{os.sep}{PREFIX}{os.sep}" not in record.pathname

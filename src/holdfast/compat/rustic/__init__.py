@@ -1,6 +1,6 @@
-"""Rustic AI's agents on our hosts: the engine for its guilds, and the entry that its agents run in.
+"""Rustic AI on Holdfast's hosts: the engine for its guilds, and the entry of its agents' processes.
 
-Nothing of Rustic AI is imported before its engine is asked for: a host need not have it installed.
+Rustic AI is imported with its engine only: a host need not have it installed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.packages import needs_extra
 
 if TYPE_CHECKING:
-    from holdfast.hosts.rustic.engine import K8sExecutionEngine
+    from holdfast.compat.rustic.engine import K8sExecutionEngine
 
 __all__ = ["K8sExecutionEngine"]
 
@@ -19,6 +19,6 @@ def __getattr__(name: str) -> Any:
     if name != "K8sExecutionEngine":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs_extra("K8sExecutionEngine (on Python 3.13)", "rustic"):
-        from holdfast.hosts.rustic.engine import K8sExecutionEngine  # noqa: PLC0415 - a host may be without it
+        from holdfast.compat.rustic.engine import K8sExecutionEngine  # noqa: PLC0415 - a host may be without it
 
     return K8sExecutionEngine

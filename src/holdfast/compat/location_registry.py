@@ -1,7 +1,7 @@
-"""``AgentLocationRegistry``: where agents run, for programs without an event loop, on the table of all hosts.
+"""``AgentLocationRegistry``: where agents run, for programs without an event loop, on the hosts' own table.
 
-It reads what hosts say. What it registers itself is under a lease too, with the ttl of its heartbeats: no
-host starts such an agent meanwhile. And it changes nothing about agents that hosts run.
+It reads what hosts have registered. An agent that it registers itself has a lease too, with the ttl of its
+heartbeats, so no host starts a second copy. It changes nothing about agents that hosts run.
 """
 
 # redis-py types its commands for both kinds of client at once.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast import hosts
 from holdfast.errors import Conflict, InputError
 from holdfast.hosts.agent import checked
 from holdfast.redis.keys import HostKeys
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
     from holdfast.redis.scripts import Script
 
-_REGISTER = load(__package__, "register")
-_HEARTBEAT = load(__package__, "heartbeat")
-_DEREGISTER = load(__package__, "deregister")
-_SWEEP = load(__package__, "sweep")
+_REGISTER = load(hosts.__name__, "register")
+_HEARTBEAT = load(hosts.__name__, "heartbeat")
+_DEREGISTER = load(hosts.__name__, "deregister")
+_SWEEP = load(hosts.__name__, "sweep")
 
 _ADDRESS: Final = re.compile(r"(?P<host>[^\s/?#@]+):(?P<port>\d{1,5})")
 _KEEP_MS: Final = 3_600_000
@@ -35,7 +36,7 @@ _SWEEP_AT_MOST: Final = 100
 
 
 class AgentLocationRegistry:
-    """Who is where. The client is a ``redis.Redis``, whether it decodes or not."""
+    """Locations of agents. ``redis_client`` is a ``redis.Redis``, with or without ``decode_responses``."""
 
     TTL_SECONDS: float = 60
 
@@ -46,10 +47,10 @@ class AgentLocationRegistry:
         self._table = [keys.leases, keys.index, keys.record_prefix, keys.location_prefix, keys.host_prefix]
 
     def register(self, agent_id: str, host_address: str) -> None:
-        """Say where an agent runs, until ``TTL_SECONDS`` after its last heartbeat.
+        """Register where an agent runs, until ``TTL_SECONDS`` after its last heartbeat.
 
-        Registered again it moves. Raises :class:`~holdfast.errors.Conflict` for an agent that one of our own
-        hosts runs elsewhere, or that they look for a host for.
+        Registering it again moves it. Raises :class:`~holdfast.errors.Conflict` for an agent that a host runs
+        or that is being placed on one.
         """
         found = _ADDRESS.fullmatch(host_address)
         if found is None:
@@ -60,29 +61,29 @@ class AgentLocationRegistry:
         )
         if _text(word) == "held":
             where = f"runs on {_text(at)}" if at else "waits for a host"
-            raise Conflict(f"agent {agent_id} {where}: only its hosts say where it is")
+            raise Conflict(f"agent {agent_id} {where}: its location is registered by its host")
 
     def heartbeat(self, agent_id: str) -> bool:
-        """Keep an agent for another ``TTL_SECONDS``; False if nobody finds it any more.
+        """Keep an agent for another ``TTL_SECONDS``; return False if it is not registered any more.
 
-        One that our own hosts run is kept by them: it is only looked for.
+        A host renews its agents itself: for those this only returns whether they are registered.
         """
         return bool(self._run(_HEARTBEAT, agent_id, self._ttl_ms, _KEEP_MS))
 
     def get_location(self, agent_id: str) -> str | None:
-        """Where an agent runs, as ``host:port``; one GET."""
+        """Return where an agent runs, as ``host:port``; one GET."""
         found: Any = self.redis.get(self.keys.location_prefix + agent_id)
         return None if found is None else _text(found)
 
     def deregister(self, agent_id: str) -> None:
-        """Say that an agent runs no more; raises Conflict for one that our own hosts run: stop that."""
+        """Deregister an agent; raises Conflict for one that a host runs, which must be stopped instead."""
         word, at = self._run(_DEREGISTER, agent_id, _KEEP_MS)
         if _text(word) == "held":
             where = f"runs on {_text(at)}: stop it there" if at else "waits for a host: stop it"
-            raise Conflict(f"agent {agent_id} {where}, then nobody finds it")
+            raise Conflict(f"agent {agent_id} {where}, which deregisters it")
 
     def get_host_load(self) -> dict[str, int]:
-        """How many agents each host has."""
+        """Return the number of agents of each host."""
         self._run(_SWEEP, _SWEEP_AT_MOST, _KEEP_MS)
         prefix = self.keys.host_prefix
         pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*"
@@ -92,7 +93,7 @@ class AgentLocationRegistry:
         return {host: count for host, count in loads.items() if count}
 
     def get_host_agents(self, hostname: str) -> list[str]:
-        """The agents of a host, by its name."""
+        """Return the agents of a host, by its name."""
         found: Any = self._command("SMEMBERS", self.keys.host_prefix + hostname)
         return sorted(_text(each) for each in found)
 
@@ -105,8 +106,8 @@ class AgentLocationRegistry:
         return call(keys=self._table, args=args)
 
     def _command(self, *words: Any) -> Any:
-        answer: Any = self.redis.execute_command(*words)
-        return answer
+        reply: Any = self.redis.execute_command(*words)
+        return reply
 
 
 def _host(name: str) -> str:

@@ -1,6 +1,6 @@
-"""Rustic AI's execution engine over our hosts: its six calls, each waiting for ours on another thread."""
+"""Rustic AI's execution engine over Holdfast's hosts: six blocking calls that run on the engine's thread."""
 
-# What Rustic AI looks like is in typings/: it runs on one version of Python, and need not be installed here.
+# Rustic AI runs on one version of Python only, so its types are in typings/.
 # pyright: reportMissingModuleSource=false
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from rustic_ai.core.guild.dsl import AgentSpec
 from rustic_ai.core.guild.execution.execution_engine import ExecutionEngine
 from rustic_ai.core.messaging import SimpleClient
 
+from holdfast.compat.rustic.background import background, check_not_forked
+from holdfast.compat.rustic.ending import OwnAgent
+from holdfast.compat.rustic.specs import messaging_of
 from holdfast.config import load
 from holdfast.errors import InputError
 from holdfast.hosts.agent import Agent, Status, guild_prefix, qualified
-from holdfast.hosts.rustic.background import background, check_not_forked
-from holdfast.hosts.rustic.inside import Inside
-from holdfast.hosts.rustic.offer import ENTRY
-from holdfast.hosts.rustic.specs import messaging_of
+from holdfast.hosts.entries import RUSTIC
 from holdfast.hosts.wire_codec import Payload, spec_of
 
 if TYPE_CHECKING:
@@ -32,19 +32,20 @@ if TYPE_CHECKING:
     from holdfast.hosts.engine import Engine
 
 _MACHINES: Final = 256
-"""Rustic AI's message ids have eight bits for the machine that made them."""
+"""Rustic AI's message ids have eight bits for the machine id."""
 _STOPS_AT_ONCE: Final = 16
 
 
 class K8sExecutionEngine(ExecutionEngine):
-    """Runs the agents of a guild on our hosts.
+    """Runs the agents of a guild on Holdfast's hosts.
 
-    Rustic AI makes one from its path and the first two arguments, in agents' processes too, so the rest comes
-    from the environment (``REDIS_URL``, ``HOLDFAST_HOSTS_…``) unless it is given. What is running is known to
-    the registry, not to one engine: any other finds, stops and re-attaches to it.
+    Rustic AI creates an engine from its class path and the first two arguments, in agents' processes too, so
+    the other arguments default to the environment (``REDIS_URL``, ``HOLDFAST_HOSTS_…``). The registry has
+    what is running, not one engine: every other engine finds, stops and re-attaches to the same agents.
     """
 
-    __module__ = "holdfast.hosts.rustic"  # where guilds remember it
+    # The path that stored guilds have, and that hosts of older releases allow.
+    __module__ = "holdfast.hosts.rustic"
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class K8sExecutionEngine(ExecutionEngine):
         client_properties: Mapping[str, Any] | None = None,
         default_topic: str = "default_topic",
     ) -> None:
-        """Have an agent run on a host; returns when it can receive. One that runs is left as it is."""
-        del default_topic  # the agent's spec says what it listens to
+        """Run an agent on a host; return when it can receive messages. A running agent is left as it is."""
+        del default_topic  # the agent's spec has its topics
         agent_id = qualified(agent_spec.id, guild_spec.id, self.organization_id)
         payload = Payload(
             agent_spec=msgspec.Raw(agent_spec.model_dump_json().encode()),
@@ -80,7 +81,7 @@ class K8sExecutionEngine(ExecutionEngine):
         )
         agent = Agent(
             agent_id=agent_id,
-            entry=ENTRY,
+            entry=RUSTIC,
             payload=msgspec.json.encode(payload),
             name=agent_spec.name,
             guild_id=guild_spec.id,
@@ -95,12 +96,12 @@ class K8sExecutionEngine(ExecutionEngine):
         background().call(run())
 
     def stop_agent(self, guild_id: str, agent_id: str) -> None:
-        """Stop an agent; it runs no more when this returns. An agent that stops itself ends after it."""
+        """Stop an agent and wait for its end. An agent that stops itself ends after the call."""
         known = self._qualified(guild_id, agent_id)
 
         async def stop() -> None:
             engine = await self._engine()
-            if known == Inside.agent_id:
+            if known == OwnAgent.agent_id:
                 await _begin_stop(engine, known)
             else:
                 await engine.stop(known)
@@ -110,7 +111,7 @@ class K8sExecutionEngine(ExecutionEngine):
         self._launched.discard(known)
 
     def is_agent_running(self, guild_id: str, agent_id: str) -> bool:
-        """Whether an agent runs, whoever launched it."""
+        """Whether an agent runs, whichever engine launched it."""
         known = self._qualified(guild_id, agent_id)
 
         async def look() -> bool:
@@ -119,7 +120,7 @@ class K8sExecutionEngine(ExecutionEngine):
         return background().call(look())
 
     def get_agents_in_guild(self, guild_id: str) -> dict[str, AgentSpec]:
-        """The specs of all agents of a guild that run, by their ids."""
+        """Return the specs of all running agents of a guild, by their ids."""
 
         async def look() -> list[Agent]:
             registry = (await self._engine()).registry
@@ -130,11 +131,11 @@ class K8sExecutionEngine(ExecutionEngine):
         return {spec.id: spec for spec in specs}
 
     def find_agents_by_name(self, guild_id: str, agent_name: str) -> list[AgentSpec]:
-        """The specs of the agents of a guild that run under a name."""
+        """Return the specs of the running agents of a guild that have a name."""
         return [spec for spec in self.get_agents_in_guild(guild_id).values() if spec.name == agent_name]
 
     def shutdown(self) -> None:
-        """Stop what this engine has launched, all together; what others have launched goes on."""
+        """Stop the agents that this engine has launched, in parallel; those of other engines go on."""
         if not self._launched:
             return
         check_not_forked()
@@ -148,7 +149,7 @@ class K8sExecutionEngine(ExecutionEngine):
         async def stop_all() -> None:
             engine = await self._engine()
             stops = (stop(engine, agent_id) for agent_id in tuple(self._launched))
-            # One that fails keeps no other from being stopped, and the next shutdown from trying it again.
+            # A failed stop does not keep the others from being stopped; the next shutdown tries it again.
             for failed in await asyncio.gather(*stops, return_exceptions=True):
                 if failed is not None:
                     raise failed
@@ -163,7 +164,7 @@ class K8sExecutionEngine(ExecutionEngine):
 
 
 async def _begin_stop(engine: Engine, agent_id: str) -> None:
-    """Have nobody find this process's own agent, and its host end it when its message is done with."""
+    """Remove this process's own agent from the registry; its host ends it after its current message."""
     await engine.registry.unwant(agent_id)
     task = asyncio.create_task(engine.stop(agent_id), name=f"stop {agent_id}")
     _ending.add(task)
