@@ -74,7 +74,7 @@ DATA_MODEL = (
         "{agent-queue}:turns",
         "string",
         "permanent",
-        "the last place in line that was given by the clock (us)",
+        "the last place in line, or generation of a thread, that was given by the clock (us)",
     ),
     KeyDoc("{agent-queue}:most", "hash", "permanent", "how many each limit that has a line lets go on"),
     KeyDoc(

@@ -70,6 +70,7 @@ class Task(msgspec.Struct, frozen=True):
     owner: str
     partition: int = 0
     tenant: str = ""
+    generation: int = 0
     input: Any = None
     draining: bool = False
     store: Admission = Admission()
@@ -166,6 +167,7 @@ class _Attempt:
             owner=task.owner,
             queue=task.queue,
             tenant=task.tenant,
+            generation=task.generation,  # guard: process-thread-generation
         )
 
     async def _invoked(self, ctx: Context) -> Outcome:

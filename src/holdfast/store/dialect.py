@@ -47,7 +47,8 @@ POSTGRESQL = Dialect(
         "keys": "SELECT jsonb_array_elements_text(CAST(:keys AS jsonb))",
         "bytes": "SELECT sum(pg_total_relation_size(name::regclass))::bigint FROM unnest(ARRAY["
         "'holdfast_fences', 'holdfast_steps', 'holdfast_state', 'holdfast_archive', "
-        "'holdfast_checkpoints', 'holdfast_checkpoint_writes', 'holdfast_schedules']) AS name",
+        "'holdfast_checkpoints', 'holdfast_checkpoint_writes', 'holdfast_threads', "
+        "'holdfast_schedules']) AS name",
     },
     r"%(\1)s",
 )

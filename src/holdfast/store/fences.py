@@ -3,6 +3,10 @@
 A fence is registered once an attempt; it must be higher than the one seen before, or the same one of the same
 owner. (After a failover of Redis a fence may repeat under another owner: that one is refused.) Every write
 names fence and owner again and changes nothing if they are no longer those of the run.
+
+A thread belongs to one run at a time. An attempt that registers takes the thread under its generation and
+seals the run that had it before: a write of that run which still waits in the database (it timed out, its
+worker was frozen) changes nothing when it arrives.
 """
 
 from __future__ import annotations
@@ -28,6 +32,18 @@ _SEEN = "SELECT fence, owner FROM holdfast_fences WHERE run = :run"
 # guard: store-write-fence
 _HELD = "SELECT 1 AS one FROM holdfast_fences WHERE run = :run AND fence = :fence AND owner = :owner {share}"
 _SEAL = "UPDATE holdfast_fences SET owner = '' WHERE run = :other"
+# guard: older-attempt-of-thread-refused
+_TAKE_THREAD = """
+INSERT INTO holdfast_threads (scope, queue, run, earlier_run, generation, taken_at)
+VALUES (:scope, :queue, :run, '', :generation, :now)
+ON CONFLICT (scope, queue) DO UPDATE SET run = excluded.run, generation = excluded.generation,
+    taken_at = excluded.taken_at, earlier_run = CASE WHEN holdfast_threads.run = excluded.run
+        THEN holdfast_threads.earlier_run ELSE holdfast_threads.run END
+WHERE excluded.generation > holdfast_threads.generation
+   OR (excluded.generation = holdfast_threads.generation AND excluded.run = holdfast_threads.run)
+RETURNING earlier_run
+"""
+_HAS_THREAD = "SELECT run FROM holdfast_threads WHERE scope = :scope AND queue = :queue"
 
 _STEPS = "SELECT name, value FROM holdfast_steps WHERE run = :run"
 _PUT_STEP = f"""
@@ -68,13 +84,18 @@ DELETE FROM holdfast_state WHERE scope = :scope AND run <> :run AND run <> :othe
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who writes: a run under one fence of one owner, and the scope of its state."""
+    """Who writes: a run under one fence of one owner, and the scope of its state.
+
+    ``generation`` is higher for each attempt of the thread in its queue; 0 without a thread.
+    """
 
     run: str
     fence: int
     owner: str
     scope: str
     thread: bool
+    queue: str = ""
+    generation: int = 0
 
     def values(self) -> dict[str, object]:
         """Return the values that name the holder in a statement."""
@@ -83,6 +104,9 @@ class Holder(msgspec.Struct, frozen=True):
 
 def register(holder: Holder) -> Operation[dict[str, bytes]]:
     """Take the run over under this fence and return the steps that it has done."""
+    if holder.generation:
+        # Before the run: two runs of a thread that lock each other's rows would be a deadlock.
+        yield from _take_thread(holder)
     done = yield Statement(_REGISTER, {**holder.values(), "now": time.time()})
     if not done.count:
         raise _lost(holder, (yield Statement(_SEEN, {"run": holder.run})))
@@ -90,6 +114,20 @@ def register(holder: Holder) -> Operation[dict[str, bytes]]:
     if holder.thread:
         yield from _compact(holder)
     return {name: bytes(value) for name, value in found.rows}
+
+
+def _take_thread(holder: Holder) -> Operation[None]:
+    """Take the thread over from the run that had it before, which can write no more."""
+    values = {"scope": holder.scope, "queue": holder.queue, "run": holder.run}
+    taken = yield Statement(_TAKE_THREAD, {**values, "generation": holder.generation, "now": time.time()})
+    if not taken.rows:
+        later = (yield Statement(_HAS_THREAD, {"scope": holder.scope, "queue": holder.queue})).rows
+        raise LeaseLost(
+            f"run {holder.run!r} no longer has its thread: run {later[0][0] if later else '?'!r} of the same "
+            "thread was started since; nothing was written"
+        )
+    if taken.rows[0][0]:
+        yield Statement(_SEAL, {"other": taken.rows[0][0]})  # guard: earlier-run-of-thread-sealed
 
 
 def _compact(holder: Holder) -> Operation[None]:

@@ -81,14 +81,28 @@ class LazyStore:
         return Path(self._settings.path).exists()
 
     def memory(
-        self, *, run_id: str, thread_id: str, fence: int, owner: str, queue: str = "", tenant: str = ""
+        self,
+        *,
+        run_id: str,
+        thread_id: str,
+        fence: int,
+        owner: str,
+        queue: str = "",
+        tenant: str = "",
+        generation: int = 0,
     ) -> LazyMemory:
         """Return the memory of one attempt; nothing is opened before it is used."""
 
         async def opened() -> StoredMemory:
             store = await self._waited_for()
             return store.memory(
-                run_id=run_id, thread_id=thread_id, fence=fence, owner=owner, queue=queue, tenant=tenant
+                run_id=run_id,
+                thread_id=thread_id,
+                fence=fence,
+                owner=owner,
+                queue=queue,
+                tenant=tenant,
+                generation=generation,
             )
 
         return LazyMemory(opened)

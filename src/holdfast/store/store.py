@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)  # the logs' own room is beside this one
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
-_TABLES = ("fences", "steps", "state", "archive", "checkpoints", "checkpoint_writes", "schedules")
+_TABLES = ("fences", "steps", "state", "archive", "checkpoints", "checkpoint_writes", "threads", "schedules")
 
 
 class Store:
@@ -83,15 +83,32 @@ class Store:
     # -- runs that are going
 
     def memory(
-        self, *, run_id: str, thread_id: str, fence: int, owner: str, queue: str = "", tenant: str = ""
+        self,
+        *,
+        run_id: str,
+        thread_id: str,
+        fence: int,
+        owner: str,
+        queue: str = "",
+        tenant: str = "",
+        generation: int = 0,
     ) -> StoredMemory:
         """Return what a run remembers, for one attempt under one fence; nothing is asked until it is used.
 
-        A thread belongs to its tenant. Runs of two queues are two runs, whatever their ids.
+        A thread belongs to its tenant, and to the attempt with the highest ``generation``: what earlier runs
+        still write is refused. Runs of two queues are two runs, whatever their ids.
         """
         run = run_label(queue, run_id)
         scope = scope_label(run, thread_id, tenant)
-        holder = Holder(run=run, fence=fence, owner=label(owner), scope=scope, thread=bool(thread_id))
+        holder = Holder(
+            run=run,
+            fence=fence,
+            owner=label(owner),
+            scope=scope,
+            thread=bool(thread_id),
+            queue=label(queue),
+            generation=generation if thread_id else 0,
+        )
         return StoredMemory(self, holder, queue=queue)
 
     # -- runs that have ended

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from holdfast.errors import InputError, LeaseLost
@@ -77,6 +79,65 @@ async def test_a_run_that_was_rolled_back_writes_no_more(store):
     assert await memory(store, "b").state() == {}
     await memory(store, "a", fence=2).put_state("x", b"3")  # somebody asked for it once more
     assert await memory(store, "b").state() == {"x": b"3"}
+
+
+def of_thread(store, run, generation, fence=1, queue="q"):
+    return store.memory(
+        run_id=run, thread_id="t", fence=fence, owner="me", queue=queue, generation=generation
+    )
+
+
+async def test_a_write_of_the_thread_s_earlier_run_that_arrives_late_changes_nothing(store, open_another):
+    earlier, later = of_thread(store, "a", 1), of_thread(await open_another(), "b", 2)
+    await earlier.put_state("x", b"1")
+    assert await later.state() == {"x": b"1"}
+    with pytest.raises(LeaseLost):
+        await earlier.put_state("x", b"late")
+    with pytest.raises(LeaseLost):
+        await earlier.put_step("s", b"late")
+    assert await later.state() == {"x": b"1"}
+
+
+async def test_an_earlier_attempt_that_registers_late_is_refused(store, open_another):
+    later = of_thread(store, "b", 2)
+    await later.put_state("x", b"2")
+    late = of_thread(await open_another(), "a", 1)
+    with pytest.raises(LeaseLost, match="run 'q/b' of the same thread was started since"):
+        await late.put_state("x", b"late")
+    await later.put_state("x", b"3")
+    assert await later.state() == {"x": b"3"}
+
+
+async def test_a_run_that_goes_on_after_others_takes_its_thread_back(store):
+    """An operator retries a run whose thread has had others since."""
+    for run, fence, generation in (("a", 1, 1), ("b", 1, 2), ("a", 2, 3), ("a", 3, 4), ("b", 2, 5)):
+        mine = of_thread(store, run, generation, fence)
+        await mine.put_state("x", str(generation).encode())
+        assert await mine.state() == {"x": str(generation).encode()}
+
+
+async def test_runs_of_two_queues_may_share_a_thread(store):
+    """Each queue has its own order of the runs of a thread: neither refuses the writes of the other's."""
+    one, two = of_thread(store, "a", 1, queue="one"), of_thread(store, "b", 2, queue="two")
+    for mine in (one, two, one, two):
+        await mine.put_state("x", b"1")
+
+
+async def test_a_write_that_races_with_the_next_run_of_its_thread_is_seen_by_it_or_refused(
+    store, open_another
+):
+    """The next run reads what the earlier one has written, or the earlier one is refused: never neither."""
+    other = await open_another()
+    for n in range(20):
+        earlier, later = of_thread(store, f"a{n}", 2 * n + 1), of_thread(other, f"b{n}", 2 * n + 2)
+        await earlier.state()
+        written, seen = await asyncio.gather(
+            earlier.put_state("x", str(n).encode()), later.state(), return_exceptions=True
+        )
+        kept = written is None
+        assert kept or isinstance(written, LeaseLost), written
+        assert (seen.get("x") == str(n).encode()) is kept
+        assert await later.state() == seen
 
 
 async def test_a_rollback_after_many_runs_returns_to_the_last_value(store):

@@ -15,6 +15,11 @@ TRACING = "tests/integration/services/test_tracing.py"
 
 MISTAKES = [
     Mistake(
+        "an attempt in a process does not take its thread from the run before",
+        replaced("process-thread-generation", "task.generation", "0"),
+        f"{SAME}::test_a_run_takes_its_thread_from_the_run_before[isolated]",
+    ),
+    Mistake(
         "the last spans of a process are never sent",
         removed("last-spans-sent"),
         f"{TRACING}::test_what_is_left_is_sent_when_a_process_ends",

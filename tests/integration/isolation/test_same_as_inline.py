@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 
 import msgspec
+import pytest
 
+from holdfast.errors import LeaseLost
 from holdfast.runs.run import Status
+from holdfast.store.lazy import LazyStore
 from tests.support.processes.isolation import Isolation
 from tests.support.waiting import until
 
@@ -54,6 +58,21 @@ async def test_a_sync_agent_has_its_context_too(system, app):
         run = await system.ended(await system.submit("in_a_thread", 5, thread_id="t"))
         assert run.result == {"before": before, "doubled": 10}
     assert await system.events(run.id) == ["submitted", "started", "counting", "succeeded"]
+
+
+async def test_a_run_takes_its_thread_from_the_run_before(system, app):
+    """Fails if an attempt in a process of its own has no generation: a late write of the other run is kept."""
+    async with contextlib.aclosing(LazyStore(system.settings.database)) as store:
+        queue = system.settings.queue.name
+        earlier = store.memory(
+            run_id="earlier", thread_id="t", fence=1, owner="me", queue=queue, generation=1
+        )
+        await earlier.put_state("total", b"1")
+        await system.worker(app)
+        assert (await system.ended(await system.submit("conversation", 2, thread_id="t"))).result == 3
+        with pytest.raises(LeaseLost):
+            await earlier.put_state("total", b"7")
+        assert (await system.ended(await system.submit("conversation", 1, thread_id="t"))).result == 4
 
 
 async def test_state_goes_from_run_to_run(system, app):

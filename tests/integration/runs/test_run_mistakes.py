@@ -445,6 +445,23 @@ MISTAKES = [
         f"{STEPS}::test_what_a_paused_worker_writes_after_its_run_moved_on_is_refused",
     ),
     Mistake(
+        "a late write of a thread's earlier run is kept",
+        instead("earlier-run-of-thread-sealed", "pass"),
+        f"{STEPS}::test_a_late_write_of_an_earlier_run_of_the_thread_is_refused",
+    ),
+    Mistake(
+        "an earlier attempt that registers late takes its thread back",
+        replaced(
+            "older-attempt-of-thread-refused", "excluded.generation > holdfast_threads.generation", "true"
+        ),
+        f"{STEPS}::test_a_late_write_of_an_earlier_run_of_the_thread_is_refused",
+    ),
+    Mistake(
+        "attempts of a thread have no order",
+        replaced("thread-generation", "next_place(limits, clock)", "1"),
+        f"{STEPS}::test_a_late_write_of_an_earlier_run_of_the_thread_is_refused",
+    ),
+    Mistake(
         "a run expires before its events have left",
         replaced("expire-after-delivery", "goes_outside(id, have[3]) or ", ""),
         f"{EXPIRY}::test_an_ended_run_stays_until_its_events_have_reached_the_outside[outbox]",

@@ -173,6 +173,41 @@ async def test_state_belongs_to_the_thread_and_a_rollback_undoes_the_other_runs_
     assert (await system.ended(other)).result == 1
 
 
+async def test_a_late_write_of_an_earlier_run_of_the_thread_is_refused(system, app):
+    """A write waits in the database when its run times out, and arrives after the next run has written.
+
+    Fails if the store compares only attempts of one run, and not the runs of a thread.
+    """
+    memories = {}
+
+    @app.agent
+    async def hang(ctx, touches_state):
+        if touches_state:
+            await ctx.state.set("x", "early")
+        memories[touches_state] = ctx.state._memory
+        await asyncio.Event().wait()
+
+    @app.agent
+    async def write(ctx, value):
+        before = await ctx.state.get("x")
+        await ctx.state.set("x", value)
+        return before
+
+    worker = await system.worker(app)
+    for touches_state in (True, False):
+        earlier = await system.submit("hang", touches_state, thread_id="t")
+        await until(lambda wanted=touches_state: wanted in memories)
+        worker.reach_deadline()
+        assert (await system.ended(earlier)).status is Status.TIMED_OUT
+    later = await system.submit("write", "new", thread_id="t")
+    assert (await system.ended(later)).result == "early"
+    for memory in memories.values():
+        with pytest.raises(LeaseLost):
+            await memory.put_state("x", b'"late"')
+    last = await system.submit("write", "last", thread_id="t")
+    assert (await system.ended(last)).result == "new"
+
+
 async def test_an_id_that_comes_again_has_none_of_the_steps_of_the_run_before(system, app):
     """Fails if the store knows runs by their ids alone: the second would be handed what the first did."""
 

@@ -207,7 +207,15 @@ class MemoryStore(Protocol):
     """Where the memory of runs is kept."""
 
     def memory(
-        self, *, run_id: str, thread_id: str, fence: int, owner: str, queue: str = "", tenant: str = ""
+        self,
+        *,
+        run_id: str,
+        thread_id: str,
+        fence: int,
+        owner: str,
+        queue: str = "",
+        tenant: str = "",
+        generation: int = 0,
     ) -> Memory:
         """Return the memory of one attempt; nothing is read before it is used."""
         ...

@@ -25,7 +25,7 @@ _CLAIM = load("holdfast.runs", "claim")
 _TIDY = load("holdfast.runs", "tidy")
 _HEAD = 5  # values of a reply before its runs: mode, dropped, adopted, rollbacks, duplicates
 _COMMON = 4  # values that runs in a row have in common: lane, fence, attempt, agent
-_FIELDS = 2  # values of each run: `id entry-id submitted_at`, message
+_FIELDS = 2  # values of each run: `id entry-id submitted_at`, with its generation in a thread, and message
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
 """By priority, but of ten claims one begins with the normal and one with the low lane: no lane starves."""
 
@@ -55,6 +55,8 @@ class Claimed(msgspec.Struct, frozen=True):
     lane: int = 0
     """The number of the lane it was read from; 0 if the settle script has to look up more than its entry."""
     entry: bytes = b""
+    generation: int = 0
+    """Higher for each attempt of its thread, so that the store refuses late writes; 0 without a thread."""
 
     def lease(self, owner: str) -> RunLease:
         """The lease of ``owner`` on it."""
@@ -186,7 +188,8 @@ def _claimed(reply: list[Any], rollbacks: list[bytes]) -> list[Claimed]:
         lane, fence, attempt, agent = row[:_COMMON]
         name = agent.decode(errors="replace")
         for at in range(_COMMON, len(row), _FIELDS):
-            run_id, entry, submitted = row[at].split(b" ", 2)
+            run_id, entry, times = row[at].split(b" ", 2)
+            submitted, _, generation = times.partition(b" ")
             claimed.append(
                 Claimed(
                     run_id.decode(),
@@ -199,6 +202,7 @@ def _claimed(reply: list[Any], rollbacks: list[bytes]) -> list[Claimed]:
                     counted(submitted),
                     lane,
                     entry,
+                    counted(generation),
                 )
             )
     return claimed

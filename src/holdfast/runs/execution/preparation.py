@@ -154,6 +154,7 @@ def _memory_of(resources: AttemptResources, run: Claimed, envelope: Envelope) ->
         owner=resources.owner,
         queue=resources.settings.name,
         tenant=envelope.tenant,
+        generation=run.generation,
     )
 
 
@@ -177,6 +178,7 @@ def _isolated(
             "kept_as": run.kept_as,
             "owner": resources.owner,
             "tenant": envelope.tenant,
+            "generation": run.generation,
         },
         grace_seconds=settings.stop_grace_seconds,
         trusted=trusted_until,

@@ -12,7 +12,7 @@
 --         what to undo and when each was submitted, separated by blanks }, { second entries that were dropped because their run
 --         is known: run id, entry id }, and for those in a row that begin alike: { lane number
 --         (0 if they have what few runs have: then their end has more to look up), fence, attempt, agent,
---         and per run: `id entry-id submitted_at`, message } }
+--         and per run: `id entry-id submitted_at`, with one of a thread its generation too, message } }
 -- @include clock
 -- @include entry
 -- @include limits
@@ -213,6 +213,12 @@ local function begin(record, fence)
   call('HSET', record, 'status', 'running', 'fence', fence, 'owner', owner, 'started_at', now)
 end
 
+-- Each attempt of a thread has a higher one than the attempt before, of whichever run: the store goes by it.
+local function generation_of(bonds)
+  if not bonds.thread or bonds.thread == '' then return '' end
+  return string.format(' %.0f', next_place(limits, clock)) -- guard: thread-generation
+end
+
 local function started(attempt, fence) return '{"attempt":' .. attempt .. ',"fence":' .. fence .. by_owner end
 
 -- `seen` is what the record says that the tenth field names, if it was looked up already.
@@ -258,7 +264,8 @@ local function claim(number, lane, entry, fields, seen)
   begin(record, digits(fence))
   append_event(record, 'started', started(digits(attempt), digits(fence)), bonds.outbox)
   take_debts(record, id, bonds.thread)
-  answer(bound and 0 or number, fence, attempt, agent, id, entry, have[5] or '0', message) -- guard: claim-bound-number
+  local submitted_at = (have[5] or '0') .. generation_of(bonds)
+  answer(bound and 0 or number, fence, attempt, agent, id, entry, submitted_at, message) -- guard: claim-bound-number
   room = room - 1
 end
 
