@@ -90,6 +90,8 @@ class Report:
         counts, metrics = await self._registry.count(), self._metrics
         await self._definitions.refresh()  # guard: definitions-read-again
         backlog = await self._backlog(counts)
+        # Before anything is set: if Redis goes away now, the gauges and the last sample stay of one time.
+        shortest = await self._shortest()  # guard: sample-is-whole
         self._scheduler.note_backlog(backlog.due)
         self._stranded.look(backlog.without_agent)
         if self._scheduler.shards is None:  # else most of what is due is in the shares of others
@@ -108,7 +110,7 @@ class Report:
                 ready=backlog.due,
                 elsewhere=backlog.elsewhere,
                 oldest_overdue_seconds=_since(backlog.earliest, counts.now),
-                shortest_interval_seconds=await self._shortest(),
+                shortest_interval_seconds=shortest,  # guard: sample-shortest
                 queue_depth=backlog.due,
                 overlapping=counts.overlapping,
             )

@@ -216,6 +216,14 @@ MISTAKES = [
         f"{REPORT}::test_o17_turns_of_what_is_not_run_here_are_no_backlog_either",
     ),
     Mistake(
+        "gauges are set before a sample is whole",
+        (
+            removed("sample-is-whole"),
+            replaced("sample-shortest", "=shortest", "=await self._shortest()"),
+        ),
+        f"{REPORT}::test_o24_gauges_are_of_whole_samples",
+    ),
+    Mistake(
         "nothing is overdue while Redis is away if nothing waited before",
         removed("overdue-while-all-run"),
         f"{REPORT}::test_o18_what_ran_when_redis_went_away_is_overdue_a_period_later",

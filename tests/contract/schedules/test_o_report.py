@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import ResponseError
 
 from holdfast import App
@@ -21,6 +22,7 @@ from holdfast.reliability.breaker import State
 from holdfast.schedules.acquisition import Acquisition
 from holdfast.schedules.entries import State as ScheduleState
 from holdfast.schedules.explain import explain
+from holdfast.schedules.registry import Registry
 from holdfast.schedules.replies import BATCH, Ended
 from holdfast.schedules.report import _PAGES, Filtered, KnownSchedules, backlog_of
 from holdfast.schedules.schedule import Schedule, decoded
@@ -213,6 +215,29 @@ async def test_o18_what_ran_when_redis_went_away_is_overdue_a_period_later(
         await until(lambda: running.count("schedule_oldest_overdue_seconds") > 1)
         free.set()
         fault_proxy.heal()
+
+
+async def test_o24_gauges_are_of_whole_samples(stage, monkeypatch):
+    """Fails if a gauge is set before Redis has answered all of a sample: then nothing is overdue while it is away."""
+    app, free, asked = App("test"), asyncio.Event(), []
+
+    @app.schedule(every=1)
+    async def work() -> None:
+        await free.wait()
+
+    async def away(_: Registry, names: list[str]) -> set[str]:
+        asked.append(names)
+        raise Disconnected("away")
+
+    monkeypatch.setattr(Registry, "active", away)
+    running = await stage.start(app, health_summary_period_seconds=0.05)
+    await until(lambda: len(running.scheduler.running) == 1)
+    before = len(asked)
+    await until(lambda: len(asked) > before + 1)
+    assert running.count("schedule_working") == running.count("schedule_registered") == 0
+    monkeypatch.undo()
+    await until(lambda: running.count("schedule_working") == 1)
+    free.set()
 
 
 async def test_o19_the_shortest_period_is_computed_once_for_the_same_definitions_and_shards(board):
