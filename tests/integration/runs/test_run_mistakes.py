@@ -17,6 +17,7 @@ WORKER = "tests/integration/runs/test_worker.py"
 LIMITS = "tests/integration/runs/test_limits.py"
 THREADS = "tests/integration/runs/test_threads.py"
 ASKS = "tests/integration/runs/test_interrupts.py"
+PLAIN = "tests/integration/runs/test_plain_path.py"
 STEPS = "tests/integration/runs/test_steps.py"
 EXPIRY = "tests/integration/runs/test_expiry.py"
 DEAD = "tests/integration/runs/test_deadletter.py"
@@ -130,8 +131,8 @@ MISTAKES = [
         "a damaged run takes the rest of its batch along",
         replaced(
             "settle-each-alone",
-            "pcall(settle, run, status, field, extra, lane, fence, told)",
-            "true, settle(run, status, field, extra, lane, fence, told)",
+            "pcall(settle_one, run, status, field, extra, lane, fence, with_data)",
+            "true, settle_one(run, status, field, extra, lane, fence, with_data)",
         ),
         f"{DAMAGED}::test_a_limit_that_was_overwritten_costs_the_others_of_a_batch_nothing",
     ),
@@ -298,7 +299,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run that waits again waits behind those that came later",
-        replaced("parked-place-kept", "bonds.place or ", ""),
+        replaced("parked-place-kept", "extra_fields.place or ", ""),
         f"{LIMITS}::test_a_run_that_is_turned_away_goes_before_those_that_came_later",
     ),
     Mistake(
@@ -407,14 +408,14 @@ MISTAKES = [
     ),
     Mistake(
         "a run never keeps one limit for another",
-        replaced("permits-kept-in-order", ", bonds.place and has", ""),
+        replaced("permits-kept-in-order", ", extra_fields.place and has", ""),
         f"{LIMITS}::test_nobody_waits_for_ever_for_two_limits_that_are_never_free_together[tenant]",
     ),
     Mistake(
         "runs that wait for each other's limits keep what they have",
         replaced(
             "permits-kept-in-order",
-            "bonds.place and has",
+            "extra_fields.place and has",
             "setmetatable({}, { __index = function() return true end })",
         ),
         f"{LIMITS}::test_no_two_runs_wait_for_what_the_other_has",
@@ -438,6 +439,16 @@ MISTAKES = [
         "asking uses up attempts",
         replaced("resume-resets-attempt", ", 'attempt', 0", ""),
         f"{ASKS}::test_asking_does_not_use_up_attempts",
+    ),
+    Mistake(
+        "a plain run is begun unlike all others",
+        replaced("plain-run-begun", "'1'", "'01'"),
+        f"{PLAIN}::test_plain_runs_are_claimed_and_settled_as_all_others_are",
+    ),
+    Mistake(
+        "a plain run is ended unlike all others",
+        replaced("plain-run-ended", "'succeeded'", "'done'"),
+        f"{PLAIN}::test_plain_runs_are_claimed_and_settled_as_all_others_are",
     ),
     Mistake(
         "a zombie writes a step",
@@ -473,7 +484,7 @@ MISTAKES = [
     ),
     Mistake(
         "a delayed run forgets that it was to interrupt",
-        replaced("delayed-interrupt", "not PUSHY[multitask]", "true"),
+        replaced("delayed-interrupt", "not PREEMPTS[multitask]", "true"),
         f"{THREADS}::test_a_delayed_run_that_interrupts_stops_the_running_one_when_it_is_due",
     ),
     Mistake(

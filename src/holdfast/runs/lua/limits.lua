@@ -25,9 +25,9 @@ end
 
 -- The permits that a record names. What somebody has written over them names none: whoever frees permits finds whose they are.
 local function permits_of(text)
-  local fine, said = pcall(cjson.decode, text or '') -- guard: damaged-permits
+  local fine, decoded = pcall(cjson.decode, text or '') -- guard: damaged-permits
   local names = {}
-  for _, name in ipairs(fine and type(said) == 'table' and said or {}) do
+  for _, name in ipairs(fine and type(decoded) == 'table' and decoded or {}) do
     if type(name) == 'string' then names[#names + 1] = name end
   end
   return names
@@ -71,10 +71,10 @@ local function take_permit(limits, name, most, record, id, now, place)
   return true
 end
 
--- One that pushes goes before all that do not. Written as whole numbers: Lua would round them.
-local PUSHES = -8e15
-local function park(limits, name, record, id, place, pushes)
-  redis.call('ZADD', parked_of(limits, name), string.format('%.0f', pushes and place + PUSHES or place), id)
+-- A run that preempts goes before all that do not. Written as whole numbers: Lua would round them.
+local PREEMPTING = -8e15
+local function park(limits, name, record, id, place, preempts)
+  redis.call('ZADD', parked_of(limits, name), string.format('%.0f', preempts and place + PREEMPTING or place), id)
   redis.call('SADD', limits, name)
   redis.call('SADD', limits:sub(1, -7) .. 'waiters', id)
   redis.call('HSET', record, 'status', 'queued', 'entry', '', 'parked', name, 'place', string.format('%.0f', place))

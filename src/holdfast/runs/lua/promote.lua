@@ -7,7 +7,7 @@
 -- @include attempt
 -- @include clock
 -- @include place
--- @include pushing
+-- @include busy_thread
 -- @include record
 local returned, delayed, run_prefix, limits = KEYS[1], KEYS[5], KEYS[6], KEYS[8]
 local limit, retention, channel = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
@@ -17,9 +17,9 @@ local places = { returned = returned, delayed = delayed, ended = KEYS[7], limits
 local now, moved = now_ms(), 0
 local stamp = stamp_of(now)
 
--- Returns whether the run waits for its thread now. It pushes once: what comes after is a retry, and the thread is its own.
-local function pushes_in(record, id, thread, multitask)
-  if not PUSHY[multitask] then return false end -- guard: delayed-interrupt
+-- Returns whether the run waits for its thread now. It preempts once: what comes after is a retry, and the thread is its own.
+local function preempts_in(record, id, thread, multitask)
+  if not PREEMPTS[multitask] then return false end -- guard: delayed-interrupt
   redis.call('HDEL', record, 'multitask')
   if take_permit(limits, 'thread:' .. thread, 1, record, id, now) then return false end
   append_event(record, 'queued', '{}')
@@ -34,7 +34,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0
   redis.call('ZREM', delayed, id)
   if have[1] == 'delayed' then
     moved = moved + 1
-    if not pushes_in(record, id, have[6], have[7]) then
+    if not preempts_in(record, id, have[6], have[7]) then
       local comes_back = attempt_of(have[8], have[5]) > 0 or not is_lane[have[2]] -- guard: returned-run-lane
       local lane = comes_back and returned or have[2]
       local entry = queue_entry(lane, id, have[3], have[4], stamp)

@@ -10,7 +10,7 @@
 --   already (this fence settled before: a reply was lost) | stale | damaged (a key of the run is not what it should be)
 -- @include attempt
 -- @include clock
--- @include hearing
+-- @include followed
 -- @include limits
 -- @include place
 -- @include record
@@ -24,13 +24,13 @@ local EVENTS = { delayed = 'retrying' }
 local PAUSES = { delayed = true, interrupted = true }
 
 local now = now_ms()
-local heard = #ARGV > MANY and records_heard(MANY)
+local followed = #ARGV > MANY and followed_records(MANY)
 local finished_at, leaves_at = string.format('%d', now), string.format('%d', now + retention)
 
 -- Entries are acked and deleted together at the end, one call for each lane (those in `kept` are only acked); and all ended runs
--- are noted in one, for the archive by one note: `finished_at id id …`. Those that succeeded leave together too, by such a note;
--- the others are those `apart`.
-local done, kept, leaving, together, apart = {}, {}, {}, {}, {}
+-- are noted in one, for the archive by one note: `finished_at id id …`. Those that succeeded (`batched`) leave by one such note too,
+-- each of the others (`single`) by its own.
+local done, kept, leaving, batched, single = {}, {}, {}, {}, {}
 
 local function list_of(lists, lane)
   local list = lists[lane]
@@ -46,71 +46,12 @@ local function finish_entry(lane, entry, delete)
   list[#list + 1] = entry
 end
 
--- A letter has all that a replay needs after its record has expired: also the fence, which must go on growing.
-local function bury(record, id, status, error, reason)
-  local have = redis.call('HMGET', record, 'agent', 'attempt', 'message', 'fence', 'thread')
-  local entry = redis.call('XADD', deadletter, '*', 'run_id', id, 'agent_id', have[1] or '', 'status', status,
-    'reason', reason, 'attempts', attempt_of(have[4], have[2]), 'error', error, 'message_data', have[3] or '', 'fence', have[4],
-    'thread', have[5] or '')
-  redis.call('HSET', record, 'dead', entry)
-end
-
 local function end_record(record, status, field, value)
   call('HSET', record, 'status', status, 'owner', '', field, value, 'finished_at', finished_at)
 end
 
--- To go on later: when it is due, or has its answer.
-local function pause_run(record, id, status, field, value, extra, event, data)
-  local when, at = 'interrupts', extra
-  if status == 'delayed' then
-    when, at = 'due_at', now + tonumber(extra)
-    redis.call('ZADD', delayed, at, id)
-  else
-    publish_event(record, event, status, data)
-  end
-  redis.call('HSET', record, 'status', status, 'owner', '', field, value, when, at, 'entry', '')
-end
-
-local function end_run(record, id, status, field, value, reason, event, data)
-  if not heard or heard[record] then publish_event(record, event, status, data) end
-  end_record(record, status, field, value)
-  if status == 'failed' or status == 'timed_out' then bury(record, id, status, value, reason) end
-  if status == 'succeeded' then
-    together[#together + 1] = id
-  else
-    leaving[#leaving + 1] = leaves_at
-    leaving[#leaving + 1] = id
-    apart[#apart + 1] = id
-  end
-end
-
-local function settle(at, status, field, extra, lane, fence, told)
-  local id, entry, value = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local data = told and ARGV[at + 3] or '{"' .. field .. '":' .. value .. '}'
-  local record = run_prefix .. id
-  local have = read_fields(record, 'owner', 'fence')
-  if have[2] ~= fence then return 'stale' end -- guard: settle-fence
-  if have[1] ~= owner then return have[1] == '' and 'already' or 'stale' end -- guard: settle-again
-
-  local permits, outbox = false, false
-  if not lane then
-    lane, entry, permits, outbox = unpack(redis.call('HMGET', record, 'lane', 'entry', 'permits', 'outbox'))
-    -- guard: settle-known-place
-    if not is_place(lane, entry) then return 'damaged' end -- before anything is written
-  end
-  local cancelled = PAUSES[status] and redis.call('HGET', record, 'cancel')
-  if cancelled then -- guard: settle-cancelled
-    -- Nobody wants it to go on: the cancel came while this attempt failed, or asked for an answer.
-    status, data = 'cancelled', cjson.encode({ reason = cancelled })
-    if field == 'interrupt' then field, value = 'error', cjson.encode({ kind = 'cancelled', message = cancelled }) end
-  end
-  local pauses, event = PAUSES[status], append_event(record, EVENTS[status] or status, data, outbox)
-  local finish = pauses and pause_run or end_run
-  finish(record, id, status, field, value, extra, event, data)
-  if permits then release_permits(limits, record, id, permits, returned, run_prefix, now, pauses) end
-  finish_entry(lane, entry, pauses or deletes)
-  return cancelled and 'cancelled' or 'settled'
-end
+-- @include settle_one
+-- @include settle_plain
 
 -- A server that takes no writes now (it is full, a replica, or has none) takes none of the batch: this is refused before the
 -- first write of a script, and it is all sent again.
@@ -119,42 +60,6 @@ local function refusal_of(raised)
   for _, code in ipairs({ 'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS' }) do
     if text:find('^%-?' .. code .. ' ') then return { err = text } end
   end
-end
-
--- Most runs succeed and have nothing that few have. Of those one thing is done after the other, each for all of them, as in the
--- claim. Returns where in ARGV the others are, with which something is wrong: they are settled one by one.
-local function succeed_all(first, last, stride, field, lane, fence, told)
-  local records, place_of, n, others = {}, {}, 0, {}
-  for at = first, last, stride do
-    local record = run_prefix .. ARGV[at]
-    local have = try('HMGET', record, 'owner', 'fence')
-    if have[1] == owner and have[2] == fence and not place_of[record] then -- guard: settle-together
-      n = n + 1
-      records[n], place_of[record] = record, at
-    else
-      others[#others + 1] = at
-    end
-  end
-  local entries, opening = list_of(deletes and done or kept, lane), '{"' .. field .. '":'
-  for i = 1, n do
-    local record = records[i]
-    local at = place_of[record]
-    local data = told and ARGV[at + 3] or opening .. ARGV[at + 2] .. '}'
-    local event = try('XADD', record .. ':events', '*', 'type', 'succeeded', 'data', data)
-    if event.err then -- guard: finished-event-retry
-      others[#others + 1], records[i] = at, false
-    else
-      entries[#entries + 1], together[#together + 1] = ARGV[at + 1], ARGV[at]
-      if not heard or heard[record] then publish_event(record, event, 'succeeded', data) end
-    end
-  end
-  for i = 1, n do
-    local record = records[i]
-    if record then end_record(record, 'succeeded', field, ARGV[place_of[record] + 2]) end
-  end
-  -- guard: settle-in-order
-  table.sort(others) -- of a run that is named twice the first one counts
-  return others
 end
 
 local function all_of(first, last, stride)
@@ -166,14 +71,14 @@ end
 local words, before, at = {}, 0, 5
 while ARGV[at] do
   local many, status, field, extra = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local lane, fence, told = KEYS[tonumber(ARGV[at + 4])], ARGV[at + 5], ARGV[at + 6] == '1'
-  local first, stride = at + HEAD, told and 4 or 3
+  local lane, fence, with_data = KEYS[tonumber(ARGV[at + 4])], ARGV[at + 5], ARGV[at + 6] == '1'
+  local first, stride = at + HEAD, with_data and 4 or 3
   local last = first + (many - 1) * stride
   local plain = lane and status == 'succeeded'
-  local rest = plain and succeed_all(first, last, stride, field, lane, fence, told) or all_of(first, last, stride)
+  local rest = plain and settle_plain(first, last, stride, field, lane, fence, with_data) or all_of(first, last, stride)
   for _, run in ipairs(rest) do
     -- One whose keys somebody has damaged keeps its entry, and the others of the batch their end.
-    local fine, word = pcall(settle, run, status, field, extra, lane, fence, told) -- guard: settle-each-alone
+    local fine, word = pcall(settle_one, run, status, field, extra, lane, fence, with_data) -- guard: settle-each-alone
     local refusal = not fine and refusal_of(word)
     if refusal then return refusal end -- guard: settle-write-refused
     if word ~= 'settled' then
@@ -185,10 +90,10 @@ while ARGV[at] do
 end
 
 -- What follows is each for the whole batch: a key that somebody has damaged must not keep the others from being written.
-local trouble
+local failure
 local function write(...)
-  local said = try(...)
-  if type(said) == 'table' and said.err then trouble = said end
+  local reply = try(...)
+  if type(reply) == 'table' and reply.err then failure = reply end
 end
 
 for _, lists in ipairs({ done, kept }) do
@@ -199,13 +104,13 @@ for _, lists in ipairs({ done, kept }) do
     end
   end
 end
-if together[1] then
+if batched[1] then
   leaving[#leaving + 1] = leaves_at
-  leaving[#leaving + 1] = together[2] and finished_at .. ' ' .. table.concat(together, ' ') or together[1]
+  leaving[#leaving + 1] = batched[2] and finished_at .. ' ' .. table.concat(batched, ' ') or batched[1]
 end
 if leaving[1] then
   write('ZADD', ended, unpack(leaving)) -- guard: ended-list-write
-  for _, id in ipairs(together) do apart[#apart + 1] = id end
-  write('RPUSH', unarchived, finished_at .. ' ' .. table.concat(apart, ' ')) -- guard: unarchived-end-time
+  for _, id in ipairs(batched) do single[#single + 1] = id end
+  write('RPUSH', unarchived, finished_at .. ' ' .. table.concat(single, ' ')) -- guard: unarchived-end-time
 end
-return trouble or words
+return failure or words

@@ -8,7 +8,7 @@
 --          the reason; of a full queue: how many runs it holds; of a busy thread: the run that has it), status of one that exists }
 -- @include clock
 -- @include depth
--- @include pushing
+-- @include busy_thread
 local delayed, gate, index, run_prefix, idempotency_prefix = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local limits, ended, outbox = KEYS[10], KEYS[11], KEYS[12]
 local group, deletes, max_depth, idempotency_ttl = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[4]
@@ -59,7 +59,7 @@ local function accept(at)
     word = 'delayed'
     redis.call('ZADD', delayed, now + delay, id)
     redis.call('HSET', record, 'due_at', now + delay)
-    if threaded and PUSHY[multitask] then redis.call('HSET', record, 'multitask', multitask) end
+    if threaded and PREEMPTS[multitask] then redis.call('HSET', record, 'multitask', multitask) end
   elseif not waits then
     entry = queue_entry(lane, id, agent, message, stamp)
   end
