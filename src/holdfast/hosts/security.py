@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import hmac
 import ipaddress
-import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc import aio
 
 from holdfast.errors import ConfigError
-from holdfast.telemetry.logs import get_logger
+from holdfast.rpc.tls import read_file, tls_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES: Final = 32 * 2**20
 """What one call may carry, either way."""
 _METADATA: Final = "authorization"
-
-_log = get_logger(__name__)
 
 
 def server_credentials(settings: HostSettings) -> grpc.ServerCredentials | None:
@@ -41,89 +38,6 @@ def server_credentials(settings: HostSettings) -> grpc.ServerCredentials | None:
         return None
     mutual = bool(settings.tls_ca) and settings.tls_verify_callers  # guard: client-certificate-required
     return tls_credentials(settings, mutual=mutual)
-
-
-class TlsFiles(Protocol):
-    """The files of one server; ``section`` is where the settings name them."""
-
-    section: ClassVar[str]
-
-    @property
-    def tls_certificate(self) -> str:
-        """The file with its certificate."""
-        ...
-
-    @property
-    def tls_key(self) -> str:
-        """The file with the key of it."""
-        ...
-
-    @property
-    def tls_ca(self) -> str:
-        """The file with the authority of the callers' certificates."""
-        ...
-
-
-def tls_credentials(settings: TlsFiles, *, mutual: bool) -> grpc.ServerCredentials:
-    """What a server shows, and asks of its callers if ``mutual``; files that change are read again."""
-    _check_pair(settings)  # guard: certificate-pair-at-start
-    last = _files(settings)
-
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
-        """What to show from here on; None if that has not changed. Asked with every connection."""
-        nonlocal last
-        try:
-            _check_pair(settings)  # guard: certificate-pair-on-reload
-            now = _files(settings)
-        except ConfigError as exc:
-            # Half written, or gone for a moment: what was read before still holds.
-            _log.error("the new certificate can't be used: the old one stays", error=str(exc))
-            return None
-        if now == last:  # guard: server-certificate-reload
-            return None
-        last = now
-        _log.info("a new certificate is shown", file=settings.tls_certificate)
-        return _configuration(now, mutual=mutual)
-
-    # The stubs do not know that None means "as before".
-    fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
-    return grpc.dynamic_ssl_server_credentials(_configuration(last, mutual=mutual), fetch, mutual)
-
-
-def _configuration(
-    files: tuple[bytes, bytes, bytes | None], *, mutual: bool
-) -> grpc.ServerCertificateConfiguration:
-    key, certificate, authority = files
-    return grpc.ssl_server_certificate_configuration([(key, certificate)], authority if mutual else None)
-
-
-def _files(settings: TlsFiles) -> tuple[bytes, bytes, bytes | None]:
-    section = settings.section
-    return (
-        _read(settings.tls_key, f"{section}.tls_key"),
-        _read(settings.tls_certificate, f"{section}.tls_certificate"),
-        _read(settings.tls_ca, f"{section}.tls_ca") if settings.tls_ca else None,
-    )
-
-
-def _check_pair(settings: TlsFiles) -> None:
-    """Say at once what gRPC would say to every caller, in words of its own or not at all."""
-    section = settings.section
-    if not settings.tls_key:
-        raise ConfigError(f"{section}.tls_certificate is set, but {section}.tls_key is not: TLS needs both.")
-    _files(settings)
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key)
-    except (ssl.SSLError, OSError) as exc:
-        raise ConfigError(
-            f"{section}.tls_certificate = {settings.tls_certificate!r} and "
-            f"{section}.tls_key = {settings.tls_key!r} are no certificate and its key: {exc}."
-        ) from exc
-    if settings.tls_ca:
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(settings.tls_ca)
-        except (ssl.SSLError, OSError) as exc:
-            raise ConfigError(f"{section}.tls_ca = {settings.tls_ca!r} holds no certificate: {exc}.") from exc
 
 
 def tls_stamp(settings: HostSettings) -> tuple[int, ...]:
@@ -153,9 +67,9 @@ def open_channel(address: str, settings: HostSettings) -> aio.Channel:
     if not settings.tls_ca and not mutual:
         return aio.insecure_channel(address, options=options)
     credentials = grpc.ssl_channel_credentials(
-        _read(settings.tls_ca, "hosts.tls_ca") if settings.tls_ca else None,  # None: the machine's own
-        _read(settings.tls_key, "hosts.tls_key") if mutual else None,
-        _read(settings.tls_certificate, "hosts.tls_certificate") if mutual else None,
+        read_file(settings.tls_ca, "hosts.tls_ca") if settings.tls_ca else None,  # None: the machine's own
+        read_file(settings.tls_key, "hosts.tls_key") if mutual else None,
+        read_file(settings.tls_certificate, "hosts.tls_certificate") if mutual else None,
     )
     return aio.secure_channel(address, credentials, options=options)
 
@@ -194,13 +108,6 @@ async def _refuse(request: bytes, context: aio.ServicerContext[bytes, bytes]) ->
         grpc.StatusCode.UNAUTHENTICATED,
         "This host asks for its token: set hosts.token (HOLDFAST_HOSTS_TOKEN).",
     )
-
-
-def _read(path: str, setting: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as exc:
-        raise ConfigError(f"{setting} = {path!r} can't be read: {exc.strerror or exc}.") from exc
 
 
 def _is_loopback(name: str) -> bool:

@@ -23,7 +23,7 @@ from holdfast.hosts.factory import keeper_of, members_of, open_cluster, registry
 from holdfast.hosts.failover import Rescue
 from holdfast.hosts.host import Host
 from holdfast.hosts.host_metrics import measure
-from holdfast.hosts.server import Server
+from holdfast.hosts.server import HostServer
 from holdfast.hosts.servicer import AgentHostServicer
 from holdfast.processes.cgroups import Cgroups
 from holdfast.processes.processes import Processes
@@ -65,7 +65,7 @@ class HostService:
         self._settings = settings
         self._redis = redis
         self._members = members_of(settings)
-        self._server = Server(hosts, metrics)
+        self._server = HostServer(hosts, metrics)
         self.address = f"{_bracketed(hosts.address or '127.0.0.1')}:{self._server.port}"
         name = hosts.name or platform.node()
         labels = {APP: app} if app else {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.redis.members import Members
 from holdfast.scaling.asking import Asker
 from holdfast.scaling.external import Scaler
-from holdfast.scaling.server import Server
+from holdfast.scaling.server import ScalerServer
 from holdfast.scaling.waking import Watches
 from holdfast.services.connections import Connections
 from holdfast.services.heartbeat import Heartbeat
@@ -42,7 +42,7 @@ class ScalerService:
         self.name = name or f"scaler-{uuid.uuid4()}"
         self.metrics = metrics
         self._host = scaler.host
-        self._server = Server(scaler)
+        self._server = ScalerServer(scaler)
         self.port = self._server.port
         self._queues = {
             name: connections.queue(settings.queue_named(name)) for name in settings.queue_names()

@@ -25,7 +25,7 @@ from holdfast.config.scaler import ScalerSettings
 from holdfast.errors import ConfigError
 from holdfast.redis.client import Redis, connect
 from holdfast.scaling.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from holdfast.scaling.server import Server
+from holdfast.scaling.server import ScalerServer
 from tests.support.processes import forked
 from tests.support.redis.valkey_process import ValkeyProcess, free_port
 from tests.support.scaling.scalers import (
@@ -96,7 +96,7 @@ def test_a_port_that_is_taken_is_named(environ):
         port = taken.getsockname()[1]
         said = holdfast(environ | {"HOLDFAST_SCALER_PORT": str(port)}, "scaler")
     assert said.returncode == 1
-    assert f"the scaler can't listen on 127.0.0.1:{port}" in said.stderr
+    assert f"no gRPC server can listen on 127.0.0.1:{port}" in said.stderr
     assert "HOLDFAST_SCALER_PORT" in said.stderr
 
 
@@ -198,7 +198,7 @@ async def test_keda_calls_over_tls_and_shows_a_certificate_if_it_is_asked(
 )
 async def test_a_wrong_file_is_named_at_the_start(files: dict[str, str], words: str):
     with pytest.raises(ConfigError) as caught:
-        Server(ScalerSettings(port=0, **files))
+        ScalerServer(ScalerSettings(port=0, **files))
     assert words in str(caught.value)
 
 
