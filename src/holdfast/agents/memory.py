@@ -36,6 +36,24 @@ class Memory(Protocol):
         ...
 
 
+class MemoryStore(Protocol):
+    """Where the memory of runs is kept."""
+
+    def memory(
+        self,
+        *,
+        run_id: str,
+        thread_id: str,
+        fence: int,
+        owner: str,
+        queue: str = "",
+        tenant: str = "",
+        generation: int = 0,
+    ) -> Memory:
+        """Return the memory of one attempt; nothing is read before it is used."""
+        ...
+
+
 class LocalMemory:
     """A memory that ends with its attempt, for agents that are tried without a store."""
 

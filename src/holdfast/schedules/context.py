@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.agents.context import Context, RunInfo, Signals
 from holdfast.agents.deadlines import Deadlines
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import concurrent.futures
 
     from holdfast.agents.app import App
-    from holdfast.agents.memory import Memory
+    from holdfast.agents.memory import Memory, MemoryStore
     from holdfast.agents.spec import AgentSpec
     from holdfast.config import SchedulerSettings
     from holdfast.processes.attempts import Attempts
@@ -39,14 +39,6 @@ _COUNTED_UNDER: Final = "schedules"
 _LONGEST_ID: Final = 500
 
 _log = get_logger(__name__)
-
-
-class MemoryStore(Protocol):
-    """The store that the memory of a firing is in."""
-
-    def memory(self, *, run_id: str, thread_id: str, fence: int, owner: str) -> Memory:
-        """Return the memory of one attempt; nothing is read before it is used."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.deadlines import Deadlines
 from holdfast.agents.failures import classify
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from holdfast.agents.app import App
     from holdfast.agents.invoke import Invocation
-    from holdfast.agents.memory import Memory
+    from holdfast.agents.memory import MemoryStore
     from holdfast.config import QueueSettings
     from holdfast.leases.keeper import Keeper
     from holdfast.leases.streams import StreamLeases
@@ -201,24 +201,6 @@ class Attempt:
 def key_of(run: Claimed) -> tuple[str, int]:
     """What an attempt is known by."""
     return run.run_id, run.fence  # guard: attempt-by-fence
-
-
-class MemoryStore(Protocol):
-    """Where the memory of runs is kept."""
-
-    def memory(
-        self,
-        *,
-        run_id: str,
-        thread_id: str,
-        fence: int,
-        owner: str,
-        queue: str = "",
-        tenant: str = "",
-        generation: int = 0,
-    ) -> Memory:
-        """Return the memory of one attempt; nothing is read before it is used."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
