@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast.redis.client import TROUBLE
 from holdfast.redis.outages import redis_outages
-from holdfast.schedules.replies import text
-from holdfast.telemetry.logs import get_logger
+from holdfast.redis.subscription import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +21,9 @@ if TYPE_CHECKING:
 
 JOINED, DRAINING, LEFT = "joined", "draining", "left"
 MEMBER_WORDS = frozenset({JOINED, DRAINING, LEFT})
-_RETRY_SECONDS = 1.0
 
 TICK = 0.001
 """A timer may fire a little early, and a look before its time finds nothing."""
-
-_log = get_logger(__name__)
 
 
 class Wakeup:
@@ -66,39 +61,19 @@ class Wakeup:
                 await self._woken.wait()
 
 
-class WakeupChannel:
-    """Listens on the channel and calls ``wake`` and ``members_changed``."""
+def wakeup_channel(
+    channel: str, redis: Redis, *, wake: Callable[[], None], members_changed: Callable[[], None]
+) -> Subscription:
+    """Call ``wake`` for each message, and ``members_changed`` if it is about a scheduler."""
 
-    def __init__(
-        self, channel: str, redis: Redis, *, wake: Callable[[], None], members_changed: Callable[[], None]
-    ) -> None:
-        self._channel = channel
-        self._wake = wake
-        self._members_changed = members_changed
-        self._redis: Any = redis
-        self._outages = redis_outages("wake-ups of the scheduler", "it looks every interval-ms")
+    def dispatch(text: str) -> None:
+        if text in MEMBER_WORDS:
+            members_changed()  # guard: look-around-on-change
+        wake()
 
-    async def run(self) -> None:
-        """Listen until cancelled."""
-        while True:
-            try:
-                await self._listen()
-            except TROUBLE as exc:
-                if not self._outages.failed(exc):
-                    _log.warning("wake-up channel refused", channel=self._channel, error=str(exc))
-            await asyncio.sleep(_RETRY_SECONDS)
+    def subscribed() -> None:
+        wake()
+        members_changed()
 
-    async def _listen(self) -> None:
-        await self._redis.initialize()  # a cluster's client must know the nodes before it can choose one
-        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
-            await channel.subscribe(self._channel)
-            self._outages.answered()
-            self._wake()
-            self._members_changed()
-            while True:
-                message = await channel.get_message(timeout=None)
-                if message is None:
-                    continue
-                if text(message["data"]) in MEMBER_WORDS:
-                    self._members_changed()  # guard: look-around-on-change
-                self._wake()
+    outages = redis_outages("wake-ups of the scheduler", "it looks every interval-ms")
+    return Subscription(channel, redis, outages, on_message=dispatch, on_subscribed=subscribed)

@@ -42,9 +42,9 @@ from holdfast.services.announcing import AnnouncedAgents
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
 from holdfast.services.lazy_engine import LazyEngine
-from holdfast.services.process import leave_at_once, plain_errors
+from holdfast.services.process import leave_at_once, run_process
 from holdfast.services.relay import Relay
-from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -381,10 +381,7 @@ async def _read_needs(redis: Redis, queues: Sequence[RunQueue]) -> tuple[list[Ne
 
 def run_api(settings: Settings, app: App | None = None, *, inherited: socket.socket | None = None) -> int:
     """Run the API until SIGTERM or SIGINT; return its exit code."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, plain_errors():
-        runner.run(_until_signal(settings, app, inherited))
-    ignore_signals()
-    return 0
+    return run_process(lambda: _until_signal(settings, app, inherited), loop_factory=uvloop.new_event_loop)
 
 
 async def _until_signal(settings: Settings, app: App | None, inherited: socket.socket | None) -> None:

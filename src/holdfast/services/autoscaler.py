@@ -22,7 +22,8 @@ from holdfast.services.connections import Connections
 from holdfast.services.dev.check import check_app
 from holdfast.services.dev.console import Console
 from holdfast.services.heartbeat import Heartbeat
-from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.process import run_process
+from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import StoreRegistration
 from holdfast.services.worker_pool import POLL_SECONDS, AutoscaledPool, NumberAllocator
 from holdfast.telemetry.exporter import Exporter
@@ -175,9 +176,7 @@ class Autoscaler:
 
 def run_autoscaler(settings: Settings, app_path: str, bounds: Bounds | None = None) -> int:
     """Run the autoscaler until SIGTERM or SIGINT; return its exit code."""
-    asyncio.run(_until_signal(settings, app_path, bounds))
-    ignore_signals()
-    return 0
+    return run_process(lambda: _until_signal(settings, app_path, bounds))
 
 
 async def _until_signal(settings: Settings, app_path: str, bounds: Bounds | None) -> None:

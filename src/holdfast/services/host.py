@@ -33,9 +33,9 @@ from holdfast.redis.outages import redis_outages
 from holdfast.services.connections import Connections
 from holdfast.services.entries import default_entry, process_options
 from holdfast.services.names import is_taken
-from holdfast.services.process import calm_collector, plain_errors
+from holdfast.services.process import calm_collector, run_process
 from holdfast.services.resident import APP
-from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import StoreRegistration, check_schema
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -226,10 +226,7 @@ def run_host(settings: Settings, app: str = "") -> int:
     with Processes(options) as processes:
         _prepare(processes)
         calm_collector()
-        with plain_errors():
-            asyncio.run(_until_signal(settings, processes, app))
-        ignore_signals()
-    return 0
+        return run_process(lambda: _until_signal(settings, processes, app))
 
 
 def _prepare(processes: Processes) -> None:

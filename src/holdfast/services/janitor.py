@@ -28,9 +28,9 @@ from holdfast.scaling.depth import need_of
 from holdfast.services.connections import Connections
 from holdfast.services.heartbeat import Heartbeat
 from holdfast.services.pod_watch import open_pods
-from holdfast.services.process import plain_errors
+from holdfast.services.process import run_process
 from holdfast.services.rounds import Tolerance, repeat
-from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -360,10 +360,7 @@ class Janitor:
 
 def run_janitor(settings: Settings) -> int:
     """Run a janitor until SIGTERM or SIGINT; return its exit code."""
-    with plain_errors():
-        asyncio.run(_until_signal(settings))
-    ignore_signals()
-    return 0
+    return run_process(lambda: _until_signal(settings))
 
 
 async def _until_signal(settings: Settings) -> None:

@@ -1,4 +1,7 @@
-"""What processes that run agents share: their event loop, a calm collector, and a last way out."""
+"""One lifecycle for every process: its event loop, its errors, its signals and its exit code.
+
+A service stops in two stages: the first SIGTERM or SIGINT asks it to stop, the second one to do so now.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
+from holdfast.services.signals import ignore_signals
 from holdfast.telemetry import traces
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 
     from holdfast.config import Settings
 
@@ -35,6 +39,31 @@ def loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop]:
     import uvloop  # noqa: PLC0415  two megabytes that a worker without it need not have
 
     return uvloop.new_event_loop
+
+
+def run_process(
+    work: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    when_it_dies: str = "",
+) -> int:
+    """Run a service until it has stopped; return its exit code.
+
+    An error of ours is raised as itself, for the command to print; any other one is logged first if
+    ``when_it_dies`` names the consequence.
+    """
+    try:
+        with _plain_errors(), asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(work())
+    except HoldfastError:
+        raise
+    except BaseException as exc:
+        # Also SystemExit from a task that an agent started: asyncio lets it end the process without a word.
+        if when_it_dies:
+            _log.critical(when_it_dies, error=repr(exc))
+        raise
+    ignore_signals()
+    return 0
 
 
 def calm_collector() -> None:
@@ -66,7 +95,7 @@ def _threads() -> list[str]:
 
 
 @contextlib.contextmanager
-def plain_errors() -> Generator[None]:
+def _plain_errors() -> Generator[None]:
     """Raise an error of ours as itself, not as a group of one: the command prints it as one line."""
     try:
         yield

@@ -32,9 +32,9 @@ from holdfast.redis.members import Members
 from holdfast.runs.queue import COUNT_SECONDS
 from holdfast.services.connections import Connections
 from holdfast.services.heartbeat import Heartbeat
-from holdfast.services.process import plain_errors
+from holdfast.services.process import run_process
 from holdfast.services.rounds import Tolerance, repeat
-from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import check_schema
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -199,10 +199,7 @@ def _open_poster(settings: Settings) -> Poster:
 
 def run_relay(settings: Settings) -> int:
     """Run a relay until SIGTERM or SIGINT; return its exit code."""
-    with plain_errors():
-        uvloop.run(_until_signal(settings))
-    ignore_signals()
-    return 0
+    return run_process(lambda: _until_signal(settings), loop_factory=uvloop.new_event_loop)
 
 
 async def _until_signal(settings: Settings) -> None:

@@ -21,8 +21,8 @@ from holdfast.scaling.server import ScalerServer
 from holdfast.scaling.waking import Watches
 from holdfast.services.connections import Connections
 from holdfast.services.heartbeat import Heartbeat
-from holdfast.services.process import calm_collector
-from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.process import calm_collector, run_process
+from holdfast.services.signals import on_signals
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
 from holdfast.telemetry.metrics import Metrics
@@ -87,9 +87,7 @@ class ScalerService:
 
 def run_scaler(settings: Settings) -> int:
     """Run a scaler until SIGTERM or SIGINT; return its exit code."""
-    asyncio.run(_until_signal(settings))
-    ignore_signals()
-    return 0
+    return run_process(lambda: _until_signal(settings))
 
 
 async def _until_signal(settings: Settings) -> None:

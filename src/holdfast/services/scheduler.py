@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.watchdog import LoopWatchdog
 from holdfast.api.scheduledruns import submitter
-from holdfast.errors import HoldfastError
 from holdfast.leases.keeper import Keeper
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.command import command
@@ -32,7 +31,7 @@ from holdfast.schedules.selection import Shards
 from holdfast.schedules.sql_sync import SqlSync
 from holdfast.schedules.submission import Targets
 from holdfast.schedules.upkeep import Upkeep
-from holdfast.schedules.wakeup import DRAINING, JOINED, LEFT, WakeupChannel
+from holdfast.schedules.wakeup import DRAINING, JOINED, LEFT, wakeup_channel
 from holdfast.services.announcing import AnnouncedAgents
 from holdfast.services.connections import Connections
 from holdfast.services.isolation import isolation
@@ -41,9 +40,9 @@ from holdfast.services.process import (
     leave_at_once,
     leaving_past_threads,
     loop_factory,
-    plain_errors,
+    run_process,
 )
-from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -161,7 +160,7 @@ class SchedulerProcess:
             registration.keep(),
             self._heartbeat(connections, scheduler),
             upkeep.reclaim(),
-            WakeupChannel(
+            wakeup_channel(
                 keys.nudge, connections.blocking(0), wake=scheduler.wake, members_changed=self._beat.set
             ).run(),
         ]
@@ -321,16 +320,11 @@ def run_scheduler(settings: Settings, app: App) -> int:
     """Run a scheduler until SIGTERM or SIGINT; return its exit code."""
     checked_keys(settings.redis)  # what can't work is said at once, not by a process that dies
     calm_collector()
-    try:
-        with plain_errors(), asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_until_signal(settings, app))
-    except HoldfastError:
-        raise  # it could not be set up; the command prints why
-    except BaseException as exc:
-        _log.critical("the scheduler dies; its turns go to others when their leases end", error=repr(exc))
-        raise
-    ignore_signals()
-    return 0
+    return run_process(
+        lambda: _until_signal(settings, app),
+        loop_factory=loop_factory(settings),
+        when_it_dies="the scheduler dies; its turns go to others when their leases end",
+    )
 
 
 async def _until_signal(settings: Settings, app: App) -> None:

@@ -38,10 +38,10 @@ from holdfast.services.process import (
     leave_at_once,
     leaving_past_threads,
     loop_factory,
-    plain_errors,
+    run_process,
 )
 from holdfast.services.sidecar import quit_sidecar
-from holdfast.services.signals import ignore_signals, on_signals
+from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry.exporter import Exporter
 from holdfast.telemetry.logs import get_logger
@@ -370,17 +370,11 @@ class WorkerProcess:
 def run_worker(settings: Settings, app: App) -> int:
     """Run a worker until SIGTERM or SIGINT; return its exit code."""
     calm_collector()
-    try:
-        with plain_errors(), asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_until_signal(settings, app))
-    except HoldfastError:
-        raise  # it could not be set up; whoever called us says why
-    except BaseException as exc:
-        # Also SystemExit from a task that an agent started: asyncio lets it end the process without a word.
-        _log.critical("the worker dies; its runs go to others when their leases end", error=repr(exc))
-        raise
-    ignore_signals()
-    return 0
+    return run_process(
+        lambda: _until_signal(settings, app),
+        loop_factory=loop_factory(settings),
+        when_it_dies="the worker dies; its runs go to others when their leases end",
+    )
 
 
 async def _until_signal(settings: Settings, app: App) -> None:

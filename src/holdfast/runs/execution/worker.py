@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.config.redis import PLATFORM
 from holdfast.leases.streams import StreamLeases
+from holdfast.redis.outages import redis_outages
+from holdfast.redis.subscription import Subscription
 from holdfast.runs import expiry, promoter
 from holdfast.runs.archive import Archive, Filing
 from holdfast.runs.cleanup import list_consumers
 from holdfast.runs.execution.attempt import AttemptResources
 from holdfast.runs.execution.claim import Claimer
 from holdfast.runs.execution.claiming import ClaimLoop
-from holdfast.runs.execution.control import Control
 from holdfast.runs.execution.emit import Emitter
 from holdfast.runs.execution.executor import Executor
 from holdfast.runs.execution.settle import Settler
@@ -221,19 +222,32 @@ def _upkeep_of(
     worker: PartitionWorker, resources: WorkerResources
 ) -> Sequence[Callable[[], Coroutine[None, None, None]]]:
     partition, metrics, tuning = worker.partition, resources.metrics, resources.tuning
-    control = Control(
-        partition.keys.control,
-        resources.open_reader(0),
-        on_cancel=worker.executor.cancel,
-        on_gate=worker.claim_loop.gate_changed,
-    )
     upkeep = [
         Recovery(partition, worker.leases, metrics, every_seconds=_recovery_seconds(resources)).run,
         Promoter(partition, metrics, longest_seconds=tuning.promotion_seconds).run,
         Expiry(partition, metrics, every_seconds=tuning.expiry_seconds).run,
-        control.run,
+        _control_channel(worker, resources).run,
     ]
     if tuning.archive_seconds:
         archive = Archive(partition, resources.store, metrics)
         upkeep.append(Filing(archive, every_seconds=tuning.archive_seconds).run)
     return upkeep
+
+
+def _control_channel(worker: PartitionWorker, resources: WorkerResources) -> Subscription:
+    """Requests to cancel a run, and changes of the gate.
+
+    A lost message does no harm: the next lease renewal brings the cancellation, the next claim the gate.
+    """
+
+    def dispatch(text: str) -> None:
+        request, _, arguments = text.partition(" ")
+        if request == "cancel":
+            run_id, _, reason = arguments.partition(" ")
+            worker.executor.cancel(run_id, reason)
+        elif request == "gate":
+            worker.claim_loop.gate_changed()
+
+    outages = redis_outages("requests to cancel and to pause", "lease renewals and claims bring them")
+    reader = resources.open_reader(0)
+    return Subscription(worker.partition.keys.control, reader, outages, on_message=dispatch)
