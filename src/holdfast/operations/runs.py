@@ -7,7 +7,7 @@ import contextlib
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Conflict, NotFound, StoreUnavailable
+from holdfast.errors import ConfigError, Conflict, NotFound, StoreUnavailable
 from holdfast.events.feed import NOW
 from holdfast.operations.caller import READ, SUBMIT
 from holdfast.operations.run_list import RunFilter, read_page
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from holdfast.runs.run import Run, RunFault, Submission, Ticket
 
 _log = get_logger(__name__)
+
+_DATABASE_SECONDS = 2.0
+"""How long an explanation waits for the database."""
 
 
 class RunOperations:
@@ -124,7 +127,26 @@ class RunOperations:
         parents = await parents_of_waiting_runs(run, access.queue, depth)
         lease = await lease_age(run, access.queue, self._system.settings.lease.ttl_seconds)
         because = explain(run, gate, depth, members, parents=parents, lease=lease)
+        if run.status is Status.RUNNING:
+            because += await self._explain_database()
         return Explained(run.id, run.status.value, because)
+
+    async def _explain_database(self) -> list[str]:
+        """Report a database that does not answer this process: it may not answer the run's worker either."""
+        try:
+            async with asyncio.timeout(_DATABASE_SECONDS):
+                store = await self._system.archive()
+                if store is not None:
+                    await store.ping()
+        except TimeoutError:
+            reason = f"no answer within {_DATABASE_SECONDS:g} s"
+        except (StoreUnavailable, ConfigError) as exc:
+            reason = str(exc)
+        else:
+            return []
+        return [
+            f"the database can't be used from here ({reason}): until it answers, steps and state of runs wait"
+        ]
 
     async def with_events(self, run_id: str, *, queue: str = "") -> tuple[QueueAccess, Run]:
         """Return a run whose events are still kept, and its queue, whose feed has them."""

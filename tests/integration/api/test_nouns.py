@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast import App, Context, GiveUp
-from holdfast.config import BreakerSettings, QueueSettings, SenderSettings
+from holdfast.config import BreakerSettings, DatabaseSettings, QueueSettings, SenderSettings
 from holdfast.redis.scripts import load
 from holdfast.runs.queue import RunQueue
 from holdfast.services.api import ApiProcess
@@ -280,6 +280,22 @@ async def test_a_running_run_whose_lease_is_not_renewed_is_explained_by_that(sys
     over = await explained_after(ttl_ms + 5000)
     sentence = r"w2 has not renewed its lease for \d+ s, and it has ended: another worker takes the run"
     assert re.fullmatch(sentence, over[0])
+
+
+async def test_a_running_run_is_explained_by_a_database_that_does_not_answer(system, api, start_postgres):
+    database = start_postgres()
+    settings = DatabaseSettings(url=database.url)
+    async with await open_store(settings, migrate=True):
+        pass
+    system.settings = msgspec.structs.replace(system.settings, database=settings)
+    client = (await api()).client()
+    await submit(client, "a", "sleeps")
+    await Hand(system.queue, "w").claim_one()
+    answered = (await client.get("/runs/a/explain")).json()["because"]
+    assert not any("database" in each for each in answered)
+    database.kill()
+    *_, last = (await client.get("/runs/a/explain")).json()["because"]
+    assert re.fullmatch(r"the database can't be used from here \(.+\): until it answers, .+ wait", last)
 
 
 async def test_waiting_ends_with_the_time_and_the_run_goes_on(client):
