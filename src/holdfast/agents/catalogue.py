@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -16,6 +16,7 @@ from holdfast.agents.schemas import input_schema, result_schema
 from holdfast.config.queues import MAILBOX
 from holdfast.errors import UnknownAgent
 from holdfast.telemetry.logs import get_logger
+from holdfast.views.agents import AgentEntry, AgentList, AgentView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,35 +35,6 @@ _KINDS: Final = ("worker", "api", "scheduler")
 """Processes with an app; a host's record has a number where these have names."""
 
 _log = get_logger(__name__)
-
-
-class AgentEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One registered agent, as a process announces it; limits that are null are the queue's."""
-
-    name: str
-    description: str = ""
-    input_schema: dict[str, Any] | None = None
-    """JSON schema of its input; null if its annotation is no model."""
-    result_schema: dict[str, Any] | None = None
-    isolation: str = ""
-    timeout_seconds: float | None = None
-    max_attempts: int | None = None
-    concurrency: int | None = None
-
-
-class AgentInfo(AgentEntry, frozen=True, kw_only=True):
-    """One registered agent, and who serves it; ``served_by`` names at most 100 of its ``workers``."""
-
-    queues: list[str] = []
-    served_by: list[str] = []
-    workers: int = 0
-
-
-class AgentListing(msgspec.Struct, frozen=True):
-    """Every registered agent, by name; the note says why there is none, or that nobody serves them."""
-
-    agents: list[AgentInfo]
-    note: str = ""
 
 
 class Catalogue(msgspec.Struct, frozen=True):
@@ -121,7 +93,7 @@ def _of_bearable_size(agent: str, schema: Schema | None) -> Schema | None:
 # -- what is read
 
 
-async def list_agents(redis: Redis, members: Members) -> AgentListing:
+async def list_agents(redis: Redis, members: Members) -> AgentList:
     """Read every agent that a live process has registered."""
     alive = await members.all(redis)
     digests = sorted({each.fields["catalogue"] for each in alive if each.fields.get("catalogue")})
@@ -129,7 +101,7 @@ async def list_agents(redis: Redis, members: Members) -> AgentListing:
     return listing(alive, {digest: _read(data) for digest, data in written.items()})
 
 
-def listing(members: Iterable[Member], catalogues: Mapping[str, Mapping[str, AgentEntry]]) -> AgentListing:
+def listing(members: Iterable[Member], catalogues: Mapping[str, Mapping[str, AgentEntry]]) -> AgentList:
     """Put together what live processes announce; of two descriptions the one of the newest worker counts."""
     announcing = sorted((each for each in members if _announces(each)), key=_rank)
     entries: dict[str, AgentEntry] = {}
@@ -140,10 +112,10 @@ def listing(members: Iterable[Member], catalogues: Mapping[str, Mapping[str, Age
             entries[name] = described.get(name) or entries.get(name) or AgentEntry(name=name)
             serving.setdefault(name, []).extend([member] if _serves(member) else [])
     agents = [_info(entries[name], serving[name]) for name in sorted(entries)]
-    return AgentListing(agents, _note(agents, announcing))
+    return AgentList(agents, _note(agents, announcing))
 
 
-def find_agent(found: AgentListing, name: str) -> AgentInfo:
+def find_agent(found: AgentList, name: str) -> AgentView:
     """The agent of that name, else UnknownAgent with the names that come close."""
     for agent in found.agents:
         if agent.name == name:
@@ -176,8 +148,8 @@ def _rank(member: Member) -> tuple[bool, float]:
     return _serves(member), since
 
 
-def _info(entry: AgentEntry, workers: list[Member]) -> AgentInfo:
-    return AgentInfo(
+def _info(entry: AgentEntry, workers: list[Member]) -> AgentView:
+    return AgentView(
         **msgspec.structs.asdict(entry),
         queues=sorted({queue for worker in workers for queue in _names(worker, "queues")}),
         served_by=sorted(worker.name for worker in workers)[:_MOST_NAMES],
@@ -185,7 +157,7 @@ def _info(entry: AgentEntry, workers: list[Member]) -> AgentInfo:
     )
 
 
-def _note(agents: list[AgentInfo], announcing: list[Member]) -> str:
+def _note(agents: list[AgentView], announcing: list[Member]) -> str:
     serving = any(_serves(member) for member in announcing)
     if agents:
         return "" if serving else "no worker is alive: runs of these agents wait for one"

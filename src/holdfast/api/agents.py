@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-import msgspec
 from fastapi import APIRouter, Path, Request, Response
 from starlette.exceptions import HTTPException
 
-from holdfast.agents.catalogue import AgentInfo, AgentListing, find_agent, list_agents
 from holdfast.api.access import access
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
 from holdfast.operations.caller import READ
+from holdfast.views.agents import AgentList, AgentView
 
 router = APIRouter(tags=["agents"])
 
@@ -47,7 +46,7 @@ _OF_RESIDENTS: Final = frozenset({"status", "host", "name", "guild_id", "tenant"
     "/agents",
     summary="List the registered agents",
     responses={
-        **answers(200, AgentListing, "Agents, by name.", {"agents": [_AGENT], "note": ""}),
+        **answers(200, AgentList, "Agents, by name.", {"agents": [_AGENT], "note": ""}),
         **answers(errors=(401, 403, 503)),
     },
 )
@@ -55,20 +54,20 @@ async def get_agents(request: Request) -> Response:
     """Show every agent that a live process has registered; a note says why there is none."""
     if _OF_RESIDENTS & set(request.query_params):
         raise _moved(request)
-    return reply(await _listed(request))
+    return reply(await access(request, READ).agents.list())
 
 
 @router.get(
     "/agents/{name:path}",
     summary="Read what a registered agent is and who serves it",
     responses={
-        **answers(200, AgentInfo, "The agent.", _AGENT),
+        **answers(200, AgentView, "The agent.", _AGENT),
         **answers(errors=(401, 403, 404, 422, 503)),
     },
 )
 async def get_agent(request: Request, name: Name) -> Response:
     """Show one agent: its queues, its description, the schema of its input, and the workers that serve it."""
-    return reply(find_agent(await _listed(request), name))
+    return reply(await access(request, READ).agents.get(name))
 
 
 @router.post("/agents", include_in_schema=False)
@@ -76,18 +75,6 @@ async def get_agent(request: Request, name: Name) -> Response:
 async def point_to_residents(request: Request) -> Response:
     """Name the path that residents have moved to."""
     raise _moved(request)
-
-
-async def _listed(request: Request) -> AgentListing:
-    here = access(request, READ)
-    found = await list_agents(here.system.redis, here.system.members)
-    if not here.caller.tenant:
-        return found
-    # Which processes there are is no tenant's business, as in /members.
-    return AgentListing(
-        [msgspec.structs.replace(each, served_by=[]) for each in found.agents],  # guard: served-by-hidden
-        found.note,
-    )
 
 
 def _moved(request: Request) -> HTTPException:

@@ -15,8 +15,7 @@ from holdfast.cli.session import Session, in_session
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
-    from holdfast.agents.catalogue import AgentInfo, AgentListing
-    from holdfast.config import Settings
+    from holdfast.views.agents import AgentList, AgentView
 
 agents = options.group(COMMANDS["agents"])
 
@@ -50,9 +49,13 @@ def list_all(
     given = {"--status": status, "--host": host, "--name": name, "--limit": limit}
     if words := [word for option, value in given.items() if value is not None for word in (option, value)]:
         raise _moved(["list", *words])
-    found = _listed(options.read_settings(config))
+
+    async def work(session: Session) -> AgentList:
+        return await (await session.operations()).agents.list()
+
+    found = in_session(options.read_settings(config), work)
     if json:
-        output.document(found)
+        output.as_it_is(found)
     else:
         output.table(_COLUMNS, [_row(agent) for agent in found.agents], empty=found.note)
     if found.note and (json or found.agents):
@@ -66,10 +69,15 @@ def show(
     config: options.Config = None,
 ) -> None:
     """Show one agent: queues, limits, schemas and workers."""
-    from holdfast.agents.catalogue import find_agent
 
-    found = find_agent(_listed(options.read_settings(config)), name)
-    output.document(found) if json else output.record(_fields(found))
+    async def work(session: Session) -> AgentView:
+        return await (await session.operations()).agents.get(name)
+
+    found = in_session(options.read_settings(config), work)
+    if json:
+        output.as_it_is(found)
+    else:
+        output.record(_fields(found))
 
 
 def _moved(words: list[str]) -> InputError:
@@ -91,20 +99,11 @@ for _verb in _MOVED:
     )(_point_to_residents)
 
 
-def _listed(settings: Settings) -> AgentListing:
-    from holdfast.agents.catalogue import list_agents
-
-    async def work(session: Session) -> AgentListing:
-        return await list_agents(session.redis, session.members())
-
-    return in_session(settings, work)
-
-
-def _row(agent: AgentInfo) -> tuple[str, ...]:
+def _row(agent: AgentView) -> tuple[str, ...]:
     return agent.name, ",".join(agent.queues), str(agent.workers), agent.description
 
 
-def _fields(agent: AgentInfo) -> list[tuple[str, str]]:
+def _fields(agent: AgentView) -> list[tuple[str, str]]:
     unnamed = agent.workers - len(agent.served_by)
     names = ", ".join(agent.served_by) + (f" and {unnamed} more" if unnamed else "")
     return [

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from holdfast.agents.catalogue import find_agent, list_agents
 from holdfast.agents.spec import require_name
 from holdfast.errors import AppError, InputError
-from holdfast.redis.members import Members
-from holdfast.redis.translate import translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.agents.catalogue import AgentInfo
-    from holdfast.config import Settings
-    from holdfast.redis.client import Redis
+    from holdfast.views.agents import AgentView
 
 _OF_RESIDENTS: Final = frozenset({"start", "stop", "move", "send", "ask", "hosts"})
 
@@ -30,11 +25,11 @@ def moved(name: str) -> AttributeError:
 class AgentTransport(Protocol):
     """What a transport can do with registered agents."""
 
-    async def list(self) -> list[AgentInfo]:
+    async def list(self) -> list[AgentView]:
         """Read all of them, by name."""
         ...
 
-    async def get(self, name: str) -> AgentInfo:
+    async def get(self, name: str) -> AgentView:
         """Read one."""
         ...
 
@@ -45,11 +40,11 @@ class Agents:
     def __init__(self, transport: Callable[[], AgentTransport]) -> None:
         self._transport = transport
 
-    async def list(self) -> list[AgentInfo]:
+    async def list(self) -> list[AgentView]:
         """Read every registered agent, by name; none while no process that has one is alive."""
         return await self._transport().list()
 
-    async def get(self, name: str) -> AgentInfo:
+    async def get(self, name: str) -> AgentView:
         """Read one agent; UnknownAgent if no live process has it."""
         try:
             require_name(name, "agent name")
@@ -61,22 +56,3 @@ class Agents:
 
         def __getattr__(self, name: str) -> Any:
             raise moved(name)
-
-
-class RedisAgents:
-    """The registered agents of the processes on one Redis."""
-
-    def __init__(self, redis: Redis, settings: Settings) -> None:
-        self._redis = redis
-        self._members = Members.of(settings)
-        self._url = settings.redis.url
-
-    async def list(self) -> list[AgentInfo]:
-        """Read all of them, by name."""
-        with translate_errors(self._url):
-            return (await list_agents(self._redis, self._members)).agents
-
-    async def get(self, name: str) -> AgentInfo:
-        """Read one."""
-        with translate_errors(self._url):
-            return find_agent(await list_agents(self._redis, self._members), name)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from holdfast.agents.catalogue import AgentInfo
     from holdfast.client.agents import Agents
     from holdfast.client.handle import RunHandle
     from holdfast.client.request import Duration, SubmitOptions, SubmitRequest
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.hosts.agent import Needs
     from holdfast.runs.run import Run, Status
     from holdfast.schedules.history import PastTurn
+    from holdfast.views.agents import AgentView
 
 T = TypeVar("T")
 
@@ -317,11 +317,11 @@ class SyncAgents:
         self._agents = agents
         self._call = call
 
-    def get(self, name: str) -> AgentInfo:
+    def get(self, name: str) -> AgentView:
         """Read one agent; UnknownAgent if no live process has it."""
         return self._call(self._agents.get(name))
 
-    def list(self) -> list[AgentInfo]:
+    def list(self) -> list[AgentView]:
         """Read every registered agent, by name."""
         return self._call(self._agents.list())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from holdfast.operations.agents import AgentOperations
 from holdfast.operations.dead_letters import DeadLetterOperations
 from holdfast.operations.queues import QueueOperations
 from holdfast.operations.runs import RunOperations
@@ -42,6 +43,11 @@ class Operations:
     def undelivered(self) -> UndeliveredOperations:
         """List undelivered events, and have them delivered again."""
         return UndeliveredOperations(self.system, self.caller)
+
+    @cached_property
+    def agents(self) -> AgentOperations:
+        """List and read registered agents."""
+        return AgentOperations(self.system, self.caller)
 
     async def members(self) -> MemberList:
         """List every live process; not for a caller of one tenant."""

@@ -9,7 +9,6 @@ import time
 import pytest
 import redis as redis_py
 
-from holdfast.agents.catalogue import AgentListing
 from holdfast.api.residentshapes import HostView, MailboxView, ResidentView
 from holdfast.api.scheduleshapes import (
     Backfilled,
@@ -25,6 +24,7 @@ from holdfast.events.relay.undelivered import GivenUp
 from holdfast.redis.keys import QueueKeys, member_key, members_key
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
+from holdfast.views.agents import AgentList
 from holdfast.views.dead_letters import LetterView
 from holdfast.views.members import MemberView
 from holdfast.views.queues import QueueView
@@ -535,7 +535,7 @@ def test_agents_are_listed_and_shown(cli, store):
         ["sort", "q", "1"],
     ]
     printed = cli("agents", "list", "--json").json
-    assert printed.keys() == fields(AgentListing)
+    assert printed.keys() == fields(AgentList)
     assert [agent["name"] for agent in printed["agents"]] == ["echo", "sort"]
     shown = cli("agents", "show", "echo").out
     for line in (

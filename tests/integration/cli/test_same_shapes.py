@@ -11,7 +11,11 @@ import sys
 import msgspec
 import pytest
 
+from holdfast import App
+from holdfast.agents.catalogue import catalogue_of
 from holdfast.config import ApiSettings, Settings
+from holdfast.redis.client import Redis
+from holdfast.redis.members import Member, Members
 from holdfast.services.api import ApiProcess
 from tests.support.api.server import RunningApi
 from tests.support.processes import forked
@@ -29,6 +33,8 @@ from tests.support.runs.manual_worker import Hand, bury, open_queue
         ("/deadletters", "dead list"),
         ("/deadletters/failed-run", "dead show failed-run"),
         ("/relay/undelivered", "relay undelivered list"),
+        ("/agents", "agents list"),
+        ("/agents/sort", "agents show sort"),
     ],
 )
 async def test_a_command_prints_the_bytes_that_the_api_returns(
@@ -37,7 +43,9 @@ async def test_a_command_prints_the_bytes_that_the_api_returns(
     monkeypatch.chdir(tmp_path)
     await bury(await Hand(await open_queue(redis), "a").join(), "failed-run")
     serving = ApiSettings(port=0, linger_seconds=0.0, janitor=False, relay=False)
-    api = await RunningApi(ApiProcess(Settings(redis=redis_settings, api=serving))).ready()
+    settings = Settings(redis=redis_settings, api=serving)
+    await _register_agents(redis, Members.of(settings))
+    api = await RunningApi(ApiProcess(settings)).ready()
     try:
         answer = await api.client().get(path)
         printed = await asyncio.to_thread(_print, command, redis_settings.url)
@@ -45,6 +53,26 @@ async def test_a_command_prints_the_bytes_that_the_api_returns(
         await api.close()
     assert answer.status_code == 200
     assert _at_one_moment(printed) == _at_one_moment(msgspec.json.format(answer.content, indent=2) + b"\n")
+
+
+async def _register_agents(redis: Redis, members: Members) -> None:
+    """Announce a worker that has the agents of an app."""
+    app = App("tests")
+    app.agent(sort)
+    catalogue = catalogue_of(app.agents)
+    await members.keep_catalogue(redis, catalogue.digest, catalogue.data)
+    fields = {"agents": "sort", "queues": "agent-queue", "since": "1.5", "catalogue": catalogue.digest}
+    await members.announce(redis, Member("worker", "w", fields))
+
+
+class Ticket(msgspec.Struct):
+    id: int
+    created_at: float
+
+
+async def sort(ticket: Ticket) -> Ticket:
+    """Sort a ticket."""
+    return ticket
 
 
 def _at_one_moment(shown: bytes) -> bytes:

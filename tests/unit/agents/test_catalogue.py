@@ -10,8 +10,9 @@ import pydantic
 import pytest
 
 from holdfast import App, UnknownAgent
-from holdfast.agents.catalogue import AgentEntry, catalogue_of, find_agent, listing
+from holdfast.agents.catalogue import catalogue_of, find_agent, listing
 from holdfast.redis.members import Member
+from holdfast.views.agents import AgentEntry
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers

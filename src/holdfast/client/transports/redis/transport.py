@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.client.transports.redis.rollouts import Rollouts
@@ -14,6 +15,7 @@ from holdfast.redis.breaker import breaker_for_redis
 from holdfast.redis.client import connect
 from holdfast.redis.connections import Cluster
 from holdfast.redis.locate import located
+from holdfast.redis.members import Members
 from holdfast.redis.translate import translate_errors
 from holdfast.runs.feeds import Feeds
 from holdfast.runs.past import expired, past_run, unchangeable
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
-    from holdfast.client.agents import RedisAgents
+    from holdfast.client.transports.redis.agents import RedisAgents
     from holdfast.client.transports.redis.residents import RedisResidents
     from holdfast.client.transports.redis.schedules import RedisSchedules
     from holdfast.config import RedisSettings, Settings
     from holdfast.events.event import Event
+    from holdfast.operations import Operations, QueueAccess
     from holdfast.reliability.breaker import Breaker
     from holdfast.runs.past import Change
     from holdfast.runs.run import Run, Submission, Ticket
@@ -57,6 +60,12 @@ class RedisQueueClient:
     def name(self) -> str:
         """The queue's name."""
         return self._reader.name
+
+    def access(self) -> QueueAccess:
+        """Return the queue as operations use it."""
+        from holdfast.operations import QueueAccess  # noqa: PLC0415 - most clients need no operations
+
+        return QueueAccess(self._sender, self._reader, self._feed.follow, self._feed.read)
 
     async def submit(self, wanted: Submission) -> Ticket:
         """Submit a run; concurrent calls travel together."""
@@ -195,11 +204,30 @@ class RedisTransport:
             self._compared = store
         return store
 
+    @cached_property
+    def _operations(self) -> Operations:
+        """What an operator can ask: who reaches Redis may do everything."""
+        from holdfast.hosts.factory import registry_of  # noqa: PLC0415 - most clients need no operations
+        from holdfast.operations import Operations, System  # noqa: PLC0415
+        from holdfast.operations.caller import OPERATOR  # noqa: PLC0415
+
+        settings = self._settings
+        system = System(
+            settings=settings,
+            redis=self._reading,
+            queues={name: self.queue(name).access() for name in settings.queue_names()},
+            members=Members.of(settings),
+            store=self._archive,
+            unlisted=lambda name: self.queue(name).access(),
+            registry=lambda: registry_of(settings, self._reading),
+        )
+        return Operations(system, OPERATOR)
+
     def agents(self) -> RedisAgents:
         """The registered agents."""
-        from holdfast.client.agents import RedisAgents  # noqa: PLC0415 - most clients need none
+        from holdfast.client.transports.redis.agents import RedisAgents  # noqa: PLC0415 - most clients need none
 
-        return RedisAgents(self._reading, self._settings)
+        return RedisAgents(self._operations.agents, self._settings.redis.url)
 
     def residents(self) -> RedisResidents:
         """The long-lived agents, which live on hosts."""
