@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request, Response
 
 from holdfast.api.access import access
 from holdfast.api.openapi import answers
 from holdfast.api.replies import reply
-from holdfast.api.residentshapes import HostDetail, HostList, HostView
-from holdfast.errors import NotFound
-from holdfast.hosts.directory import KIND, hosts_among
 from holdfast.operations.caller import READ
-
-if TYPE_CHECKING:
-    from holdfast.hosts.placement import Host
-    from holdfast.redis.members import Member
+from holdfast.views.hosts import HostDetail, HostList
 
 router = APIRouter(tags=["hosts"])
 
@@ -51,10 +45,7 @@ _HOST: Final[dict[str, Any]] = {
 )
 async def get_hosts(request: Request) -> Response:
     """Show the hosts whose heartbeat is in Redis; not for the key of one tenant."""
-    here = access(request, READ)
-    here.caller.require_every_tenant()
-    found = hosts_among(await here.system.members.all(here.system.redis, KIND))
-    return reply(HostList([HostView(**_fields(*each)) for each in found]))
+    return reply(await access(request, READ).hosts.list())
 
 
 @router.get(
@@ -67,26 +58,4 @@ async def get_hosts(request: Request) -> Response:
 )
 async def get_host(request: Request, name: Name) -> Response:
     """Show a host and the agents that run there; not for the key of one tenant."""
-    here = access(request, READ)
-    here.caller.require_every_tenant()
-    member = await here.system.members.find(here.system.redis, KIND, name)
-    found = hosts_among([member] if member else ())
-    if not found:
-        raise NotFound(f"there is no live host {name!r}: GET /hosts lists them")
-    return reply(HostDetail(**_fields(*found[0]), agent_ids=await here.system.registry().on_host(name)))
-
-
-def _fields(member: Member, host: Host) -> dict[str, Any]:
-    return {
-        "name": host.name,
-        "address": host.address,
-        "state": "draining" if host.draining else "ready",
-        "agents": host.agents,
-        "capacity": host.capacity,
-        "density": round(host.density, 4),
-        "cpu": host.cpu,
-        "memory_mb": host.memory_mb,
-        "labels": list(host.labels),
-        "pid": int(member.fields.get("pid") or 0),
-        "since": float(member.fields.get("since") or 0),
-    }
+    return reply(await access(request, READ).hosts.get(name))

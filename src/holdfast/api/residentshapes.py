@@ -1,4 +1,4 @@
-"""What goes in and out of ``/residents`` and ``/hosts``, as msgspec reads and writes it and OpenAPI tells."""
+"""What goes in and out of ``/residents``, as msgspec reads and writes it and OpenAPI tells."""
 
 from __future__ import annotations
 
@@ -122,37 +122,3 @@ class MoveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Where a resident should go; without a host, to whichever is best."""
 
     host: Annotated[str, Meta(max_length=200, pattern="^[!-~]*$", extra=_UNBROKEN)] = ""
-
-
-class HostView(msgspec.Struct, frozen=True, kw_only=True):
-    """A live host, as it last described itself."""
-
-    name: str
-    address: str
-    state: str
-    agents: int
-    capacity: int
-    density: float
-    cpu: float
-    """Cores that nobody has asked for."""
-    memory_mb: float
-    """Memory that nobody has asked for."""
-    labels: list[str]
-    pid: int
-    since: float
-    since_iso: str = ""
-
-    def __post_init__(self) -> None:
-        add_iso(self, "since")
-
-
-class HostDetail(HostView, frozen=True, kw_only=True):
-    """A host and the ids of the residents that run there."""
-
-    agent_ids: list[str]
-
-
-class HostList(msgspec.Struct, frozen=True):
-    """Every live host, by name."""
-
-    hosts: list[HostView]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from holdfast.cli import options, output
 from holdfast.cli.formatting import ago
 from holdfast.cli.output import Column
-from holdfast.cli.residents import with_residents
 from holdfast.cli.root import COMMANDS
+from holdfast.cli.session import Session, in_session
 
 if TYPE_CHECKING:
     import typer
 
-    from holdfast.client.residents import HostInfo
+    from holdfast.views.hosts import HostList, HostView
 
 hosts = options.group(COMMANDS["hosts"])
 
@@ -38,11 +38,15 @@ def add_to(root: typer.Typer) -> None:
 @hosts.command("list")
 def list_hosts(json: options.Json = False, config: options.Config = None) -> None:
     """List every live host and how full it is. CPU and memory are what nobody has asked for."""
-    found = with_residents(options.read_settings(config), lambda residents: residents.hosts())
+
+    async def work(session: Session) -> HostList:
+        return await (await session.operations()).hosts.list()
+
+    found = in_session(options.read_settings(config), work)
     if json:
-        output.document({"hosts": found})
+        output.as_it_is(found)
     else:
-        output.table(_COLUMNS, [_row(host) for host in found], empty="no host is alive")
+        output.table(_COLUMNS, [_row(host) for host in found.hosts], empty="no host is alive")
 
 
 # Typer makes a command of a group that has only one unless the group is told to stay one.
@@ -50,7 +54,7 @@ def list_hosts(json: options.Json = False, config: options.Config = None) -> Non
 def _group() -> None: ...
 
 
-def _row(host: HostInfo) -> tuple[str, ...]:
+def _row(host: HostView) -> tuple[str, ...]:
     return (
         host.name,
         host.state,

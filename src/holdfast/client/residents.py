@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.client.request import Duration
     from holdfast.client.transport import Transport
+    from holdfast.views.hosts import HostView
 
 _STATUSES = tuple(one.value for one in Status if one is not Status.STOPPED)
 
@@ -59,22 +60,6 @@ class ResidentInfo(msgspec.Struct, frozen=True, kw_only=True):
     needs: Needs = Needs()
     mailbox: MailboxInfo | None = None
     """None in lists, and of one that has none: an agent of another framework."""
-
-
-class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A live host, as it last described itself."""
-
-    name: str
-    address: str
-    state: str
-    agents: int
-    capacity: int
-    density: float
-    cpu: float
-    memory_mb: float
-    labels: list[str]
-    pid: int
-    since: float
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -120,7 +105,7 @@ class ResidentTransport(Protocol):
         """Put a message into a mailbox; the same key again is the same message."""
         ...
 
-    async def hosts(self) -> list[HostInfo]:
+    async def hosts(self) -> list[HostView]:
         """Read every live host."""
         ...
 
@@ -168,7 +153,7 @@ class ClientResidents:
         require_alive(known.status, known.error, resident_id)
         return await (await self.send(resident_id, message)).result(patience)
 
-    async def hosts(self) -> list[HostInfo]:
+    async def hosts(self) -> list[HostView]:
         """Read every live host, by name."""
         return await self._residents().hosts()
 

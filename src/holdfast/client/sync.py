@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.client.agents import Agents
     from holdfast.client.handle import RunHandle
     from holdfast.client.request import Duration, SubmitOptions, SubmitRequest
-    from holdfast.client.residents import ClientResidents, HostInfo, ResidentInfo
+    from holdfast.client.residents import ClientResidents, ResidentInfo
     from holdfast.client.schedules import ScheduleInfo, Schedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.runs.run import Run, Status
     from holdfast.schedules.history import PastTurn
     from holdfast.views.agents import AgentView
+    from holdfast.views.hosts import HostView
 
 T = TypeVar("T")
 
@@ -374,7 +375,7 @@ class SyncResidents:
         """Send a message and wait for what ``receive`` returns."""
         return self._call(self._residents.ask(resident_id, message, timeout))
 
-    def hosts(self) -> list[HostInfo]:
+    def hosts(self) -> list[HostView]:
         """Read every live host, by name."""
         return self._call(self._residents.hosts())
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.operations.agents import AgentOperations
 from holdfast.operations.dead_letters import DeadLetterOperations
+from holdfast.operations.hosts import HostOperations
 from holdfast.operations.queues import QueueOperations
 from holdfast.operations.runs import RunOperations
 from holdfast.operations.undelivered import UndeliveredOperations
@@ -48,6 +49,11 @@ class Operations:
     def agents(self) -> AgentOperations:
         """List and read registered agents."""
         return AgentOperations(self.system, self.caller)
+
+    @cached_property
+    def hosts(self) -> HostOperations:
+        """List and read hosts."""
+        return HostOperations(self.system, self.caller)
 
     async def members(self) -> MemberList:
         """List every live process; not for a caller of one tenant."""

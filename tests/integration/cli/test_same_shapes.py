@@ -14,6 +14,8 @@ import pytest
 from holdfast import App
 from holdfast.agents.catalogue import catalogue_of
 from holdfast.config import ApiSettings, Settings
+from holdfast.hosts.directory import describe
+from holdfast.hosts.placement import Host
 from holdfast.redis.client import Redis
 from holdfast.redis.members import Member, Members
 from holdfast.services.api import ApiProcess
@@ -35,6 +37,7 @@ from tests.support.runs.manual_worker import Hand, bury, open_queue
         ("/relay/undelivered", "relay undelivered list"),
         ("/agents", "agents list"),
         ("/agents/sort", "agents show sort"),
+        ("/hosts", "hosts list"),
     ],
 )
 async def test_a_command_prints_the_bytes_that_the_api_returns(
@@ -45,6 +48,7 @@ async def test_a_command_prints_the_bytes_that_the_api_returns(
     serving = ApiSettings(port=0, linger_seconds=0.0, janitor=False, relay=False)
     settings = Settings(redis=redis_settings, api=serving)
     await _register_agents(redis, Members.of(settings))
+    await _register_host(redis, Members.of(settings))
     api = await RunningApi(ApiProcess(settings)).ready()
     try:
         answer = await api.client().get(path)
@@ -63,6 +67,12 @@ async def _register_agents(redis: Redis, members: Members) -> None:
     await members.keep_catalogue(redis, catalogue.digest, catalogue.data)
     fields = {"agents": "sort", "queues": "agent-queue", "since": "1.5", "catalogue": catalogue.digest}
     await members.announce(redis, Member("worker", "w", fields))
+
+
+async def _register_host(redis: Redis, members: Members) -> None:
+    """Announce a host with one agent."""
+    host = Host(name="here", address="127.0.0.1:1", agents=1, capacity=3, cpu=1.5, labels=("gpu",))
+    await members.announce(redis, Member("host", host.name, {**describe(host), "pid": "7", "since": "1.5"}))
 
 
 class Ticket(msgspec.Struct):

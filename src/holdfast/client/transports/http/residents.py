@@ -7,14 +7,16 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from holdfast.client.residents import HostInfo, ResidentInfo, Sent
+from holdfast.client.residents import ResidentInfo, Sent
 from holdfast.client.transports.http.problems import read
 from holdfast.runs.message import encode_value
+from holdfast.views.hosts import HostList
 
 if TYPE_CHECKING:
     from holdfast.client.residents import Wanted
     from holdfast.client.transports.http.calls import Calls
     from holdfast.hosts.agent import Needs
+    from holdfast.views.hosts import HostView
 
 _PAGE: Final = 200
 _START_SECONDS: Final = 90.0
@@ -26,13 +28,9 @@ class _Page(msgspec.Struct):
     cursor: str = ""
 
 
-class _Hosts(msgspec.Struct):
-    hosts: list[HostInfo]
-
-
 _info = msgspec.json.Decoder(ResidentInfo)
 _page = msgspec.json.Decoder(_Page)
-_hosts = msgspec.json.Decoder(_Hosts)
+_hosts = msgspec.json.Decoder(HostList)
 _sent = msgspec.json.Decoder(Sent)
 
 
@@ -86,7 +84,7 @@ class HttpResidents:
         answer = await self._calls.call("POST", _path(resident_id, "messages"), body, key=key)
         return read(self._calls.url, answer.body, _sent)
 
-    async def hosts(self) -> list[HostInfo]:
+    async def hosts(self) -> list[HostView]:
         """Read every live host."""
         return read(self._calls.url, (await self._calls.call("GET", "/hosts")).body, _hosts).hosts
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.client.mail import letter
-from holdfast.client.residents import HostInfo, MailboxInfo, ResidentInfo, Sent
+from holdfast.client.residents import MailboxInfo, ResidentInfo, Sent
 from holdfast.hosts.agent import Status
-from holdfast.hosts.directory import KIND, hosts_among
-from holdfast.hosts.factory import members_of, open_cluster, registry_of
+from holdfast.hosts.factory import open_cluster, registry_of
 from holdfast.hosts.mailbox import mailbox_of
 from holdfast.hosts.residents import (
     ENTRY,
@@ -36,7 +35,9 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
     from holdfast.hosts.agent import Needs, Placed
     from holdfast.hosts.engine import Engine
+    from holdfast.operations import Operations
     from holdfast.redis.client import Redis
+    from holdfast.views.hosts import HostView
 
 _PAGE = 200
 
@@ -48,11 +49,13 @@ class RedisResidents:
         self,
         redis: Redis,
         settings: Settings,
+        operations: Operations,
         queue: Callable[[str], RedisQueueClient],
         stack: AsyncExitStack,
     ) -> None:
         self._redis = redis
         self._settings = settings
+        self._operations = operations
         self._url = settings.redis.url
         self._queue = queue
         self._stack = stack
@@ -111,11 +114,10 @@ class RedisResidents:
         ticket = await mailbox.submit(letter(placed.agent, message, idempotency_key=key))
         return Sent(ticket.run_id, mailbox.name, ticket.fresh)
 
-    async def hosts(self) -> list[HostInfo]:
+    async def hosts(self) -> list[HostView]:
         """Read every live host."""
         with translate_errors(self._url):
-            members = await members_of(self._settings).all(self._redis, KIND)
-        return [_host(member.fields, host) for member, host in hosts_among(members)]
+            return (await self._operations.hosts.list()).hosts
 
     async def _find(self, resident_id: str) -> Placed:
         with translate_errors(self._url):
@@ -179,19 +181,3 @@ def info_of(placed: Placed, mailbox: MailboxInfo | None = None) -> ResidentInfo:
 def _fits(placed: Placed, wanted: Wanted) -> bool:
     has = {"status": shown_status(placed)[0], "host": placed.host, "name": placed.agent.name}
     return all(value in {"", has[field]} for field, value in msgspec.structs.asdict(wanted).items())
-
-
-def _host(fields: dict[str, str], host: Any) -> HostInfo:
-    return HostInfo(
-        name=host.name,
-        address=host.address,
-        state="draining" if host.draining else "ready",
-        agents=host.agents,
-        capacity=host.capacity,
-        density=round(host.density, 4),
-        cpu=host.cpu,
-        memory_mb=host.memory_mb,
-        labels=list(host.labels),
-        pid=int(fields.get("pid") or 0),
-        since=float(fields.get("since") or 0),
-    )

@@ -234,7 +234,9 @@ class RedisTransport:
         from holdfast.client.transports.redis.residents import RedisResidents  # noqa: PLC0415 - most clients need none
 
         if self._residents is None:
-            self._residents = RedisResidents(self._reading, self._settings, self.queue, self._stack)
+            self._residents = RedisResidents(
+                self._reading, self._settings, self._operations, self.queue, self._stack
+            )
         return self._residents
 
     def _connect(self, name: str) -> RedisQueueClient:
