@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+import contextlib
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.exceptions import HTTPException
 
 from holdfast.api.access import access
 from holdfast.api.execute import KEY_HEADER, checked_key
 from holdfast.api.openapi import answers, takes
 from holdfast.api.paths import VerbRoute
 from holdfast.api.replies import body, read, reply
-from holdfast.api.residentshapes import (
-    MessageRequest,
-    MessageView,
-    MoveRequest,
-    ResidentList,
-    ResidentRequest,
-    ResidentView,
-)
-from holdfast.api.roster import Roster
 from holdfast.api.runs import LONGEST_WAIT_SECONDS
+from holdfast.api.shapes import MessageRequest, MoveRequest, ResidentRequest
 from holdfast.api.tracing import HEADERS as TRACE_HEADERS
 from holdfast.api.tracing import origin_of
-from holdfast.client.mail import letter
-from holdfast.errors import NotFound
-from holdfast.hosts.agent import Status
-from holdfast.hosts.mailbox import mailbox_of
-from holdfast.hosts.residents import missing, require_alive, require_movable, require_resident
 from holdfast.operations.caller import OPERATE, READ, SUBMIT
+from holdfast.operations.residents import ResidentFilter
+from holdfast.packages import missing_extra
+from holdfast.runs.run import Status
+from holdfast.views.residents import MessageView, Needs, ResidentList, ResidentView
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 router = APIRouter(tags=["residents"], route_class=VerbRoute)
 
@@ -110,8 +106,8 @@ async def get_residents(
     cursor: Annotated[str, Query(description="Where the last page ended.")] = "",
 ) -> Response:
     """List residents and their hosts."""
-    wanted = {"status": status, "host": host, "name": name, "guild_id": guild_id, "tenant": tenant}
-    return reply(await Roster(access(request, READ)).list(wanted, limit=limit, cursor=cursor))
+    wanted = ResidentFilter(status=status, host=host, name=name, guild_id=guild_id, tenant=tenant)
+    return reply(await access(request, READ).residents.list(wanted, limit=limit, cursor=cursor))
 
 
 @router.post(
@@ -138,9 +134,13 @@ async def get_residents(
 )
 async def start_resident(request: Request) -> Response:
     """Start a resident; the same again changes nothing, another one of its id is refused."""
-    roster = Roster(access(request, OPERATE))
-    placed, fresh = await roster.start(read(await request.body(), _create))
-    view = await roster.view(placed)
+    residents = access(request, OPERATE).residents
+    given = read(await request.body(), _create)
+    needs = msgspec.convert(given.needs, Needs, from_attributes=True)
+    with _hosts_installed():
+        view, fresh = await residents.start(
+            given.id, given.resident, given.input, needs=needs, tenant=given.tenant or ""
+        )
     return reply(view, 201 if fresh else 200, {"Location": f"/residents/{quote(view.id, safe='')}"})
 
 
@@ -171,36 +171,21 @@ async def send_message(
     ] = 0,
 ) -> Response:
     """Put a message into a resident's mailbox; it is a run of that queue, and can be followed as one."""
-    roster = Roster(access(request, SUBMIT))
+    residents = access(request, SUBMIT).residents
     given = read(await request.body(), _message)
-    key = checked_key(request.headers.get("idempotency-key", ""))
-    placed = await roster.find(resident_id)
-    require_resident(placed, resident_id)
-    if wait:
-        require_alive(placed.status, placed.error, resident_id)
-    line = roster.here.system.unlisted(mailbox_of(placed.agent.agent_id))
-    submission = letter(
-        placed.agent,
+    sent, _ = await residents.send(
+        resident_id,
         given.message,
-        idempotency_key=key,
+        expects_reply=bool(wait),
+        idempotency_key=checked_key(request.headers.get("idempotency-key", "")),
         timeout_seconds=given.timeout_seconds,
         metadata=given.metadata or {},
         **origin_of(request.headers),
     )
-    runs = roster.here.runs
-    ticket = await line.sender.submit(submission)
-    sent = MessageView(resident_id, ticket.run_id, line.queue.name, ticket.status.value)
-    if not wait and not ticket.status.ended:
-        return reply(sent, 202)
-    try:
-        run = await line.queue.get(ticket.run_id)
-    except NotFound:  # sent before under this key, and done so long ago that only the archive has it
-        run = await runs.archived(ticket.run_id, line.queue.name)
-    if wait and not run.status.ended:
-        run = await runs.wait(line, run, wait, request.app.state.backend.draining)
-    done = runs.result_of(run)
-    sent = msgspec.structs.replace(sent, status=done.status, result=done.result, error=done.error)
-    return reply(sent, 200 if run.status.ended else 202)
+    if wait or Status(sent.status).ended:
+        draining = request.app.state.backend.draining
+        sent = await residents.reply(sent, wait_seconds=wait, stopping=draining)
+    return reply(sent, 200 if Status(sent.status).ended else 202)
 
 
 @router.post(
@@ -211,14 +196,10 @@ async def send_message(
 )
 async def move_resident(request: Request, resident_id: ResidentId) -> Response:
     """Move a resident: it stops where it is, then starts there, so that there are never two."""
-    roster = Roster(access(request, OPERATE))
+    residents = access(request, OPERATE).residents
     wanted = await body(request, _move, MoveRequest())
-    if wanted.host:
-        roster.here.caller.require_every_tenant()  # which hosts there are is no tenant's business
-    placed = await roster.find(resident_id)
-    engine = await roster.engine()
-    await require_movable(engine, placed, wanted.host)
-    return reply(await roster.view(await engine.move(placed.agent.agent_id, to=wanted.host)))
+    with _hosts_installed():
+        return reply(await residents.move(resident_id, wanted.host))
 
 
 @router.get(
@@ -228,8 +209,7 @@ async def move_resident(request: Request, resident_id: ResidentId) -> Response:
 )
 async def get_resident(request: Request, resident_id: ResidentId) -> Response:
     """Read a resident: where it is, what it was made with, and how full its mailbox is."""
-    roster = Roster(access(request, READ))
-    return reply(await roster.view(await roster.find(resident_id)))
+    return reply(await access(request, READ).residents.get(resident_id))
 
 
 @router.delete(
@@ -242,9 +222,15 @@ async def get_resident(request: Request, resident_id: ResidentId) -> Response:
 )
 async def stop_resident(request: Request, resident_id: ResidentId) -> Response:
     """Stop a resident; its mailbox and state stay, for when it comes back."""
-    roster = Roster(access(request, OPERATE))
-    placed = await roster.find(resident_id)
-    view = await roster.view(placed)
-    if not await (await roster.engine()).stop(placed.agent.agent_id):
-        raise missing(resident_id)
-    return reply(msgspec.structs.replace(view, status=Status.STOPPED.value))
+    with _hosts_installed():
+        return reply(await access(request, OPERATE).residents.stop(resident_id))
+
+
+@contextlib.contextmanager
+def _hosts_installed() -> Generator[None]:
+    """Answer 501 where this API lacks what calls hosts."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        missing = missing_extra("this", exc.name or "grpc", "hosts")
+        raise HTTPException(501, f"{missing} where the API runs") from exc

@@ -23,6 +23,7 @@ BATCH_MOST: Final = 1000
 
 # Beside each pattern, what a caller is told who does not match it.
 _UNBROKEN: Final = {"must": UNBROKEN_MUST}
+_NO_BLANKS: Final = {"must": "be printable characters without blanks"}
 NAMED: Final = {"must": "be letters, digits and _ . : / -, beginning with a letter, a digit or _"}
 
 Text = Annotated[
@@ -41,6 +42,20 @@ Tenant = Annotated[
     ),
 ]
 Url = Annotated[str, Meta(max_length=URL_LONGEST, pattern=URL_PATTERN, extra={"must": URL_MUST})]
+ResidentId = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^\S+$", extra=_NO_BLANKS)]
+Resident = Annotated[
+    str, Meta(min_length=1, max_length=200, pattern="^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$", extra=NAMED)
+]
+Label = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=63,
+        pattern="^[A-Za-z0-9][A-Za-z0-9._=/-]*$",
+        extra={"must": "be letters, digits and . _ = / -, beginning with a letter or a digit"},
+    ),
+]
+Labels = Annotated[tuple[Label, ...], Meta(max_length=100)]
 
 
 class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -135,6 +150,40 @@ class ReasonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why something is done; others see it."""
 
     reason: Annotated[str, Meta(max_length=1000)] = ""
+
+
+class NeedsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a resident asks of its host."""
+
+    cpu: Annotated[float, Meta(ge=0, le=100_000, description="Cores.")] = 0.0
+    memory_mb: Annotated[float, Meta(ge=0, le=100_000_000)] = 0.0
+    near: Annotated[Labels, Meta(description="Labels that its host must have.")] = ()
+    apart: Annotated[Labels, Meta(description="Labels of residents that its host must not hold yet.")] = ()
+    labels: Annotated[Labels, Meta(description="Its own labels.")] = ()
+
+
+class ResidentRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request to start a resident."""
+
+    id: Annotated[ResidentId, Meta(description="Its id; the same one again is the same resident.")]
+    resident: Annotated[Resident, Meta(description="Its name in the app of the hosts.")]
+    input: Annotated[Any, Meta(description="What its class is made with; null makes it without.")] = None
+    needs: NeedsRequest = NeedsRequest()
+    tenant: Annotated[Tenant | None, Meta(description="Forced to the key's own, if the key has one.")] = None
+
+
+class MessageRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message for a resident."""
+
+    message: Annotated[Any, Meta(description="What its receive() is given.")] = None
+    timeout_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class MoveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a resident should go; without a host, to whichever is best."""
+
+    host: Annotated[str, Meta(max_length=200, pattern="^[!-~]*$", extra=_NO_BLANKS)] = ""
 
 
 class Health(msgspec.Struct, frozen=True):

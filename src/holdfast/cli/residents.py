@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+import uuid
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -13,15 +14,15 @@ from holdfast.cli import options, output
 from holdfast.cli.formatting import ago, compact, moment
 from holdfast.cli.output import Column
 from holdfast.cli.root import COMMANDS
+from holdfast.cli.session import Session, in_session
 from holdfast.errors import HoldfastError, InputError, NoHost, NotFound, ResultTimeout, RunError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.client.handle import RunHandle
-    from holdfast.client.residents import ClientResidents, ResidentInfo
     from holdfast.config import Settings
-    from holdfast.hosts.agent import Needs
+    from holdfast.operations import Operations
+    from holdfast.views.residents import MessageView, Needs, ResidentList, ResidentRow, ResidentView
 
 T = TypeVar("T")
 
@@ -68,25 +69,17 @@ def list_residents(
     config: options.Config = None,
 ) -> None:
     """List residents and their hosts."""
-    found = with_residents(
-        options.read_settings(config),
-        lambda known: known.list(status=status, host=host, name=name, limit=limit + 1),
-    )
-    found, has_more = found[:limit], len(found) > limit
+
+    async def work(operations: Operations) -> ResidentList:
+        from holdfast.operations.residents import ResidentFilter
+
+        return await operations.residents.first(ResidentFilter(status=status, host=host, name=name), limit)
+
+    found = _with_operations(options.read_settings(config), work)
     if json:
-        from holdfast.api.residentshapes import ResidentRow
-
-        rows = msgspec.convert(msgspec.to_builtins(found), list[ResidentRow])
-        output.document({"residents": rows, "cursor": _cursor(found[-1]) if has_more else ""})
+        output.as_it_is(found)
     else:
-        output.table(_COLUMNS, [_row(each) for each in found], empty=_none(status, host, name))
-
-
-def _cursor(last: ResidentInfo) -> str:
-    """Return the cursor of ``GET /residents`` for the page after this resident."""
-    from holdfast.runs.paging import write_cursor
-
-    return write_cursor({"since": str(round(last.created_at * 1000)), "after": last.id})
+        output.table(_COLUMNS, [_row(each) for each in found.residents], empty=_none(status, host, name))
 
 
 def _none(status: str, host: str, name: str) -> str:
@@ -100,8 +93,12 @@ def _none(status: str, host: str, name: str) -> str:
 @residents.command("show")
 def show(resident_id: ResidentId, json: options.Json = False, config: options.Config = None) -> None:
     """Show one resident: its host, and why it last ended."""
-    found = with_residents(options.read_settings(config), lambda known: known.get(resident_id))
-    output.document(found) if json else output.record(_fields(found))
+    settings = options.read_settings(config)
+    found = _with_operations(settings, lambda operations: operations.residents.get(resident_id))
+    if json:
+        output.as_it_is(found)
+    else:
+        output.record(_fields(found))
 
 
 @residents.command("start")
@@ -136,27 +133,30 @@ def start(
     """Start a resident on one of the hosts, or start it again. JSON is what its class is made with."""
     made_with, wanted = options.json_value("null" if value is None else value), _needs(needs or "{}")
 
-    async def work(known: ClientResidents) -> ResidentInfo:
-        there = await _known(known, resident, resident_id)
+    async def work(operations: Operations) -> ResidentView:
+        there = await _known(operations, resident, resident_id)
         stored = there.input if there and value is None else made_with
         needed = there.needs if there and needs is None else wanted
+
+        async def begin() -> ResidentView:
+            started, _ = await operations.residents.start(resident_id, resident, stored, needs=needed)
+            return started
+
         try:
-            return await _begun(
-                known, lambda: known.start(resident, resident_id, stored, needs=needed), wait, json=json
-            )
+            return await _begun(operations, begin, wait, json=json)
         except HoldfastError:
             if there and stored is not None:  # what could not be started is forgotten
                 again = f"{resident_id} is made with {compact(stored)}: give that when you start it again"
                 output.note(again, json=json)
             raise
 
-    _tell(with_residents(options.read_settings(config), work), json=json)
+    _print_place(_with_operations(options.read_settings(config), work), json=json)
 
 
-async def _known(known: ClientResidents, resident: str, resident_id: str) -> ResidentInfo | None:
-    """The resident of that id, if it is of that name: one that crashed is started as it was."""
+async def _known(operations: Operations, resident: str, resident_id: str) -> ResidentView | None:
+    """Return the resident of that id, if it is of that name: one that crashed is started as it was."""
     try:
-        there = await known.get(resident_id)
+        there = await operations.residents.get(resident_id)
     except NotFound:
         return None
     return there if there.name == resident else None
@@ -170,16 +170,20 @@ def move(
     config: options.Config = None,
 ) -> None:
     """Move a resident to another host. It stops, then starts; where it was, if there is no other."""
-    _tell(
-        with_residents(options.read_settings(config), lambda known: known.move(resident_id, to=to)), json=json
-    )
+    settings = options.read_settings(config)
+    moved = _with_operations(settings, lambda operations: operations.residents.move(resident_id, to))
+    _print_place(moved, json=json)
 
 
 @residents.command("stop")
 def stop(resident_id: ResidentId, json: options.Json = False, config: options.Config = None) -> None:
     """Stop a resident; its mailbox and its state stay."""
-    stopped = with_residents(options.read_settings(config), lambda known: known.stop(resident_id))
-    output.document(stopped) if json else output.line(f"{resident_id} has stopped")
+    settings = options.read_settings(config)
+    stopped = _with_operations(settings, lambda operations: operations.residents.stop(resident_id))
+    if json:
+        output.as_it_is(stopped)
+    else:
+        output.line(f"{resident_id} has stopped")
 
 
 @residents.command("send")
@@ -198,15 +202,10 @@ def send(
         return
     message = options.json_value(value)
 
-    async def work(known: ClientResidents) -> tuple[RunHandle, str]:
-        sent = await known.send(resident_id, message)
-        return sent, (await sent.status()).value if json else ""
-
-    sent, status = with_residents(options.read_settings(config), work)
+    settings = options.read_settings(config)
+    sent = _with_operations(settings, lambda operations: _sent(operations, resident_id, message))
     if json:
-        from holdfast.api.residentshapes import MessageView
-
-        output.document(MessageView(resident_id, sent.run_id, sent.queue, status))
+        output.as_it_is(sent)
     else:
         output.line(f"message {sent.run_id} is in the mailbox of {resident_id}: {_look(sent)}")
 
@@ -224,63 +223,67 @@ def ask(
     message = options.json_value(value)
     settings = options.read_settings(config)
     output.as_it_is(
-        with_residents(settings, lambda known: _answer(known, resident_id, message, wait, json=json))
+        in_session(settings, lambda session: _reply(session, resident_id, message, wait, json=json))
     )
 
 
-async def _answer(known: ClientResidents, resident_id: str, message: Any, wait: float, *, json: bool) -> Any:
-    """What ``ask`` returns; where there is no reply, say how to look at the message."""
-    from holdfast.hosts.residents import require_alive
+async def _reply(session: Session, resident_id: str, message: Any, wait: float, *, json: bool) -> Any:
+    """Send a message and return its reply; where there is none, name the command that shows the message."""
+    from holdfast.client import Client
 
-    there = await known.get(resident_id)
-    require_alive(there.status, there.error, resident_id)
-    sent = await known.send(resident_id, message)
+    operations = await session.operations()
+    sent = await _sent(operations, resident_id, message, expects_reply=True)
     try:
-        return await sent.result(wait)
+        async with Client(session.settings.redis.url, settings=session.settings) as client:
+            return await client.handle(sent.run_id, queue=sent.queue).result(wait)
     except (ResultTimeout, RunError):
         output.note(f"no reply to message {sent.run_id}: {_look(sent)}", json=json)
-        there = await known.get(resident_id)
+        there = await operations.residents.get(resident_id)
         if there.status == "placing":
             why = there.error or "it waits for one"
             output.note(f"resident {resident_id!r} has no live host: {why}", json=json)
         raise
 
 
-def _look(sent: RunHandle) -> str:
-    """The command that shows a message; no mailbox is among the queues that are looked in unasked."""
+async def _sent(
+    operations: Operations, resident_id: str, message: Any, *, expects_reply: bool = False
+) -> MessageView:
+    """Send a message under a key of its own: it is one message, even if it is sent again after an error."""
+    sent, _ = await operations.residents.send(
+        resident_id, message, expects_reply=expects_reply, idempotency_key=uuid.uuid4().hex
+    )
+    return sent
+
+
+def _look(sent: MessageView) -> str:
+    """Return the command that shows a message; no mailbox is among the queues that are looked in unasked."""
     return f"`holdfast runs show {sent.run_id} --queue {shlex.quote(sent.queue)}` shows it"
 
 
-def with_residents(settings: Settings, work: Callable[[ClientResidents], Awaitable[T]]) -> T:
-    """Do something with the residents of the Redis that is configured, or of this directory's server."""
-    from holdfast.client.client import Client
-    from holdfast.redis.locate import located
-    from holdfast.services.signals import run_until_interrupted
+def _with_operations(settings: Settings, work: Callable[[Operations], Awaitable[T]]) -> T:
+    """Do ``work`` with all that an operator can ask for."""
 
-    near = located(settings)
+    async def in_operations(session: Session) -> T:
+        return await work(await session.operations())
 
-    async def use() -> T:
-        async with Client(near.redis.url, settings=near) as client:
-            return await work(client.residents)
-
-    return run_until_interrupted(use())
+    return in_session(settings, in_operations)
 
 
 async def _begun(
-    known: ClientResidents, begin: Callable[[], Awaitable[ResidentInfo]], seconds: float, *, json: bool
-) -> ResidentInfo:
+    operations: Operations, begin: Callable[[], Awaitable[ResidentView]], seconds: float, *, json: bool
+) -> ResidentView:
     """Begin, once there is a host: the one of `holdfast dev` is ready some seconds after its first lines."""
-    had_hosts = bool(await known.hosts())
+    had_hosts = bool((await operations.hosts.list()).hosts)
     try:
         return await begin()
     except NoHost:
         # Hosts that were there have said why they don't take it: that is no matter of waiting.
-        if had_hosts or not await _first_host(known, seconds, json=json):
+        if had_hosts or not await _first_host(operations, seconds, json=json):
             raise
     return await begin()
 
 
-async def _first_host(known: ClientResidents, seconds: float, *, json: bool) -> bool:
+async def _first_host(operations: Operations, seconds: float, *, json: bool) -> bool:
     """Wait for any host; False if none comes in time."""
     import asyncio
 
@@ -288,7 +291,7 @@ async def _first_host(known: ClientResidents, seconds: float, *, json: bool) -> 
         return False
     output.note(f"waiting for a host, {seconds:g} s at most", json=json)
     deadline = time.monotonic() + seconds
-    while not await known.hosts():
+    while not (await operations.hosts.list()).hosts:
         if time.monotonic() >= deadline:
             return False
         await asyncio.sleep(_LOOK_SECONDS)
@@ -296,7 +299,7 @@ async def _first_host(known: ClientResidents, seconds: float, *, json: bool) -> 
 
 
 def _needs(text: str) -> Needs:
-    from holdfast.hosts.agent import Needs
+    from holdfast.views.residents import Needs
 
     try:
         return msgspec.convert(options.json_value(text), Needs)
@@ -304,14 +307,14 @@ def _needs(text: str) -> Needs:
         raise InputError(f"--needs: {exc}") from exc
 
 
-def _tell(placed: ResidentInfo, *, json: bool) -> None:
+def _print_place(placed: ResidentView, *, json: bool) -> None:
     if json:
-        output.document(placed)
+        output.as_it_is(placed)
     else:
         output.line(f"{placed.id} runs on host {placed.host} (process {placed.pid})")
 
 
-def _row(found: ResidentInfo) -> tuple[str, ...]:
+def _row(found: ResidentRow) -> tuple[str, ...]:
     return (
         found.id,
         found.name,
@@ -323,7 +326,7 @@ def _row(found: ResidentInfo) -> tuple[str, ...]:
     )
 
 
-def _fields(found: ResidentInfo) -> list[tuple[str, str]]:
+def _fields(found: ResidentView) -> list[tuple[str, str]]:
     return [
         ("id", found.id),
         ("name", found.name),

@@ -24,11 +24,14 @@ T = TypeVar("T")
 class Session:
     """The system as commands reach it: over Redis, as an operator."""
 
-    def __init__(self, settings: Settings, connections: Connections) -> None:
+    def __init__(
+        self, settings: Settings, connections: Connections, stack: contextlib.AsyncExitStack
+    ) -> None:
         self.settings = settings
         self.redis = connections.redis
         self.store = connections.store
         self._connections = connections
+        self._stack = stack
 
     def queues(self) -> list[RunQueue]:
         """Every configured queue, the default one first."""
@@ -62,25 +65,33 @@ class Session:
 
     @cached_property
     def _system(self) -> System:
-        from holdfast.hosts.factory import registry_of
+        from holdfast.hosts.factory import LazyEngine, registry_of
         from holdfast.operations import System
 
+        engines = LazyEngine(self.settings, self.redis)
+        self._stack.push_async_callback(engines.close)
         return System(
             settings=self.settings,
             redis=self.redis,
             queues={queue.name: self._access(queue) for queue in self.queues()},
             members=self.members(),
             store=self.store,
-            unlisted=lambda name: self._access(self._connections.queue(self.settings.queue_named(name))),
+            unlisted=self._mailbox,
             registry=lambda: registry_of(self.settings, self.redis),
+            engine=engines.require,
         )
 
-    def _access(self, queue: RunQueue) -> QueueAccess:
+    def _access(self, queue: RunQueue, sender: RunQueue | None = None) -> QueueAccess:
         from holdfast.operations import QueueAccess
         from holdfast.runs.feeds import Feeds
 
         feeds = Feeds(queue, self.settings.redis)
-        return QueueAccess(queue, queue, feeds.follow, feeds.read)
+        return QueueAccess(sender or queue, queue, feeds.follow, feeds.read)
+
+    def _mailbox(self, name: str) -> QueueAccess:
+        """A resident's mailbox: a message is sent again, with the same key, where a reply was lost."""
+        settings = self.settings.queue_named(name)
+        return self._access(self._connections.queue(settings), self._connections.sender(settings))
 
     def members(self) -> Members:
         """The live processes."""
@@ -134,7 +145,7 @@ async def _connected(settings: Settings, work: Callable[[Session], Awaitable[T]]
         connections = await stack.enter_async_context(Connections(settings))
         if not any_store:
             refuse_other_store(connections)  # guard: command-store-compared
-        return await work(Session(settings, connections))
+        return await work(Session(settings, connections, stack))
 
 
 def meant(name: str, known: tuple[str, ...]) -> str:

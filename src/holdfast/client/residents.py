@@ -10,64 +10,17 @@ import msgspec
 from holdfast.client.handle import RunHandle
 from holdfast.client.request import seconds_of
 from holdfast.errors import InputError
-from holdfast.hosts.agent import Needs, Status, checked
-from holdfast.hosts.residents import require_alive
+from holdfast.hosts.agent import checked
+from holdfast.hosts.residents import checked_status, require_alive
+from holdfast.views.residents import Needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from holdfast.client.request import Duration
     from holdfast.client.transport import Transport
     from holdfast.views.hosts import HostView
-
-_STATUSES = tuple(one.value for one in Status if one is not Status.STOPPED)
-
-
-class MailboxInfo(msgspec.Struct, frozen=True):
-    """How many messages wait, are being received, are tried again later, or were given up."""
-
-    queue: str
-    waiting: int
-    receiving: int
-    delayed: int
-    dead: int
-
-
-class ResidentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One resident and where it is; times are epoch seconds, 0 where there is none."""
-
-    id: str
-    name: str
-    """For a resident, which one it is."""
-    entry: str
-    """``resident``, or what else its host runs."""
-    tenant: str
-    guild_id: str
-    status: str
-    """``placing``, ``starting``, ``running``, ``stopping`` or ``crashed``; ``stop`` answers ``stopped``."""
-    host: str
-    address: str
-    """Where its host is called; over HTTP for operators only."""
-    pid: int
-    fence: int
-    restarts: int
-    error: str
-    """Why it last ended or did not start."""
-    created_at: float
-    started_at: float
-    input: Any = None
-    """What a resident's class was made with; lists over HTTP leave it and the needs out."""
-    needs: Needs = Needs()
-    mailbox: MailboxInfo | None = None
-    """None in lists, and of one that has none: an agent of another framework."""
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """Which residents a list is asked for; empty is any."""
-
-    status: str = ""
-    host: str = ""
-    name: str = ""
+    from holdfast.views.residents import ResidentRow, ResidentView
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -81,23 +34,23 @@ class Sent(msgspec.Struct, frozen=True):
 class ResidentTransport(Protocol):
     """What a transport can do with residents."""
 
-    async def list(self, wanted: Wanted, limit: int) -> list[ResidentInfo]:
-        """Read up to ``limit`` residents, oldest first."""
+    async def list(self, filters: Mapping[str, str], limit: int) -> list[ResidentRow]:
+        """Read up to ``limit`` residents, oldest first; filters that are empty match any."""
         ...
 
-    async def get(self, resident_id: str) -> ResidentInfo:
+    async def get(self, resident_id: str) -> ResidentView:
         """Read one."""
         ...
 
-    async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentInfo:
+    async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentView:
         """Start a resident."""
         ...
 
-    async def stop(self, resident_id: str) -> ResidentInfo:
+    async def stop(self, resident_id: str) -> ResidentView:
         """Stop a resident; return it as ``stopped``, with the host it ran on."""
         ...
 
-    async def move(self, resident_id: str, to: str) -> ResidentInfo:
+    async def move(self, resident_id: str, to: str) -> ResidentView:
         """Move a resident to another host."""
         ...
 
@@ -123,19 +76,19 @@ class ClientResidents:
         input: Any = None,  # noqa: A002 - it is called so everywhere else
         *,
         needs: Needs | None = None,
-    ) -> ResidentInfo:
+    ) -> ResidentView:
         """Start a resident; returns when it can receive. The same again is the same resident."""
         return await self._residents().start(checked(resident_id), resident, input, needs or Needs())
 
-    async def stop(self, resident_id: str) -> ResidentInfo:
+    async def stop(self, resident_id: str) -> ResidentView:
         """Stop a resident; return it as ``stopped``, with the host it ran on. Its mailbox and state stay."""
         return await self._residents().stop(checked(resident_id))
 
-    async def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:
+    async def move(self, resident_id: str, *, to: str = "") -> ResidentView:
         """Move a resident to another host: the one that is named, or the best one."""
         return await self._residents().move(checked(resident_id), to)
 
-    async def get(self, resident_id: str) -> ResidentInfo:
+    async def get(self, resident_id: str) -> ResidentView:
         """Read where a resident is."""
         return await self._residents().get(checked(resident_id))
 
@@ -159,15 +112,12 @@ class ClientResidents:
 
     async def list(
         self, *, status: str = "", host: str = "", name: str = "", limit: int = 100
-    ) -> list[ResidentInfo]:
+    ) -> list[ResidentRow]:
         """Read up to ``limit`` residents, oldest first: those in a status, on a host or of a name."""
-        if status and status not in _STATUSES:
-            raise InputError(
-                f"status must be one of {', '.join(_STATUSES)}, or empty for any, got {status[:200]!r}"
-            )
         if limit < 1:
             raise InputError(f"limit must be at least 1, got {limit}")
-        return await self._residents().list(Wanted(status, host, name), limit)
+        filters = {"status": checked_status(status), "host": host, "name": name}
+        return await self._residents().list(filters, limit)
 
     def _residents(self) -> ResidentTransport:
         return self._transport().residents()

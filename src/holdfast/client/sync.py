@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from holdfast.client.agents import Agents
     from holdfast.client.handle import RunHandle
     from holdfast.client.request import Duration, SubmitOptions, SubmitRequest
-    from holdfast.client.residents import ClientResidents, ResidentInfo
+    from holdfast.client.residents import ClientResidents
     from holdfast.client.schedules import ScheduleInfo, Schedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
-    from holdfast.hosts.agent import Needs
     from holdfast.runs.run import Run, Status
     from holdfast.schedules.history import PastTurn
     from holdfast.views.agents import AgentView
     from holdfast.views.hosts import HostView
+    from holdfast.views.residents import Needs, ResidentRow, ResidentView
 
 T = TypeVar("T")
 
@@ -350,19 +350,19 @@ class SyncResidents:
         input: Any = None,  # noqa: A002 - as above
         *,
         needs: Needs | None = None,
-    ) -> ResidentInfo:
+    ) -> ResidentView:
         """Start a resident; returns when it can receive."""
         return self._call(self._residents.start(resident, resident_id, input, needs=needs))
 
-    def stop(self, resident_id: str) -> ResidentInfo:
+    def stop(self, resident_id: str) -> ResidentView:
         """Stop a resident; return it as ``stopped``, with the host it ran on."""
         return self._call(self._residents.stop(resident_id))
 
-    def move(self, resident_id: str, *, to: str = "") -> ResidentInfo:
+    def move(self, resident_id: str, *, to: str = "") -> ResidentView:
         """Move a resident to another host."""
         return self._call(self._residents.move(resident_id, to=to))
 
-    def get(self, resident_id: str) -> ResidentInfo:
+    def get(self, resident_id: str) -> ResidentView:
         """Read where a resident is."""
         return self._call(self._residents.get(resident_id))
 
@@ -381,7 +381,7 @@ class SyncResidents:
 
     def list(
         self, *, status: str = "", host: str = "", name: str = "", limit: int = 100
-    ) -> list[ResidentInfo]:
+    ) -> list[ResidentRow]:
         """Read up to ``limit`` residents, oldest first."""
         return self._call(self._residents.list(status=status, host=host, name=name, limit=limit))
 

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from holdfast.errors import InputError
+from holdfast.views.residents import Needs
 
 
 class Status(enum.StrEnum):
@@ -28,19 +29,6 @@ class Status(enum.StrEnum):
     STOPPING = "stopping"
     STOPPED = "stopped"
     CRASHED = "crashed"
-
-
-class Needs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an agent asks of its host; nothing by default."""
-
-    cpu: float = 0.0
-    memory_mb: float = 0.0
-    near: tuple[str, ...] = ()
-    """Labels that its host must have."""
-    apart: tuple[str, ...] = ()
-    """Labels of agents that its host must not hold yet."""
-    labels: tuple[str, ...] = ()
-    """Its own labels, which others may want to be apart from."""
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):

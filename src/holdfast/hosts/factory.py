@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import sys
 from functools import partial
 from pathlib import Path
@@ -66,6 +68,35 @@ def open_cluster(settings: Settings, redis: Redis) -> Engine:
     calls = RemoteCalls(settings.hosts)
     directory = open_directory(settings.hosts, calls, members_of(settings), redis)
     return Engine(registry_of(settings, redis), directory, calls, settings.hosts)
+
+
+class LazyEngine:
+    """One cluster engine for a process, opened with its first use: most processes never load gRPC."""
+
+    def __init__(self, settings: Settings, redis: Redis) -> None:
+        self._settings = settings
+        self._redis = redis
+        self._engine: Engine | None = None
+        self._opening = asyncio.Lock()
+
+    async def get(self) -> Engine:
+        """Return the engine; ModuleNotFoundError where the extra is not installed."""
+        async with self._opening:
+            if self._engine is None:
+                # Loaded on a thread: the event loop serves others meanwhile.
+                await asyncio.to_thread(importlib.import_module, "holdfast.hosts.remote")
+                self._engine = open_cluster(self._settings, self._redis)
+        return self._engine
+
+    async def require(self) -> Engine:
+        """Return the engine; ConfigError that names the extra where it is not installed."""
+        with needs_extra("starting, stopping or moving residents", "hosts"):
+            return await self.get()
+
+    async def close(self) -> None:
+        """Close its channels; agents go on."""
+        if self._engine is not None:
+            await self._engine.close()
 
 
 def options_of(

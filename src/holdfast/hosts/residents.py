@@ -66,6 +66,14 @@ def input_of(agent: Agent) -> Any:
         return None
 
 
+def checked_status(status: str) -> str:
+    """Return a status if residents can be in it; an empty one is any."""
+    known = [one.value for one in Status if one is not Status.STOPPED]
+    if status and status not in known:
+        raise InputError(f"status must be one of {', '.join(known)}, or empty for any, got {status[:200]!r}")
+    return status
+
+
 def shown_status(placed: Placed) -> tuple[str, str]:
     """The status and the error that users see: one whose host is gone waits for another host."""
     ended = 0 < placed.lease_ends_at < time.time() - _CLOCK_SKEW_SECONDS

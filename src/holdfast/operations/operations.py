@@ -9,6 +9,7 @@ from holdfast.operations.agents import AgentOperations
 from holdfast.operations.dead_letters import DeadLetterOperations
 from holdfast.operations.hosts import HostOperations
 from holdfast.operations.queues import QueueOperations
+from holdfast.operations.residents import ResidentOperations
 from holdfast.operations.runs import RunOperations
 from holdfast.operations.undelivered import UndeliveredOperations
 from holdfast.views.members import MemberList, MemberView
@@ -54,6 +55,11 @@ class Operations:
     def hosts(self) -> HostOperations:
         """List and read hosts."""
         return HostOperations(self.system, self.caller)
+
+    @cached_property
+    def residents(self) -> ResidentOperations:
+        """Start, read, move and stop residents, and send them messages."""
+        return ResidentOperations(self.system, self.caller)
 
     async def members(self) -> MemberList:
         """List every live process; not for a caller of one tenant."""

@@ -30,7 +30,7 @@ from holdfast.api.connection import Connection
 from holdfast.api.unserved import UnservedQueues
 from holdfast.errors import ConfigError
 from holdfast.events.hub import Hub
-from holdfast.hosts.factory import registry_of
+from holdfast.hosts.factory import LazyEngine, registry_of
 from holdfast.operations import QueueAccess, System
 from holdfast.redis.client import REFUSALS, TROUBLE
 from holdfast.redis.connections import Cluster
@@ -41,7 +41,6 @@ from holdfast.scaling.depth import needs
 from holdfast.services.announcing import AnnouncedAgents
 from holdfast.services.connections import Connections
 from holdfast.services.janitor import Janitor
-from holdfast.services.lazy_engine import LazyEngine
 from holdfast.services.process import leave_at_once, run_process
 from holdfast.services.relay import Relay
 from holdfast.services.signals import on_signals

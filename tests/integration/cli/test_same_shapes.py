@@ -15,10 +15,13 @@ from holdfast import App
 from holdfast.agents.catalogue import catalogue_of
 from holdfast.config import ApiSettings, Settings
 from holdfast.hosts.directory import describe
+from holdfast.hosts.factory import registry_of
 from holdfast.hosts.placement import Host
+from holdfast.hosts.residents import resident_agent
 from holdfast.redis.client import Redis
 from holdfast.redis.members import Member, Members
 from holdfast.services.api import ApiProcess
+from holdfast.views.residents import Needs
 from tests.support.api.server import RunningApi
 from tests.support.processes import forked
 from tests.support.runs.manual_worker import Hand, bury, open_queue
@@ -38,6 +41,8 @@ from tests.support.runs.manual_worker import Hand, bury, open_queue
         ("/agents", "agents list"),
         ("/agents/sort", "agents show sort"),
         ("/hosts", "hosts list"),
+        ("/residents", "residents list"),
+        ("/residents/clerk", "residents show clerk"),
     ],
 )
 async def test_a_command_prints_the_bytes_that_the_api_returns(
@@ -49,6 +54,7 @@ async def test_a_command_prints_the_bytes_that_the_api_returns(
     settings = Settings(redis=redis_settings, api=serving)
     await _register_agents(redis, Members.of(settings))
     await _register_host(redis, Members.of(settings))
+    await _place_resident(redis, settings)
     api = await RunningApi(ApiProcess(settings)).ready()
     try:
         answer = await api.client().get(path)
@@ -73,6 +79,13 @@ async def _register_host(redis: Redis, members: Members) -> None:
     """Announce a host with one agent."""
     host = Host(name="here", address="127.0.0.1:1", agents=1, capacity=3, cpu=1.5, labels=("gpu",))
     await members.announce(redis, Member("host", host.name, {**describe(host), "pid": "7", "since": "1.5"}))
+
+
+async def _place_resident(redis: Redis, settings: Settings) -> None:
+    """Have a resident wait for a host."""
+    needs = Needs(cpu=0.5, near=("gpu",))
+    clerk = resident_agent("clerk", "Clerk", {"greeting": "good day"}, needs=needs, tenant="acme")
+    await registry_of(settings, redis).want(clerk)
 
 
 class Ticket(msgspec.Struct):

@@ -139,6 +139,14 @@ async def test_agents_and_hosts_are_listed(cluster, given, tmp_path):
             await client.residents.send("idle-0", 1)
 
 
+async def test_a_resident_whose_mailbox_can_not_be_read_is_shown_without(cluster, given, redis):
+    await cluster.engine.registry.want(resident_agent("clerk", "Clerk", "good day"))
+    await redis.set("mailbox:clerk", "not a stream")
+    async with Client(**given) as client:
+        found = await client.residents.get("clerk")
+        assert (found.input, found.mailbox) == ("good day", None)
+
+
 async def test_what_can_not_be_done_is_said(cluster, given, tmp_path):
     async with Client(**given) as client:
         with pytest.raises(NoHost, match="there is no live host"):

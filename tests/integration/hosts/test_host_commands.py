@@ -13,7 +13,7 @@ from subprocess import PIPE
 
 import pytest
 
-from holdfast.api.residentshapes import ResidentRow, ResidentView
+from holdfast.views.residents import ResidentRow, ResidentView
 from tests.support.processes import forked
 from tests.support.waiting import wait_until
 

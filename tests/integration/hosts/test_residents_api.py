@@ -196,6 +196,8 @@ async def test_each_tenant_has_its_own_agents_and_each_role_goes_as_far_as_it_go
     assert (await umbrella.post("/residents", json=clerk)).status_code == 201
     assert (await boss.post("/residents", json={**clerk, "id": "spare", "tenant": "acme"})).status_code == 201
     problem(await acme.post("/residents", json={**clerk, "id": "x", "tenant": "umbrella"}), 422)
+    again = await boss.post("/residents", json={**clerk, "id": "acme/clerk"})
+    assert (again.status_code, again.json()["tenant"], again.json()["pid"]) == (200, "acme", mine["pid"])
 
     async def ids(client: httpx.AsyncClient, **query: str) -> list[str]:
         return sorted(

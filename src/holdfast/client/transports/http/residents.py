@@ -7,29 +7,26 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from holdfast.client.residents import ResidentInfo, Sent
+from holdfast.client.residents import Sent
 from holdfast.client.transports.http.problems import read
 from holdfast.runs.message import encode_value
 from holdfast.views.hosts import HostList
+from holdfast.views.residents import ResidentList, ResidentView
 
 if TYPE_CHECKING:
-    from holdfast.client.residents import Wanted
+    from collections.abc import Mapping
+
     from holdfast.client.transports.http.calls import Calls
-    from holdfast.hosts.agent import Needs
     from holdfast.views.hosts import HostView
+    from holdfast.views.residents import Needs, ResidentRow
 
 _PAGE: Final = 200
 _START_SECONDS: Final = 90.0
 """A resident may take its time to begin or to end, and the API says when it took too much."""
 
 
-class _Page(msgspec.Struct):
-    residents: list[ResidentInfo]
-    cursor: str = ""
-
-
-_info = msgspec.json.Decoder(ResidentInfo)
-_page = msgspec.json.Decoder(_Page)
+_view = msgspec.json.Decoder(ResidentView)
+_page = msgspec.json.Decoder(ResidentList)
 _hosts = msgspec.json.Decoder(HostList)
 _sent = msgspec.json.Decoder(Sent)
 
@@ -40,43 +37,40 @@ class HttpResidents:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
-    async def list(self, wanted: Wanted, limit: int) -> list[ResidentInfo]:
+    async def list(self, filters: Mapping[str, str], limit: int) -> list[ResidentRow]:
         """Read up to ``limit`` residents, oldest first."""
-        found: list[ResidentInfo] = []
+        found: list[ResidentRow] = []
         cursor, more = "", True
         while more and len(found) < limit:
-            asked = {**msgspec.structs.asdict(wanted), "cursor": cursor}
-            said = urlencode(
-                {"limit": min(limit - len(found), _PAGE)}
-                | {name: value for name, value in asked.items() if value}
-            )
-            page = read(self._calls.url, (await self._calls.call("GET", f"/residents?{said}")).body, _page)
+            given = {name: value for name, value in {**filters, "cursor": cursor}.items() if value}
+            query = urlencode({"limit": min(limit - len(found), _PAGE), **given})
+            page = read(self._calls.url, (await self._calls.call("GET", f"/residents?{query}")).body, _page)
             found += page.residents
             cursor, more = page.cursor, bool(page.cursor)
         return found
 
-    async def get(self, resident_id: str) -> ResidentInfo:
+    async def get(self, resident_id: str) -> ResidentView:
         """Read one."""
-        return read(self._calls.url, (await self._calls.call("GET", _path(resident_id))).body, _info)
+        return read(self._calls.url, (await self._calls.call("GET", _path(resident_id))).body, _view)
 
-    async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentInfo:
+    async def start(self, resident_id: str, resident: str, made_with: Any, needs: Needs) -> ResidentView:
         """Start a resident."""
         asked = {"id": resident_id, "resident": resident, "input": made_with, "needs": needs}
         body = encode_value(asked, "the input of a resident")
         answer = await self._calls.call("POST", "/residents", body, wait_seconds=_START_SECONDS)
-        return read(self._calls.url, answer.body, _info)
+        return read(self._calls.url, answer.body, _view)
 
-    async def stop(self, resident_id: str) -> ResidentInfo:
+    async def stop(self, resident_id: str) -> ResidentView:
         """Stop a resident."""
         answer = await self._calls.call("DELETE", _path(resident_id), wait_seconds=_START_SECONDS)
-        return read(self._calls.url, answer.body, _info)
+        return read(self._calls.url, answer.body, _view)
 
-    async def move(self, resident_id: str, to: str) -> ResidentInfo:
+    async def move(self, resident_id: str, to: str) -> ResidentView:
         """Move a resident to another host."""
         # Asked twice, it might move twice: whether it was heard is not known when an answer is lost.
         body, path = msgspec.json.encode({"host": to}), _path(resident_id, "move")
         answer = await self._calls.call("POST", path, body, wait_seconds=_START_SECONDS, repeatable=False)
-        return read(self._calls.url, answer.body, _info)
+        return read(self._calls.url, answer.body, _view)
 
     async def send(self, resident_id: str, message: Any, key: str) -> Sent:
         """Put a message into a mailbox."""

@@ -157,7 +157,6 @@ class RedisTransport:
         self._reading, self._sending = connect(redis), connect(redis)
         self.breaker = breaker_for_redis(redis.breaker)
         self._queues: dict[str, RedisQueueClient] = {}
-        self._residents: RedisResidents | None = None
         self._stack = contextlib.AsyncExitStack()
         self._archive = LazyStore(settings.database)
         self._hub = Hub(self._reading, redis)
@@ -207,11 +206,13 @@ class RedisTransport:
     @cached_property
     def _operations(self) -> Operations:
         """What an operator can ask: who reaches Redis may do everything."""
-        from holdfast.hosts.factory import registry_of  # noqa: PLC0415 - most clients need no operations
+        from holdfast.hosts.factory import LazyEngine, registry_of  # noqa: PLC0415 - most clients need no operations
         from holdfast.operations import Operations, System  # noqa: PLC0415
         from holdfast.operations.caller import OPERATOR  # noqa: PLC0415
 
         settings = self._settings
+        engines = LazyEngine(settings, self._reading)
+        self._stack.push_async_callback(engines.close)
         system = System(
             settings=settings,
             redis=self._reading,
@@ -220,6 +221,7 @@ class RedisTransport:
             store=self._archive,
             unlisted=lambda name: self.queue(name).access(),
             registry=lambda: registry_of(settings, self._reading),
+            engine=engines.require,
         )
         return Operations(system, OPERATOR)
 
@@ -233,11 +235,7 @@ class RedisTransport:
         """The long-lived agents, which live on hosts."""
         from holdfast.client.transports.redis.residents import RedisResidents  # noqa: PLC0415 - most clients need none
 
-        if self._residents is None:
-            self._residents = RedisResidents(
-                self._reading, self._settings, self._operations, self.queue, self._stack
-            )
-        return self._residents
+        return RedisResidents(self._operations, self._settings.redis.url)
 
     def _connect(self, name: str) -> RedisQueueClient:
         settings, redis = self._settings, self._settings.redis
