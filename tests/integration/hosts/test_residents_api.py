@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from holdfast.redis.members import Member
 from holdfast.services.api import ApiProcess
 from tests.support.api.server import RunningApi, key_line
 from tests.support.hosts.host_processes import Cluster, agent, cluster_of
+from tests.support.processes import forked
 from tests.support.redis.valkey_process import free_port
 from tests.support.schedules.schedule_requests import problem
 from tests.support.waiting import until
@@ -130,6 +133,28 @@ async def test_a_resident_from_its_start_to_its_end(cluster, api, tmp_path):
     ):
         answer = await client.request(method, path("front/clerk", verb), json=body)
         assert "there is no resident 'front/clerk'" in problem(answer, 404)
+
+
+async def test_commands_print_the_bytes_that_the_api_returns(cluster, api, tmp_path):
+    await hosts(cluster, tmp_path, "a")
+    client = (await api()).client()
+
+    async def printed(*words: str) -> bytes:
+        command = [sys.executable, "-m", "holdfast", "residents", *words, "--json"]
+        environ = {**os.environ, "REDIS_URL": cluster.settings.redis.url}
+        done = await asyncio.to_thread(
+            forked.run, command, stdout=subprocess.PIPE, env=environ, check=True, timeout=60
+        )
+        return done.stdout
+
+    async def read() -> bytes:
+        return msgspec.json.format((await client.get("/residents/clerk")).content, indent=2) + b"\n"
+
+    begun = await printed("start", "Clerk", "clerk", '"good day"', "--needs", '{"labels": ["clerk"]}')
+    assert begun == await read()
+    assert await printed("move", "clerk") == await read()
+    shown = await read()
+    assert await printed("stop", "clerk") == shown.replace(b'"running"', b'"stopped"')
 
 
 async def test_the_same_key_is_the_same_message(cluster, api, tmp_path):
