@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import logging
 import os
 import signal
 import socket
@@ -22,7 +21,8 @@ from holdfast.config import LogSettings, RedisSettings
 from holdfast.redis import embedded
 from holdfast.redis.client import Redis, connect
 from holdfast.redis.embedded import EmbeddedServer
-from holdfast.telemetry.logs import LateLogger, configure
+from holdfast.telemetry.logs import configure
+from tests.support.logs import restored_logs
 from tests.support.outages import forget_outages
 from tests.support.processes import forked
 from tests.support.redis.fault_proxy import FaultProxy
@@ -85,6 +85,17 @@ def signal_handlers() -> Iterator[None]:
     assert after == before
 
 
+@pytest.fixture(autouse=True)
+def logging_of_the_process() -> Iterator[None]:
+    """Fails a test that leaves the logs of its process configured: later ones would write where it did."""
+    yield
+    was_left = structlog.is_configured()
+    if was_left:
+        with restored_logs():
+            pass
+    assert not was_left, "configure() was called: use the fixture log_lines, or undo it"
+
+
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
     """A directory whose path leaves room for the name of a socket, unlike tmp_path's."""
@@ -95,15 +106,11 @@ def short_dir() -> Iterator[Path]:
 @pytest.fixture
 def log_lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """What this process has logged since, as JSON has it; whatever other tests did to the loggers."""
-    stream, root = io.StringIO(), logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    configure(LogSettings(format="json"), stream)
-    forget_outages()
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
-    LateLogger.epoch += 1
+    stream = io.StringIO()
+    with restored_logs():
+        configure(LogSettings(format="json"), stream)
+        forget_outages()
+        yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import io
 import json
-import logging
 import socket
 import threading
 import time
@@ -17,15 +16,15 @@ from typing import Self
 
 import msgspec
 import pytest
-import structlog
 
 from holdfast.config import LogSettings
 from holdfast.events.relay.undelivered import Undelivered
 from holdfast.events.sinks.poster import _AnswerTimeout
 from holdfast.services import relay as services_relay
-from holdfast.telemetry.logs import LateLogger, configure
+from holdfast.telemetry.logs import configure
 from tests.support.events.event_receiver import Receiver, in_order
 from tests.support.events.relays import Outside
+from tests.support.logs import restored_logs
 from tests.support.waiting import until
 
 
@@ -44,15 +43,10 @@ async def outside(redis, redis_settings, receiver):
 @pytest.fixture
 def logged():
     """What this process has logged since, at any level."""
-    root, stream = logging.getLogger(), io.StringIO()
-    handlers, level = list(root.handlers), root.level
-    configure(LogSettings(level="debug", format="json"), stream)
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    structlog.reset_defaults()
-    LateLogger.epoch += 1
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
+    stream = io.StringIO()
+    with restored_logs():
+        configure(LogSettings(level="debug", format="json"), stream)
+        yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 async def test_every_event_reaches_the_event_api_once_and_in_order(outside, receiver):

@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import structlog
 
 from holdfast.config import LogSettings
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.output import Output
-from holdfast.telemetry.logs import LateLogger, configure
+from holdfast.telemetry.logs import configure
+from tests.support.logs import restored_logs
 
 
 def test_more_lines_than_the_rate_allows_are_counted(log_lines: Callable[[], list[dict[str, Any]]]):
@@ -134,16 +133,10 @@ def test_a_huge_line_of_json_is_cut_and_is_text(log_lines: Callable[[], list[dic
 
 
 def test_it_can_be_read_on_a_terminal():
-    stream, root = io.StringIO(), logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    configure(LogSettings(format="console"), stream)
-    try:
+    stream = io.StringIO()
+    with restored_logs():
+        configure(LogSettings(format="console"), stream)
         fed(b'{"level": "warning", "event": "run lost", "fence": 3, "time": "t"}', b"plain words")
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-        structlog.reset_defaults()
-        LateLogger.epoch += 1
     structured, plain = stream.getvalue().splitlines()
     assert re.search(r"\[warning\s*\] run lost .*agent_id=a pid=7 fence=3$", structured)
     assert re.search(r"\[info\s*\] plain words .*agent_id=a pid=7$", plain)

@@ -10,23 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import structlog
 
 from holdfast.config import LogSettings
 from holdfast.telemetry.log_format import MAX_TEXT
-from holdfast.telemetry.logs import Bridge, LateLogger, configure, get_logger, run_context, speaking_of
+from holdfast.telemetry.logs import Bridge, configure, get_logger, run_context, speaking_of
+from tests.support.logs import restored_logs
 
 
 @pytest.fixture(autouse=True)
 def logging_as_before():
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    yield
-    structlog.reset_defaults()
-    LateLogger.epoch += 1  # back at 0, a logger of an earlier test would take its stream for the current one
-    root.setLevel(level)
-    root.handlers[:] = handlers
-    logging.captureWarnings(capture=False)
+    with restored_logs():
+        yield
 
 
 @pytest.fixture
