@@ -33,6 +33,7 @@
     ├── HandBack                    raised by an agent: let another worker go on with this
     ├── StepMismatch                a step was done with a value that the code can't read any more
     ├── LeaseLost                   somebody else may hold this now: stop at once
+    │   └── ThreadTaken             another run of the thread has used the store since
     ├── ProcessError                an agent's process can't be started or kept
     │   ├── ProcessesFull           as many run as the host allows
     │   ├── ProcessFailed           the agent ended before it was ready; ``traceback`` says why
@@ -194,6 +195,10 @@ class StepMismatch(HoldfastError):
 
 class LeaseLost(HoldfastError):
     """Somebody else may hold this now: stop at once and write nothing more."""
+
+
+class ThreadTaken(LeaseLost):
+    """Another run of the thread has used the store since, or took this one back: it writes nothing more."""
 
 
 class ProcessError(HoldfastError, RuntimeError):

@@ -25,6 +25,7 @@ from holdfast.errors import (
     RetryLater,
     StepMismatch,
     StoreUnavailable,
+    ThreadTaken,
     UnknownAgent,
 )
 from holdfast.reliability.backoff import backoff_seconds
@@ -89,6 +90,7 @@ _OWN_TYPES: tuple[tuple[type[BaseException], FailureClass], ...] = (
     (MalformedMessage, FailureClass.MALFORMED),
     (InputError, FailureClass.INVALID),
     (StepMismatch, FailureClass.INVALID),
+    (ThreadTaken, FailureClass.TRANSIENT),
     (RedisUnavailable, FailureClass.TRANSIENT),
     (StoreUnavailable, FailureClass.TRANSIENT),
     (Refused, FailureClass.THROTTLED),

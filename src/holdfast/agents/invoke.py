@@ -28,7 +28,7 @@ from holdfast.agents.outcome import (
     TimedOut,
     Yielded,
 )
-from holdfast.errors import HandBack, LeaseLost
+from holdfast.errors import HandBack, LeaseLost, ThreadTaken
 from holdfast.leases.trust import Trusted
 from holdfast.telemetry.logs import run_context
 from holdfast.telemetry.traces import mark_failed, run_span
@@ -257,7 +257,8 @@ def _outcome_raised(exc: BaseException, ctx: Context) -> Outcome | None:
     if isinstance(exc, Decided):
         return exc.outcome
     if isinstance(exc, LeaseLost):
-        return Lost()
+        # guard: taken-thread-counts
+        return Failed(classify(exc)) if isinstance(exc, ThreadTaken) else Lost()
     if isinstance(exc, Asking):
         return ctx.asking or exc.question
     if isinstance(exc, HandBack):

@@ -48,6 +48,7 @@ class MemoryStore(Protocol):
         owner: str,
         queue: str = "",
         tenant: str = "",
+        partition: int = 0,
         generation: int = 0,
     ) -> Memory:
         """Return the memory of one attempt; nothing is read before it is used."""

@@ -167,6 +167,7 @@ class _Attempt:
             owner=task.owner,
             queue=task.queue,
             tenant=task.tenant,
+            partition=task.partition,
             generation=task.generation,  # guard: process-thread-generation
         )
 

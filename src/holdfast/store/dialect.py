@@ -31,6 +31,7 @@ SQLITE = Dialect(
     {
         "blob": "BLOB",
         "share": "",  # there is one writer at a time
+        "update": "",
         "next_seq": "(SELECT coalesce(max(seq), 0) + 1 FROM holdfast_state WHERE scope = :scope)",
         "keys": "SELECT value FROM json_each(:keys)",
         "bytes": "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
@@ -43,12 +44,12 @@ POSTGRESQL = Dialect(
         "blob": "bytea",
         # Whoever takes the run over waits for this row, so that a write is either seen by them or refused.
         "share": "FOR SHARE",
+        "update": "FOR UPDATE",
         "next_seq": "nextval('holdfast_state_order')",
         "keys": "SELECT jsonb_array_elements_text(CAST(:keys AS jsonb))",
         "bytes": "SELECT sum(pg_total_relation_size(name::regclass))::bigint FROM unnest(ARRAY["
         "'holdfast_fences', 'holdfast_steps', 'holdfast_state', 'holdfast_archive', "
-        "'holdfast_checkpoints', 'holdfast_checkpoint_writes', 'holdfast_threads', "
-        "'holdfast_schedules']) AS name",
+        "'holdfast_checkpoints', 'holdfast_checkpoint_writes', 'holdfast_schedules']) AS name",
     },
     r"%(\1)s",
 )

@@ -12,12 +12,12 @@ worker was frozen) changes nothing when it arrives.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from holdfast.errors import LeaseLost
-from holdfast.store.engine import Answer, Statement
+from holdfast.errors import LeaseLost, ThreadTaken
+from holdfast.store.engine import Statement
 
 if TYPE_CHECKING:
     from holdfast.store.engine import Operation
@@ -32,18 +32,16 @@ _SEEN = "SELECT fence, owner FROM holdfast_fences WHERE run = :run"
 # guard: store-write-fence
 _HELD = "SELECT 1 AS one FROM holdfast_fences WHERE run = :run AND fence = :fence AND owner = :owner {share}"
 _SEAL = "UPDATE holdfast_fences SET owner = '' WHERE run = :other"
-# guard: older-attempt-of-thread-refused
-_TAKE_THREAD = """
-INSERT INTO holdfast_threads (scope, queue, run, earlier_run, generation, taken_at)
-VALUES (:scope, :queue, :run, '', :generation, :now)
-ON CONFLICT (scope, queue) DO UPDATE SET run = excluded.run, generation = excluded.generation,
-    taken_at = excluded.taken_at, earlier_run = CASE WHEN holdfast_threads.run = excluded.run
-        THEN holdfast_threads.earlier_run ELSE holdfast_threads.run END
-WHERE excluded.generation > holdfast_threads.generation
-   OR (excluded.generation = holdfast_threads.generation AND excluded.run = holdfast_threads.run)
-RETURNING earlier_run
+# A thread has a row among the fences: the run that has it is the owner, its generation the fence. The row is
+# made first and then locked, so that two runs that come at once take the thread one after the other.
+_MAKE_THREAD = """
+INSERT INTO holdfast_fences (run, fence, owner, used_at) VALUES (:thread, 0, '', :now)
+ON CONFLICT (run) DO NOTHING
 """
-_HAS_THREAD = "SELECT run FROM holdfast_threads WHERE scope = :scope AND queue = :queue"
+_LOCK_THREAD = "SELECT fence, owner FROM holdfast_fences WHERE run = :thread {update}"
+_TAKE_THREAD = """
+UPDATE holdfast_fences SET fence = :generation, owner = :run, used_at = :now WHERE run = :thread
+"""
 
 _STEPS = "SELECT name, value FROM holdfast_steps WHERE run = :run"
 _PUT_STEP = f"""
@@ -82,19 +80,22 @@ _COMPACT_DELETED = """
 DELETE FROM holdfast_state WHERE scope = :scope AND run <> :run AND run <> :other AND value IS NULL
 """
 
+_CLOCK_SECONDS = 5.0
+"""By how much the clocks of Redis and of a worker may differ."""
+
 
 class Holder(msgspec.Struct, frozen=True):
     """Who writes: a run under one fence of one owner, and the scope of its state.
 
-    ``generation`` is higher for each attempt of the thread in its queue; 0 without a thread.
+    ``thread`` names the thread in its partition, ``generation`` is higher for each attempt of its runs;
+    without a thread they are empty.
     """
 
     run: str
     fence: int
     owner: str
     scope: str
-    thread: bool
-    queue: str = ""
+    thread: str = ""
     generation: int = 0
 
     def values(self) -> dict[str, object]:
@@ -109,7 +110,7 @@ def register(holder: Holder) -> Operation[dict[str, bytes]]:
         yield from _take_thread(holder)
     done = yield Statement(_REGISTER, {**holder.values(), "now": time.time()})
     if not done.count:
-        raise _lost(holder, (yield Statement(_SEEN, {"run": holder.run})))
+        yield from _refuse(holder)
     found = yield Statement(_STEPS, {"run": holder.run})
     if holder.thread:
         yield from _compact(holder)
@@ -118,16 +119,27 @@ def register(holder: Holder) -> Operation[dict[str, bytes]]:
 
 def _take_thread(holder: Holder) -> Operation[None]:
     """Take the thread over from the run that had it before, which can write no more."""
-    values = {"scope": holder.scope, "queue": holder.queue, "run": holder.run}
-    taken = yield Statement(_TAKE_THREAD, {**values, "generation": holder.generation, "now": time.time()})
-    if not taken.rows:
-        later = (yield Statement(_HAS_THREAD, {"scope": holder.scope, "queue": holder.queue})).rows
-        raise LeaseLost(
-            f"run {holder.run!r} no longer has its thread: run {later[0][0] if later else '?'!r} of the same "
-            "thread was started since; nothing was written"
+    thread, now = {"thread": holder.thread}, time.time()
+    yield Statement(_MAKE_THREAD, {**thread, "now": now})
+    found = yield Statement(_LOCK_THREAD, thread)
+    generation, other = found.rows[0]
+    if _is_newer(generation, holder.generation, now):  # guard: older-attempt-of-thread-refused
+        raise ThreadTaken(
+            f"run {holder.run!r} can't use its thread any more: run {other!r} of the same thread has used it "
+            f"since (generation {generation}, not {holder.generation}); nothing was written"
         )
-    if taken.rows[0][0]:
-        yield Statement(_SEAL, {"other": taken.rows[0][0]})  # guard: earlier-run-of-thread-sealed
+    yield Statement(_TAKE_THREAD, {**thread, "generation": holder.generation, "run": holder.run, "now": now})
+    if other not in {"", holder.run}:
+        yield Statement(_SEAL, {"other": other})  # guard: earlier-run-of-thread-sealed
+
+
+def _is_newer(generation: int, than: int, now: float) -> bool:
+    """Whether another attempt of the thread began later.
+
+    Generations are times (us). One of the future was given by a clock that was wrong: it must not keep the
+    thread's runs from the store until that time.
+    """
+    return generation > than and generation <= (now + _CLOCK_SECONDS) * 1e6  # guard: wrong-clock-forgiven
 
 
 def _compact(holder: Holder) -> Operation[None]:
@@ -147,7 +159,7 @@ def put_step(holder: Holder, name: str, value: bytes, seconds: float) -> Operati
     values = {**holder.values(), "name": name, "value": value, "seconds": seconds, "now": time.time()}
     done = yield Statement(_PUT_STEP, values)
     if not done.count:
-        raise _lost(holder)
+        yield from _refuse(holder)
 
 
 def read_state(scope: str) -> Operation[dict[str, bytes]]:
@@ -161,7 +173,7 @@ def put_state(holder: Holder, key: str, value: bytes | None) -> Operation[None]:
     values = {**holder.values(), "scope": holder.scope, "key": key, "value": value, "now": time.time()}
     done = yield Statement(_PUT_STATE, values)
     if not done.count:
-        raise _lost(holder)
+        yield from _refuse(holder)
 
 
 def roll_back(holder: Holder, other: str) -> Operation[None]:
@@ -177,12 +189,20 @@ def held(holder: Holder) -> Operation[None]:
     """Refuse to go on if the run is another's, and keep it ours until the transaction ends."""
     found = yield Statement(_HELD, holder.values())
     if not found.rows:
-        raise _lost(holder)
+        yield from _refuse(holder)
 
 
-def _lost(holder: Holder, seen: Answer | None = None) -> LeaseLost:
-    now = f" ({seen.rows[0][1]!r} has it under fence {seen.rows[0][0]})" if seen and seen.rows else ""
-    return LeaseLost(
+def _refuse(holder: Holder) -> Operation[NoReturn]:
+    """Raise what keeps this attempt from writing."""
+    seen = (yield Statement(_SEEN, {"run": holder.run})).rows
+    if seen and seen[0][0] == holder.fence and not seen[0][1]:
+        # It counts as an attempt: two runs that shut each other out would else begin again for ever.
+        raise ThreadTaken(
+            f"run {holder.run!r} can't write any more under fence {holder.fence}: another run of its thread "
+            "has used the store since, or has rolled this one back"
+        )
+    now = f" ({seen[0][1]!r} has it under fence {seen[0][0]})" if seen else ""
+    raise LeaseLost(
         f"run {holder.run!r} is no longer {holder.owner!r}'s under fence {holder.fence}{now}: "
         "nothing was written"
     )

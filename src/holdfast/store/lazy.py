@@ -89,6 +89,7 @@ class LazyStore:
         owner: str,
         queue: str = "",
         tenant: str = "",
+        partition: int = 0,
         generation: int = 0,
     ) -> LazyMemory:
         """Return the memory of one attempt; nothing is opened before it is used."""
@@ -102,6 +103,7 @@ class LazyStore:
                 owner=owner,
                 queue=queue,
                 tenant=tenant,
+                partition=partition,
                 generation=generation,
             )
 

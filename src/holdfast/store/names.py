@@ -39,6 +39,11 @@ def scope_label(run: str, thread_id: str, tenant: str) -> str:
     return label(f"thread:{owner}/{thread_id}")
 
 
+def thread_label(partition: str, scope: str) -> str:
+    """Name a thread among the runs that have fences: no name of a queue has a blank."""
+    return label(f"thread {partition}/{scope}")
+
+
 def checked_key(key: str) -> str:
     """Return a key of the state, which is kept as it is; refuse one that no database takes."""
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES or not _storable(key):

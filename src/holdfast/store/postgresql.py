@@ -36,10 +36,13 @@ _PATIENCE_SECONDS: Final = 1.0
 """How long the pool tries before an operation asks it again; its own pauses grow to minutes."""
 _IDLE_SECONDS: Final = 1.0
 """A connection that was used a moment ago is not asked whether it lives: that would double each operation."""
+_IDLE_IN_TRANSACTION: Final = 0.5
+"""How long a transaction may stand still, as a part of the timeout: a frozen process keeps its locks."""
 _AWAY: Final = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
     psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.IdleInTransactionSessionTimeout,
     OSError,
 )
 
@@ -67,6 +70,7 @@ class PostgresEngine:
             timeout=min(_PATIENCE_SECONDS, self._timeout),
             reconnect_timeout=_PATIENCE_SECONDS,
             check=self._check,
+            configure=self._configure,
             name="holdfast-store",
             open=False,
         )
@@ -179,6 +183,12 @@ class PostgresEngine:
         if connection.used_at < max(self._failed_at, time.monotonic() - _IDLE_SECONDS):
             async with asyncio.timeout(self._timeout):
                 await AsyncConnectionPool.check_connection(connection)
+
+    async def _configure(self, connection: _Connection) -> None:
+        """Have the server end a transaction in which this process stands still: others wait for its rows."""
+        longest_ms = round(max(self._timeout * _IDLE_IN_TRANSACTION, 1.0) * 1000)
+        # guard: idle-transaction-ended
+        await connection.execute(f"SET idle_in_transaction_session_timeout = {longest_ms}".encode())
 
     def _doubt(self) -> None:
         """After a failure, replace every connection that has died with it, not one a try."""

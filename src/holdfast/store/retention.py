@@ -37,10 +37,6 @@ _SILENT = """
 SELECT scope, count(*) FROM holdfast_state WHERE scope >= 'thread:' AND scope < 'thread;'
 GROUP BY scope HAVING max(written_at) < :before ORDER BY scope LIMIT :limit
 """
-_DROP_HOLDERS = """
-DELETE FROM holdfast_threads WHERE (scope, queue) IN (
-    SELECT scope, queue FROM holdfast_threads WHERE taken_at < :before ORDER BY taken_at LIMIT :limit)
-"""
 _DROP_ARCHIVED = "DELETE FROM holdfast_archive WHERE run IN ({keys}) AND finished_at < :before"
 _DROP_FENCES = "DELETE FROM holdfast_fences WHERE run IN ({keys}) AND used_at < :before"
 # A run that is going again has registered since, and keeps what it has.
@@ -77,8 +73,6 @@ def prune(
     abandoned, full_too = yield from _pick(_ABANDONED, steps_before, limit)
     if abandoned:
         yield from _drop_journals(abandoned, steps_before)
-    if steps_before:
-        yield Statement(_DROP_HOLDERS, {"before": steps_before, "limit": limit})
     threads, full_three = yield from _pick(_SILENT, threads_before, limit)
     if threads:
         yield _keyed(_DROP_THREADS, threads, threads_before)

@@ -8,6 +8,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from holdfast.config.queues import partition_name
 from holdfast.errors import ConfigError
 from holdfast.reliability.backoff import backoff_seconds
 from holdfast.store import archive, retention, schedules
@@ -16,7 +17,7 @@ from holdfast.store.engine import Away, Statement, database_outages
 from holdfast.store.fences import Holder
 from holdfast.store.memory import StoredMemory
 from holdfast.store.migrate import missing
-from holdfast.store.names import label, run_label, scope_label
+from holdfast.store.names import label, run_label, scope_label, thread_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)  # the logs' own room is beside this one
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
-_TABLES = ("fences", "steps", "state", "archive", "checkpoints", "checkpoint_writes", "threads", "schedules")
+_TABLES = ("fences", "steps", "state", "archive", "checkpoints", "checkpoint_writes", "schedules")
 
 
 class Store:
@@ -91,12 +92,14 @@ class Store:
         owner: str,
         queue: str = "",
         tenant: str = "",
+        partition: int = 0,
         generation: int = 0,
     ) -> StoredMemory:
         """Return what a run remembers, for one attempt under one fence; nothing is asked until it is used.
 
         A thread belongs to its tenant, and to the attempt with the highest ``generation``: what earlier runs
-        still write is refused. Runs of two queues are two runs, whatever their ids.
+        still write is refused. Each partition numbers its own attempts. Runs of two queues are two runs,
+        whatever their ids.
         """
         run = run_label(queue, run_id)
         scope = scope_label(run, thread_id, tenant)
@@ -105,8 +108,7 @@ class Store:
             fence=fence,
             owner=label(owner),
             scope=scope,
-            thread=bool(thread_id),
-            queue=label(queue),
+            thread=thread_label(partition_name(queue, partition), scope) if thread_id else "",
             generation=generation if thread_id else 0,
         )
         return StoredMemory(self, holder, queue=queue)

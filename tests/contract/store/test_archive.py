@@ -151,7 +151,6 @@ async def test_old_runs_go_with_their_steps_and_young_ones_stay(store):
         "archive": 1,
         "checkpoints": 0,
         "checkpoint_writes": 0,
-        "threads": 0,
         "schedules": 0,
     }
 
@@ -178,23 +177,10 @@ async def test_steps_of_runs_that_were_never_archived_have_a_time_of_their_own(s
         "archive": 1,
         "checkpoints": 0,
         "checkpoint_writes": 0,
-        "threads": 0,
         "schedules": 0,
     }
     with pytest.raises(LeaseLost):
         await mine.put_step("s", b"2")
-
-
-async def test_who_had_a_thread_is_dropped_as_late_as_the_steps_of_runs_that_were_never_archived(store):
-    """Until then a late write of its earlier runs is refused."""
-    for number in range(3):
-        await store.memory(
-            run_id="a", thread_id=f"t{number}", fence=1 + number, owner="me", queue="q", generation=1
-        ).state()
-    await store.prune(archived_before=8e9, steps_before=0.0, limit=100)
-    assert (await store.sizes())["threads"] == 3
-    await store.prune(archived_before=0.0, steps_before=8e9, limit=2)
-    assert (await store.sizes())["threads"] == 1
 
 
 async def test_silent_threads_are_kept_unless_asked_otherwise(store):
@@ -237,7 +223,6 @@ async def test_it_answers_and_says_what_it_holds(store):
         "archive": 0,
         "checkpoints": 0,
         "checkpoint_writes": 0,
-        "threads": 0,
         "schedules": 0,
     }
     assert await store.stored_bytes() > 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from holdfast.errors import InputError, LeaseLost
+from holdfast.errors import InputError, LeaseLost, ThreadTaken
 
 
 def memory(store, run, fence=1, thread="t", owner="me", tenant=""):
@@ -81,9 +82,15 @@ async def test_a_run_that_was_rolled_back_writes_no_more(store):
     assert await memory(store, "b").state() == {"x": b"3"}
 
 
-def of_thread(store, run, generation, fence=1, queue="q"):
+def of_thread(store, run, generation, fence=1, queue="q", partition=0):
     return store.memory(
-        run_id=run, thread_id="t", fence=fence, owner="me", queue=queue, generation=generation
+        run_id=run,
+        thread_id="t",
+        fence=fence,
+        owner="me",
+        queue=queue,
+        partition=partition,
+        generation=generation,
     )
 
 
@@ -102,7 +109,7 @@ async def test_an_earlier_attempt_that_registers_late_is_refused(store, open_ano
     later = of_thread(store, "b", 2)
     await later.put_state("x", b"2")
     late = of_thread(await open_another(), "a", 1)
-    with pytest.raises(LeaseLost, match="run 'q/b' of the same thread was started since"):
+    with pytest.raises(ThreadTaken, match="run 'q/b' of the same thread has used it since"):
         await late.put_state("x", b"late")
     await later.put_state("x", b"3")
     assert await later.state() == {"x": b"3"}
@@ -116,11 +123,26 @@ async def test_a_run_that_goes_on_after_others_takes_its_thread_back(store):
         assert await mine.state() == {"x": str(generation).encode()}
 
 
-async def test_runs_of_two_queues_may_share_a_thread(store):
-    """Each queue has its own order of the runs of a thread: neither refuses the writes of the other's."""
-    one, two = of_thread(store, "a", 1, queue="one"), of_thread(store, "b", 2, queue="two")
+@pytest.mark.parametrize("apart", ["queue", "partition"])
+async def test_runs_of_two_queues_or_partitions_may_share_a_thread(store, apart):
+    """Each has its own order of the runs of a thread, and its own limit of one: neither refuses the other's.
+
+    A thread is in two partitions while their number is raised.
+    """
+    one = of_thread(store, "a", 1)
+    two = of_thread(store, "b", 2, **{"queue": {"queue": "two"}, "partition": {"partition": 1}}[apart])
     for mine in (one, two, one, two):
         await mine.put_state("x", b"1")
+
+
+async def test_a_clock_that_was_wrong_keeps_no_thread_from_the_store(store):
+    """Generations are times: one of the future was given by a server whose clock has been put right since."""
+    now = int(time.time() * 1e6)
+    await of_thread(store, "a", now + 3_600_000_000).put_state("x", b"1")
+    later = of_thread(store, "b", now)
+    assert await later.state() == {"x": b"1"}
+    with pytest.raises(ThreadTaken):
+        await of_thread(store, "c", now - 1).state()
 
 
 async def test_a_write_that_races_with_the_next_run_of_its_thread_is_seen_by_it_or_refused(

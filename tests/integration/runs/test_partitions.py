@@ -495,3 +495,37 @@ async def test_a_server_that_did_not_answer_a_claim_is_no_slow_one(patient_setti
         fault_proxy.refuse()
         await until(lambda: worker.claim_loop._claim_seconds == 0)
         fault_proxy.heal()
+
+
+async def test_runs_of_a_thread_that_moves_to_another_partition_do_not_shut_each_other_out(
+    redis, redis_settings
+):
+    """While the number of partitions is raised two runs of a thread may go on at once: both end.
+
+    Fails if the store has one order for both partitions: each would refuse the other's writes again and again.
+    """
+    app, begun, go_on = App("test"), [], asyncio.Event()
+
+    @app.agent
+    async def talk(ctx, name):
+        await ctx.state.set(name, 1)
+        begun.append(name)
+        await go_on.wait()
+        await ctx.state.set(name, 2)
+        return name
+
+    async with System(redis_settings, partitions=1, slots=4, ttl=30.0) as system:
+        grown = resized(system, 2)
+        try:
+            worker = await grown.worker(app, "w")
+            thread = thread_in(1, 2)
+            runs = [await system.submit("talk", "old", thread_id=thread)]  # a producer with the old number
+            await until(lambda: "old" in begun)
+            runs.append(await grown.submit("talk", "new", thread_id=thread))
+            await until(lambda: "new" in begun)
+            go_on.set()
+            assert [(await grown.ended(run)).result for run in runs] == ["old", "new"]
+            assert begun == ["old", "new"]
+            await worker.stop()
+        finally:
+            await grown._connections.__aexit__(None, None, None)

@@ -19,6 +19,8 @@ THREADS = "tests/integration/runs/test_threads.py"
 ASKS = "tests/integration/runs/test_interrupts.py"
 PLAIN = "tests/integration/runs/test_plain_path.py"
 STEPS = "tests/integration/runs/test_steps.py"
+STATE = "tests/contract/store/test_state.py"
+MOVED = "tests/integration/runs/test_partitions.py"
 EXPIRY = "tests/integration/runs/test_expiry.py"
 DEAD = "tests/integration/runs/test_deadletter.py"
 RELAY = "tests/integration/events/test_relay.py"
@@ -462,10 +464,38 @@ MISTAKES = [
     ),
     Mistake(
         "an earlier attempt that registers late takes its thread back",
-        replaced(
-            "older-attempt-of-thread-refused", "excluded.generation > holdfast_threads.generation", "true"
-        ),
+        replaced("older-attempt-of-thread-refused", "_is_newer(generation, holder.generation, now)", "False"),
         f"{STEPS}::test_a_late_write_of_an_earlier_run_of_the_thread_is_refused",
+    ),
+    Mistake(
+        "a wrong clock keeps a thread from the store until its time comes",
+        replaced("wrong-clock-forgiven", "and generation <= (now + _CLOCK_SECONDS) * 1e6", ""),
+        f"{STATE}::test_a_clock_that_was_wrong_keeps_no_thread_from_the_store[sqlite]",
+    ),
+    Mistake(
+        "a thread in two partitions is one thread",
+        replaced("thread-of-its-partition", "resources.settings.partition", "0"),
+        f"{MOVED}::test_runs_of_a_thread_that_moves_to_another_partition_do_not_shut_each_other_out",
+    ),
+    Mistake(
+        "a run whose thread was taken begins again at once, and no attempt is counted",
+        replaced("taken-thread-counts", "Failed(classify(exc)) if isinstance(exc, ThreadTaken) else ", ""),
+        f"{STEPS}::test_a_run_whose_thread_was_taken_is_retried_as_after_any_failure",
+    ),
+    Mistake(
+        "what was written over the turns of a queue stops it",
+        replaced(
+            "damaged-turns",
+            "type(known) == 'string' and #known <= 16 and tonumber(known:match('^%d+$') or nil) or 0",
+            "tonumber(known)",
+        ),
+        f"{THREADS}::test_turns_that_were_overwritten_stop_no_queue",
+    ),
+    Mistake(
+        "a frozen worker's transaction holds up the thread's next run",
+        removed("idle-transaction-ended"),
+        "tests/integration/store/test_postgresql_faults.py"
+        "::test_a_transaction_that_stands_still_is_ended_by_the_server",
     ),
     Mistake(
         "attempts of a thread have no order",

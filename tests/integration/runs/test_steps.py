@@ -9,6 +9,7 @@ import pytest
 from holdfast import App
 from holdfast.errors import LeaseLost, RetryLater
 from holdfast.runs.run import Multitask, Status
+from holdfast.store.fences import Holder, register
 from holdfast.store.lazy import LazyStore
 from holdfast.store.names import incarnation
 from tests.support.runs.system import System
@@ -206,6 +207,30 @@ async def test_a_late_write_of_an_earlier_run_of_the_thread_is_refused(system, a
             await memory.put_state("x", b'"late"')
     last = await system.submit("write", "last", thread_id="t")
     assert (await system.ended(last)).result == "new"
+
+
+async def test_a_run_whose_thread_was_taken_is_retried_as_after_any_failure(system, app):
+    """Two systems on one database have one thread: neither run may begin again and again at once.
+
+    Fails if it ends like a lost lease, which counts no attempt and has no pause.
+    """
+
+    @app.agent(max_attempts=2)
+    async def talk(ctx, _):
+        await ctx.state.set("attempt", ctx.attempt)
+        memory = ctx.state._memory._memory
+        holder = memory._holder
+        other = Holder(
+            "another system's", 1, "it", holder.scope, thread=holder.thread, generation=holder.generation + 1
+        )
+        await memory._do("register", lambda: register(other))
+        await ctx.state.set("attempt", ctx.attempt)
+
+    run_id = await system.submit("talk", thread_id="t")
+    await system.worker(app)
+    run = await system.ended(run_id)
+    assert (run.status, run.attempt, run.fence) == (Status.FAILED, 2, 2)
+    assert "another run of its thread has used the store since" in run.error.message
 
 
 async def test_an_id_that_comes_again_has_none_of_the_steps_of_the_run_before(system, app):

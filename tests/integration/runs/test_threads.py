@@ -52,6 +52,19 @@ async def test_runs_that_come_in_one_millisecond_keep_their_order(queue, hand):
     assert seen == names
 
 
+@pytest.mark.parametrize("damage", ["nan", "99999999999999999999", None])
+async def test_turns_that_were_overwritten_stop_no_queue(queue, hand, damage):
+    turns = queue.keys.turns
+    await (queue.redis.lpush(turns, "x") if damage is None else queue.redis.set(turns, damage))
+    await submit(queue, "r1", thread_id="t")
+    await submit(queue, "r2", thread_id="t")
+    (first,) = await hand.claim(10)
+    await hand.settle(hand.lease(first))
+    (second,) = await hand.claim(10)
+    assert (first.run_id, second.run_id) == ("r1", "r2")
+    assert 0 < first.generation < second.generation
+
+
 async def test_a_run_that_waits_for_its_thread_is_parked_and_holds_no_place_in_the_queue(queue, hand):
     await submit(queue, "r1", thread_id="t")
     await submit(queue, "r2", thread_id="t")

@@ -170,3 +170,19 @@ async def test_tables_that_vanish_are_said(server, open_here):
         connection.execute("DROP TABLE holdfast_steps")
     with pytest.raises(ConfigError, match="holdfast migrate"):
         await memory(store).put_step("s", b"1")
+
+
+async def test_a_transaction_that_stands_still_is_ended_by_the_server(server, open_here):
+    """A worker is frozen between two statements: its locks must not keep the next run of its thread from the store."""
+    frozen, _ = await open_here(timeout_seconds=4.0)
+    store, _ = await open_here(timeout_seconds=30.0)
+    earlier = store.memory(run_id="a", thread_id="t", fence=1, owner="me", generation=1)
+    await earlier.put_state("x", b"1")
+    async with frozen._engine._pool.connection() as connection:
+        await connection.execute("BEGIN")
+        await connection.execute("SELECT 1 FROM holdfast_fences WHERE run = 'a' FOR SHARE")
+        later = store.memory(run_id="b", thread_id="t", fence=1, owner="me", generation=2)
+        assert await asyncio.wait_for(later.state(), 20) == {"x": b"1"}
+        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+            await connection.execute("SELECT 1")
+    assert await frozen.ping() > 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agents.deadlines import Deadlines
 from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason
-from holdfast.errors import LeaseLost
+from holdfast.errors import LeaseLost, ThreadTaken
 from holdfast.runs.execution.preparation import log_context_of, prepare
 from holdfast.runs.execution.settle import Verdict
 from holdfast.runs.execution.settlement import settlement_of, with_retry
@@ -117,6 +117,8 @@ class Attempt:
                 for run_id in self._run.rollback:
                     await invocation.context.memory.rollback(run_id)
                 return await invocation.run()
+        except ThreadTaken as exc:
+            return Failed(classify(exc))
         except LeaseLost:
             return Lost()
         except Exception as exc:

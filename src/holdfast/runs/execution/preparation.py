@@ -154,6 +154,7 @@ def _memory_of(resources: AttemptResources, run: Claimed, envelope: Envelope) ->
         owner=resources.owner,
         queue=resources.settings.name,
         tenant=envelope.tenant,
+        partition=resources.settings.partition,  # guard: thread-of-its-partition
         generation=run.generation,
     )
 

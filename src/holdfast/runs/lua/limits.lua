@@ -48,7 +48,9 @@ end
 
 local function next_place(limits, now)
   local turns = limits:sub(1, -7) .. 'turns'
-  local place = math.max((tonumber(redis.call('GET', turns) or nil) or 0) + 1, now * 1000)
+  local known = redis.pcall('GET', turns) -- what was written over it by hand is replaced
+  known = type(known) == 'string' and #known <= 16 and tonumber(known:match('^%d+$') or nil) or 0 -- guard: damaged-turns
+  local place = math.max(known + 1, now * 1000)
   redis.call('SET', turns, string.format('%.0f', place))
   return place
 end
