@@ -137,9 +137,10 @@ MISTAKES = [
         f"{FROZEN}[isolated-uvloop]",
     ),
     Mistake(
-        "nobody ends a resident that is frozen with its zygote",
+        "nobody ends an agent that is frozen with its zygote",
         replaced("frozen-agents-end", "(hosts.ttl_seconds - hosts.trust_seconds) / 2", "None"),
-        f"{FREEZES}::test_a_frozen_resident_handles_no_message_twice",
+        "tests/integration/hosts/test_host_outages.py"
+        "::test_no_message_is_handled_by_two_copies_of_an_agent[all frozen]",
     ),
     Mistake(
         "a settlement whose reply is lost is called stale when it is sent again",

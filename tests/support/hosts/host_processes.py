@@ -9,11 +9,19 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.config import HostSettings, LeaseSettings, RedisSettings, Settings, WorkerSettings
+from holdfast.config import (
+    DatabaseSettings,
+    HostSettings,
+    LeaseSettings,
+    RedisSettings,
+    Settings,
+    WorkerSettings,
+)
 from holdfast.hosts.agent import Agent, Needs, Placed, Status
 from holdfast.hosts.factory import open_engine
 from holdfast.hosts.wire_codec import Payload
@@ -101,8 +109,10 @@ class Cluster:
     def __init__(self, redis: RedisSettings, **hosts: Any) -> None:
         # Longer than a host can be without CPU: a test that waits for the end of a lease names a ttl of its own.
         heartbeat = hosts.pop("heartbeat", 2.0)
+        self._folder = tempfile.TemporaryDirectory(prefix="hf")
         self.settings = Settings(
             redis=redis,
+            database=DatabaseSettings(path=f"{self._folder.name}/holdfast.sqlite"),
             hosts=HostSettings(**{"ttl_seconds": 15.0, "grpc_port": 0, **hosts}),
             worker=WorkerSettings(heartbeat_seconds=heartbeat),
             lease=LeaseSettings(ttl_seconds=15.0),
@@ -128,6 +138,13 @@ class Cluster:
         )
 
     async def close(self) -> None:
+        """End all hosts and remove their store."""
+        try:
+            await self._end_hosts()
+        finally:
+            self._folder.cleanup()
+
+    async def _end_hosts(self) -> None:
         await self.engine.close()
         await self.redis.aclose()
         for child in self.children.values():
