@@ -10,8 +10,8 @@ import pytest
 from msgspec import Meta
 
 from holdfast.api.choices import told
-from holdfast.api.scheduleshapes import ScheduleRequest
 from holdfast.api.shapes import BatchRequest, ExecuteRequest, ResumeRequest
+from holdfast.views.schedule_options import ScheduleRequest
 
 
 class Speed(Enum):

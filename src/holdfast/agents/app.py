@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from holdfast.agents.place import declaring
 from holdfast.agents.reference import resolve
@@ -15,12 +15,13 @@ from holdfast.errors import AppError, InputError, UnknownAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from datetime import datetime, timedelta
+    from datetime import timedelta
+    from typing import Unpack
 
     from holdfast.agents.resident import ResidentSpec
     from holdfast.agents.spec import AgentSpec, Isolation
-    from holdfast.schedules.schedule import Misfire, Overlap, Schedule
-    from holdfast.schedules.trigger import Since
+    from holdfast.schedules.schedule import Schedule
+    from holdfast.views.schedule_options import ScheduleKeywords
 
     AnyCallable = Callable[..., Any]
 
@@ -139,27 +140,8 @@ class App:
         call: None = None,
         /,
         *,
-        every: float | str | timedelta | None = None,
-        cron: str | None = None,
-        at: float | datetime | None = None,
-        tz: str = "UTC",
-        since: Since = "start",
         name: str | None = None,
-        timeout: float | str | timedelta | None = None,
-        error_interval: float | str | timedelta | None = None,
-        priority: int | None = None,
-        input: Any = None,  # noqa: A002 - it is called so everywhere else
-        starts_at: float | datetime | None = None,
-        ends_at: float | datetime | None = None,
-        max_runs: int | None = None,
-        misfire: Misfire | None = None,
-        catch_up_most: int | None = None,
-        overlap: Overlap | None = None,
-        overlap_most: int | None = None,
-        pause_after_failures: int | None = None,
-        target: str | None = None,
-        metadata: dict[str, str] | None = None,
-        **unknown: Never,
+        **options: Unpack[ScheduleKeywords],
     ) -> Callable[[Agent], Agent]:
         """Run a function again and again, as ``@app.schedule(every="5m")`` or ``cron=…`` or ``at=…``.
 
@@ -169,21 +151,10 @@ class App:
         if call is not None:
             with declaring():
                 raise AppError("a schedule needs to know when it is due: write @app.schedule(every=...)")
-        if unknown:
-            with declaring():
-                raise _unknown_option_of_schedules(next(iter(unknown)))
-        options: dict[str, Any] = (
-            {"every": every, "cron": cron, "at": at, "tz": tz, "since": since}
-            | {"timeout": timeout, "error_interval": error_interval, "priority": priority, "input": input}
-            | {"starts_at": starts_at, "ends_at": ends_at, "max_runs": max_runs}
-            | {"misfire": misfire, "catch_up_most": catch_up_most}
-            | {"overlap": overlap, "overlap_most": overlap_most, "pause_after_failures": pause_after_failures}
-            | {"target": target, "metadata": metadata}
-        )
 
         def register(function: Agent) -> Agent:
             with declaring():
-                self._add_schedule(name, function, options)
+                self._add_schedule(name, function, dict(options))
             return function
 
         return register
@@ -194,7 +165,7 @@ class App:
 
         known = next((spec.name for spec in self._agents.values() if spec.call is function), None)
         agent = known or _name_of(function)
-        schedule = declared(name or agent, agent, **options)
+        schedule = declared(name or agent, agent, options)
         if schedule.name in self._schedules:
             raise AppError(
                 f"app {self.name!r} has a schedule {schedule.name!r} already: give this one its own name="
@@ -276,12 +247,6 @@ def _require_known(options: dict[str, Any]) -> None:
             close = get_close_matches(option, known, n=1)
             meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
             raise AppError(f"an agent has no option {option!r}: {meant}")
-
-
-def _unknown_option_of_schedules(option: str) -> AppError:
-    from holdfast.schedules.declaration import unknown_option  # noqa: PLC0415 - as above
-
-    return AppError(str(unknown_option(option)))
 
 
 def _name_of(function: AnyCallable) -> str:

@@ -24,7 +24,6 @@ from holdfast.api import (
     runs,
     scaling,
     schedules,
-    scheduleverbs,
 )
 from holdfast.api.auth import Keyring, check_exposure
 from holdfast.api.middleware import RequestMiddleware
@@ -65,7 +64,6 @@ def create_app(backend: Backend) -> FastAPI:
         events,
         runs,
         queues,
-        scheduleverbs,
         schedules,
         agents,
         residents,

@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from fastapi.openapi.utils import get_openapi
 
-from holdfast.api import scheduleshapes, shapes
+from holdfast.api import shapes
 from holdfast.packages import missing_extra
 from holdfast.scaling.depth import Need
-from holdfast.views import agents, dead_letters, hosts, members, queues, residents, runs, undelivered
+from holdfast.views import (
+    agents,
+    dead_letters,
+    hosts,
+    members,
+    queues,
+    residents,
+    runs,
+    schedule_options,
+    schedules,
+    undelivered,
+)
 from holdfast.views.problems import MEDIA_TYPE, Problem
 
 if TYPE_CHECKING:
@@ -127,8 +138,8 @@ def _complete(operation: dict[str, Any]) -> None:
 
 def _shapes() -> list[type]:
     modules = (
-        *(shapes, scheduleshapes),
-        *(runs, queues, dead_letters, undelivered, members, agents, hosts, residents),
+        *(shapes, schedule_options),
+        *(runs, queues, dead_letters, undelivered, members, agents, hosts, residents, schedules),
     )
     found = [value for each in modules for value in vars(each).values() if isinstance(value, type)]
     return [each for each in (*found, Need, Problem) if issubclass(each, msgspec.Struct)]

@@ -15,6 +15,7 @@ from holdfast.runs.receivers import (
     URL_MUST,
     URL_PATTERN,
 )
+from holdfast.views.names import NAMED, Tenant
 from holdfast.views.problems import Problem
 from holdfast.views.runs import Accepted
 
@@ -24,7 +25,6 @@ BATCH_MOST: Final = 1000
 # Beside each pattern, what a caller is told who does not match it.
 _UNBROKEN: Final = {"must": UNBROKEN_MUST}
 _NO_BLANKS: Final = {"must": "be printable characters without blanks"}
-NAMED: Final = {"must": "be letters, digits and _ . : / -, beginning with a letter, a digit or _"}
 
 Text = Annotated[
     str, Meta(max_length=256, pattern="^[ -~]*$", extra={"must": "be one line of printable ASCII characters"})
@@ -32,15 +32,6 @@ Text = Annotated[
 Id = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[!-~]+$", extra=_UNBROKEN)]
 Scoped = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+$", extra=_UNBROKEN)]
 """A name that may be put behind that of its tenant."""
-Tenant = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=100,
-        pattern="^[A-Za-z0-9_.-]+$",
-        extra={"must": "be letters, digits and . _ -"},
-    ),
-]
 Url = Annotated[str, Meta(max_length=URL_LONGEST, pattern=URL_PATTERN, extra={"must": URL_MUST})]
 ResidentId = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^\S+$", extra=_NO_BLANKS)]
 Resident = Annotated[

@@ -11,6 +11,7 @@ from holdfast.operations.hosts import HostOperations
 from holdfast.operations.queues import QueueOperations
 from holdfast.operations.residents import ResidentOperations
 from holdfast.operations.runs import RunOperations
+from holdfast.operations.schedules import ScheduleOperations
 from holdfast.operations.undelivered import UndeliveredOperations
 from holdfast.views.members import MemberList, MemberView
 
@@ -40,6 +41,11 @@ class Operations:
     def dead_letters(self) -> DeadLetterOperations:
         """List, read, replay and drop dead letters."""
         return DeadLetterOperations(self.system, self.caller)
+
+    @cached_property
+    def schedules(self) -> ScheduleOperations:
+        """Make, find, explain and steer schedules."""
+        return ScheduleOperations(self.system, self.caller)
 
     @cached_property
     def undelivered(self) -> UndeliveredOperations:

@@ -1,74 +1,97 @@
-"""The options of ``@app.schedule(…)``, made into a schedule and checked while the app loads."""
+"""A schedule made of its options as people write them: in ``@app.schedule``, a request or a command."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, InputError
 from holdfast.schedules.schedule import Schedule, checked
-from holdfast.schedules.trigger import trigger_of
+from holdfast.schedules.trigger import moment, trigger_of
+from holdfast.views.schedule_options import ScheduleOptions
+from holdfast.views.triggers import Cron, Every
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from collections.abc import Iterable, Mapping
 
-    from holdfast.schedules.trigger import Since
+    from holdfast.views.triggers import Trigger
 
-_SPANS = {"timeout": "timeout_seconds", "error_interval": "error_seconds"}
-_MOMENTS = ("starts_at", "ends_at")
-_ALIASES = {"timezone": "tz", "time_zone": "tz", "zone": "tz", "queue": "target"}
+_OPTIONS: Final = ScheduleOptions.__struct_fields__
+_WHEN: Final = ("every", "cron", "at")
+_TRIGGER: Final = (*_WHEN, "tz", "since")
+_STORED_SPANS: Final = {"timeout": "timeout_seconds", "error_interval": "error_seconds"}
+_MOMENTS: Final = ("starts_at", "ends_at")
+_ALIASES: Final = {"timezone": "tz", "time_zone": "tz", "zone": "tz", "queue": "target"}
 """Names that other schedulers, and the commands of Holdfast, have for an option."""
-_NO_OPTIONS = {"name", "agent", "trigger", "timeout_seconds", "error_seconds", "source", "tenant"}
-"""Fields of a schedule that are no options of ``@app.schedule``."""
 
 
-def declared(
-    name: str,
-    agent: str,
-    *,
-    every: str | float | timedelta | None = None,
-    cron: str | None = None,
-    at: float | datetime | None = None,
-    tz: str = "UTC",
-    since: Since = "start",
-    **options: Any,
-) -> Schedule:
-    """Make the schedule ``name`` of ``agent``; durations and times may be text."""
+def declared(name: str, agent: str, options: Mapping[str, Any], *, tenant: str = "") -> Schedule:
+    """Make the schedule ``name`` of ``agent``; an option that is None is as good as left out."""
+    given = {option: value for option, value in options.items() if value is not None}
     try:
-        _require_cron_for(tz, cron)
-        trigger = trigger_of(every=every, cron=cron, at=at, tz=tz, since=since)
-        fields = dict(_field(key, value) for key, value in options.items() if value is not None)
+        _require_known(given)
+        _require_cron_for_zone(given)
+        trigger = trigger_of(**{option: given[option] for option in _TRIGGER if option in given})
+        fields = _stored(given)
     except InputError as exc:
         raise InputError(f"schedule {name!r}: {exc}") from None
-    return checked(Schedule(name=name, agent=agent, trigger=trigger, **fields))
+    return checked(Schedule(name=name, agent=agent, trigger=trigger, tenant=tenant, **fields))
 
 
-def _require_cron_for(tz: str, cron: str | None) -> None:
-    if cron is None and tz != "UTC":
-        raise InputError(f"tz: only a cron expression has a time zone, leave tz={tz!r} out")
+def changed(schedule: Schedule, given: Mapping[str, Any]) -> Schedule:
+    """Return the schedule with other options; the caller checks the result as a whole."""
+    return msgspec.structs.replace(
+        schedule, **_stored(given), trigger=_changed_trigger(schedule.trigger, given)
+    )
 
 
-def _field(key: str, value: Any) -> tuple[str, Any]:
-    if key in _SPANS:
-        try:
-            return _SPANS[key], duration_seconds(value)
-        except ConfigError as exc:
-            raise InputError(f"{key}: {exc}") from None
-    if key in _MOMENTS and isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise InputError(f"{key}: {value.isoformat()} has no time zone: write one")
-        return key, value.timestamp()
-    if key not in Schedule.__struct_fields__ or key in {"name", "agent", "trigger"}:
-        raise unknown_option(key, "tenant")
-    return key, value
+def _require_known(options: Iterable[str]) -> None:
+    """Raise InputError for an option that schedules do not have, with the one that was probably meant."""
+    for option in options:
+        if option not in _OPTIONS:
+            close = [_ALIASES[option]] if option in _ALIASES else get_close_matches(option, _OPTIONS, n=1)
+            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(_OPTIONS)}"
+            raise InputError(f"{option}: a schedule has no such option: {meant}")
 
 
-def unknown_option(key: str, *more: str) -> InputError:
-    """Return the error for an option that schedules do not have, with the one that was probably meant."""
-    known = ["every", "cron", "at", "tz", "since", *_SPANS, *more]
-    known += [field for field in Schedule.__struct_fields__ if field not in _NO_OPTIONS]
-    close = [_ALIASES[key]] if key in _ALIASES else get_close_matches(key, known, n=1)
-    meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-    return InputError(f"{key}: a schedule has no such option: {meant}")
+def _require_cron_for_zone(given: Mapping[str, Any]) -> None:
+    zone = given.get("tz", "UTC")
+    if "cron" not in given and zone != "UTC":
+        raise InputError(f"tz: only a cron expression has a time zone, leave tz={zone!r} out")
+
+
+def _stored(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as the fields of a schedule that hold them, but for those of its trigger."""
+    fields: dict[str, Any] = {}
+    for option, value in given.items():
+        if option in _STORED_SPANS:
+            fields[_STORED_SPANS[option]] = None if value is None else _seconds(option, value)
+        elif option in _MOMENTS:
+            fields[option] = 0.0 if value is None else moment(option, value)
+        elif option not in _TRIGGER:
+            fields[option] = value
+    return fields
+
+
+def _seconds(option: str, value: Any) -> float:
+    try:
+        return duration_seconds(value)
+    except ConfigError as exc:
+        raise InputError(f"{option}: {exc}") from None
+
+
+def _changed_trigger(old: Trigger, given: Mapping[str, Any]) -> Trigger:
+    zone = given.get("tz", old.zone if isinstance(old, Cron) else "UTC")
+    since = given.get("since", old.since if isinstance(old, Every) else "start")
+    if any(option in given for option in _WHEN):
+        return trigger_of(**{option: given.get(option) for option in _WHEN}, tz=zone, since=since)
+    if "tz" in given and not isinstance(old, Cron):
+        raise InputError("tz: only a cron expression has a time zone")
+    if "since" in given and not isinstance(old, Every):
+        raise InputError("since: only an interval counts from the start or the completion")
+    if isinstance(old, Cron):
+        return msgspec.structs.replace(old, zone=zone)
+    return msgspec.structs.replace(old, since=since) if isinstance(old, Every) else old

@@ -68,7 +68,7 @@ class Definitions:
                 )
             if await self._write(wanted, now) and await self._put(wanted, schedule, now):
                 return True
-        raise _contended(schedule.name)
+        raise contended(schedule.name)
 
     async def change(self, name: str, change: Callable[[Schedule], Schedule]) -> Schedule:
         """Change a schedule that was made at run time; it keeps its turn unless its trigger changes."""
@@ -87,7 +87,7 @@ class Definitions:
             wanted = msgspec.structs.replace(base, revision=revision, spec=spec, done=done)
             if await self._write(wanted, now) and await self._put(wanted, schedule, now):
                 return schedule
-        raise _contended(name)
+        raise contended(name)
 
     # -- many
 
@@ -289,5 +289,6 @@ def _change_refused(name: str) -> Conflict:
     return Conflict(f"the schedule {name!r} is declared in the code: change it there, or choose another name")
 
 
-def _contended(name: str) -> Conflict:
+def contended(name: str) -> Conflict:
+    """Return the error for a schedule that others change at the same time."""
     return Conflict(f"the schedule {name!r} is being changed by others: try again")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import Meta
 
 from holdfast.agents.outcome import Failed
 from holdfast.redis.client import REFUSALS
 from holdfast.redis.command import command
 from holdfast.schedules.schedule import turn_name
 from holdfast.schedules.trigger import Once
+from holdfast.views.schedules import PastTurn
 
 if TYPE_CHECKING:
     from holdfast.agents.outcome import Outcome
@@ -22,31 +22,6 @@ if TYPE_CHECKING:
 
 _ERROR_MOST: Final = 300
 """Characters of an error that a history keeps; the last error is kept longer in the schedule's record."""
-
-
-class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """One firing of a turn that has ended; times are epoch seconds by the clock of Redis."""
-
-    turn: Annotated[str, Meta(description="The turn's id, as in the log; it keeps it if it runs again.")] = ""
-    outcome: Annotated[
-        str,
-        Meta(
-            description="succeeded, failed, timed_out, cancelled, submitted (its run goes on in the queue), "
-            "given_back (it runs again) or lost (its scheduler died; it runs again)."
-        ),
-    ] = ""
-    planned_at: float = 0.0
-    started_at: float = 0.0
-    ended_at: Annotated[float, Meta(description="If lost: when its lease was found to be over.")] = 0.0
-    duration_ms: float = 0.0
-    owner: Annotated[str, Meta(description="The scheduler that ran it.")] = ""
-    fence: int = 0
-    attempt: Annotated[int, Meta(description="One more for every scheduler that died with this turn.")] = 1
-    manual: Annotated[bool, Meta(description="Whether it was triggered by hand.")] = False
-    error_kind: Annotated[str, Meta(description="The class of a failure, such as transient.")] = ""
-    error: str = ""
-    queue: Annotated[str, Meta(description="The queue that its run was submitted to.")] = ""
-    run_id: Annotated[str, Meta(description="The run that was submitted to the queue.")] = ""
 
 
 class _Stored(PastTurn, frozen=True, kw_only=True, omit_defaults=True):

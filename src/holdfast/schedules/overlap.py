@@ -1,6 +1,6 @@
 """Overlap policies: what becomes of a turn that comes while another one of its schedule runs.
 
-To add a policy, add its name to ``Overlap`` and its functions to ``POLICIES``.
+To add a policy, add its name to ``Overlap`` (views/schedule_options.py) and its functions to ``POLICIES``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.agents.outcome import StopReason
 from holdfast.schedules.fire_times import count, fire_times
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from holdfast.schedules.firing import Firing
     from holdfast.schedules.parallel import ParallelFirings
     from holdfast.schedules.schedule import Schedule
+    from holdfast.views.schedule_options import Overlap
 
 During: TypeAlias = "Callable[[Firing, RedisClock, ParallelFirings], AbstractAsyncContextManager[None]]"
-Overlap: TypeAlias = Literal["skip", "buffer", "cancel", "allow"]
 
 
 def _none_waits(_schedule: Schedule, _acquired: float, _ended: float) -> int:

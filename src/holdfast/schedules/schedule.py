@@ -14,11 +14,11 @@ from msgspec import Meta
 from holdfast.agents.models import dumped
 from holdfast.config.names import checked_queue
 from holdfast.errors import InputError
-from holdfast.schedules.overlap import POLICIES, Overlap
-from holdfast.schedules.trigger import Cron, Moment, Once, Since, Trigger
+from holdfast.schedules.overlap import POLICIES
 from holdfast.schedules.wallclock import next_fire
+from holdfast.views.schedule_options import CatchUpMost, Count, Misfire, Overlap, OverlapMost, Priority
+from holdfast.views.triggers import Cron, Moment, Once, Since, Trigger
 
-Misfire: TypeAlias = Literal["coalesce", "skip", "catch_up"]
 Source: TypeAlias = Literal["code", "api", "turn"]
 """Where it is defined; ``turn`` is one turn of another schedule, which ends with its run."""
 
@@ -47,8 +47,6 @@ _WRITTEN: Final = {
 _ZONES_OF_THE_MACHINE: Final = {"localtime", "posixrules"}
 _CHOICES: Final = {"misfire": Misfire, "overlap": Overlap, "since": Since}
 
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000)]
-
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One schedule, as it is declared, stored and sent."""
@@ -59,7 +57,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_seconds: Annotated[float, Meta(ge=0.001, le=_YEAR)] = 300.0
     error_seconds: Annotated[float, Meta(ge=0, le=_YEAR)] | None = None
     """The wait after a failure; None is the interval, for a cron expression its next time."""
-    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    priority: Priority = 5
     """0 is the most urgent."""
     input: Any = None
     starts_at: Moment = 0.0
@@ -67,9 +65,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_runs: Count = 0
     """Runs after which it is done, failed ones included; 0 is no limit."""
     misfire: Misfire = "coalesce"
-    catch_up_most: Annotated[int, Meta(ge=1, le=1000)] = 10
+    catch_up_most: CatchUpMost = 10
     overlap: Overlap = "skip"
-    overlap_most: Annotated[int, Meta(ge=1, le=100)] = 10
+    overlap_most: OverlapMost = 10
     """Turns that wait or run at once with the policy ``allow``."""
     pause_after_failures: Count = 0
     target: str = ""

@@ -1,56 +1,27 @@
-"""Triggers: an interval, a cron expression or one moment makes a schedule due. Values, without a clock."""
+"""The trigger of a schedule, made of what people write: an interval, a cron expression or one moment."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING
 
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, InputError
+from holdfast.views.triggers import Cron, Every, Once, Trigger
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-LONGEST_SECONDS: Final = 10 * 365 * 86400
-SHORTEST_SECONDS: Final = 0.001
-LATEST: Final = 32_503_680_000
-"""The year 3000: a later time is taken for a mistake."""
+    from holdfast.views.triggers import Since
 
-Since: TypeAlias = Literal["start", "completion"]
-Moment: TypeAlias = Annotated[float, Meta(ge=0, le=LATEST)]
-
-
-class Every(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="every"):
-    """Due again ``seconds`` after its last start, or after its last completion."""
-
-    seconds: Annotated[float, Meta(ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)]
-    since: Since = "start"
-
-
-class Cron(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="cron"):
-    """Due whenever the clocks of ``zone`` match: five fields, or six with the seconds in front."""
-
-    expression: Annotated[str, Meta(min_length=1, max_length=1000)]
-    zone: Annotated[str, Meta(min_length=1, max_length=100)] = "UTC"
-
-
-class Once(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="once"):
-    """Due at one moment, epoch seconds."""
-
-    at: Moment
-
-
-Trigger: TypeAlias = Every | Cron | Once
+__all__ = ["Cron", "Every", "Once", "Trigger", "moment", "trigger_of"]
 
 
 def trigger_of(
     *,
     every: str | float | timedelta | None = None,
     cron: str | None = None,
-    at: float | datetime | None = None,
+    at: float | str | datetime | None = None,
     tz: str = "UTC",
     since: Since = "start",
 ) -> Trigger:
@@ -64,7 +35,24 @@ def trigger_of(
     if cron is not None:
         return Cron(expression=cron, zone=tz)
     assert at is not None
-    return Once(at=_moment(at))
+    return Once(at=moment("at", at))
+
+
+def moment(name: str, value: object) -> float:
+    """Return a time in epoch seconds: a number, a datetime with its zone, or ISO 8601 text with its zone."""
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        at = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(at, datetime) and at.tzinfo is not None:
+            return at.timestamp()
+    except (ValueError, OverflowError):
+        at = None
+    if isinstance(at, datetime):
+        raise InputError(f"{name}: {str(value)!r} has no time zone: write it like 2030-01-31T07:00:00Z")
+    raise InputError(
+        f"{name}: {value!r:.80} is not a time: write epoch seconds, or ISO 8601 like 2030-01-31T07:00:00Z"
+    )
 
 
 def _seconds(every: str | float | timedelta) -> float:
@@ -72,16 +60,3 @@ def _seconds(every: str | float | timedelta) -> float:
         return duration_seconds(every)
     except ConfigError as exc:
         raise InputError(f"every: {exc}") from None
-
-
-def _moment(at: float | datetime) -> float:
-    if not isinstance(at, datetime):
-        try:
-            return float(at)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"at: {at!r} is not a time: write epoch seconds, or a datetime with its zone"
-            ) from None
-    if at.tzinfo is None:
-        raise InputError(f"at: {at.isoformat()} has no time zone: write one, like {at.isoformat()}Z")
-    return at.timestamp()

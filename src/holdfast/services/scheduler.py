@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.watchdog import LoopWatchdog
-from holdfast.api.scheduledruns import submitter
 from holdfast.leases.keeper import Keeper
+from holdfast.operations.schedules import submitter
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.members import Member, Members, OwnRecord

@@ -9,14 +9,6 @@ import time
 import pytest
 import redis as redis_py
 
-from holdfast.api.scheduleshapes import (
-    Backfilled,
-    ScheduleChanged,
-    ScheduleExplained,
-    ScheduleTimes,
-    ScheduleTurns,
-    ScheduleView,
-)
 from holdfast.config import DatabaseSettings
 from holdfast.events.relay.undelivered import GivenUp
 from holdfast.redis.keys import QueueKeys, member_key, members_key
@@ -27,6 +19,14 @@ from holdfast.views.dead_letters import LetterView
 from holdfast.views.members import MemberView
 from holdfast.views.queues import QueueView
 from holdfast.views.runs import Accepted, Changed, EventLine, Explained, RunRow, RunView
+from holdfast.views.schedules import (
+    Backfilled,
+    ScheduleChanged,
+    ScheduleExplained,
+    ScheduleTimes,
+    ScheduleTurns,
+    ScheduleView,
+)
 from holdfast.views.undelivered import UndeliveredView
 from tests.support.waiting import wait_until
 

@@ -107,12 +107,12 @@ MISTAKES = [
     ),
     Mistake(
         "a tenant reads the schedules of another",
-        replaced("schedule-list-own-tenant", " and self.here.caller.sees(schedule.tenant)", ""),
+        replaced("schedule-list-own-tenant", " and self._caller.sees(found.tenant)", ""),
         f"{TENANTS}::test_a_name_in_front_does_not_make_it_the_tenants",
     ),
     Mistake(
         "a tenant steers what only looks like its own",
-        replaced("schedule-change-own-tenant", "not self.here.caller.sees(found.schedule.tenant)", "False"),
+        replaced("schedule-change-own-tenant", " if self._caller.sees(each.tenant)", ""),
         f"{TENANTS}::test_a_name_in_front_does_not_make_it_the_tenants",
     ),
     Mistake(

@@ -7,9 +7,10 @@ from typing import get_args
 import pytest
 
 from holdfast.errors import InputError
-from holdfast.schedules.overlap import POLICIES, Overlap
+from holdfast.schedules.overlap import POLICIES
 from holdfast.schedules.schedule import Misfire, Schedule, checked
 from holdfast.schedules.trigger import Every
+from holdfast.views.schedule_options import Overlap
 
 NOW = 1_775_000_000.0
 

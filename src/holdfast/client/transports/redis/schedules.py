@@ -58,7 +58,8 @@ class RedisSchedules:
     async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleInfo:
         """Make one."""
         state = {word: options.pop(word) for word in ("paused", "reason") if word in options}
-        schedule = declared(scoped(options.get("tenant", ""), name), agent, **options)
+        tenant = options.pop("tenant", "")
+        schedule = declared(scoped(tenant, name), agent, options, tenant=tenant)
         if schedule.target and schedule.target not in self._queues:
             raise unknown_queue(schedule.target, self._queues)
         with translate_errors(self._url):
