@@ -8,13 +8,14 @@ import msgspec
 
 from holdfast.errors import InputError
 from holdfast.schedules.entries import State
-from holdfast.schedules.trigger import Cron, Every, Once
+from holdfast.views.triggers import Cron, Every, Once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime, timedelta
+    from typing import Unpack
 
-    from holdfast.schedules.history import PastTurn
+    from holdfast.views.schedule_options import CreateKeywords
+    from holdfast.views.schedules import PastTurn
 
 MOST_TIMES = 1000
 _STATES = tuple(one.value for one in State)
@@ -101,20 +102,13 @@ class Schedules:
         self,
         name: str,
         agent: str,
-        *,
-        every: str | float | timedelta | None = None,
-        cron: str | None = None,
-        at: float | datetime | None = None,
-        paused: bool = False,
-        reason: str = "",
-        **options: Any,
+        **options: Unpack[CreateKeywords],
     ) -> ScheduleInfo:
         """Make a schedule with the options of ``app.schedule``; exactly one of every, cron and at says when.
 
         The same again changes nothing; another one of that name is a :class:`~holdfast.Conflict`.
         """
-        when = {"every": every, "cron": cron, "at": at, "paused": paused, "reason": reason}
-        given = {word: value for word, value in {**when, **options}.items() if value is not None}
+        given = {option: value for option, value in options.items() if value is not None}
         return await self._transport().create(_named(name), agent, given)
 
     async def remove(self, name: str, *, force: bool = False) -> None:

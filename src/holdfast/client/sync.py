@@ -17,7 +17,6 @@ from holdfast.errors import Conflict, HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
-    from datetime import datetime, timedelta
     from types import TracebackType
     from typing import Unpack
 
@@ -29,10 +28,11 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
     from holdfast.events.event import Event
     from holdfast.runs.run import Run, Status
-    from holdfast.schedules.history import PastTurn
     from holdfast.views.agents import AgentView
     from holdfast.views.hosts import HostView
     from holdfast.views.residents import Needs, ResidentRow, ResidentView
+    from holdfast.views.schedule_options import CreateKeywords
+    from holdfast.views.schedules import PastTurn
 
 T = TypeVar("T")
 
@@ -264,17 +264,10 @@ class SyncSchedules:
         self,
         name: str,
         agent: str,
-        *,
-        every: str | float | timedelta | None = None,
-        cron: str | None = None,
-        at: float | datetime | None = None,
-        paused: bool = False,
-        reason: str = "",
-        **options: Any,
+        **options: Unpack[CreateKeywords],
     ) -> ScheduleInfo:
         """Make a schedule with the options of ``app.schedule``; one of every, cron and at says when."""
-        when: dict[str, Any] = {"every": every, "cron": cron, "at": at, "paused": paused, "reason": reason}
-        return self._call(self._schedules.create(name, agent, **when, **options))
+        return self._call(self._schedules.create(name, agent, **options))
 
     def remove(self, name: str, *, force: bool = False) -> None:
         """Remove a schedule for good. One that the code declares comes back with it: only by ``force``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.config.names import checked_queue, unknown_queue
 from holdfast.config.queues import MAILBOX
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
     from holdfast.redis.members import Members
     from holdfast.runs.queue import RunQueue
-    from holdfast.store.lazy import LazyStore
     from holdfast.store.store import Store
 
 
@@ -31,6 +30,18 @@ class QueueAccess:
     queue: RunQueue
     follow: Callable[[str, str], AsyncGenerator[Event]]
     read: Callable[[str, str, int], Awaitable[list[Event]]]
+
+
+class StoreAccess(Protocol):
+    """A store that is opened when it is first needed."""
+
+    async def get(self) -> Store:
+        """Return the store; a SQLite file that is missing is made."""
+        ...
+
+    async def found(self) -> Store | None:
+        """Return the store if there is one."""
+        ...
 
 
 async def _no_engine() -> Engine:
@@ -45,7 +56,7 @@ class System:
     redis: Redis
     queues: dict[str, QueueAccess]
     members: Members
-    store: LazyStore
+    store: StoreAccess
     unlisted: Callable[[str], QueueAccess]
     """Opens a queue that is not configured here: the mailbox of a resident."""
     registry: Callable[[], Registry]
@@ -56,7 +67,7 @@ class System:
     """Whether a missing SQLite file is made. A command that only reads leaves no empty file behind."""
 
     async def archive(self) -> Store | None:
-        """Return the store that keeps ended runs, if there is one."""
+        """Return the store, which keeps ended runs and schedules that were made, if there is one."""
         return await (self.store.get() if self.makes_store else self.store.found())
 
     def queue(self, name: str | None = None) -> QueueAccess:

@@ -12,7 +12,7 @@ from holdfast.client.schedules import ScheduleInfo
 from holdfast.client.transports.http.problems import read
 from holdfast.errors import InputError
 from holdfast.runs.message import encode_value
-from holdfast.schedules.history import PastTurn
+from holdfast.views.schedules import PastTurn, ScheduleChanged, ScheduleTimes
 
 if TYPE_CHECKING:
     from holdfast.client.transports.http.calls import Calls
@@ -25,22 +25,14 @@ class _Page(msgspec.Struct):
     cursor: str = ""
 
 
-class _Changed(msgspec.Struct):
-    status: str
-
-
-class _Times(msgspec.Struct):
-    times: list[float]
-
-
 class _Turns(msgspec.Struct):
     turns: list[PastTurn]
 
 
 _info = msgspec.json.Decoder(ScheduleInfo)
 _page = msgspec.json.Decoder(_Page)
-_changed = msgspec.json.Decoder(_Changed)
-_times = msgspec.json.Decoder(_Times)
+_changed = msgspec.json.Decoder(ScheduleChanged)
+_times = msgspec.json.Decoder(ScheduleTimes)
 _turns = msgspec.json.Decoder(_Turns)
 
 

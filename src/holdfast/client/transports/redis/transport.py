@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.config import RedisSettings, Settings
     from holdfast.events.event import Event
     from holdfast.operations import Operations, QueueAccess
+    from holdfast.redis.client import Redis
     from holdfast.reliability.breaker import Breaker
     from holdfast.runs.past import Change
     from holdfast.runs.run import Run, Submission, Ticket
@@ -148,6 +150,32 @@ def _ours(exc: Exception, url: str) -> Exception:
         return ours
 
 
+class _ComparedStore:
+    """The store, once it was compared with the one that the system has registered."""
+
+    def __init__(self, store: LazyStore, redis: Redis, settings: Settings) -> None:
+        self._store = store
+        self._redis = redis
+        self._settings = settings
+        self._compared: Store | None = None
+
+    async def get(self) -> Store:
+        """Return the store."""
+        return await self._admitted(await self._store.get())
+
+    async def found(self) -> Store | None:
+        """Return the store if there is one."""
+        store = await self._store.found()
+        return None if store is None else await self._admitted(store)
+
+    async def _admitted(self, store: Store) -> Store:
+        if store is not self._compared:
+            # guard: client-store-compared
+            await require_registered(store, self._redis, self._settings, "client")
+            self._compared = store
+        return store
+
+
 class RedisTransport:
     """Connections to the configured Redis, or to the embedded server of this directory if one runs."""
 
@@ -160,7 +188,7 @@ class RedisTransport:
         self._stack = contextlib.AsyncExitStack()
         self._archive = LazyStore(settings.database)
         self._hub = Hub(self._reading, redis)
-        self._compared: Store | None = None
+        self._system_store = _ComparedStore(self._archive, self._reading, self._settings)
         for opened in (self._reading, self._sending, self._archive):
             self._stack.push_async_callback(opened.aclose)
 
@@ -191,17 +219,10 @@ class RedisTransport:
     def schedules(self) -> RedisSchedules:
         """The schedules."""
         from holdfast.client.transports.redis.schedules import RedisSchedules  # noqa: PLC0415 - most clients need none
+        from holdfast.operations.schedules import ScheduleOperations  # noqa: PLC0415 - as above
 
-        return RedisSchedules(self._reading, self._settings, self._system_store)
-
-    async def _system_store(self) -> Store | None:
-        """Return the store that schedules are written to, if there is one, once it was compared."""
-        store = await self._archive.found()
-        if store is not None and store is not self._compared:
-            # guard: client-store-compared
-            await require_registered(store, self._reading, self._settings, "client")
-            self._compared = store
-        return store
+        system = replace(self._operations.system, store=self._system_store)
+        return RedisSchedules(ScheduleOperations(system, self._operations.caller), self._settings.redis.url)
 
     @cached_property
     def _operations(self) -> Operations:
