@@ -20,11 +20,15 @@ from holdfast.hosts.placement import Host
 from holdfast.hosts.residents import resident_agent
 from holdfast.redis.client import Redis
 from holdfast.redis.members import Member, Members
+from holdfast.schedules.history import past_turn
+from holdfast.schedules.schedule import Schedule
 from holdfast.services.api import ApiProcess
 from holdfast.views.residents import Needs
+from holdfast.views.triggers import Once
 from tests.support.api.server import RunningApi
 from tests.support.processes import forked
 from tests.support.runs.manual_worker import Hand, bury, open_queue
+from tests.support.schedules.manual_scheduler import Board
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,10 @@ from tests.support.runs.manual_worker import Hand, bury, open_queue
         ("/hosts", "hosts list"),
         ("/residents", "residents list"),
         ("/residents/clerk", "residents show clerk"),
+        ("/schedules/nightly", "schedules show nightly"),
+        ("/schedules/nightly/next", "schedules next nightly"),
+        ("/schedules/nightly/turns", "schedules turns nightly"),
+        ("/schedules/nightly/explain", "schedules explain nightly"),
     ],
 )
 async def test_a_command_prints_the_bytes_that_the_api_returns(
@@ -50,6 +58,7 @@ async def test_a_command_prints_the_bytes_that_the_api_returns(
 ):
     monkeypatch.chdir(tmp_path)
     await bury(await Hand(await open_queue(redis), "a").join(), "failed-run")
+    await _keep_paused(Board(redis), "nightly")
     serving = ApiSettings(port=0, linger_seconds=0.0, janitor=False, relay=False)
     settings = Settings(redis=redis_settings, api=serving)
     await _register_agents(redis, Members.of(settings))
@@ -96,6 +105,17 @@ class Ticket(msgspec.Struct):
 async def sort(ticket: Ticket) -> Ticket:
     """Sort a ticket."""
     return ticket
+
+
+async def _keep_paused(board: Board, name: str) -> None:
+    """Make a schedule that has run once and now waits for nothing that a clock brings."""
+    schedule = Schedule(name=name, agent="work", trigger=Once(at=2_000_000_000))
+    await board.registry.register([schedule])
+    await board.registry.trigger([name])
+    pod = board.pod()
+    run = await pod.one()
+    await pod.complete(run, history=past_turn(run, schedule, "succeeded", 12.5))
+    await board.registry.pause([name], "the database moves")
 
 
 def _at_one_moment(shown: bytes) -> bytes:
