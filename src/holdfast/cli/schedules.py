@@ -85,8 +85,10 @@ def list_schedules(
     """List schedules: where each is, and when it is due next."""
 
     async def work(session: Session) -> list[ScheduleView]:
-        operations = await session.operations()
-        return await operations.schedules.find_all(pattern=pattern, limit=limit, placed_turns=True)
+        from holdfast.views.schedules import ScheduleView
+
+        operations = (await session.operations()).schedules
+        return await operations.find_all(ScheduleView, pattern=pattern, limit=limit, placed_turns=True)
 
     found = in_session(options.read_settings(config), work)
     if json:

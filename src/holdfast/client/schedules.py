@@ -4,58 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from holdfast.errors import InputError
 from holdfast.schedules.entries import State
-from holdfast.views.triggers import Cron, Every, Once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
     from holdfast.views.schedule_options import CreateKeywords
-    from holdfast.views.schedules import PastTurn
+    from holdfast.views.schedules import ScheduleRow, ScheduleTurn, ScheduleView
 
 MOST_TIMES = 1000
 _STATES = tuple(one.value for one in State)
 
 
-class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One schedule and what it last did; times are epoch seconds, None where there is none."""
-
-    name: str
-    agent: str
-    tenant: str
-    source: str
-    """``code`` or ``api``: who defined it."""
-    state: str
-    """``waiting``, ``running``, ``paused``, ``done`` or ``missing``."""
-    trigger: Every | Cron | Once | None
-    """None if its definition can't be read."""
-    target: str
-    priority: int
-    owner: str
-    """The scheduler that runs it now."""
-    next_at: float | None
-    runs: int
-    streak: int
-    """Failures in a row."""
-    paused: str
-    """Why it is paused."""
-    paused_since: float | None
-    last_start: float | None
-    last_end: float | None
-    last_outcome: str
-    last_error: str
-    """Of the last run that had one."""
-    last_error_at: float | None
-
-
 class ScheduleTransport(Protocol):
     """What a transport can do with schedules."""
 
-    async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleInfo:
+    async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleView:
         """Make one."""
         ...
 
@@ -63,11 +29,11 @@ class ScheduleTransport(Protocol):
         """Remove one for good."""
         ...
 
-    async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleInfo]:
+    async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleRow]:
         """Read up to ``limit`` schedules."""
         ...
 
-    async def get(self, name: str) -> ScheduleInfo:
+    async def get(self, name: str) -> ScheduleView:
         """Read one."""
         ...
 
@@ -75,11 +41,11 @@ class ScheduleTransport(Protocol):
         """Run one now."""
         ...
 
-    async def pause(self, name: str, reason: str) -> ScheduleInfo:
+    async def pause(self, name: str, reason: str) -> ScheduleView:
         """Take one out of its turn."""
         ...
 
-    async def resume(self, name: str) -> ScheduleInfo:
+    async def resume(self, name: str) -> ScheduleView:
         """Let one take its turns again."""
         ...
 
@@ -87,7 +53,7 @@ class ScheduleTransport(Protocol):
         """Tell its next turns."""
         ...
 
-    async def turns(self, name: str, limit: int) -> list[PastTurn]:
+    async def turns(self, name: str, limit: int) -> list[ScheduleTurn]:
         """Read its past turns."""
         ...
 
@@ -103,7 +69,7 @@ class Schedules:
         name: str,
         agent: str,
         **options: Unpack[CreateKeywords],
-    ) -> ScheduleInfo:
+    ) -> ScheduleView:
         """Make a schedule with the options of ``app.schedule``; exactly one of every, cron and at says when.
 
         The same again changes nothing; another one of that name is a :class:`~holdfast.Conflict`.
@@ -115,7 +81,7 @@ class Schedules:
         """Remove a schedule for good. One that the code declares comes back with it: only by ``force``."""
         await self._transport().remove(_named(name), force=force)
 
-    async def get(self, name: str) -> ScheduleInfo:
+    async def get(self, name: str) -> ScheduleView:
         """Read a schedule and what it last did."""
         return await self._transport().get(_named(name))
 
@@ -123,11 +89,11 @@ class Schedules:
         """Run a schedule now; its turns stay. ``triggered``, or ``buffered``: once more after this run."""
         return await self._transport().trigger(_named(name))
 
-    async def pause(self, name: str, reason: str = "") -> ScheduleInfo:
+    async def pause(self, name: str, reason: str = "") -> ScheduleView:
         """Let a schedule take no turns until it is resumed; a run that goes on ends first."""
         return await self._transport().pause(_named(name), reason)
 
-    async def resume(self, name: str) -> ScheduleInfo:
+    async def resume(self, name: str) -> ScheduleView:
         """Let a paused schedule take its turns again."""
         return await self._transport().resume(_named(name))
 
@@ -137,7 +103,7 @@ class Schedules:
             raise InputError(f"count must be between 1 and {MOST_TIMES}, got {count}")
         return await self._transport().next(_named(name), count)
 
-    async def turns(self, name: str, limit: int = 20) -> list[PastTurn]:
+    async def turns(self, name: str, limit: int = 20) -> list[ScheduleTurn]:
         """Read how the last turns of a schedule ended, the newest first.
 
         Each schedule keeps as many as the schedulers' setting ``redis.scheduler.kept-turns`` says.
@@ -146,7 +112,7 @@ class Schedules:
             raise InputError(f"limit must be between 1 and {MOST_TIMES}, got {limit}")
         return await self._transport().turns(_named(name), limit)
 
-    async def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleInfo]:
+    async def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleRow]:
         """Read up to ``limit`` schedules whose name fits a glob, of one state if one is given.
 
         If there are more, it is any ``limit`` of them, as a scan finds them; what is read is sorted by name.

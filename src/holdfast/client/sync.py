@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.client.handle import RunHandle
     from holdfast.client.request import Duration, SubmitOptions, SubmitRequest
     from holdfast.client.residents import ClientResidents
-    from holdfast.client.schedules import ScheduleInfo, Schedules
+    from holdfast.client.schedules import Schedules
     from holdfast.config import Settings
     from holdfast.events.event import Event
     from holdfast.runs.run import Run, Status
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.views.hosts import HostView
     from holdfast.views.residents import Needs, ResidentRow, ResidentView
     from holdfast.views.schedule_options import CreateKeywords
-    from holdfast.views.schedules import PastTurn
+    from holdfast.views.schedules import ScheduleRow, ScheduleTurn, ScheduleView
 
 T = TypeVar("T")
 
@@ -265,7 +265,7 @@ class SyncSchedules:
         name: str,
         agent: str,
         **options: Unpack[CreateKeywords],
-    ) -> ScheduleInfo:
+    ) -> ScheduleView:
         """Make a schedule with the options of ``app.schedule``; one of every, cron and at says when."""
         return self._call(self._schedules.create(name, agent, **options))
 
@@ -273,7 +273,7 @@ class SyncSchedules:
         """Remove a schedule for good. One that the code declares comes back with it: only by ``force``."""
         self._call(self._schedules.remove(name, force=force))
 
-    def get(self, name: str) -> ScheduleInfo:
+    def get(self, name: str) -> ScheduleView:
         """Read a schedule and what it last did."""
         return self._call(self._schedules.get(name))
 
@@ -281,11 +281,11 @@ class SyncSchedules:
         """Run a schedule now; its turns stay."""
         return self._call(self._schedules.trigger(name))
 
-    def pause(self, name: str, reason: str = "") -> ScheduleInfo:
+    def pause(self, name: str, reason: str = "") -> ScheduleView:
         """Let a schedule take no turns until it is resumed."""
         return self._call(self._schedules.pause(name, reason))
 
-    def resume(self, name: str) -> ScheduleInfo:
+    def resume(self, name: str) -> ScheduleView:
         """Let a paused schedule take its turns again."""
         return self._call(self._schedules.resume(name))
 
@@ -293,11 +293,11 @@ class SyncSchedules:
         """Tell the next turns of a schedule."""
         return self._call(self._schedules.next(name, count))
 
-    def turns(self, name: str, limit: int = 20) -> list[PastTurn]:
+    def turns(self, name: str, limit: int = 20) -> list[ScheduleTurn]:
         """Read how the last turns of a schedule ended, the newest first."""
         return self._call(self._schedules.turns(name, limit))
 
-    def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleInfo]:
+    def list(self, pattern: str = "*", *, state: str = "", limit: int = 100) -> list[ScheduleRow]:
         """Read up to ``limit`` schedules whose name fits a glob, sorted by name."""
         return self._call(self._schedules.list(pattern, state=state, limit=limit))
 

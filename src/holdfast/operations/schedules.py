@@ -111,9 +111,15 @@ class ScheduleOperations:
         return ScheduleList([self._view(each, ScheduleRow) for each in found], after)
 
     async def find_all(
-        self, *, pattern: str = "", state: str = "", limit: int = 100, placed_turns: bool = False
-    ) -> list[ScheduleView]:
-        """Read up to ``limit`` schedules with all details, sorted by name; if there are more, any of them.
+        self,
+        shape: type[Row],
+        *,
+        pattern: str = "",
+        state: str = "",
+        limit: int = 100,
+        placed_turns: bool = False,
+    ) -> list[Row]:
+        """Read up to ``limit`` schedules, sorted by name; if there are more, any of them.
 
         ``placed_turns`` adds the turns of a backfill that are schedules of their own until they have run.
         """
@@ -127,7 +133,7 @@ class ScheduleOperations:
             found |= {each.entry.name: each for each in page}
             more = bool(cursor)
         some = list(found.values())[:limit]
-        return sorted((self._view(each, ScheduleView) for each in some), key=lambda view: view.name)
+        return sorted((self._view(each, shape) for each in some), key=lambda view: view.name)
 
     async def get(self, name: str) -> ScheduleView:
         """Read a schedule: its definition, its state and its last run."""

@@ -27,14 +27,16 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     tenant: str
     agent: str
-    trigger: Every | Cron | OnceView | None = None
+    trigger: Annotated[
+        Every | Cron | OnceView | None, Meta(description="Null if its definition can't be read.")
+    ] = None
     source: Annotated[str, Meta(description="code or api: who defined it.")]
     state: Annotated[str, Meta(description="waiting, running, paused, done or missing.")]
     next_at: float | None = None
     triggered: bool
     target: str
     priority: int
-    owner: str
+    owner: Annotated[str, Meta(description="The scheduler that runs it now.")]
     acquired_at: float | None = None
     deadline: float | None = None
     runs: int

@@ -13,7 +13,8 @@ import pytest
 from holdfast import Client, Conflict, HoldfastError, InputError, NotFound, SyncClient
 from holdfast.schedules.history import past_turn
 from holdfast.schedules.schedule import Schedule, decoded, turn_name
-from holdfast.schedules.trigger import Cron, Every, Once
+from holdfast.schedules.trigger import Cron, Every
+from holdfast.views.schedules import OnceView
 from tests.support.schedules.manual_scheduler import Board
 
 NIGHTLY = Schedule(name="nightly", agent="report", trigger=Cron(expression="0 3 * * *", zone="Europe/Berlin"))
@@ -61,7 +62,7 @@ async def test_many_are_listed_once(client, board):
         ({"every": "5m"}, Every(seconds=300)),
         ({"every": timedelta(minutes=5), "since": "completion"}, Every(seconds=300, since="completion")),
         ({"cron": "30 3 * * *", "tz": "Europe/Berlin"}, Cron(expression="30 3 * * *", zone="Europe/Berlin")),
-        ({"at": datetime(2090, 1, 31, 7, tzinfo=UTC)}, Once(at=3789529200.0)),
+        ({"at": datetime(2090, 1, 31, 7, tzinfo=UTC)}, OnceView(at=3789529200.0)),
     ],
 )
 async def test_one_is_made_once_and_removed(client, board, when, trigger):

@@ -8,32 +8,23 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from holdfast.client.schedules import ScheduleInfo
 from holdfast.client.transports.http.problems import read
 from holdfast.errors import InputError
 from holdfast.runs.message import encode_value
-from holdfast.views.schedules import PastTurn, ScheduleChanged, ScheduleTimes
+from holdfast.views.schedules import ScheduleChanged, ScheduleList, ScheduleTimes, ScheduleTurns, ScheduleView
 
 if TYPE_CHECKING:
     from holdfast.client.transports.http.calls import Calls
+    from holdfast.views.schedules import ScheduleRow, ScheduleTurn
 
 _PAGE = 200
 
 
-class _Page(msgspec.Struct):
-    schedules: list[ScheduleInfo]
-    cursor: str = ""
-
-
-class _Turns(msgspec.Struct):
-    turns: list[PastTurn]
-
-
-_info = msgspec.json.Decoder(ScheduleInfo)
-_page = msgspec.json.Decoder(_Page)
+_view = msgspec.json.Decoder(ScheduleView)
+_page = msgspec.json.Decoder(ScheduleList)
 _changed = msgspec.json.Decoder(ScheduleChanged)
 _times = msgspec.json.Decoder(ScheduleTimes)
-_turns = msgspec.json.Decoder(_Turns)
+_turns = msgspec.json.Decoder(ScheduleTurns)
 
 
 class HttpSchedules:
@@ -42,9 +33,9 @@ class HttpSchedules:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
-    async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleInfo]:
+    async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleRow]:
         """Read up to ``limit`` schedules."""
-        found: dict[str, ScheduleInfo] = {}  # a scan may bring one twice
+        found: dict[str, ScheduleRow] = {}  # a scan may bring one twice
         cursor, more = "", True
         while more and len(found) < limit:
             asked = {"pattern": pattern, "state": state, "cursor": cursor}
@@ -57,12 +48,12 @@ class HttpSchedules:
             cursor, more = page.cursor, bool(page.cursor)
         return list(found.values())
 
-    async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleInfo:
+    async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleView:
         """Make one."""
         given = {word: _written(word, value) for word, value in options.items()}
         body = {"name": name, "agent": agent, **given}
         answer = await self._calls.call("POST", "/schedules", encode_value(body, f"the schedule {name!r}"))
-        return read(self._calls.url, answer.body, _info)
+        return read(self._calls.url, answer.body, _view)
 
     async def remove(self, name: str, *, force: bool) -> None:
         """Remove one for good."""
@@ -70,9 +61,9 @@ class HttpSchedules:
         path = f"{_path(name)}{'?force=true' if force else ''}"
         await self._calls.call("DELETE", path, repeatable=False)
 
-    async def get(self, name: str) -> ScheduleInfo:
+    async def get(self, name: str) -> ScheduleView:
         """Read one."""
-        return read(self._calls.url, (await self._calls.call("GET", _path(name))).body, _info)
+        return read(self._calls.url, (await self._calls.call("GET", _path(name))).body, _view)
 
     async def trigger(self, name: str) -> str:
         """Run one now."""
@@ -80,15 +71,15 @@ class HttpSchedules:
         answer = await self._calls.call("POST", _path(name, "trigger"), b"{}", repeatable=False)
         return read(self._calls.url, answer.body, _changed).status
 
-    async def pause(self, name: str, reason: str) -> ScheduleInfo:
+    async def pause(self, name: str, reason: str) -> ScheduleView:
         """Take one out of its turn."""
         body = msgspec.json.encode({"reason": reason})
-        return read(self._calls.url, (await self._calls.call("POST", _path(name, "pause"), body)).body, _info)
+        return read(self._calls.url, (await self._calls.call("POST", _path(name, "pause"), body)).body, _view)
 
-    async def resume(self, name: str) -> ScheduleInfo:
+    async def resume(self, name: str) -> ScheduleView:
         """Let one take its turns again."""
         return read(
-            self._calls.url, (await self._calls.call("POST", _path(name, "resume"), b"{}")).body, _info
+            self._calls.url, (await self._calls.call("POST", _path(name, "resume"), b"{}")).body, _view
         )
 
     async def next(self, name: str, count: int) -> list[float]:
@@ -96,7 +87,7 @@ class HttpSchedules:
         answer = await self._calls.call("GET", f"{_path(name, 'next')}?count={count}")
         return read(self._calls.url, answer.body, _times).times
 
-    async def turns(self, name: str, limit: int) -> list[PastTurn]:
+    async def turns(self, name: str, limit: int) -> list[ScheduleTurn]:
         """Read its past turns."""
         answer = await self._calls.call("GET", f"{_path(name, 'turns')}?limit={limit}")
         return read(self._calls.url, answer.body, _turns).turns

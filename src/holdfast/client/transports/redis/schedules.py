@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from holdfast.client.schedules import ScheduleInfo
 from holdfast.redis.translate import translate_errors
-from holdfast.views.schedules import PastTurn
+from holdfast.views.schedules import ScheduleRow
 
 if TYPE_CHECKING:
     from holdfast.operations.schedules import ScheduleOperations
-
-Shape = TypeVar("Shape", bound=msgspec.Struct)
+    from holdfast.views.schedules import ScheduleTurn, ScheduleView
 
 
 class RedisSchedules:
@@ -23,56 +19,48 @@ class RedisSchedules:
         self._operations = operations
         self._url = url
 
-    async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleInfo]:
+    async def list(self, pattern: str, state: str, limit: int) -> list[ScheduleRow]:
         """Read up to ``limit`` schedules."""
         with translate_errors(self._url):
-            found = await self._operations.find_all(pattern=pattern, state=state, limit=limit)
-        return [_as(ScheduleInfo, view) for view in found]
+            return await self._operations.find_all(ScheduleRow, pattern=pattern, state=state, limit=limit)
 
-    async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleInfo:
+    async def create(self, name: str, agent: str, options: dict[str, Any]) -> ScheduleView:
         """Make one."""
         state = {word: options.pop(word) for word in ("tenant", "paused", "reason") if word in options}
         with translate_errors(self._url):
-            made, _ = await self._operations.create(name, agent, options, **state)
-        return _as(ScheduleInfo, made)
+            return (await self._operations.create(name, agent, options, **state))[0]
 
     async def remove(self, name: str, *, force: bool) -> None:
         """Remove one for good."""
         with translate_errors(self._url):
             await self._operations.remove(name, force=force)
 
-    async def get(self, name: str) -> ScheduleInfo:
+    async def get(self, name: str) -> ScheduleView:
         """Read one."""
         with translate_errors(self._url):
-            return _as(ScheduleInfo, await self._operations.get(name))
+            return await self._operations.get(name)
 
     async def trigger(self, name: str) -> str:
         """Run one now."""
         with translate_errors(self._url):
             return (await self._operations.trigger(name)).status
 
-    async def pause(self, name: str, reason: str) -> ScheduleInfo:
+    async def pause(self, name: str, reason: str) -> ScheduleView:
         """Take one out of its turn."""
         with translate_errors(self._url):
-            return _as(ScheduleInfo, await self._operations.pause(name, reason))
+            return await self._operations.pause(name, reason)
 
-    async def resume(self, name: str) -> ScheduleInfo:
+    async def resume(self, name: str) -> ScheduleView:
         """Let one take its turns again."""
         with translate_errors(self._url):
-            return _as(ScheduleInfo, await self._operations.resume(name))
+            return await self._operations.resume(name)
 
     async def next(self, name: str, count: int) -> list[float]:
         """Tell its next turns."""
         with translate_errors(self._url):
             return (await self._operations.next(name, count)).times
 
-    async def turns(self, name: str, limit: int) -> list[PastTurn]:
+    async def turns(self, name: str, limit: int) -> list[ScheduleTurn]:
         """Read its past turns."""
         with translate_errors(self._url):
-            found = await self._operations.turns(name, limit)
-        return [_as(PastTurn, turn) for turn in found.turns]
-
-
-def _as(shape: type[Shape], view: msgspec.Struct) -> Shape:
-    """Read a view as clients over HTTP do."""
-    return msgspec.convert(msgspec.to_builtins(view), shape)
+            return (await self._operations.turns(name, limit)).turns
