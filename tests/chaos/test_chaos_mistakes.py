@@ -59,7 +59,7 @@ MISTAKES = [
     ),
     Mistake(
         "what a framework makes of a lost lease is handled by the agent around it, which goes on",
-        replaced("lost-body-ends-as-it-is", "self.ctx.signals.trust.ends_with(exc)", "False"),
+        replaced("lost-body-ends-as-it-is", "self._scope.signals.trust.ends_with(exc)", "False"),
         f"{TRUST}::test_a_body_does_not_handle_what_a_framework_makes_of_its_end",
     ),
     Mistake(

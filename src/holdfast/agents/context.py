@@ -102,91 +102,128 @@ class Signals:
             )
 
 
-class RunView:
-    """What an agent may read of its run, on the loop or in a thread."""
+class AttemptScope:
+    """What the platform keeps of one attempt behind its context; without a store it ends with the attempt."""
 
-    __slots__ = ("_log", "info", "signals")
+    __slots__ = ("_memory", "_open_memory", "_steps", "info", "question", "signals", "store")
 
-    def __init__(self, info: RunInfo, signals: Signals) -> None:
+    def __init__(self, info: RunInfo, signals: Signals, memory: Callable[[], Memory], store: Any) -> None:
         self.info = info
         self.signals = signals
-        self._log: FilteringBoundLogger | None = None
+        self.store = store
+        """The database that the worker has, for frameworks that keep their own tables in it."""
+        self.question: Interrupted | None = None
+        """The first question without an answer: the run waits for that, whatever its agent does then."""
+        self._open_memory = memory
+        self._memory: Memory | None = None
+        self._steps: Steps | None = None
 
     @property
-    def run_id(self) -> str:
-        """The run, the same over all its attempts."""
-        return self.info.run_id
+    def memory(self) -> Memory:
+        """What the run remembers beyond this attempt, as the store has it."""
+        if self._memory is None:
+            self._memory = self._open_memory()
+        return self._memory
 
     @property
-    def thread_id(self) -> str:
-        """The conversation the run belongs to."""
-        return self.info.thread_id
+    def steps(self) -> Steps:
+        """The steps of this attempt."""
+        if self._steps is None:
+            self._steps = Steps(self.memory, self.info, self.signals)
+        return self._steps
 
     @property
-    def agent_id(self) -> str:
-        """The name this agent is registered under."""
-        return self.info.agent_id
-
-    @property
-    def attempt(self) -> int:
-        """Which try this is; the first is 1."""
-        return self.info.attempt
-
-    @property
-    def fence(self) -> int:
-        """A number that only grows: give it to stores that refuse writes under a lower one."""
-        return self.info.fence
-
-    @property
-    def deadline(self) -> datetime:
-        """When this attempt is stopped, in UTC."""
-        return self.info.deadline
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """What the submitter attached to the run."""
-        return self.info.metadata
-
-    @property
-    def log(self) -> FilteringBoundLogger:
-        """A structured logger; every line carries the fields of this run."""
-        if self._log is None:
-            self._log = get_logger(f"agent.{self.info.agent_id}")
-        return self._log
-
-    @property
-    def draining(self) -> bool:
-        """Whether the worker is going away: finish soon, or be handed to another worker."""
-        return self.signals.stop is StopReason.DRAIN or self.signals.draining.is_set()
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the work is no longer wanted: cancelled, or over (past its deadline, handed back, lost)."""
-        return self.signals.stop is StopReason.CANCEL or self.signals.over
-
-    def idempotency_key(self, step: str) -> str:
-        """Return a key for an outside effect that stays the same over attempts of this run."""
-        return f"{self.info.run_id}:{step}"
+    def journal(self) -> Journal:
+        """The steps under names of one's own choice, for frameworks."""
+        return Journal(self.memory)
 
     def require_open(self) -> None:
         """Raise LeaseLost if the attempt is over, so that a leftover task or thread ends."""
         self.signals.require_open(self.info)
 
+    def ask(self, question: Interrupted) -> None:
+        """Keep the first of the questions that have no answer."""
+        if self.question is None or question.index < self.question.index:
+            self.question = question
 
-class Context(RunView):
-    """The context of an async agent; without a store, what it remembers ends with the attempt."""
 
-    __slots__ = (
-        "_answers",
-        "_asked",
-        "_emit",
-        "_memory",
-        "_open_memory",
-        "_state",
-        "_steps",
-        "asking",
-        "store",
-    )
+class BaseContext:
+    """What an agent may read of its run, on the loop or in a thread."""
+
+    __slots__ = ("_log", "_scope")
+
+    def __init__(self, scope: AttemptScope) -> None:
+        self._scope = scope
+        self._log: FilteringBoundLogger | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The run, the same over all its attempts."""
+        return self._scope.info.run_id
+
+    @property
+    def thread_id(self) -> str:
+        """The conversation the run belongs to."""
+        return self._scope.info.thread_id
+
+    @property
+    def agent_id(self) -> str:
+        """The name this agent is registered under."""
+        return self._scope.info.agent_id
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is; the first is 1."""
+        return self._scope.info.attempt
+
+    @property
+    def fence(self) -> int:
+        """A number that only grows: give it to stores that refuse writes under a lower one."""
+        return self._scope.info.fence
+
+    @property
+    def deadline(self) -> datetime:
+        """When this attempt is stopped, in UTC."""
+        return self._scope.info.deadline
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the submitter attached to the run."""
+        return self._scope.info.metadata
+
+    @property
+    def log(self) -> FilteringBoundLogger:
+        """A structured logger; every line carries the fields of this run."""
+        if self._log is None:
+            self._log = get_logger(f"agent.{self._scope.info.agent_id}")
+        return self._log
+
+    @property
+    def draining(self) -> bool:
+        """Whether the worker is going away: finish soon, or be handed to another worker."""
+        signals = self._scope.signals
+        return signals.stop is StopReason.DRAIN or signals.draining.is_set()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the work is no longer wanted: cancelled, or over (past its deadline, handed back, lost)."""
+        signals = self._scope.signals
+        return signals.stop is StopReason.CANCEL or signals.over
+
+    def idempotency_key(self, step: str) -> str:
+        """Return a key for an outside effect that stays the same over attempts of this run."""
+        return f"{self._scope.info.run_id}:{step}"
+
+
+def scope_of(ctx: BaseContext) -> AttemptScope:
+    """Return what the platform keeps behind a context."""
+    return ctx._scope  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+class Context(BaseContext):
+    """The context of an async agent."""
+
+    __slots__ = ("_answers", "_asked", "_emit", "_state")
 
     def __init__(
         self,
@@ -198,22 +235,15 @@ class Context(RunView):
         answers: Answers | None = None,
         store: Any = None,
     ) -> None:
-        super().__init__(info, Signals() if signals is None else signals)
+        super().__init__(AttemptScope(info, Signals() if signals is None else signals, memory, store))
         self._emit = emit
-        self._open_memory = memory
-        self._memory: Memory | None = None
         self._answers = answers
         self._asked = 0
-        self.asking: Interrupted | None = None
-        """The first question that has no answer yet: the run waits for that, whatever its agent does then."""
-        self._steps: Steps | None = None
         self._state: State | None = None
-        self.store = store
-        """The database that the worker has, for frameworks that keep their own tables in it."""
 
     async def emit(self, event_type: str, data: Any = None) -> None:
         """Append an event to the run's feed."""
-        self.require_open()
+        self._scope.require_open()
         await self._emit(event_type, data)
 
     async def stream(self, chunk: Any) -> None:
@@ -230,33 +260,14 @@ class Context(RunView):
         What it gives is written down before this returns; an attempt that comes here again is handed that
         instead. An effect outside happens once too if it uses ``idempotency_key(name)``.
         """
-        self.require_open()
-        return await self.steps.run(name, call, args, kwargs)
-
-    @property
-    def steps(self) -> Steps:
-        """The steps of this attempt."""
-        if self._steps is None:
-            self._steps = Steps(self.memory, self.info, self.signals)
-        return self._steps
-
-    @property
-    def journal(self) -> Journal:
-        """The same memory under names of one's own choice, for frameworks."""
-        return Journal(self.memory)
-
-    @property
-    def memory(self) -> Memory:
-        """What the run remembers beyond this attempt, as the store has it."""
-        if self._memory is None:
-            self._memory = self._open_memory()
-        return self._memory
+        self._scope.require_open()
+        return await self._scope.steps.run(name, call, args, kwargs)
 
     @property
     def state(self) -> State:
         """What the run's thread remembers from run to run, or the run itself if it has no thread."""
         if self._state is None:
-            self._state = State(self.memory, self.require_open)
+            self._state = State(self._scope.memory, self._scope.require_open)
         return self._state
 
     async def interrupt(self, value: Any = None) -> Any:
@@ -264,36 +275,35 @@ class Context(RunView):
 
         The agent is run again from its start then: what must not happen twice before this belongs in a step.
         """
-        self.require_open()
+        self._scope.require_open()
         question = as_json(value, "what an interrupt asks")
         self._asked += 1
         index = self._asked  # others may ask while we wait
         answer = await self._answers(index) if self._answers is not None else None
         if answer is None:
             asked = Interrupted(index, question)
-            if self.asking is None or index < self.asking.index:
-                self.asking = asked
+            self._scope.ask(asked)
             raise Asking(asked)
         return msgspec.json.decode(answer)
 
     async def wait_draining(self) -> None:
         """Wait until the worker wants to go away."""
-        await self.signals.draining.wait()
+        await self._scope.signals.draining.wait()
 
 
-class SyncContext(RunView):
+class SyncContext(BaseContext):
     """The context of a sync agent, which runs in a thread: the same names, blocking."""
 
     __slots__ = ("_context", "_loop")
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(context.info, context.signals)
+        super().__init__(scope_of(context))
         self._context = context
         self._loop = loop
 
     def emit(self, event_type: str, data: Any = None) -> None:
         """Append an event to the run's feed; return when it is written."""
-        self.require_open()
+        self._scope.require_open()
         self._wait(self._context.emit(event_type, data))
 
     def stream(self, chunk: Any) -> None:
@@ -302,9 +312,9 @@ class SyncContext(RunView):
 
     def step(self, name: str, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Do something once, over all attempts of the run, and return what it gave."""
-        self.require_open()
+        self._scope.require_open()
         require_function(name, call)
-        steps = self._context.steps
+        steps = self._scope.steps
         key = steps.number(name)
         found = self._wait(steps.find(key))
         if found is None:
@@ -315,7 +325,7 @@ class SyncContext(RunView):
                 raise InputError(
                     f"step {key!r}: a sync agent can't await what {call!r} gives; make it sync too"
                 )
-            self.require_open()
+            self._scope.require_open()
             found = self._wait(steps.keep(key, value, time.monotonic() - began))
         return read_back(key, found, call)
 
@@ -326,12 +336,12 @@ class SyncContext(RunView):
 
     def interrupt(self, value: Any = None) -> Any:
         """Ask somebody, and return the answer; until it is there the run waits without a worker."""
-        self.require_open()
+        self._scope.require_open()
         return self._wait(self._context.interrupt(value))
 
     def wait_draining(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the worker wants to go away, or the time is up; return whether it does."""
-        self.require_open()
+        self._scope.require_open()
         self._wait(self._drained(timeout_seconds))
         return self.draining
 
@@ -349,11 +359,11 @@ class SyncContext(RunView):
         while not concurrent.futures.wait([future], timeout=_CHECK_SECONDS).done:
             if self._loop.is_closed():
                 raise self._worker_ended()
-            if self.signals.over:
+            if self._scope.signals.over:
                 future.cancel()
-                self.require_open()
+                self._scope.require_open()
         # The worker may have been frozen inside this call: another one may have the run, and its next step.
-        self.require_open()  # guard: thread-goes-on-with-lease
+        self._scope.require_open()  # guard: thread-goes-on-with-lease
         return future.result()
 
     def _worker_ended(self) -> LeaseLost:

@@ -13,7 +13,7 @@ import contextvars
 import inspect
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.agents.context import SyncContext
+from holdfast.agents.context import SyncContext, scope_of
 from holdfast.agents.deadlines import Deadlines
 from holdfast.agents.failures import classify
 from holdfast.agents.outcome import (
@@ -77,6 +77,7 @@ class Invocation:
         "_timeout_seconds",
         "context",
         "log_context",
+        "scope",
     )
 
     def __init__(
@@ -92,12 +93,13 @@ class Invocation:
     ) -> None:
         self._spec = spec
         self.context = ctx
+        self.scope = scope_of(ctx)
         self._payload = payload
         self._timeout_seconds = timeout_seconds
         self._executor = executor
         self._grace_seconds = grace_seconds
         self._deadlines = Deadlines() if deadlines is None else deadlines
-        self.log_context = ctx.info.log_context()
+        self.log_context = self.scope.info.log_context()
         """The fields of every log line of this attempt."""
         self._body_over: _BodyOver | None = None
         self._grace_timer: asyncio.TimerHandle | None = None
@@ -108,7 +110,7 @@ class Invocation:
     @property
     def info(self) -> RunInfo:
         """The facts of this attempt."""
-        return self.context.info
+        return self.scope.info
 
     @property
     def lingering(self) -> concurrent.futures.Future[Any] | asyncio.Task[Any] | None:
@@ -116,7 +118,7 @@ class Invocation:
         if self._thread is not None and not self._thread.done():
             return self._thread
         body = self._body
-        return body if body is not None and self.context.signals.closed and not body.done() else None
+        return body if body is not None and self.scope.signals.closed and not body.done() else None
 
     def when_it_ends(self, call: Callable[[], None]) -> None:
         """Call ``call`` on this loop when the lingering body has ended, unless the loop is closed."""
@@ -139,7 +141,7 @@ class Invocation:
         text = text or reason.value
         if not self._stop_with(Cancelled(text) if reason is StopReason.CANCEL else Yielded(text)):
             return False
-        self.context.signals.stop = reason
+        self.scope.signals.stop = reason
         return True
 
     async def run(self) -> Outcome:
@@ -158,9 +160,9 @@ class Invocation:
             if owner.cancelling() > before:
                 raise
             # The agent's own, or that of something it waited for.
-            outcome = Lost() if self.context.signals.trust.lost else Failed(classify(exc, by_agent=True))
+            outcome = Lost() if self.scope.signals.trust.lost else Failed(classify(exc, by_agent=True))
         finally:
-            self.context.signals.closed = True
+            self.scope.signals.closed = True
         if owner.cancelling() > before:
             raise asyncio.CancelledError  # it was meant for the owner, and the agent swallowed it
         return self._stopped or outcome
@@ -169,8 +171,8 @@ class Invocation:
         # Not in the owner's task: until Python 3.13, a TaskGroup that fails there leaves the count of
         # cancellations too high, which would look as if the owner were cancelled for a lost lease.
         loop = asyncio.get_running_loop()
-        body = self._body = asyncio.create_task(self._traced(), name=self.context.info.run_id)
-        body_over = self._body_over = _BodyOver(body, self.context.signals, loop)
+        body = self._body = asyncio.create_task(self._traced(), name=self.scope.info.run_id)
+        body_over = self._body_over = _BodyOver(body, self.scope.signals, loop)
         body.add_done_callback(self._end_wait)
         deadlines, expire = self._deadlines, self._expire
         deadlines.set(expire, loop.time() + self._timeout_seconds)
@@ -195,7 +197,7 @@ class Invocation:
 
     def _stop_with(self, outcome: TimedOut | Cancelled | Yielded) -> bool:
         """Cancel the body, with this outcome; False if it has ended or was stopped before."""
-        if self._stopped is not None or self.context.signals.closed:
+        if self._stopped is not None or self.scope.signals.closed:
             return False
         if self._body is not None and not self._body.cancel():
             return False
@@ -208,7 +210,7 @@ class Invocation:
 
     async def _traced(self) -> Outcome:
         """Call the agent with its log fields and its span; both end with this task."""
-        info = self.context.info
+        info = self.scope.info
         attributes = {"holdfast.run_id": info.run_id, "holdfast.attempt": info.attempt}
         with run_span(f"run {info.agent_id}", info.trace, attributes) as span:
             if span is not None:
@@ -226,8 +228,8 @@ class Invocation:
 
     async def _classified(self) -> Outcome:
         try:
-            result = await Trusted(self._call_agent(), self.context.signals.trust)
-            return self.context.asking or Succeeded(result)
+            result = await Trusted(self._call_agent(), self.scope.signals.trust)
+            return self.scope.question or Succeeded(result)
         except asyncio.CancelledError:
             raise
         except BaseException as exc:
@@ -260,7 +262,7 @@ def _outcome_raised(exc: BaseException, ctx: Context) -> Outcome | None:
         # guard: taken-thread-counts
         return Failed(classify(exc)) if isinstance(exc, ThreadTaken) else Lost()
     if isinstance(exc, Asking):
-        return ctx.asking or exc.question
+        return scope_of(ctx).question or exc.question
     if isinstance(exc, HandBack):
         return Yielded(str(exc) or "the agent hands it back")
     if not isinstance(exc, BaseExceptionGroup):
@@ -281,7 +283,7 @@ async def _stream(chunks: AsyncGenerator[Any, Any], ctx: Context) -> list[Any]:
 
 def _call(spec: AgentSpec, ctx: SyncContext, payload: Any) -> Any:
     """Call a sync agent, in its thread."""
-    ctx.require_open()  # the run may be over before a thread is free for it
+    scope_of(ctx).require_open()  # the run may be over before a thread is free for it
     try:
         produced: Any = spec.call(*spec.arguments(ctx, payload))
         return _stream_sync(produced, ctx) if inspect.isgenerator(produced) else produced

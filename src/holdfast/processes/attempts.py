@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast.agents.context import scope_of
 from holdfast.agents.failures import Failure, FailureClass
 from holdfast.agents.outcome import Decided, Failed, StopReason, Succeeded
 from holdfast.clock import boot_time
@@ -124,20 +125,20 @@ class Attempts:
         child = self._children[errand.id] = _Child(errand, asyncio.get_running_loop())
         try:
             self._start(child, ctx, payload)
-            await self._attend(child, ctx.signals)
+            await self._attend(child, scope_of(ctx).signals)
         except asyncio.CancelledError:
-            await self._end(child, ctx.signals)
+            await self._end(child, scope_of(ctx).signals)
             raise
         finally:
             del self._children[errand.id]
         return self._result(child)
 
     def _start(self, child: _Child, ctx: Context, payload: Any) -> None:
-        errand = child.errand
-        info = msgspec.structs.replace(ctx.info, trace=inject() or ctx.info.trace)
+        errand, scope = child.errand, scope_of(ctx)
+        info = msgspec.structs.replace(scope.info, trace=inject() or scope.info.trace)
         task = {"info": msgspec.to_builtins(info), "input": payload, "draining": ctx.draining, **errand.task}
-        if ctx.store is not None:
-            task["store"] = msgspec.to_builtins(ctx.store.admission)  # guard: attempt-has-admission
+        if scope.store is not None:
+            task["store"] = msgspec.to_builtins(scope.store.admission)  # guard: attempt-has-admission
         created = self._processes.spawn(
             errand.id,
             ENTRY,

@@ -41,7 +41,7 @@ MISTAKES = [
             f"{framework}: a tool goes on after the end of the lease",
             replaced(
                 "framework-call-needs-lease",
-                "await Trusted(awaited(work()), self.ctx.signals.trust)",
+                "await Trusted(awaited(work()), self._scope.signals.trust)",
                 "await work()",
             ),
             f"{LEASE}[{framework}]",

@@ -17,6 +17,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Send, interrupt
 
 from holdfast import App
+from holdfast.agents.context import scope_of
 from holdfast.agents.frameworks import adapt, current_context
 from holdfast.agents.frameworks.langgraph import LangGraphAgent
 from holdfast.errors import AppError, LeaseLost
@@ -180,7 +181,7 @@ async def test_a_graph_inside_a_graph_asks_and_leaves_nothing_behind(attempts):
     attempts.answers.append(7)
     assert (await attempts.run(graph, {"n": 0}))["n"] == 7
     assert done == ["before"]
-    rows = await (await attempts.context().memory.checkpoints()).select(None)
+    rows = await (await scope_of(attempts.context()).memory.checkpoints()).select(None)
     assert [row.ns for row in rows] == [""]
 
 

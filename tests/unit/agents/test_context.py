@@ -19,6 +19,14 @@ def test_a_context_shows_the_facts_of_its_run(ctx, info):
     assert ctx.log is ctx.log
 
 
+@pytest.mark.parametrize("kind", [Context, SyncContext])
+def test_a_context_shows_an_agent_only_what_is_an_agents(kind):
+    shown = {name for name in dir(kind) if not name.startswith("_")}
+    facts = {"run_id", "thread_id", "agent_id", "attempt", "fence", "deadline", "metadata", "log"}
+    stopping = {"draining", "cancelled", "wait_draining"}
+    assert shown == facts | stopping | {"emit", "stream", "step", "state", "interrupt", "idempotency_key"}
+
+
 def test_an_idempotency_key_is_the_same_in_every_attempt(info, feed):
     first, second = Context(info, feed), Context(replace(info, attempt=3, fence=9), feed)
     assert first.idempotency_key("charge") == second.idempotency_key("charge")

@@ -13,6 +13,7 @@ import pydantic
 import pytest
 
 from holdfast import App, AppError, Context, InputError, SyncContext
+from holdfast.agents.context import scope_of
 from holdfast.agents.failures import FailureClass
 from holdfast.agents.loader import load_app
 from holdfast.agents.models import dumped
@@ -253,7 +254,7 @@ async def test_a_step_gives_its_model_back_whatever_aliases_it_has(ctx):
         return WRITTEN
 
     assert await ctx.step("make", make) == WRITTEN
-    kept = await ctx.journal.get("make")
+    kept = await scope_of(ctx).journal.get("make")
     assert msgspec.json.decode(kept) == {"both": 1, "written": 2, "read": 3, "inner": {"count": 4}}
 
 
@@ -261,7 +262,7 @@ async def test_a_step_that_was_written_by_alias_is_read(ctx):
     def make() -> Inner:
         raise AssertionError("it was done before")
 
-    await ctx.journal.put("make", b'{"innerCount": 4}')
+    await scope_of(ctx).journal.put("make", b'{"innerCount": 4}')
     assert await ctx.step("make", make) == Inner(innerCount=4)
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from holdfast.agents.context import Context, Signals, SyncContext
+from holdfast.agents.context import Context, Signals, SyncContext, scope_of
 from holdfast.agents.frameworks.replay import Replay
 from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Lost, StopReason, Succeeded, Yielded
@@ -439,7 +439,7 @@ async def test_a_call_of_the_context_needs_the_lease(ctx, lease, feed, call):
     lease.end()
     with pytest.raises(LeaseLost):
         await CALLS[call](ctx, done)
-    assert (done, feed.events, ctx.asking) == ([], [], None)
+    assert (done, feed.events, scope_of(ctx).question) == ([], [], None)
     assert ctx.cancelled
 
 
@@ -450,7 +450,7 @@ async def test_a_call_of_a_threads_context_needs_the_lease(ctx, lease, feed, cal
     lease.end()
     with pytest.raises(LeaseLost):
         await asyncio.to_thread(CALLS[call], SyncContext(ctx, asyncio.get_running_loop()), done)
-    assert (done, feed.events, ctx.asking) == ([], [], None)
+    assert (done, feed.events, scope_of(ctx).question) == ([], [], None)
 
 
 async def test_a_thread_does_not_go_on_if_the_lease_ended_inside_its_call(info, signals, lease):

@@ -18,6 +18,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 from pydantic_core import to_jsonable_python
 
+from holdfast.agents.context import scope_of
 from holdfast.agents.frameworks.current import entered
 from holdfast.agents.frameworks.langgraph_saver import FencedSaver
 from holdfast.agents.frameworks.replay import Questions, Replay
@@ -66,7 +67,7 @@ class LangGraphAgent:
 
     async def __call__(self, ctx: Context, payload: Any) -> Any:
         """Run the graph, or go on with it; return its output as JSON."""
-        rows = await ctx.memory.checkpoints()
+        rows = await scope_of(ctx).memory.checkpoints()
         saver = None if rows is None else FencedSaver(rows)
         graph = self.graph.copy({"checkpointer": InMemorySaver() if saver is None else saver})
         attempt = _Attempt(self, graph, saver, ctx, payload)
@@ -219,10 +220,10 @@ class _NeedsLease(BaseCallbackHandler):
     run_inline = True
 
     def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
+        self._scope = scope_of(ctx)
 
     def _begin(self, *_: Any, **__: Any) -> None:
-        self._ctx.require_open()  # guard: graph-node-needs-lease
+        self._scope.require_open()  # guard: graph-node-needs-lease
 
     on_chain_start = on_chat_model_start = on_llm_start = on_tool_start = _begin
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from holdfast.agents.context import scope_of
 from holdfast.agents.steps import as_json, awaited
 from holdfast.errors import HandBack, InputError, LeaseLost
 from holdfast.leases.trust import Trusted
@@ -41,7 +42,8 @@ class Replay:
 
     def __init__(self, ctx: Context, framework: str) -> None:
         self.ctx = ctx
-        self._journal = ctx.journal
+        self._scope = scope_of(ctx)
+        self._journal = self._scope.journal
         self._prefix = f"{framework}:"
         self._used: Counter[str] = Counter()
         self.unwinding: BaseException | None = None
@@ -94,8 +96,9 @@ class Replay:
     async def leased(self, work: Callable[[], Awaitable[T]]) -> T:
         """Call a model or a tool, and await it for as long as the lease is trusted; then LeaseLost."""
         with self.unwinding_if_lost():
-            self.ctx.require_open()  # else a coroutine would be made that nobody awaits
-            return await Trusted(awaited(work()), self.ctx.signals.trust)  # guard: framework-call-needs-lease
+            self._scope.require_open()  # else a coroutine would be made that nobody awaits
+            # guard: framework-call-needs-lease
+            return await Trusted(awaited(work()), self._scope.signals.trust)
 
     async def leased_stream(self, stream: AsyncIterable[T]) -> AsyncGenerator[T]:
         """Yield what a model streams, each piece awaited only while the lease is trusted.
@@ -126,7 +129,7 @@ class Replay:
             yield
         except BaseException as exc:
             # guard: lost-body-ends-as-it-is
-            if self.unwinding is None or self.ctx.signals.trust.ends_with(exc):
+            if self.unwinding is None or self._scope.signals.trust.ends_with(exc):
                 raise
             raise self.unwinding from None
 

@@ -115,7 +115,7 @@ class Attempt:
         try:
             async with self.hold:
                 for run_id in self._run.rollback:
-                    await invocation.context.memory.rollback(run_id)
+                    await invocation.scope.memory.rollback(run_id)
                 return await invocation.run()
         except ThreadTaken as exc:
             return Failed(classify(exc))
