@@ -39,6 +39,7 @@
     │   ├── ProcessFailed           the agent ended before it was ready; ``traceback`` says why
     │   │   └── AgentRefused        what was asked for can't be an agent: no host will start it
     │   └── NotAllowed              the host does not allow that entry or class
+    ├── ClientClosed                a SyncClient was used after it was closed
     ├── EmbeddedServerError         no embedded server could be found or started
     └── ScriptError                 a Lua script is missing, or includes a missing fragment
 """
@@ -223,6 +224,10 @@ class AgentRefused(ProcessFailed, InputError):
 
 class NotAllowed(ProcessError):
     """The host does not allow that entry or class; the message says what it allows."""
+
+
+class ClientClosed(HoldfastError):
+    """The client was closed before this call was over; a run that was submitted goes on."""
 
 
 class EmbeddedServerError(HoldfastError):

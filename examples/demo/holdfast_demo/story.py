@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast_demo.account import CANCELLED, ENDED, RUNNING, Event, Told
 from holdfast_demo.asking import ask
@@ -102,7 +102,9 @@ class Story:
             await asyncio.sleep(_PACE_SECONDS)
         self._stage.end(act, f"{len(day)} runs submitted, for {len(_DAY)} agents")
 
-    async def _submit(self, agent: str, order: Any, priority: str = "normal") -> tuple[RunHandle, Told]:
+    async def _submit(
+        self, agent: str, order: Any, priority: Literal["high", "normal"] = "normal"
+    ) -> tuple[RunHandle, Told]:
         handle = await self._client.submit(agent, order, priority=priority)
         return handle, self._stage.account.expect(handle.run_id, agent)
 

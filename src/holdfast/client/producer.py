@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from holdfast.client.request import Duration
+    from holdfast.client.request import Duration, PriorityName
     from holdfast.client.rollout import Rollout
     from holdfast.config import Settings
     from holdfast.reliability.breaker import Breaker
-    from holdfast.runs.run import Submission
+    from holdfast.runs.run import Priority, Submission
     from holdfast.telemetry.metrics import Metrics
 
     Fallback: TypeAlias = Callable[[Submission], Awaitable[object]]
@@ -63,7 +63,7 @@ class SendOptions(TypedDict, total=False):
     """What may be said of a message beside its id and tenant, in the words of ``submit``."""
 
     thread_id: str
-    priority: str
+    priority: PriorityName | Priority
     delay: Duration
     timeout: Duration | None
     metadata: Mapping[str, Any] | None

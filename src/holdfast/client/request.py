@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from holdfast.config import duration_seconds
 from holdfast.errors import ConfigError, InputError
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     Duration = float | str | timedelta
 
 
+PriorityName: TypeAlias = Literal["high", "normal", "low"]
+MultitaskName: TypeAlias = Literal["enqueue", "reject", "interrupt", "rollback"]
+
+
 class SubmitOptions(TypedDict, total=False):
     """The keywords of ``submit``; durations are seconds, ``"5m"`` or a timedelta."""
 
@@ -24,7 +28,7 @@ class SubmitOptions(TypedDict, total=False):
     run_id: str
     correlation_id: str
     thread_id: str
-    priority: str
+    priority: PriorityName | Priority
     delay: Duration
     timeout: Duration | None
     idempotency_key: str
@@ -35,7 +39,7 @@ class SubmitOptions(TypedDict, total=False):
     webhook: str
     push: Mapping[str, Any] | None
     logger_context: Mapping[str, Any] | None
-    multitask: str
+    multitask: MultitaskName | Multitask
     concurrency_key: str
 
 

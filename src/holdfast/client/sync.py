@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
 from holdfast.client.client import Client
-from holdfast.errors import Conflict, HoldfastError
+from holdfast.errors import ClientClosed, Conflict, HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
@@ -42,10 +42,6 @@ _CLOSED = (
 
 _EXIT_SECONDS = 2.0
 """How long the exit of the interpreter waits for connections to close."""
-
-
-class ClientClosed(HoldfastError):
-    """A call of a client that was closed."""
 
 
 class LoopThread:
