@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     AnyCallable = Callable[..., Any]
 
 Agent = TypeVar("Agent", bound="AnyCallable")
+Resident = TypeVar("Resident")
 
 
 class App:
@@ -173,6 +174,20 @@ class App:
         if known is None:
             self._register(agent, function, {})
         self._schedules[schedule.name] = schedule
+
+    @overload
+    def resident(self, make: type[Resident], /) -> type[Resident]: ...
+
+    @overload
+    def resident(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        timeout: float | str | timedelta | None = None,
+        max_attempts: int | None = None,
+        retry_programming_errors: bool | None = None,
+    ) -> Callable[[type[Resident]], type[Resident]]: ...
 
     def resident(
         self,
