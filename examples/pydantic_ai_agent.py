@@ -14,8 +14,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from holdfast import App
-from holdfast.agents.frameworks import current_context
+from holdfast import App, current_context
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,11 +10,8 @@ import asyncio
 import os
 from collections import Counter
 
-from holdfast import Producer
-from holdfast.config import Settings, load
+from holdfast import Exporter, Metrics, Producer, Settings, load_settings
 from holdfast.telemetry import traces
-from holdfast.telemetry.exporter import Exporter
-from holdfast.telemetry.metrics import Metrics
 
 from .schema import new_job
 from .tracing import ingest_span
@@ -42,7 +39,7 @@ def ingest(settings: Settings, metrics: Metrics, fallback: str = "", *, patience
 
 async def main(count: int, tenants: int, every: float) -> None:
     """Ingest so many images of so many tenants, and say which way they went."""
-    settings, metrics = load().settings, Metrics()
+    settings, metrics = load_settings(), Metrics()
     went: Counter[str] = Counter()
     with Exporter(metrics, settings.metrics, ready=lambda: True):
         async with ingest(settings, metrics) as producer:

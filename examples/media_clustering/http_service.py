@@ -13,7 +13,7 @@ import os
 import msgspec
 from aiohttp import web
 
-from holdfast.errors import MalformedMessage
+from holdfast import MalformedMessage
 
 from .clustering import cluster
 from .results import Results

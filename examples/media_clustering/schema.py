@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from holdfast.errors import MalformedMessage
+from holdfast import MalformedMessage
 
 from .tracing import current_trace_id
 

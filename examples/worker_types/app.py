@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import App, Context
-from holdfast.errors import MalformedMessage
+from holdfast import App, Context, MalformedMessage
 
 app = App("discord-bot")
 

@@ -5,17 +5,18 @@ python depths.py    # in this folder, beside `holdfast dev app.py --autoscale`
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+import json
+import os
+import sys
+import urllib.parse
+import urllib.request
+from typing import Any, NamedTuple, cast
 
-from holdfast.config import load
-from holdfast.redis.locate import located
-from holdfast.scaling.depth import needs
-from holdfast.services.connections import Connections
+import redis
 
-if TYPE_CHECKING:
-    from holdfast.runs.queue import RunQueue
-    from holdfast.scaling.depth import Need
+from holdfast import HoldfastError, Settings, load_settings, locate_redis
+
+API_URL = "http://127.0.0.1:8080"
 
 
 class Answers(NamedTuple):
@@ -25,30 +26,34 @@ class Answers(NamedTuple):
     """Also what was done long ago, if it was not deleted: it never comes down."""
     pending: int
     """Only what a worker has: 0 for a queue that nobody serves, however long it is."""
-    need: Need
+    need: dict[str, Any]
     """Undelivered, weighted by age, and in flight and due; and the workers that this is worth."""
 
 
-async def answers(queue: RunQueue) -> Answers:
-    """Ask all three ways."""
-    stream, group = queue.keys.stream, queue.settings.group
-    length = await queue.redis.xlen(stream)
-    pending = (await queue.redis.xpending(stream, group))["pending"]
-    (need,) = await needs(queue.redis, [queue])
-    return Answers(length, pending, need)
+def answers(settings: Settings, client: redis.Redis, api_url: str, queue: str) -> Answers:
+    """Ask all three ways: Redis for the length and what is pending, the API for the depth."""
+    group = settings.queue_named(queue).group
+    length = cast("int", client.xlen(queue))
+    pending = cast("dict[str, Any]", client.xpending(queue, group))["pending"]
+    path = f"/internal/scaling/{urllib.parse.quote(queue, safe='')}"
+    with urllib.request.urlopen(api_url + path, timeout=10) as response:
+        return Answers(length, pending, json.load(response))
 
 
-async def main() -> None:
+def main() -> None:
     """Print the answers for every configured queue."""
-    settings = located(load().settings)
-    async with Connections(settings) as to:
+    settings = load_settings()
+    api_url = os.environ.get("HOLDFAST_API_URL", API_URL)
+    with redis.Redis.from_url(locate_redis(settings)) as client:
         print(f"{'queue':14} {'XLEN':>6} {'pending':>8} {'depth':>8} {'workers wanted':>15}")
         for name in settings.queue_names():
-            queue = to.queue(settings.queue_named(name))
-            await queue.ensure()
-            found = await answers(queue)
-            print(f"{name:14} {found.xlen:6} {found.pending:8} {found.need.depth:8g} {found.need.wanted:15}")
+            found = answers(settings, client, api_url, name)
+            depth, wanted = found.need["depth"], found.need["wanted"]
+            print(f"{name:14} {found.xlen:6} {found.pending:8} {depth:8g} {wanted:15}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        main()
+    except (HoldfastError, OSError) as exc:
+        sys.exit(str(exc))

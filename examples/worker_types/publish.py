@@ -10,16 +10,14 @@ import sys
 
 import redis
 
-from holdfast.config import load
-from holdfast.errors import HoldfastError
-from holdfast.redis.locate import located
+from holdfast import HoldfastError, locate_redis
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: python publish.py STREAM ID")
     stream, job_id = sys.argv[1:]
     try:
-        url = located(load().settings).redis.url  # all that is ours here: where the server is
+        url = locate_redis()  # all that is ours here: where the server is
     except HoldfastError as exc:
         sys.exit(str(exc))
     job = {"id": job_id, "type": stream.partition(":")[0]}

@@ -1,4 +1,4 @@
-"""Holdfast runs AI agents that finish."""
+"""Holdfast runs AI agents that finish: everything that programs import, loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import (
     AccessDenied,
+    AgentRefused,
     ApiUnavailable,
     AppError,
+    ClientClosed,
     ConfigError,
     Conflict,
+    EmbeddedServerError,
     EventsExpired,
     GiveUp,
     HandBack,
     HoldfastError,
+    HostUnavailable,
     InputError,
+    KubernetesUnavailable,
     LeaseLost,
+    MalformedMessage,
+    NoHost,
+    NotAllowed,
     NotFound,
     PayloadTooLarge,
+    ProcessError,
+    ProcessesFull,
+    ProcessFailed,
     QueueFull,
     QueuePaused,
     RedisUnavailable,
@@ -29,7 +40,9 @@ from holdfast.errors import (
     RunError,
     RunFailed,
     RunTimedOut,
+    ScriptError,
     StepMismatch,
+    StoreMismatch,
     StoreUnavailable,
     UnknownAgent,
 )
@@ -37,51 +50,106 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.agents.app import App
     from holdfast.agents.context import Context, SyncContext
+    from holdfast.agents.frameworks import current_context
     from holdfast.client import Client, Producer, Rollout, RunHandle, Sent, SyncClient, SyncRunHandle
+    from holdfast.client.request import SubmitOptions, SubmitRequest
+    from holdfast.client.schedules import ScheduleInfo, ScheduleOptions
+    from holdfast.config import Settings, load_settings
+    from holdfast.events.event import Event
+    from holdfast.redis.locate import locate_redis
+    from holdfast.runs.run import Run, RunFault, Status, Submission
+    from holdfast.schedules.history import PastTurn
+    from holdfast.schedules.trigger import Cron, Every, Once
+    from holdfast.services.residents import Residents
+    from holdfast.telemetry.exporter import Exporter
+    from holdfast.telemetry.metrics import Metrics
+    from holdfast.views.agents import AgentView
+    from holdfast.views.hosts import HostView
+    from holdfast.views.residents import MailboxView, Needs, ResidentRow, ResidentView
 
 __all__ = [
     "AccessDenied",
+    "AgentRefused",
+    "AgentView",
     "ApiUnavailable",
     "App",
     "AppError",
     "Client",
+    "ClientClosed",
     "ConfigError",
     "Conflict",
     "Context",
+    "Cron",
+    "EmbeddedServerError",
+    "Event",
     "EventsExpired",
+    "Every",
+    "Exporter",
     "GiveUp",
     "HandBack",
     "HoldfastError",
+    "HostUnavailable",
+    "HostView",
     "InputError",
+    "KubernetesUnavailable",
     "LeaseLost",
+    "MailboxView",
+    "MalformedMessage",
+    "Metrics",
+    "Needs",
+    "NoHost",
+    "NotAllowed",
     "NotFound",
+    "Once",
+    "PastTurn",
     "PayloadTooLarge",
+    "ProcessError",
+    "ProcessFailed",
+    "ProcessesFull",
     "Producer",
     "QueueFull",
     "QueuePaused",
     "RedisUnavailable",
     "Refused",
+    "ResidentRow",
+    "ResidentView",
+    "Residents",
     "ResultTimeout",
     "RetryLater",
     "Rollout",
+    "Run",
     "RunCancelled",
     "RunError",
     "RunFailed",
+    "RunFault",
     "RunHandle",
     "RunTimedOut",
+    "ScheduleInfo",
+    "ScheduleOptions",
+    "ScriptError",
     "Sent",
+    "Settings",
+    "Status",
     "StepMismatch",
+    "StoreMismatch",
     "StoreUnavailable",
+    "Submission",
+    "SubmitOptions",
+    "SubmitRequest",
     "SyncClient",
     "SyncContext",
     "SyncRunHandle",
     "UnknownAgent",
+    "current_context",
+    "load_settings",
+    "locate_redis",
 ]
 
 _LOADED_ON_FIRST_USE: Final = {
     "App": "holdfast.agents.app",
     "Context": "holdfast.agents.context",
     "SyncContext": "holdfast.agents.context",
+    "current_context": "holdfast.agents.frameworks",
     "Client": "holdfast.client",
     "Producer": "holdfast.client",
     "Rollout": "holdfast.client",
@@ -89,6 +157,31 @@ _LOADED_ON_FIRST_USE: Final = {
     "Sent": "holdfast.client",
     "SyncClient": "holdfast.client",
     "SyncRunHandle": "holdfast.client",
+    "SubmitOptions": "holdfast.client.request",
+    "SubmitRequest": "holdfast.client.request",
+    "ScheduleInfo": "holdfast.client.schedules",
+    "ScheduleOptions": "holdfast.client.schedules",
+    "Settings": "holdfast.config",
+    "load_settings": "holdfast.config",
+    "Event": "holdfast.events.event",
+    "locate_redis": "holdfast.redis.locate",
+    "Run": "holdfast.runs.run",
+    "RunFault": "holdfast.runs.run",
+    "Status": "holdfast.runs.run",
+    "Submission": "holdfast.runs.run",
+    "PastTurn": "holdfast.schedules.history",
+    "Cron": "holdfast.schedules.trigger",
+    "Every": "holdfast.schedules.trigger",
+    "Once": "holdfast.schedules.trigger",
+    "Residents": "holdfast.services.residents",
+    "Exporter": "holdfast.telemetry.exporter",
+    "Metrics": "holdfast.telemetry.metrics",
+    "AgentView": "holdfast.views.agents",
+    "HostView": "holdfast.views.hosts",
+    "MailboxView": "holdfast.views.residents",
+    "Needs": "holdfast.views.residents",
+    "ResidentRow": "holdfast.views.residents",
+    "ResidentView": "holdfast.views.residents",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast.errors import HoldfastError
+from holdfast import HoldfastError
 from holdfast.packages import needs_extra
 
 if __name__ == "__main__":

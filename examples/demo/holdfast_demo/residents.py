@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from holdfast import Residents
 from holdfast.hosts.agent import Status
-from holdfast.services.residents import Residents
 from holdfast_demo.figures import Kept
 from holdfast_demo.program import HOSTS, RESIDE
 from holdfast_demo.stage import PATIENCE_SECONDS

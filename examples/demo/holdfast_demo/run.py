@@ -11,8 +11,8 @@ from rich.console import Console
 
 # The hosts of the demo need gRPC: without it the demo does not begin.
 import holdfast.hosts.server  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from holdfast import Client
 from holdfast.cli import output
-from holdfast.client import Client
 from holdfast.redis.client import connect
 from holdfast.redis.keys import QueueKeys
 from holdfast.services.signals import on_signals

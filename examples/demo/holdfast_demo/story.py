@@ -33,7 +33,7 @@ from holdfast_demo.turns import keep_schedules
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.client import Client, RunHandle
+    from holdfast import Client, RunHandle
     from holdfast_demo.books import Books
     from holdfast_demo.http import Http
     from holdfast_demo.stage import Stage

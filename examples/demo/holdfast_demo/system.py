@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 
 import yaml
 
+from holdfast import HoldfastError
 from holdfast.config import load, setting_rows
-from holdfast.errors import HoldfastError
 from holdfast.redis.embedded import EmbeddedServer
 from holdfast.services.dev.leash import leashed
 from holdfast_demo.processes import Watched
@@ -26,7 +26,7 @@ from holdfast_demo.receiver import Receiver
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from holdfast.config import Settings
+    from holdfast import Settings
 
 LEASE_SECONDS = 3.0
 DRAIN_SECONDS = 1.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from holdfast.config.database import DatabaseSettings
 from holdfast.config.durations import duration_seconds
 from holdfast.config.hosting import HostSettings
-from holdfast.config.loading import Loaded, Shown, load
+from holdfast.config.loading import Loaded, Shown, load, load_settings
 from holdfast.config.outside import ApiSettings, ClientSettings, EventApiSettings, RelaySettings
 from holdfast.config.processes import (
     JanitorSettings,
@@ -64,6 +64,7 @@ __all__ = [
     "WorkerSettings",
     "duration_seconds",
     "load",
+    "load_settings",
     "setting_rows",
     "settings_table",
 ]

@@ -66,6 +66,11 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     return Loaded(settings=settings, sources=draft.sources, file=file)
 
 
+def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from a file and the environment, as :func:`load`, without where they came from."""
+    return load(path, environ).settings
+
+
 def _find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     if path is not None:
         return path

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.config import load_settings
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.embedded import EmbeddedServer
 
@@ -42,6 +43,11 @@ def located(settings: Settings) -> Settings:
     redis = msgspec.structs.replace(settings.redis, url=server.url)
     relay = msgspec.structs.replace(settings.relay, private_webhooks=True)
     return msgspec.structs.replace(settings, redis=redis, relay=relay)
+
+
+def locate_redis(settings: Settings | None = None) -> str:
+    """Return the URL of the Redis to use, or raise RedisUnavailable with how to get one."""
+    return located(load_settings() if settings is None else settings).redis.url
 
 
 def _listens(path: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from redis import Redis as SyncRedis
 
 from holdfast import App
 from holdfast.agents.loader import load_app
@@ -21,7 +22,9 @@ from holdfast.agents.reference import load_module
 from holdfast.config import DatabaseSettings, Settings, load
 from holdfast.errors import NotFound
 from holdfast.runs.run import Status
+from holdfast.services.api import ApiProcess
 from holdfast.services.connections import Connections
+from tests.support.api.server import RunningApi
 from tests.support.redis.key_ttls import check_keys
 from tests.support.runs.system import RunningWorker
 from tests.support.waiting import until
@@ -51,6 +54,16 @@ async def connections(settings, redis) -> AsyncIterator[Connections]:
             await connections.queue(settings.queue_named(name)).ensure()
         yield connections
     await check_keys(redis)
+
+
+@pytest.fixture
+async def deep(settings, connections, redis_url) -> AsyncIterator[Any]:
+    """Ask as depths.py does, in a thread: it is a program without an event loop."""
+    quick = msgspec.structs.replace(settings.api, port=0, linger_seconds=0.0)
+    api = await RunningApi(ApiProcess(msgspec.structs.replace(settings, api=quick))).ready()
+    with SyncRedis.from_url(redis_url) as client:
+        yield lambda queue: asyncio.to_thread(answers, settings, client, api.url, queue)
+    await api.close()
 
 
 def serving(settings: Settings, *queues: str) -> Settings:
@@ -128,35 +141,33 @@ async def test_a_job_without_a_type_of_its_own_goes_to_the_default_queue_which_i
     await end(worker)
 
 
-async def test_pending_alone_never_wakes_a_worker_type_from_zero(settings, connections, redis):
+async def test_pending_alone_never_wakes_a_worker_type_from_zero(redis, deep):
     """The seed's "for now, just return pending": five jobs wait, nobody has read them, so it says 0."""
     for number in range(5):
         await publish(redis, BROWSER, f"b{number}", 0)
-    found = await answers(connections.queue(settings.queue_named(BROWSER)))
-    assert (found.pending, found.need.depth, found.need.wanted) == (0, 5, 3)
+    found = await deep(BROWSER)
+    assert (found.pending, found.need["depth"], found.need["wanted"]) == (0, 5, 3)
 
 
-async def test_pending_alone_ends_no_worker_but_misses_the_backlog(settings, connections, redis, app):
+async def test_pending_alone_ends_no_worker_but_misses_the_backlog(settings, redis, app, deep):
     for number in range(6):
         await publish(redis, BROWSER, f"b{number}", 3600)
-    queue = connections.queue(settings.queue_named(BROWSER))
     worker = await RunningWorker(serving(settings, BROWSER), app).ready()
-    found = await until(lambda: answers(queue), lambda found: found.pending >= 2)
-    assert (found.pending, found.need.in_flight, found.need.undelivered) == (2, 2, 4)
-    assert (found.need.depth, found.need.wanted) == (6, 3), "two slots each: three workers, not one"
+    found = await until(lambda: deep(BROWSER), lambda found: found.pending >= 2)
+    assert (found.pending, found.need["in_flight"], found.need["undelivered"]) == (2, 2, 4)
+    assert (found.need["depth"], found.need["wanted"]) == (6, 3), "two slots each: three workers, not one"
     await end(worker)
 
 
-async def test_the_streams_length_counts_what_was_done_long_ago(settings, connections, redis, app):
+async def test_the_streams_length_counts_what_was_done_long_ago(settings, redis, app, deep):
     """The seed's XLEN: where acked entries stay, it only grows; the depth is 0 when nothing is left."""
     for number in range(10):
         await publish(redis, TANKPIT, f"t{number}", 0)
-    queue = connections.queue(settings.queue_named(TANKPIT))
     worker = await RunningWorker(serving(settings, TANKPIT), app).ready()
-    await until(lambda: answers(queue), lambda found: not found.need.depth)
-    found = await answers(queue)
-    assert (found.xlen, found.pending, found.need.depth) == (10, 0, 0)
-    assert found.need.wanted == 1, "min_workers: the policy of this type keeps one"
+    await until(lambda: deep(TANKPIT), lambda found: not found.need["depth"])
+    found = await deep(TANKPIT)
+    assert (found.xlen, found.pending, found.need["depth"]) == (10, 0, 0)
+    assert found.need["wanted"] == 1, "min_workers: the policy of this type keeps one"
     await end(worker)
 
 
