@@ -45,7 +45,7 @@ def test_they_are_what_github_reads():
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert set(WORKFLOWS) == {"check", "deploy", "e2e", "nightly"}
+    assert set(WORKFLOWS) == {"check", "deploy", "e2e", "newest", "nightly"}
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
