@@ -20,6 +20,7 @@ from tests.support.tools.bounds import bounds_of, requirements, without_bounds
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "holdfast"
+BESIDE = ROOT / "src" / "holdfast_simulator"
 PAGE = ROOT / "docs" / "private-names.md"
 ROW = re.compile(r"^\| ([\w-]+) \| (.+?) \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 WORD = re.compile(r"`([^`]+)`")
@@ -218,8 +219,8 @@ def found_in_source() -> dict[str, set[str]]:
     sources = modules(SOURCE)
     ours = {name for nodes in sources.values() for name in defined_in(nodes)}
     found = defaultdict[str, set[str]](set)
-    for file, nodes in sources.items():
-        for name in used_in(nodes, ours):
+    for file, nodes in (*sources.items(), *modules(BESIDE).items()):
+        for name in used_in(nodes, ours | {*defined_in(nodes)}):
             found[name].add(file)
     for kind in classes(sources):
         for name in shared_with_bases(kind):
