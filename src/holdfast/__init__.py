@@ -44,6 +44,7 @@ from holdfast.errors import (
     StepMismatch,
     StoreMismatch,
     StoreUnavailable,
+    ThreadTaken,
     UnknownAgent,
 )
 
@@ -53,19 +54,19 @@ if TYPE_CHECKING:
     from holdfast.agents.frameworks import current_context
     from holdfast.client import Client, Producer, Rollout, RunHandle, Sent, SyncClient, SyncRunHandle
     from holdfast.client.request import SubmitOptions, SubmitRequest
-    from holdfast.client.schedules import ScheduleInfo, ScheduleOptions
     from holdfast.config import Settings, load_settings
     from holdfast.events.event import Event
     from holdfast.redis.locate import locate_redis
     from holdfast.runs.run import Run, RunFault, Status, Submission
-    from holdfast.schedules.history import PastTurn
-    from holdfast.schedules.trigger import Cron, Every, Once
     from holdfast.services.residents import Residents
     from holdfast.telemetry.exporter import Exporter
     from holdfast.telemetry.metrics import Metrics
     from holdfast.views.agents import AgentView
     from holdfast.views.hosts import HostView
     from holdfast.views.residents import MailboxView, Needs, ResidentRow, ResidentView
+    from holdfast.views.schedule_options import CreateKeywords, ScheduleKeywords
+    from holdfast.views.schedules import ScheduleRow, ScheduleTurn, ScheduleView
+    from holdfast.views.triggers import Cron, Every, Once
 
 __all__ = [
     "AccessDenied",
@@ -79,6 +80,7 @@ __all__ = [
     "ConfigError",
     "Conflict",
     "Context",
+    "CreateKeywords",
     "Cron",
     "EmbeddedServerError",
     "Event",
@@ -101,7 +103,6 @@ __all__ = [
     "NotAllowed",
     "NotFound",
     "Once",
-    "PastTurn",
     "PayloadTooLarge",
     "ProcessError",
     "ProcessFailed",
@@ -124,8 +125,10 @@ __all__ = [
     "RunFault",
     "RunHandle",
     "RunTimedOut",
-    "ScheduleInfo",
-    "ScheduleOptions",
+    "ScheduleKeywords",
+    "ScheduleRow",
+    "ScheduleTurn",
+    "ScheduleView",
     "ScriptError",
     "Sent",
     "Settings",
@@ -139,6 +142,7 @@ __all__ = [
     "SyncClient",
     "SyncContext",
     "SyncRunHandle",
+    "ThreadTaken",
     "UnknownAgent",
     "current_context",
     "load_settings",
@@ -159,8 +163,6 @@ _LOADED_ON_FIRST_USE: Final = {
     "SyncRunHandle": "holdfast.client",
     "SubmitOptions": "holdfast.client.request",
     "SubmitRequest": "holdfast.client.request",
-    "ScheduleInfo": "holdfast.client.schedules",
-    "ScheduleOptions": "holdfast.client.schedules",
     "Settings": "holdfast.config",
     "load_settings": "holdfast.config",
     "Event": "holdfast.events.event",
@@ -169,10 +171,6 @@ _LOADED_ON_FIRST_USE: Final = {
     "RunFault": "holdfast.runs.run",
     "Status": "holdfast.runs.run",
     "Submission": "holdfast.runs.run",
-    "PastTurn": "holdfast.schedules.history",
-    "Cron": "holdfast.schedules.trigger",
-    "Every": "holdfast.schedules.trigger",
-    "Once": "holdfast.schedules.trigger",
     "Residents": "holdfast.services.residents",
     "Exporter": "holdfast.telemetry.exporter",
     "Metrics": "holdfast.telemetry.metrics",
@@ -182,6 +180,14 @@ _LOADED_ON_FIRST_USE: Final = {
     "Needs": "holdfast.views.residents",
     "ResidentRow": "holdfast.views.residents",
     "ResidentView": "holdfast.views.residents",
+    "CreateKeywords": "holdfast.views.schedule_options",
+    "ScheduleKeywords": "holdfast.views.schedule_options",
+    "ScheduleRow": "holdfast.views.schedules",
+    "ScheduleTurn": "holdfast.views.schedules",
+    "ScheduleView": "holdfast.views.schedules",
+    "Cron": "holdfast.views.triggers",
+    "Every": "holdfast.views.triggers",
+    "Once": "holdfast.views.triggers",
 }
 
 

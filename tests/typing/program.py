@@ -28,7 +28,7 @@ from holdfast import (
     Run,
     RunFailed,
     RunHandle,
-    ScheduleInfo,
+    ScheduleView,
     Sent,
     Settings,
     Status,
@@ -188,7 +188,7 @@ async def steer(client: Client) -> None:
     made = await client.schedules.create(
         "nightly", "report", cron="0 3 * * *", tz="UTC", overlap="buffer", misfire="skip", priority=3
     )
-    assert_type(made, ScheduleInfo)
+    assert_type(made, ScheduleView)
     agents = await client.agents.list()
     assert_type(agents, list[AgentView])
     clerk = await client.residents.start("Clerk", "clerk-1", "good day", needs=Needs(cpu=0.5))
