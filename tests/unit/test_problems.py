@@ -35,7 +35,7 @@ def test_only_operators_are_told_paths_and_code(error):
 
 
 def test_one_line_is_told_as_it_is():
-    failed = ProcessFailed("agent 'a' was not created: its zygote ended again and again")
+    failed = ProcessFailed("agent 'a' was not created: its zygote ended repeatedly")
     assert problem_of(failed, request_id="r", candid=False).detail == str(failed)
 
 

@@ -1,4 +1,4 @@
-"""One agent that should run: what it is, and where in its life its process is. Used on the loop's thread."""
+"""One agent that should run: its specification and the state of its process. Used on the loop's thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody asked for; ``payload`` is JSON already."""
+    """The specification of an agent that should run; ``payload`` is JSON already."""
 
     id: str
     entry: str
@@ -31,18 +31,18 @@ class Wanted:
     limits: Limits = field(default_factory=Limits)
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     until: Callable[[], float] | None = None
-    """When its lease ends, by boot_time(): it is ended then unless this returns a later time by then."""
+    """Returns when the lease ends, by boot_time(). Unless it was renewed by then, the agent is killed."""
 
 
 def promise() -> Future[Any]:
-    """Return a future that nobody can cancel: several may wait for it."""
+    """Return a future that can't be cancelled, because several callers may wait for it."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
 
 
 def settle(future: Future[Any], error: Exception | None = None) -> None:
-    """Keep a promise, or break it with an error, unless that has happened already."""
+    """Set the result or the error of a future, unless it is done already."""
     if future.done():
         return
     if error is None:
@@ -53,7 +53,7 @@ def settle(future: Future[Any], error: Exception | None = None) -> None:
 
 @dataclass(slots=True, eq=False)
 class Agent:
-    """The life of one agent, over all its processes."""
+    """The state of one agent across all its processes."""
 
     wanted: Wanted
     created_at: float = field(default_factory=time.time)
@@ -70,38 +70,38 @@ class Agent:
     max_rss_bytes: int = 0
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     successor: Agent | None = None
-    told: list[bytes] = field(default_factory=list[bytes])
+    unsent: list[bytes] = field(default_factory=list[bytes])
 
     @property
     def is_new(self) -> bool:
-        """Whether it has never been ready, so that whoever asked for it still waits."""
+        """Whether the agent has never been ready, so that the caller of spawn still waits."""
         return not self.created.done()
 
     @property
     def has_lease(self) -> bool:
-        """Whether it may run now: it has a lease that has not ended, or needs none."""
+        """Whether the agent may run now: its lease has not ended, or it needs none."""
         return self.wanted.until is None or boot_time() < self.wanted.until()
 
     def stopped_early(self) -> ProcessError:
-        """The error for whoever still waits for it."""
+        """The error for callers that still wait for the agent."""
         return ProcessError(f"agent {self.wanted.id!r} was stopped before it was ready")
 
     def rest(self) -> None:
-        """Forget the timer of the state that ends now."""
+        """Cancel the timer of the current state."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def tell(self, *lines: bytes) -> None:
-        """Send its process something; one that has none yet hears it when it begins."""
-        self.told += lines
+        """Send lines to the agent's process; while it has none they are kept for the next one."""
+        self.unsent += lines
         if self.handle is not None:
-            for line in self.told:
+            for line in self.unsent:
                 self.handle.send(line)
-            self.told.clear()
+            self.unsent.clear()
 
     def describe(self) -> AgentProcessInfo:
-        """Return what is known of the agent now; other threads may call this between two changes of it."""
+        """Return the current state of the agent; other threads may call this between two changes of it."""
         status, handle = self.status, self.handle
         pid = handle.pid if handle else 0
         if status is Status.RUNNING and not pid:  # guard: ended-process-not-running
@@ -125,7 +125,7 @@ class Agent:
 
 
 def how_it_ended(code: int) -> str:
-    """Say in words how a process ended."""
+    """Describe in words how a process ended."""
     if code >= 0:
         return f"exited with code {code}"
     try:

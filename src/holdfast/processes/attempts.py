@@ -1,16 +1,16 @@
-"""Attempts in processes of their own: a worker's side of ``isolation="process"``.
+"""Attempts in processes of their own: the worker's side of ``isolation="process"``.
 
-The worker has the lease, the deadline, the retries and the settlement, as for every other run. The body that
-it runs under them is ``Attempts.run``: it has a child forked that calls the agent, and ends as that one ends.
+The worker has the lease, the deadline, the retries and the settlement, as for every other run. Instead of the
+agent it calls ``Attempts.run``, which forks a child that calls the agent, and returns its outcome.
 The child has its own connections and writes under the same fence. ::
 
     worker   spawn … draining, stop ──grace──> kill      (a lost lease: kill at once)
     child         └──> ready ──> the agent ──> outcome, in parts ──> exit
 
-- Nothing is settled before the process is gone, with all that it has started: no body outlives its run.
-- A child lives only while the zygote hears that the lease is kept. If the worker is frozen, the zygote ends
-  the child before the run can begin elsewhere; if the worker dies, its zygote and the children go with it.
-  That word comes from a thread of its own: what blocks the worker's loop costs no child its life.
+- A run is settled only after its process and all descendants of it have ended: no attempt outlives its run.
+- A child lives only while the zygote receives renewals of the lease. If the worker is frozen, the zygote
+  kills the child before the run can begin elsewhere; if the worker dies, its zygote and children end with it.
+  Renewals are sent from a thread of their own: a blocked event loop of the worker does not end its children.
 - A child that ends without an outcome is a failed attempt, of the class ``crashed``.
 """
 
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 
 ENTRY: Final = "attempt"
 _HAND_BACK_SECONDS: Final = 1.5
-"""A worker that leaves has little patience: what is not gone by then it leaves behind."""
+"""How long an agent may take to hand back its run when the worker shuts down; then it is killed."""
 _EXIT_SECONDS: Final = 2.0
-"""How long a child may tidy up after its agent has ended."""
+"""How long a child may clean up after its agent has ended."""
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One attempt, as its process is told of it; ``trusted`` says until when the run is surely ours.
+    """One attempt, as it is sent to its process; ``trusted`` returns until when the lease is certainly held.
 
-    ``queue`` is what it is counted under.
+    ``queue`` is the label of its metrics.
     """
 
     id: str
@@ -73,18 +73,18 @@ class Errand:
 
 
 def isolated(spec: AgentSpec, attempts: Attempts | None, errand: Errand) -> AgentSpec:
-    """The same agent, called in a process of this attempt's own."""
+    """Return the same agent, called in a process of this attempt's own."""
     if attempts is None:
-        raise AppError(f"agent {spec.name!r} has isolation='process', and there are no processes here")
+        raise AppError(f"agent {spec.name!r} has isolation='process', but this worker runs no processes")
     limits = Limits(memory_bytes=spec.memory_mb and spec.memory_mb << 20, nice=spec.nice)
     call = partial(attempts.run, dataclasses.replace(errand, agent=spec.name, limits=limits))
-    # What it is sent stays JSON here: the child makes the agent's input of it.
-    as_sent = {"wants_context": True, "wants_input": True, "input_type": None}
-    return dataclasses.replace(spec, call=call, is_async=True, **as_sent)
+    # The input stays JSON here: the child converts it to the agent's input type.
+    raw_input = {"wants_context": True, "wants_input": True, "input_type": None}
+    return dataclasses.replace(spec, call=call, is_async=True, **raw_input)
 
 
 class _Child:
-    """What the worker knows of one process; others' threads tell it, the loop's thread hears."""
+    """The worker's state of one process; other threads set its futures, the loop's thread waits for them."""
 
     def __init__(self, errand: Errand, loop: asyncio.AbstractEventLoop) -> None:
         self.errand = errand
@@ -95,7 +95,7 @@ class _Child:
         self._loop = loop
 
     def tell(self, future: asyncio.Future[Any], value: Any) -> None:
-        """Have a future done on its loop, unless that is gone or somebody was quicker."""
+        """Set the result of a future on its loop, unless the loop is closed or the future is done already."""
 
         def done() -> None:
             if not future.done():
@@ -105,27 +105,27 @@ class _Child:
             self._loop.call_soon_threadsafe(done)
 
     def created(self, creation: Future[AgentProcessInfo]) -> None:
-        """Hear that it could not be begun; that it was, is told by events."""
+        """Note that the process could not be started; its start is reported as an event."""
         if error := creation.exception():
             self.tell(self.gone, error)
 
 
 class Attempts:
-    """Runs attempts in children of one zygote; ``slack_seconds`` after the trust a child ends for certain."""
+    """Runs attempts in children of one zygote, which kills each ``slack_seconds`` after its trust."""
 
     def __init__(self, processes: Processes, metrics: Metrics, *, slack_seconds: float) -> None:
         self._processes = processes
         self._metrics = metrics
         self._slack = slack_seconds
         self._children: dict[str, _Child] = {}
-        processes.subscribe(self._hear)
+        processes.subscribe(self._on_event)
 
     async def run(self, errand: Errand, ctx: Context, payload: Any) -> Any:
-        """Have a process call the agent, and end as it does; called in the agent's place."""
+        """Call the agent in a process and return or raise its outcome; called in the place of the agent."""
         child = self._children[errand.id] = _Child(errand, asyncio.get_running_loop())
         try:
             self._start(child, ctx, payload)
-            await self._attend(child, scope_of(ctx).signals)
+            await self._wait_for_end(child, scope_of(ctx).signals)
         except asyncio.CancelledError:
             await self._end(child, scope_of(ctx).signals)
             raise
@@ -150,8 +150,8 @@ class Attempts:
         )
         created.add_done_callback(child.created)
 
-    async def _attend(self, child: _Child, signals: Signals) -> None:
-        """Wait until the agent has ended and its process is gone; pass on that the worker wants to leave."""
+    async def _wait_for_end(self, child: _Child, signals: Signals) -> None:
+        """Wait until the agent has ended and its process has exited; forward the worker's shutdown to it."""
         draining = asyncio.ensure_future(signals.draining.wait())
         first: Any = partial(asyncio.wait, return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -161,14 +161,14 @@ class Attempts:
                 await first({child.gone, child.answered})
         finally:
             draining.cancel()
-        if not await _gone_within(child, _EXIT_SECONDS):  # guard: answered-child-exit-timeout
+        if not await _exited_within(child, _EXIT_SECONDS):  # guard: answered-child-exit-timeout
             self._kill(child, "lingering")
-            await _gone_within(child, None)
+            await _exited_within(child, None)
 
-    # -- ending one
+    # -- stopping a process
 
     async def _end(self, child: _Child, signals: Signals) -> None:
-        """Return when the process is gone, however often somebody wants that to be quicker."""
+        """Return when the process has exited; each further cancellation kills it at once."""
         ending = asyncio.ensure_future(self._stop(child, signals))
         while not ending.done():
             try:
@@ -177,28 +177,26 @@ class Attempts:
                 self._kill(child, "lost")
 
     async def _stop(self, child: _Child, signals: Signals) -> None:
-        reason, grace = _manners(signals, child.errand.grace_seconds)
+        reason, grace = _stop_reason_and_grace(signals, child.errand.grace_seconds)
         if grace:
             how = StopReason.DRAIN if signals.stop is StopReason.DRAIN else StopReason.CANCEL
             self._processes.tell(child.errand.id, stop=how.value, text=reason)
-        if not await _gone_within(child, grace):  # guard: stop-grace-enforced
+        if not await _exited_within(child, grace):  # guard: stop-grace-enforced
             self._kill(child, reason)
-            await _gone_within(child, None)
+            await _exited_within(child, None)
 
     def _kill(self, child: _Child, reason: str) -> None:
         if child.killed:
             return
         child.killed, errand = reason, child.errand
-        _log.warning(
-            "the process of an attempt is killed", process=errand.id, agent=errand.agent, reason=reason
-        )
+        _log.warning("attempt process killed", process=errand.id, agent=errand.agent, reason=reason)
         agent = self._metrics.agent_label(errand.agent)
         self._metrics.processes_killed.labels(errand.queue, agent, reason).inc()
         self._processes.kill(errand.id)
 
     # -- on the supervisor's thread
 
-    def _hear(self, event: ProcessEvent) -> None:
+    def _on_event(self, event: ProcessEvent) -> None:
         child = self._children.get(event.process.agent_id)
         if event.kind is EventKind.EXITED and event.process.status.ended:
             self._processes.forget(event.process.agent_id)  # guard: ended-attempt-forgotten
@@ -211,7 +209,7 @@ class Attempts:
             if event.data["last"]:
                 child.tell(child.answered, None)
 
-    # -- what came of it
+    # -- the outcome
 
     def _result(self, child: _Child) -> Any:
         if not child.answered.done():
@@ -229,14 +227,14 @@ class Attempts:
         if isinstance(gone, BaseException):
             return Decided(Failed(_not_begun(gone)))
         if gone.exit_code == -signal.SIGKILL and boot_time() >= errand.trusted():
-            return LeaseLost(f"{errand.id}: its process was ended, as nobody said that its lease is kept")
+            return LeaseLost(f"attempt process {errand.id} was killed: its lease was not renewed in time")
         self._metrics.processes_crashed.labels(errand.queue, self._metrics.agent_label(errand.agent)).inc()
-        said = gone.last_error.partition("\n")[2]
-        return Decided(Failed(Failure.because(FailureClass.CRASHED, death(gone, errand.limits), said)))
+        output = gone.last_error.partition("\n")[2]
+        return Decided(Failed(Failure.because(FailureClass.CRASHED, death(gone, errand.limits), output)))
 
 
 def death(gone: AgentProcessInfo, limits: Limits) -> str:
-    """Say how the process of an attempt ended before its agent had."""
+    """Describe how the process of an attempt ended before its agent had."""
     code, most = gone.exit_code, gone.max_rss_bytes >> 20
     if code is None:
         return f"the process of this attempt was lost: {gone.last_error}"
@@ -246,23 +244,23 @@ def death(gone: AgentProcessInfo, limits: Limits) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = "without a name"
-    said = f"the process of this attempt was ended by signal {-code} ({name}); it had {most} MiB at most"
+    text = f"the process of this attempt was ended by signal {-code} ({name}); it had {most} MiB at most"
     if limits.memory_bytes is not None:
-        said += f", and memory_mb is {limits.memory_bytes >> 20}"
+        text += f", and memory_mb is {limits.memory_bytes >> 20}"
     if code == -signal.SIGKILL:
-        said += "; this worker did not send it, but the kernel does so when memory is short"
-    return said
+        text += "; this worker did not send it, but the kernel does so when memory is short"
+    return text
 
 
 def _not_begun(error: BaseException) -> Failure:
     trace = str(getattr(error, "traceback", ""))
     first, last = str(error).partition("\n")[0], trace.rstrip().rpartition("\n")[2]
-    said = f"the process of this attempt could not begin: {first}" + (f": {last}" if last else "")
-    return Failure.because(FailureClass.CRASHED, said, trace)
+    text = f"the process of this attempt could not begin: {first}" + (f": {last}" if last else "")
+    return Failure.because(FailureClass.CRASHED, text, trace)
 
 
-def _manners(signals: Signals, grace_seconds: float) -> tuple[str, float]:
-    """Say why an agent is stopped, and how long it may take to end by itself."""
+def _stop_reason_and_grace(signals: Signals, grace_seconds: float) -> tuple[str, float]:
+    """Return why an agent is stopped, and how long it may take to end by itself."""
     if signals.trust.lost:
         return "lost", 0.0  # guard: lost-lease-no-grace
     if signals.stop is StopReason.DRAIN:
@@ -270,6 +268,6 @@ def _manners(signals: Signals, grace_seconds: float) -> tuple[str, float]:
     return ("timed_out" if signals.stop is None else "cancelled"), grace_seconds  # guard: stop-grace
 
 
-async def _gone_within(child: _Child, seconds: float | None) -> bool:
+async def _exited_within(child: _Child, seconds: float | None) -> bool:
     await asyncio.wait({child.gone}, timeout=seconds)
     return child.gone.done()

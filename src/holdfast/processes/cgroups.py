@@ -1,12 +1,12 @@
-"""A cgroup (v2) for each agent with limits, where the host's own is delegated: what it forks counts too.
+"""A cgroup (v2) for each agent with limits, if the host's own is delegated: descendants count too.
 
 ::
 
-    <the host's own>        whoever is in it moves one down: with limited children it may hold nobody
+    <the host's own>        its processes move one level down: with limited children it must be empty
       ├── host              the host, its zygote, and agents without limits
       └── agent-<n>         one agent: memory.max, pids.max
 
-Where that is not allowed, limits are those of each process (``limits.py``), and the log says why, once.
+Where that is not allowed, limits apply to each process (``limits.py``), and the reason is logged once.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _MOUNT: Final = Path("/sys/fs/cgroup")
 _MEMBERSHIP: Final = Path("/proc/self/cgroup")
 _CONTROLLERS: Final = ("memory", "pids")
 _PASSES: Final = 10
-"""How often to move whoever has come meanwhile."""
+"""How often processes that started meanwhile are moved."""
 
 _log = get_logger(__name__)
 
 
-class _NotHere(Exception):
-    """Why cgroups can't be used."""
+class _Unavailable(Exception):
+    """Cgroups can't be used; the message is the reason."""
 
 
 class Cgroups:
-    """The cgroups of one host's agents; used on one thread. Nothing is touched before the first limit."""
+    """The cgroups of one host's agents; used on one thread. Nothing is written before the first limit."""
 
     def __init__(self, mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> None:
         self._mount, self._membership = mount, membership
         self._root: Path | None = None
-        self._asked = False
+        self._arranged = False
         self._numbers = itertools.count(1)
         self._left: list[Path] = []
 
     def make(self, limits: Limits) -> str | None:
-        """A new cgroup with these limits; None if there is nothing to limit, or no cgroup can be had."""
+        """Make a cgroup with these limits; None if no limit needs one or cgroups are unavailable."""
         if limits.memory_bytes is None and limits.processes is None:
             return None
         root = self._own()
@@ -58,13 +58,13 @@ class Cgroups:
             made.mkdir()
             _limit(made, limits)
         except OSError as error:
-            _log.warning("a cgroup could not be made", path=str(made), error=str(error))
+            _log.warning("cgroup creation failed", path=str(made), error=str(error))
             self._left.append(made)
             return None
         return str(made)
 
     def end(self, path: str) -> bool:
-        """Remove the cgroup of an agent that has ended; return whether the kernel ended it for its memory."""
+        """Remove the cgroup of an ended agent; return whether the kernel killed the agent for its memory."""
         cgroup, killed = Path(path), False
         with contextlib.suppress(OSError, ValueError):
             counts = dict(line.split() for line in (cgroup / "memory.events").read_text().splitlines())
@@ -74,7 +74,7 @@ class Cgroups:
         return killed
 
     def _sweep(self) -> None:
-        """Remove what is empty by now: a dying process stays in its cgroup for a moment."""
+        """Remove the cgroups that are empty by now: a dying process stays in its cgroup for a moment."""
         for cgroup in self._left[:]:
             with contextlib.suppress(OSError):
                 cgroup.rmdir()
@@ -82,13 +82,13 @@ class Cgroups:
                 self._left.remove(cgroup)
 
     def _own(self) -> Path | None:
-        """The cgroup to make others in, arranged for it when it is first asked for."""
-        if not self._asked:
-            self._asked = True
+        """Return the cgroup in which others are made; the first call prepares it."""
+        if not self._arranged:
+            self._arranged = True
             try:
                 self._root = _arranged(self._mount, self._membership)
-            except (_NotHere, OSError) as why:
-                _log.info("agents get no cgroups: each process has its own limit", why=str(why))
+            except (_Unavailable, OSError) as why:
+                _log.info("cgroups unavailable, limits apply per process", why=str(why))
         return self._root
 
 
@@ -99,14 +99,14 @@ def _arranged(mount: Path, membership: Path) -> Path:
     host = own / "host"
     host.mkdir(exist_ok=True)
     for _ in range(_PASSES):
-        here = (own / "cgroup.procs").read_text().split()
-        if not here:
+        pids = (own / "cgroup.procs").read_text().split()
+        if not pids:
             break
-        for pid in here:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 (host / "cgroup.procs").write_text(pid)
     else:
-        raise _NotHere(f"there are always processes in {own}")
+        raise _Unavailable(f"{own} still has processes after {_PASSES} passes")
     offered = (own / "cgroup.controllers").read_text().split()
     wanted = " ".join(f"+{each}" for each in _CONTROLLERS if each in offered)
     (own / "cgroup.subtree_control").write_text(wanted)
@@ -120,25 +120,25 @@ def _own_name(membership: Path) -> str:
     for line in membership.read_text().splitlines():
         if line.startswith("0::/"):
             return line.removeprefix("0::")
-    raise _NotHere("this process is in no cgroup of version 2")
+    raise _Unavailable("this process is in no v2 cgroup")
 
 
 def _check(mount: Path, own: Path, name: str) -> None:
-    """Raise unless the host's cgroup is there for it to divide: being able to write is not enough."""
+    """Raise unless the host may divide its cgroup: write permission alone is not enough."""
     if not (mount / "cgroup.controllers").exists():
-        raise _NotHere(f"{mount} is not of version 2")
+        raise _Unavailable(f"{mount} is not a mount of cgroup v2")
     if ".." in own.parts or not own.is_dir():
-        raise _NotHere(f"{name} can't be seen from here")
+        raise _Unavailable(f"{name} is not visible under {mount}")
     if not (own / "cgroup.type").exists():
-        raise _NotHere(f"{name} is the machine's, not this host's")
+        raise _Unavailable(f"{name} is the root cgroup of the machine")
     if "memory" not in (own / "cgroup.controllers").read_text().split():
-        raise _NotHere(f"{name} has no memory controller")
-    # The root of a container's own view is the container's; elsewhere systemd says so (Delegate=yes).
+        raise _Unavailable(f"{name} has no memory controller")
+    # The root of a container's own view is the container's; elsewhere systemd marks it (Delegate=yes).
     if name != "/" and not _is_delegated(own):  # guard: cgroup-delegated
-        raise _NotHere(f"{name} is not delegated to this host (systemd: Delegate=yes)")
+        raise _Unavailable(f"{name} is not delegated to this host (systemd: Delegate=yes)")
     for path in (own, own / "cgroup.procs", own / "cgroup.subtree_control"):
         if not os.access(path, os.W_OK):
-            raise _NotHere(f"{path} can't be written")
+            raise _Unavailable(f"{path} is not writable")
 
 
 def _is_delegated(own: Path) -> bool:
@@ -152,7 +152,7 @@ def _is_delegated(own: Path) -> bool:
 def _limit(cgroup: Path, limits: Limits) -> None:
     if limits.memory_bytes is not None:
         (cgroup / "memory.max").write_text(str(limits.memory_bytes))
-        # What does not fit is not swapped instead, and an agent dies as a whole.
+        # Without these an agent over its limit is swapped, or loses one process instead of all.
         for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
             if (cgroup / name).exists():
                 (cgroup / name).write_text(value)

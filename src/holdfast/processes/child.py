@@ -1,6 +1,6 @@
-"""From a fork of the zygote to an agent's process: shed everything that was the zygote's, then run the entry.
+"""From a fork of the zygote to an agent's process: drop everything of the zygote, then run the entry.
 
-The contract: ``entry(payload, control)``; return is a clean end. What is raised reaches the host as text.
+The contract: ``entry(payload, control)``; return is a clean end. An exception is sent to the host as text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRACE_CHARACTERS: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What the zygote gives its child."""
+    """The arguments of a child, from its zygote."""
 
     id: str
     entry: str
@@ -45,7 +45,7 @@ class Birth:
 
 
 def become(birth: Birth) -> NoReturn:
-    """Be the agent's process from here on; never returns into the zygote's code."""
+    """Run as the agent's process from here on; never returns into the zygote's code."""
     code = 1
     try:
         _leave_the_zygote(birth)
@@ -58,12 +58,12 @@ def become(birth: Birth) -> NoReturn:
 
 
 def _leave_the_zygote(birth: Birth) -> None:
-    """A session of our own (one group to end), our own signals, descriptors and randomness."""
+    """Begin a session of our own (one group to kill), with our own signals, descriptors and random seed."""
     os.setsid()  # guard: child-session
     procfs.die_with_parent(signal.SIGKILL)  # guard: child-dies-with-zygote
     if os.getppid() != birth.zygote:
-        os._exit(1)  # it died before it could take us along
-    # Orphans of ours stay ours: the zygote must know whose they are when it ends them.
+        os._exit(1)  # the zygote died before the kernel was asked to kill us with it
+    # Our orphans become our children: the zygote could not tell whose they are when it kills them.
     procfs.adopt_orphans()  # guard: child-adopts-orphans
     procfs.name_process(f"hf:{birth.id}")
     signal.set_wakeup_fd(-1)
@@ -73,7 +73,7 @@ def _leave_the_zygote(birth: Birth) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _keep_only(birth.control, birth.output)
-    # What the zygote wanted done at its end is not ours to do.
+    # The exit handlers of the zygote must not run at the end of its child.
     atexit._clear()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     random.seed()
     if numpy := sys.modules.get("numpy.random"):
@@ -81,8 +81,8 @@ def _leave_the_zygote(birth: Birth) -> None:
 
 
 def _keep_only(control: int, output: int) -> None:
-    """Arrange 0 (nothing), 1 and 2 (the host's log), 3 (control), and close every other descriptor."""
-    # High first, so that none of ours is overwritten while the others are put in their places.
+    """Set descriptors 0 (/dev/null), 1 and 2 (the host's log) and 3 (control), and close every other one."""
+    # High numbers first, so that no dup2 overwrites a descriptor that is still needed.
     control, output = (_high(descriptor) for descriptor in (control, output))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -90,7 +90,7 @@ def _keep_only(control: int, output: int) -> None:
     os.dup2(output, 2)
     os.dup2(control, _CONTROL, inheritable=False)
     os.closerange(_CONTROL + 1, _descriptor_limit())  # guard: child-descriptors
-    # New ones: what the zygote wrote to need not have been a pipe, and its objects remember that.
+    # New objects: those of the zygote keep the buffering of its own output, which need not be a pipe.
     sys.stdout = sys.__stdout__ = _text(1)
     sys.stderr = sys.__stderr__ = _text(2)
 
@@ -117,7 +117,7 @@ def _live(birth: Birth) -> int:
         control.begin()
         load_entry(birth.entry)(control.payload, control)
     except BaseException as error:
-        code = _tell(control, error)
+        code = _report_failure(control, error)
     atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     sys.stdout.flush()
     sys.stderr.flush()
@@ -125,20 +125,20 @@ def _live(birth: Birth) -> int:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether the request is wrong: our own code says so, and no agent's has run yet."""
+    """Whether the request is wrong: our own code raised, and no code of the agent has run yet."""
     if not isinstance(error, AppError | InputError | NotAllowed):
         return False
     frames = traceback.walk_tb(error.__traceback__)
     return all(str(frame.f_globals.get("__name__")).startswith("holdfast.") for frame, _ in frames)
 
 
-def _tell(control: Control, error: BaseException) -> int:
-    """Tell the host what was raised; SystemExit keeps its code, though nobody asked for it."""
+def _report_failure(control: Control, error: BaseException) -> int:
+    """Report an exception to the host and return the exit code; SystemExit keeps its own."""
     limits.lift_memory()
     refused = _is_refusal(error)
-    plain = refused and error.__cause__ is None  # its words say it all
-    told = traceback.format_exception_only(error) if plain else traceback.format_exception(error)
-    lines = "".join(told).splitlines()[-_TRACE_LINES:]
+    plain = refused and error.__cause__ is None  # the message is enough
+    formatted = traceback.format_exception_only(error) if plain else traceback.format_exception(error)
+    lines = "".join(formatted).splitlines()[-_TRACE_LINES:]
     control.failed("\n".join(lines)[-_TRACE_CHARACTERS:], type(error).__name__, refused=refused)
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)

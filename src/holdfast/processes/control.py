@@ -1,4 +1,4 @@
-"""A child's side of its connection to the host: ready, reports, and the wish that it stop."""
+"""A child's side of its connection to the host: ready, reports, messages and the request to stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LeaseEnd:
     """When the lease of a child ends, in memory that it shares with its zygote.
 
     The zygote writes each renewal there and kills the child at that time. After a freeze of both the child
-    may run first: it reads the time here, without a message that the zygote would have to send.
+    may run first: it reads the time here, without waiting for a message of the zygote.
     """
 
     def __init__(self, at: float) -> None:
@@ -49,10 +49,10 @@ class LeaseEnd:
 
 
 class Control:
-    """What an entry gets beside its payload.
+    """The second argument of an entry, beside its payload.
 
-    ``stop`` is set by SIGTERM, by the host's word, or by its end. Code that replaces the handler of
-    SIGTERM is told all the same. ``fileno()`` becomes readable with it, and ``await stopped()`` waits for it.
+    ``stop`` is set by SIGTERM, by a stop message of the host, or by the host's end; also if the agent has
+    replaced the handler of SIGTERM. ``fileno()`` becomes readable with it, ``await stopped()`` waits for it.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Control:
         self._outgoing: deque[bytes] = deque()
         self._busy = False
         self._ready = False
-        self._telling = threading.Lock()
-        self._told: list[dict[str, Any]] = []
-        self._hearer: Callable[[dict[str, Any]], None] | None = None
+        self._messages_lock = threading.Lock()
+        self._undelivered: list[dict[str, Any]] = []
+        self._on_message: Callable[[dict[str, Any]], None] | None = None
         self._stopped = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def begin(self) -> None:
-        """Receive what to do, then listen for the wish to stop."""
+        """Receive the payload, then listen for messages and the request to stop."""
         # Setting an Event inside a signal handler can deadlock with a wait in the same thread: the handler
         # only wakes a thread. The wakeup descriptor does so even while the main thread is inside C code.
         signal.signal(signal.SIGTERM, self._wake)
@@ -97,26 +97,26 @@ class Control:
         return float("inf") if self._lease_end is None else self._lease_end.at
 
     def ready(self, **info: Any) -> None:
-        """Tell the host that the agent can really receive; only now is it said to run."""
+        """Report to the host that the agent is ready; only then is its status running."""
         if self._ready:
-            raise RuntimeError("control.ready() was called before: it is said once")
+            raise RuntimeError("control.ready() was called already: call it once")
         self._ready = True
         self._send({"kind": "ready", "info": info})
 
     def report(self, kind: str, **data: Any) -> None:
-        """Send the host something to know: metrics, health, a log line (``kind="log"``, level, message)."""
+        """Send a report to the host: metrics, health, a log line (``kind="log"``, level, message)."""
         self._send({"kind": "report", "report": kind, "data": data})
 
     def hear(self, call: Callable[[dict[str, Any]], None]) -> None:
-        """Have what the host tells handed to ``call``, on another thread; also what it has told before."""
-        with self._telling:
-            self._hearer = call
-            for data in self._told:
+        """Pass every message of the host to ``call``, on another thread; also those received before."""
+        with self._messages_lock:
+            self._on_message = call
+            for data in self._undelivered:
                 call(data)
-            self._told.clear()
+            self._undelivered.clear()
 
     def failed(self, trace: str, error: str, *, refused: bool = False) -> None:
-        """Tell the host why this process ends; a host that is gone need not know."""
+        """Report to the host why this process ends; an error of the connection is ignored."""
         with contextlib.suppress(OSError):
             self._send({"kind": "failed", "traceback": trace, "type": error, "refused": refused})
 
@@ -126,7 +126,7 @@ class Control:
 
     async def stopped(self) -> None:
         """Wait until it is time to stop."""
-        import asyncio  # noqa: PLC0415 - an agent without an event loop does without
+        import asyncio  # noqa: PLC0415 - an agent without an event loop does not need it
 
         loop, event = asyncio.get_running_loop(), asyncio.Event()
         own = os.dup(self._stopped)  # a loop has one reader for a descriptor, and several may wait
@@ -145,7 +145,7 @@ class Control:
         while True:
             data = self._host.recv(_CHUNK)
             if not data:
-                raise ConnectionError("the host went away before it said what to do")
+                raise ConnectionError("the host closed the connection before it sent the payload")
             if lines := self._messages(data):
                 return lines
 
@@ -157,7 +157,7 @@ class Control:
         while not self._stop_is_among(messages):
             messages = []
             readable, _, _ = select.select([self._host, self._woken], [], [])
-            if self._woken in readable and self._told_to_end():
+            if self._woken in readable and self._received_sigterm():
                 break
             if self._host not in readable:
                 continue
@@ -172,20 +172,20 @@ class Control:
         for message in messages:
             if message["op"] == "stop":
                 return True
-            with self._telling:
-                (self._hearer or self._told.append)(message["data"])
+            with self._messages_lock:
+                (self._on_message or self._undelivered.append)(message["data"])
         return False
 
-    def _told_to_end(self) -> bool:
-        # Each signal that has a handler of the agent's comes here too.
-        heard = os.read(self._woken, 4096)
-        return 0 in heard or signal.SIGTERM in heard  # guard: stop-signal
+    def _received_sigterm(self) -> bool:
+        # The agent's own signal handlers write their numbers here too.
+        signals = os.read(self._woken, 4096)
+        return 0 in signals or signal.SIGTERM in signals  # guard: stop-signal
 
     def _send(self, message: wire.Message) -> None:
         try:
             line = wire.encode(message) + b"\n"
         except (TypeError, ValueError) as error:
-            raise TypeError(f"what is sent to the host must be JSON: {error}") from error
+            raise TypeError(f"a message to the host must be JSON: {error}") from error
         if len(line) > MAX_REPORT_BYTES:
             raise ValueError(
                 f"a message of {len(line)} bytes is too long for the host: {MAX_REPORT_BYTES} at most"
@@ -194,7 +194,7 @@ class Control:
         while self._outgoing:
             with self._sending:
                 if self._busy:
-                    return  # a signal handler's: whoever it has interrupted in here sends this too
+                    return  # a signal handler's message: the call that it interrupted sends it too
                 self._busy = True
                 try:
                     while self._outgoing:

@@ -1,4 +1,4 @@
-"""The CPU time of all processes that there were: what has ended stays in the sum, so it never falls."""
+"""The CPU time of all processes so far: ended processes stay in the sum, so that it never falls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Spending:
-    """Told of processes on one thread, and what they were seen to have used on another."""
+    """Processes are added and removed on one thread, their measured CPU time on another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,7 +19,7 @@ class Spending:
             self._living[pid] = 0.0
 
     def saw(self, pid: int, seconds: float) -> None:
-        """Note what a process has used since it began; of one that has ended it is too late."""
+        """Note the CPU time of a process since it began; ignored if the process has ended."""
         with self._lock:
             before = self._living.get(pid)
             if before is not None and seconds > before:
@@ -27,12 +27,12 @@ class Spending:
                 self._new += seconds - before
 
     def ended(self, pid: int) -> None:
-        """Let go of a process; what it was last seen to have used stays counted."""
+        """Remove a process; its last measured CPU time stays counted."""
         with self._lock:
             self._living.pop(pid, None)
 
     def take(self) -> float:
-        """What was used since this was last asked."""
+        """Return the CPU time since the last call."""
         with self._lock:
             new, self._new = self._new, 0.0
             return new

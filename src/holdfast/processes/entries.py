@@ -1,6 +1,6 @@
 """What a child may run: entries by name from the host's own table, classes only under configured prefixes.
 
-A caller never sends a path that gets imported unasked.
+No path of a caller is imported unless a prefix allows it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def allowed_class(path: str, prefixes: Iterable[str]) -> type[Any]:
     """
     check_allowed(path, prefixes)
     found = _load(path if ":" in path else ":".join(path.rsplit(".", 1)))
-    # What was re-exported under an allowed name still has to be a class.
+    # A name under an allowed prefix may be any object that was re-exported there.
     if not isinstance(found, type):
         raise AppError(f"{path!r} is {type(found).__name__}, not a class")
     return found
 
 
 def check_allowed(path: str, prefixes: Iterable[str]) -> None:
-    """Refuse the path of a class that is under no prefix, without importing anything of it."""
+    """Reject the path of a class that is under no prefix, without importing it."""
     allowed = tuple(prefixes)
     dotted = path.replace(":", ".")
     if not all(part.isidentifier() for part in dotted.split(".")):
@@ -71,7 +71,7 @@ def _load(path: str) -> object:
         module = importlib.import_module(source)
     except ModuleNotFoundError as missing:
         if missing.name is None or not f"{source}.".startswith(f"{missing.name}."):
-            raise  # the module is there; something that it imports is not
+            raise  # the module exists; a module that it imports is missing
         raise AppError(f"{path!r}: there is no module {missing.name!r}") from None
     try:
         return reduce(getattr, name.split("."), module)

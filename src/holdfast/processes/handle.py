@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.processes.loop import Loop
     from holdfast.processes.options import ProcessOptions
 
-_LAST_WORDS_BYTES: Final = 1024 * 1024
+_FINAL_READ_BYTES: Final = 1024 * 1024
 _RETRY_SECONDS: Final = 0.005
 
 _log = get_logger(__name__)
@@ -29,7 +29,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """Who hears what a child says."""
+    """The callbacks for the messages of a child."""
 
     on_ready: Callable[[dict[str, Any]], None]
     on_report: Callable[[str, dict[str, Any]], None]
@@ -39,13 +39,13 @@ class Handle:
     """One child, from before its fork to its end."""
 
     def __init__(
-        self, agent_id: str, labels: Mapping[str, str], loop: Loop, options: ProcessOptions, hear: Hearing
+        self, agent_id: str, labels: Mapping[str, str], loop: Loop, options: ProcessOptions, listener: Hearing
     ) -> None:
         self.pid = 0
         self.error, self.refused = "", False
         self.given_up = ""
         self._loop = loop
-        self._hear = hear
+        self._listener = listener
         self._agent_id = agent_id
         self._started: int | None = None
         self._ready: dict[str, Any] | None = None
@@ -64,62 +64,62 @@ class Handle:
         self._messages = wire.Lines(wire.MAX_REPORT_BYTES)
         self._control.settimeout(0)
         self._readers = (
-            Reader(loop, self._control.fileno(), self._heard, options.control_bytes_per_second),
+            Reader(loop, self._control.fileno(), self._on_data, options.control_bytes_per_second),
             Reader(loop, self._pipe, self.output.feed, options.output_bytes_per_second),
         )
 
     def limited(self, limits: Limits) -> dict[str, int | str]:
-        """Return the limits as the child takes them, in a cgroup of its own where there can be one."""
+        """Return the limits as JSON for the child, with a cgroup of its own where cgroups are available."""
         cgroup = self._cgroup = self._cgroups.make(limits) if self._cgroups else None
         return limits.as_json() if cgroup is None else replace(limits, cgroup=cgroup).as_json()
 
     def give_away(self) -> list[int]:
-        """Return the child's ends, which the caller closes when they are sent."""
+        """Return the child's descriptors, which the caller closes when they are sent."""
         return [self._theirs.detach(), self._their_pipe]
 
     def began(self, pid: int) -> None:
-        """Note the process behind this handle."""
+        """Note the process id of the child."""
         self.pid = pid
         self.output.began(pid)
         self._started = procfs.start_time(pid)
         if self._ready is not None:
-            self._hear.on_ready(self._ready)
+            self._listener.on_ready(self._ready)
 
     def is_gone(self) -> bool:
-        """Whether the process has ended, when there is no zygote left to tell."""
+        """Whether the process has ended, without a zygote that would report it."""
         if self.pid:
             return self._started is None or procfs.start_time(self.pid) != self._started
-        # Forked or not, we were never told: its end of the connection is closed when it is gone.
+        # No pid was reported, so the fork may have happened: its end of the connection closes when it exits.
         with contextlib.suppress(BlockingIOError, ConnectionError):
             return not self._control.recv(1, socket.MSG_PEEK)
         return False
 
     def end_group(self) -> None:
-        """End what the child has started, when there is no zygote left to do so."""
+        """Kill the process group of the child, without a zygote that would do it."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def send(self, message: bytes) -> None:
-        """Send a line, now or as soon as the child takes it."""
+        """Send a line, now or as soon as the child's buffer has space."""
         waiting = bool(self._outgoing)
         self._outgoing += message + b"\n"
         if not waiting:
             self._flush()
 
     def close(self) -> None:
-        """Take in what the child said last, and let go of it."""
+        """Read the last output and messages of the child, and close its descriptors."""
         if self._closed:
             return
         for reader in self._readers:
-            reader.drain(_LAST_WORDS_BYTES)
+            reader.drain(_FINAL_READ_BYTES)
             reader.close()
         self._closed = True
         self.output.end()
         self._control.close()
         os.close(self._pipe)
         if self._cgroups and self._cgroup and self._cgroups.end(self._cgroup):
-            self.given_up += "it used more memory than it may, "
+            self.given_up += "it exceeded its memory limit, "
 
     def _flush(self) -> None:
         if self._closed:
@@ -130,28 +130,28 @@ class Handle:
         except BlockingIOError:
             self._loop.later(_RETRY_SECONDS, self._flush)
         except ConnectionError:
-            self._outgoing.clear()  # it has ended: its exit tells the rest
+            self._outgoing.clear()  # the child has ended: the zygote reports its exit
 
-    def _heard(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         for line, cut in self._messages.feed(data)[0]:
             try:
                 if cut:
                     raise ValueError(f"longer than {wire.MAX_REPORT_BYTES} bytes")  # noqa: TRY301
-                self._understand(wire.decode(line))
+                self._dispatch(wire.decode(line))
             except (ValueError, KeyError) as error:
-                _log.warning("an agent sent what can't be read", agent_id=self._agent_id, error=str(error))
+                _log.warning("unreadable message from agent", agent_id=self._agent_id, error=str(error))
 
-    def _understand(self, message: wire.Message) -> None:
+    def _dispatch(self, message: wire.Message) -> None:
         match message["kind"]:
             case "ready":
                 info = self._ready = dict(message["info"])
-                # It can be quicker than the zygote's word of its number: nobody runs without one.
+                # "ready" can arrive before the zygote's reply with the pid; a running agent needs a pid.
                 if self.pid:  # guard: ready-after-pid
-                    self._hear.on_ready(info)
+                    self._listener.on_ready(info)
             case "report":
                 if message["report"] == "log":
                     self.output.tell(dict(message["data"]))
-                self._hear.on_report(message["report"], message["data"])
+                self._listener.on_report(message["report"], message["data"])
             case "failed":
                 # guard: refused-by-caller
                 self.error, self.refused = message["traceback"], message.get("refused", False)

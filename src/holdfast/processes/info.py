@@ -1,8 +1,8 @@
-"""What is known of an agent's process, and what may happen to it.
+"""The state of an agent's process, and its events.
 
 ::
 
-    starting ──ready──> running ──exit unasked──> backing_off ──> starting …
+    starting ──ready──> running ──unexpected exit──> backing_off ──> starting …
         │                  │ │                        └─ too often ──> crashed
         │                  │ └──its lease ended──> waiting ──lease held again──> starting …
         └──────stop────────┴──> stopping ──exit──> stopped
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Status(StrEnum):
-    """Where in its life an agent's process is."""
+    """The state of an agent's process."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -31,13 +31,13 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will happen any more unless somebody asks."""
+        """Whether the agent is not started again, unless a caller asks for it."""
         return self in {Status.STOPPED, Status.CRASHED}
 
 
 @dataclass(frozen=True, slots=True)
 class AgentProcessInfo:
-    """What is known of an agent's process at one moment; ``pid`` is 0 while there is none."""
+    """The state of an agent's process at one moment; ``pid`` is 0 while there is no process."""
 
     agent_id: str
     guild_id: str
@@ -57,14 +57,14 @@ class AgentProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process uses now."""
+    """The memory and CPU time of a process."""
 
     memory_bytes: int
     cpu_seconds: float
 
 
 class EventKind(StrEnum):
-    """What subscribers hear of."""
+    """The kinds of events that subscribers receive."""
 
     READY = "ready"
     EXITED = "exited"
@@ -73,7 +73,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessEvent:
-    """Something that happened to a process; ``report`` is a report's kind, ``data`` what it says."""
+    """An event of a process; ``report`` is the kind of a report, ``data`` its fields."""
 
     kind: EventKind
     process: AgentProcessInfo

@@ -16,11 +16,11 @@ _SLACK_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None leaves what the host has.
+    """The limits of one process; None leaves the host's limit.
 
     ``memory_bytes`` is private memory (RLIMIT_DATA: heap, anonymous maps, stacks), of this process and of
-    each that it forks; what it shares with the zygote as files does not count. In a ``cgroup``, which its
-    host may make for it, it is all memory that they use together. ``processes`` needs one.
+    each that it forks; file pages that it shares with the zygote do not count. In a ``cgroup``, which the
+    host may make for it, it is all memory that they use together. ``processes`` needs a cgroup.
     """
 
     memory_bytes: int | None = None
@@ -42,7 +42,7 @@ class Limits:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Limits:
-        """Read what ``as_json`` wrote."""
+        """Read the JSON of ``as_json``."""
         return cls(**data)
 
 
@@ -61,7 +61,7 @@ def apply(limits: Limits) -> None:
 
 
 def lift_memory() -> None:
-    """Take the memory limit off, so that a process at its limit can still say what happened."""
+    """Remove the memory limit, so that a process at its limit can still report its error."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
@@ -80,7 +80,7 @@ def _limit_memory(wanted: int) -> None:
 
 
 def private_bytes() -> int:
-    """Return what counts towards RLIMIT_DATA in this process now."""
+    """Return the memory of this process that counts towards RLIMIT_DATA."""
     for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024

@@ -1,6 +1,6 @@
-"""One thread that reads every pipe, keeps every timer and makes every change, so that nothing needs a lock.
+"""One thread that reads every pipe, runs every timer and makes every change, so that no state needs a lock.
 
-No asyncio: the host's event loop may be busy or not there at all, and children must be watched all the same.
+No asyncio: the host's event loop may be busy or absent, and children must be watched regardless.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Timer:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Have it not called."""
+        """Prevent the call."""
         self.cancelled = True
 
 
 class Loop:
-    """The thread. ``post`` may be called from anywhere, the rest only from within."""
+    """The thread. ``post`` may be called from any thread, the other methods only on this one."""
 
     def __init__(self, name: str) -> None:
         self._selector = selectors.DefaultSelector()
@@ -61,7 +61,7 @@ class Loop:
         return threading.current_thread() is self._thread
 
     def post(self, call: Callable[[], None]) -> bool:
-        """Have something called on the thread; False if it has ended."""
+        """Schedule a call on the thread; return False if it has ended."""
         with self._closed:
             if self._stopping:
                 return False
@@ -80,22 +80,22 @@ class Loop:
             self._thread.join()
 
     def later(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Have something called after a while."""
+        """Schedule a call after a delay."""
         timer = Timer(call)
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._count), timer))
         return timer
 
     def watch(self, descriptor: int, events: int, call: Callable[[], None]) -> None:
-        """Have something called whenever a descriptor is ready."""
+        """Register a call for whenever a descriptor is ready."""
         self._selector.register(descriptor, events, call)
 
     def unwatch(self, descriptor: int) -> None:
-        """Watch a descriptor no more."""
+        """Stop watching a descriptor."""
         self._selector.unregister(descriptor)
 
     def _run(self) -> None:
         while self._posted or not self._stopping:
-            for key, _ in self._selector.select(self._patience()):
+            for key, _ in self._selector.select(self._select_timeout()):
                 # An earlier call of this round may have closed it.
                 if self._selector.get_map().get(key.fd) is key:
                     self._guarded(key.data)
@@ -110,7 +110,7 @@ class Loop:
         os.close(self._woken)
         os.close(self._waker)
 
-    def _patience(self) -> float | None:
+    def _select_timeout(self) -> float | None:
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
         if self._posted:
@@ -121,8 +121,8 @@ class Loop:
         try:
             call()
         except Exception:
-            # One agent's trouble must not leave the others unwatched.
-            _log.exception("the supervisor of processes failed in a step")
+            # An error in the step of one agent must not leave the other agents unwatched.
+            _log.exception("process supervisor step failed")
 
     def _empty_pipe(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -130,7 +130,7 @@ class Loop:
 
 
 class Reader:
-    """Reads a descriptor no faster than its budget: who floods waits in its own pipe, and holds up nobody."""
+    """Reads a descriptor within a rate limit: a child that floods blocks on its pipe and delays no other."""
 
     def __init__(
         self, loop: Loop, descriptor: int, on_data: Callable[[bytes], None], bytes_per_second: int
@@ -147,7 +147,7 @@ class Reader:
         loop.watch(descriptor, selectors.EVENT_READ, self._readable)
 
     def drain(self, most: int) -> None:
-        """Read what is there already, up to ``most`` bytes: the sender has ended."""
+        """Read the buffered data, up to ``most`` bytes: the sender has ended."""
         while self._open and most > 0:
             data = self._read(min(_CHUNK, most))
             if not data:
@@ -156,7 +156,7 @@ class Reader:
             self._on_data(data)
 
     def close(self) -> None:
-        """Read no more; the descriptor stays its owner's."""
+        """Stop reading; the descriptor stays open."""
         if self._open:
             self._open = False
             if self._pause is None:
@@ -190,4 +190,4 @@ class Reader:
         except BlockingIOError:
             return None
         except ConnectionError:
-            return b""  # a child that died with unread words
+            return b""  # the child died with unread messages

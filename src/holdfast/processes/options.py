@@ -1,4 +1,4 @@
-"""How agents' processes are run: one frozen value, given to the supervisor once."""
+"""The options of agents' processes: one frozen value, passed to the supervisor once."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 class ProcessOptions:
     """``entries`` (name to ``module:function``) and ``class_prefixes`` are all that a child may run.
 
-    ``preload`` are the modules that every child finds imported, ``prepare`` is what every child finds done:
-    functions (``module:function``) and their one argument, called in the zygote. ``zygote_restarts`` counts
-    how often the zygote may fail to begin before nothing is started any more; a zygote that lived is always
-    replaced. ``once``: each agent has one process, whatever ends it; its end is no news. ``freeze_seconds``:
-    how long after the first end of a lease the kernel kills a zygote that has not ended that agent, because
-    it is frozen; None is never.
+    ``preload``: the modules that the zygote imports for every child. ``prepare``: functions
+    (``module:function``), each with one argument, that the zygote calls for every child. ``zygote_restarts``:
+    how often the zygote may fail to start before no agent is started any more; a zygote that was ready is
+    always replaced. ``once``: each agent has one process and is never restarted. ``freeze_seconds``: how long
+    after the end of a lease the kernel kills a zygote that is frozen and has not killed that agent; None is
+    never.
     """
 
     entries: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""How an attempt in its own process ended, on its way to the worker: in parts, since results may be large."""
+"""The outcome of an attempt in its own process, sent to the worker in parts, since results may be large."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 REPORT: Final = "outcome"
 _PART_BYTES: Final = 180_000
-"""In base64 it fits into one message."""
+"""A part of this size in base64 fits into one message."""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An outcome as JSON, and how many events were written on the way to it."""
+    """An outcome as JSON, and how many events the attempt has written."""
 
     kind: str
     value: msgspec.Raw = msgspec.Raw(b"null")
@@ -32,7 +32,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def outcome(self) -> Outcome:
-        """What the worker settles."""
+        """The outcome that the worker settles."""
         match self.kind:
             case "succeeded":
                 return Succeeded(self.value)
@@ -49,7 +49,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def answer(outcome: Outcome, events: int) -> Answer:
-    """Write an outcome down; the result of one that succeeded is JSON already."""
+    """Encode an outcome; the result of a succeeded attempt is JSON already."""
     match outcome:
         case Succeeded(result):
             return Answer("succeeded", cast("msgspec.Raw", result), events=events)
@@ -66,13 +66,13 @@ def answer(outcome: Outcome, events: int) -> Answer:
 
 
 def parts(answer: Answer) -> Iterator[tuple[str, bool]]:
-    """Cut an answer into pieces that a message can carry, each with whether it is the last."""
+    """Split an answer into parts that fit into a message, each with whether it is the last."""
     data = msgspec.json.encode(answer)
     for start in range(0, len(data), _PART_BYTES):
         end = start + _PART_BYTES
         yield base64.b64encode(data[start:end]).decode("ascii"), end >= len(data)
 
 
-def joined(pieces: Sequence[str]) -> Answer:
-    """Put an answer together again."""
-    return msgspec.json.decode(b"".join(map(base64.b64decode, pieces)), type=Answer)
+def joined(received: Sequence[str]) -> Answer:
+    """Join the parts of an answer."""
+    return msgspec.json.decode(b"".join(map(base64.b64decode, received)), type=Answer)

@@ -1,4 +1,4 @@
-"""The plain entry: runs the class that an agent's spec names, for agents that need nothing but a process.
+"""The plain entry: runs the class that an agent's spec names, for agents that need only a process.
 
 ``Class(spec)``, then ``start()`` if it has one, ready, and ``stop()`` at the end. Residents and other
 frameworks have entries of their own.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(payload: dict[str, Any], control: Control) -> None:
-    """Be the agent until it is told to stop."""
+    """Run the agent until it is asked to stop."""
     spec: dict[str, Any] = payload["agent_spec"]
     path = spec.get("class_name")
     if not isinstance(path, str):

@@ -1,4 +1,4 @@
-"""The processes of this host, for any thread and for event loops: start, stop, look, hear what happens."""
+"""The processes of this host, for any thread and for event loops: start, stop, inspect, subscribe."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from holdfast.processes.options import ProcessOptions
 
 LARGEST_PAYLOAD_BYTES: Final = wire.MAX_PAYLOAD_BYTES // 2
-"""What an agent may be given, as JSON with all but ASCII escaped."""
+"""The largest payload of an agent, as JSON with non-ASCII characters escaped."""
 _MAX_ID: Final = 512
-# On top of what an agent gets for its end: to be killed, reaped and heard of.
+# On top of an agent's stop timeout: the time to kill it, reap it and report its exit.
 _MARGIN_SECONDS: Final = 30.0
 
 _log = get_logger(__name__)
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Processes:
     """Agents in processes of their own. Everything here may be called from any thread.
 
-    What takes time returns a ``concurrent.futures.Future``; ``create`` and ``end`` are for event loops.
+    Slow methods return a ``concurrent.futures.Future``; ``create`` and ``end`` are for event loops.
     """
 
     def __init__(self, options: ProcessOptions) -> None:
@@ -52,7 +52,7 @@ class Processes:
             self._loop.post(self._keep)  # guard: zygote-lease-renewal
 
     def warm_up(self) -> Future[None]:
-        """Start the zygote before the first agent asks for it; the future says whether it could preload."""
+        """Start the zygote before the first agent needs it; the future fails if preloading failed."""
         self._loop.post(self._supervisor.ensure_zygote)
         return self._supervisor.begun
 
@@ -67,10 +67,10 @@ class Processes:
         labels: Mapping[str, str] | None = None,
         until: Callable[[], float] | None = None,
     ) -> Future[AgentProcessInfo]:
-        """Start an agent; the future is done when it is ready. Asking again under a fence changes nothing.
+        """Start an agent; the future is done when it is ready. Repeating it under a fence changes nothing.
 
         ``until`` returns when its lease ends. It is read every ``keep_seconds`` of the options and by
-        ``keep``. The agent is killed then, also if this process stands still, and started again when its
+        ``keep``. The agent is killed then, even if this process is frozen, and started again when its
         lease is held again.
         """
         if not agent_id or len(agent_id) > _MAX_ID:
@@ -79,34 +79,34 @@ class Processes:
         wanted = Wanted(agent_id, entry, payload, fence, limits or Limits(), dict(labels or {}), until)
         created = promise()
 
-        def ask() -> None:
+        def want() -> None:
             agent = self._supervisor.want(wanted)
             if agent.created.done() and not agent.created.exception():
                 created.set_result(agent.describe())
             else:
                 _follow(agent.created, created)
 
-        self._post(ask, created)
+        self._post(want, created)
         return created
 
     def stop(self, agent_id: str, timeout: float | None = None) -> Future[bool]:
-        """Ask an agent to end, kill it after ``timeout``; the future is False if it is not known."""
+        """Stop an agent, kill it after ``timeout``; the future is False if the agent is unknown."""
         seconds = self.options.stop_timeout_seconds if timeout is None else timeout
         return self._end(agent_id, lambda agent: self._supervisor.stop(agent, seconds))
 
     def kill(self, agent_id: str) -> Future[bool]:
-        """End an agent and all that it has started, without asking it."""
+        """Kill an agent and all processes that it has started."""
         return self._end(agent_id, self._supervisor.kill)
 
     def tell(self, agent_id: str, **data: Any) -> None:
-        """Tell an agent's process something, which comes to ``control.hear``, if it has not ended."""
+        """Send a message to an agent's process, received by ``control.hear``, unless it has ended."""
         line = wire.encode({"op": "tell", "data": data})
 
-        def tell() -> None:
+        def send() -> None:
             if (agent := self._supervisor.agents.get(agent_id)) is not None:
                 agent.tell(line)
 
-        self._loop.post(tell)
+        self._loop.post(send)
 
     def crash(self, agent_id: str) -> Future[bool]:
         """Kill an agent as if it had died by itself, so that it is started again; False if none runs."""
@@ -119,7 +119,7 @@ class Processes:
         self._loop.post(self._supervisor.keep)
 
     def forget(self, agent_id: str) -> Future[bool]:
-        """Drop what is known of an agent that has ended; False if it is not known or goes on."""
+        """Drop the state of an ended agent; the future is False if it is unknown or has not ended."""
         dropped = promise()
         self._post(lambda: dropped.set_result(self._supervisor.forget(agent_id)), dropped)
         return dropped
@@ -135,16 +135,16 @@ class Processes:
         return await asyncio.wrap_future(self.stop(agent_id, timeout))
 
     def get(self, agent_id: str) -> AgentProcessInfo | None:
-        """Return what is known of an agent."""
+        """Return the state of an agent."""
         agent = self._supervisor.agents.get(agent_id)
         return agent.describe() if agent else None
 
     def all(self) -> dict[str, AgentProcessInfo]:
-        """Return what is known of every agent."""
+        """Return the state of every agent."""
         return {name: agent.describe() for name, agent in self._supervisor.agents.copy().items()}
 
     def usage(self) -> dict[str, Usage]:
-        """Return what each agent's process uses now."""
+        """Return the memory and CPU time of each agent's process."""
         found: dict[str, Usage] = {}
         for name, info in self.all().items():
             if info.pid:
@@ -155,13 +155,13 @@ class Processes:
         return found
 
     def spent_seconds(self) -> float:
-        """Return the CPU time that was used since this was last asked, also by agents that have ended."""
+        """Return the CPU time since the last call, including agents that have ended."""
         return self._supervisor.spending.take()
 
     def subscribe(self, hear: Callable[[ProcessEvent], None]) -> Callable[[], None]:
-        """Have every event told, on the supervisor's thread: be quick, and wait for nothing of this class.
+        """Call ``hear`` with every event, on the supervisor's thread; it must not block or wait for others.
 
-        Returns what ends it. An event loop listens by ``partial(loop.call_soon_threadsafe, hear)``.
+        Returns a function that unsubscribes. For an event loop: ``partial(loop.call_soon_threadsafe, hear)``.
         """
         self._subscribers = (*self._subscribers, hear)
 
@@ -176,15 +176,17 @@ class Processes:
         return self._supervisor.zygote_pid
 
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
-        """Wait for one of these futures; a subscriber that tried would wait for itself."""
+        """Wait for one of these futures; a subscriber that waited would block the thread that sets them."""
         if self._loop.inside and not future.done():
-            raise ProcessError("a subscriber can't wait for a process: hand over to another thread")
+            raise ProcessError("a subscriber can't wait for a process: wait on another thread")
         return future.result(timeout)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Stop all agents together, then the zygote and the thread; nothing can be started after it."""
         if self._loop.inside:
-            raise ProcessError("a subscriber can't shut down its own processes: hand over to another thread")
+            raise ProcessError(
+                "a subscriber can't shut down its own processes: call shutdown on another thread"
+            )
         with self._shutting_down:
             if not self._down:
                 self._shut_down(timeout)
@@ -197,7 +199,7 @@ class Processes:
         self.shutdown()
 
     def _shut_down(self, timeout: float | None) -> None:
-        # Whoever asked before us is in the list of those to stop, whoever comes later is refused.
+        # An agent that was spawned before this is in the list below; a later spawn is refused.
         refused = promise()
         self._post(lambda: refused.set_result(self._supervisor.refuse()), refused)
         refused.result()
@@ -206,14 +208,14 @@ class Processes:
             try:
                 ended.result(seconds + _MARGIN_SECONDS)
             except TimeoutError:
-                _log.error("an agent's process did not end in time; it goes with its zygote")
+                _log.error("agent process stop timed out, ends with its zygote")
         self._loop.post(self._supervisor.close)
         self._loop.stop()
 
     def _end(self, agent_id: str, how: Callable[[Agent], None]) -> Future[bool]:
         ended = promise()
 
-        def ask() -> None:
+        def end() -> None:
             agent = self._supervisor.agents.get(agent_id)
             if agent is None:
                 ended.set_result(False)
@@ -221,19 +223,19 @@ class Processes:
             how(agent)
             _follow(agent.ended, ended)
 
-        self._post(ask, ended)
+        self._post(end, ended)
         return ended
 
     def _keep(self) -> None:
         self._loop.later(self.options.keep_seconds, self._keep)
         self._supervisor.keep()
 
-    def _post(self, ask: Callable[[], None], future: Future[Any]) -> None:
-        """Have something done on the loop's thread; what it raises is the future's."""
+    def _post(self, call: Callable[[], None], future: Future[Any]) -> None:
+        """Run a call on the loop's thread; an exception is set on the future."""
 
         def guarded() -> None:
             try:
-                ask()
+                call()
             except Exception as error:
                 future.set_exception(error)
 
@@ -245,7 +247,7 @@ class Processes:
             try:
                 hear(event)
             except Exception:
-                _log.exception("a subscriber of processes failed", agent_id=event.process.agent_id)
+                _log.exception("process event subscriber failed", agent_id=event.process.agent_id)
 
 
 def _as_json(payload: Any) -> bytes:
@@ -259,7 +261,7 @@ def _as_json(payload: Any) -> bytes:
 
 
 def _follow(source: Future[Any], target: Future[Any]) -> None:
-    """Have one future end as another does."""
+    """Copy the result or error of one future to another."""
 
     def done(_: Future[Any]) -> None:
         error = source.exception()

@@ -1,4 +1,4 @@
-"""The few Linux calls that Python has no name for, and what /proc tells about processes."""
+"""The few Linux calls that Python does not offer, and the state of processes from /proc."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _TIMER_ABSTIME: Final = 1
 
-# Loaded before any fork: a child should not have to look for a library first.
+# Loaded before any fork: a child should not have to search for a library first.
 _libc = ctypes.CDLL(None, use_errno=True)
 # Before version 2.34 glibc has timers in a library of their own.
 _librt = _libc if hasattr(_libc, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
@@ -47,7 +47,7 @@ class KillTimer:
         self._at: float | None = None
 
     def set(self, at: float | None) -> None:
-        """Choose another moment; None is never."""
+        """Set the time; None is never."""
         if at == self._at:
             return
         # All zeros would disarm it: a moment long ago is one nanosecond after the clock began.
@@ -88,7 +88,7 @@ def name_process(name: str) -> None:
 
 
 def thread_count() -> int:
-    """Return how many threads this process has, also those that Python does not know."""
+    """Return how many threads this process has, including threads that Python did not start."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - an iterator of paths for a count
 
 
@@ -99,22 +99,22 @@ def children() -> list[int]:
             int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()
         ]
     except OSError:
-        return []  # a kernel without CONFIG_PROC_CHILDREN: groups are ended all the same
+        return []  # a kernel without CONFIG_PROC_CHILDREN: process groups are killed regardless
 
 
 def is_named(pid: int, name: str) -> bool:
-    """Whether there is a process of that number that :func:`name_process` gave that name."""
+    """Whether there is a process with this id that :func:`name_process` gave this name."""
     return _read(f"/proc/{pid}/comm") == name.encode()[:15] + b"\n"
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process began, in ticks since boot; None if it is gone or only waits to be reaped."""
+    """Return when a process began, in ticks since boot; None if it has exited, reaped or not."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in {b"Z", b"X"} else int(fields[19])
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return the processor time that a process has used, and the ended ones that it had started."""
+    """Return the CPU time of a process and of its children that have ended."""
     fields = _stat(pid)
     return None if fields is None else sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""When an agent that ended unasked is started again, and when no more: pure, so that a table can test it."""
+"""Whether and when an agent that exited unexpectedly is restarted: pure, so that a table can test it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class RestartPolicy:
         return tuple(at for at in restarted_at if now - at < self.window_seconds)
 
     def delay(self, restarted_at: Sequence[float], now: float) -> float | None:
-        """Return how long to wait before the next restart; None when there were enough."""
+        """Return how long to wait before the next restart; None after ``max_restarts``."""
         count = len(self.recent(restarted_at, now))
         return None if count >= self.max_restarts else self.backoff(count)
 
     def backoff(self, count: int) -> float:
-        """Return the pause after ``count`` earlier restarts."""
+        """Return the delay after ``count`` earlier restarts."""
         return backoff_seconds(count + 1, self.base_seconds, self.cap_seconds)

@@ -1,7 +1,7 @@
-"""Keeps every agent as it was asked for; each step runs on the loop's thread, so none meets another.
+"""Keeps every agent running as requested; each step runs on the loop's thread, so no two steps overlap.
 
-Any exit that nobody asked for is a crash, whatever its code. A lost zygote is nobody's crash, nor is the
-end of a lease: such an agent waits until its lease is held again.
+An exit without a request to stop is a crash, whatever its code. The loss of a zygote is no crash of its
+agents. Neither is the end of a lease: such an agent waits until its lease is held again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS: Final = 0.01
 _LOST_CREATIONS: Final = 2
-_KEPT_TOGETHER: Final = 1000
-"""How many leases are in one packet to the zygote."""
+_LEASES_PER_PACKET: Final = 1000
+"""How many leases one packet to the zygote has."""
 
 _LEASE_CAUSES: Final = "Redis did not answer for most of hosts.ttl_seconds, or this host was paused"
 
@@ -43,7 +43,7 @@ class Supervisor:
     def __init__(self, loop: Loop, options: ProcessOptions, publish: Callable[[ProcessEvent], None]) -> None:
         self.agents: dict[str, Agent] = {}
         self.closing = False
-        self.begun = promise()  # kept, or broken if the first zygote lacks what it needs
+        self.begun = promise()  # fails if the first zygote could not preload
         self._loop = loop
         self._options = options
         self._publish = publish
@@ -59,10 +59,10 @@ class Supervisor:
         """The process id of the zygote; 0 while there is none."""
         return self._zygote.pid if self._zygote else 0
 
-    # What is asked for.
+    # Requests.
 
     def want(self, wanted: Wanted) -> Agent:
-        """Have an agent run; asking again under the same fence is the same agent."""
+        """Start an agent; a second call under the same fence returns the same agent."""
         if self.closing:
             raise ProcessError("the processes of this host are shut down: nothing is started any more")
         known = self.agents.get(wanted.id)
@@ -71,7 +71,7 @@ class Supervisor:
                 f"agent {wanted.id!r} is known here under fence {known.wanted.fence}: {wanted.fence} is stale"
             )
         if known is not None and not known.status.ended:
-            return self._ask_again(known, wanted)
+            return self._want_again(known, wanted)
         live = sum(not agent.status.ended for agent in self.agents.values())
         if live >= self._options.max_processes:
             raise ProcessesFull(
@@ -81,7 +81,7 @@ class Supervisor:
         return self._begin(Agent(wanted))
 
     def stop(self, agent: Agent, timeout: float) -> None:
-        """Ask an agent to end, and make it end when the time is over."""
+        """Ask an agent to stop, and kill it after the timeout."""
         if agent.successor is not None:
             agent.successor.created.set_exception(agent.stopped_early())
             agent.successor = None
@@ -93,12 +93,12 @@ class Supervisor:
             self._settle(agent, Status.STOPPED)
             return
         agent.timer = self._loop.later(timeout, lambda: self.kill(agent))
-        # Both: a handler that the agent has put in the place of ours does not hear the other one.
+        # Both: an agent that has replaced our SIGTERM handler only gets the message.
         agent.handle.send(wire.encode({"op": "stop"}))  # guard: agent-stop-message
         self._signal(agent, signal.SIGTERM)
 
     def kill(self, agent: Agent) -> None:
-        """End an agent and all that it has started, now."""
+        """Kill an agent and all processes that it has started."""
         if agent.status.ended:
             return
         agent.rest()
@@ -109,7 +109,7 @@ class Supervisor:
             self._signal(agent, signal.SIGKILL)
 
     def crash(self, agent_id: str) -> bool:
-        """Have a running agent die unasked."""
+        """Kill a running agent as if it had crashed."""
         agent = self.agents.get(agent_id)
         if agent is None or agent.status is not Status.RUNNING:
             return False
@@ -117,7 +117,7 @@ class Supervisor:
         return True
 
     def forget(self, agent_id: str) -> bool:
-        """Drop what is known of an agent that has ended."""
+        """Drop the state of an agent that has ended."""
         agent = self.agents.get(agent_id)
         if agent is None or not agent.status.ended:
             return False
@@ -127,25 +127,25 @@ class Supervisor:
     def keep(self) -> None:
         """Pass renewed leases on to the zygote, and start the agents that waited for theirs."""
         kept = [(pid, agent.wanted.until()) for pid, agent in self._by_pid.items() if agent.wanted.until]
-        for start in range(0, len(kept), _KEPT_TOGETHER):
+        for start in range(0, len(kept), _LEASES_PER_PACKET):
             if self._zygote is not None:
-                batch = kept[start : start + _KEPT_TOGETHER]
+                batch = kept[start : start + _LEASES_PER_PACKET]
                 self._zygote.request({"op": "keep", "until": batch}, (), lambda _: None)
         for agent in list(self.agents.values()):
             if agent.status is Status.WAITING:
                 self._resume(agent)
 
     def ensure_zygote(self) -> None:
-        """Have a zygote, now or when its backoff is over."""
+        """Start a zygote unless there is one, or its restart is scheduled."""
         if self._zygote is None and not self._zygote_due and not self.closing:
             self._start_zygote()
 
     def refuse(self) -> None:
-        """Start nothing any more."""
+        """Refuse to start agents from now on."""
         self.closing = True
 
     def close(self) -> None:
-        """Let the zygote go; whatever it still has goes with it."""
+        """End the zygote; its remaining agents end with it."""
         self.closing = True
         if self._zygote is not None:
             self._zygote.close()
@@ -157,14 +157,14 @@ class Supervisor:
             if not agent.status.ended:
                 self._settle(agent, Status.STOPPED)
 
-    # An agent's life.
+    # The lifecycle of an agent.
 
-    def _ask_again(self, known: Agent, wanted: Wanted) -> Agent:
+    def _want_again(self, known: Agent, wanted: Wanted) -> Agent:
         if wanted.fence == known.wanted.fence:
             if known.status is Status.STOPPING:
-                raise Conflict(f"agent {wanted.id!r} is being stopped: ask again when it has ended")
+                raise Conflict(f"agent {wanted.id!r} is being stopped: start it again when it has ended")
             return known
-        # A higher fence: what runs here is a copy that should not be. The new one begins when it has ended.
+        # A higher fence: the agent that runs here is an outdated copy. The new one begins when it has ended.
         successor = Agent(wanted)
         self.stop(known, self._options.stop_timeout_seconds)
         if known.status.ended:
@@ -188,15 +188,17 @@ class Supervisor:
             self.ensure_zygote()
             return
         wanted = agent.wanted
-        hear = Hearing(
-            lambda info: self._on_ready(agent, info), lambda kind, data: self._tell_report(agent, kind, data)
+        listener = Hearing(
+            lambda info: self._on_ready(agent, info), lambda kind, data: self._on_report(agent, kind, data)
         )
         try:
-            handle = agent.handle = Handle(wanted.id, wanted.labels, self._loop, self._options, hear)
+            handle = agent.handle = Handle(wanted.id, wanted.labels, self._loop, self._options, listener)
         except OSError as error:
-            self._ended(agent, f"the host can't open a connection to it: {error}")
+            self._ended(agent, f"the host can't open a connection to its process: {error}")
             return
-        agent.timer = self._loop.later(self._options.ready_timeout_seconds, lambda: self._too_slow(agent))
+        agent.timer = self._loop.later(
+            self._options.ready_timeout_seconds, lambda: self._on_ready_timeout(agent)
+        )
         labels, fence = wire.encode(dict(wanted.labels)), b"%d" % wanted.fence
         handle.send(b'{"op":"begin","fence":%b,"labels":%b,"payload":%b}' % (fence, labels, wanted.payload))
         agent.tell()
@@ -205,20 +207,20 @@ class Supervisor:
         self._zygote.request(
             {**request, "limits": handle.limited(wanted.limits)},
             handle.give_away(),
-            lambda answer: self._answered(agent, handle, answer),
+            lambda reply: self._on_spawn_reply(agent, handle, reply),
         )
 
-    def _answered(self, agent: Agent, handle: Handle, answer: Message) -> None:
-        if answer["kind"] == "refused":
+    def _on_spawn_reply(self, agent: Agent, handle: Handle, reply: Message) -> None:
+        if reply["kind"] == "refused":
             self._release(agent)
-            refusal = NotAllowed if answer["type"] == "NotAllowed" else ProcessFailed
-            self._ended(agent, answer["error"], refusal)
+            refusal = NotAllowed if reply["type"] == "NotAllowed" else ProcessFailed
+            self._ended(agent, reply["error"], refusal)
             return
-        handle.began(answer["pid"])
+        handle.began(reply["pid"])
         self._by_pid[handle.pid] = agent
         self.spending.began(handle.pid)
         if agent.status is Status.STOPPING:
-            # It was stopped before it had a number.
+            # The agent was stopped before its pid was known.
             self._signal(agent, signal.SIGTERM if agent.timer else signal.SIGKILL)
         elif handle.given_up:  # guard: late-process-killed
             # The agent was not ready in time, before the zygote had reported its pid. Without this kill
@@ -228,7 +230,7 @@ class Supervisor:
     def _signal(self, agent: Agent, signum: int) -> None:
         handle = agent.handle
         if handle is None or not handle.pid or self._zygote is None:
-            return  # it gets the signal when it has a number, or ends with its zygote
+            return  # it gets the signal when its pid is known, or ends with its zygote
         group = signum == signal.SIGKILL
         request = {"op": "signal", "pid": handle.pid, "signal": int(signum), "group": group}
         self._zygote.request(request, (), lambda _: None)
@@ -241,12 +243,12 @@ class Supervisor:
         agent.info, agent.lost = info, 0
         if agent.is_new:
             agent.created.set_result(agent.describe())
-        self._tell(EventKind.READY, agent)
+        self._notify(EventKind.READY, agent)
 
-    def _tell_report(self, agent: Agent, kind: str, data: dict[str, Any]) -> None:
-        self._tell(EventKind.REPORT, agent, kind, data)
+    def _on_report(self, agent: Agent, kind: str, data: dict[str, Any]) -> None:
+        self._notify(EventKind.REPORT, agent, kind, data)
 
-    def _too_slow(self, agent: Agent) -> None:
+    def _on_ready_timeout(self, agent: Agent) -> None:
         assert agent.handle is not None
         agent.handle.given_up = f"not ready within {self._options.ready_timeout_seconds:g} s, "
         self._signal(agent, signal.SIGKILL)
@@ -258,14 +260,14 @@ class Supervisor:
         assert handle is not None
         self._release(agent)
         agent.exit_code, agent.max_rss_bytes = message["code"], message["max_rss_bytes"]
-        said = handle.error or (handle.output.tail() if agent.is_new or self._options.once else "")
+        output = handle.error or (handle.output.tail() if agent.is_new or self._options.once else "")
         # guard: lease-end-no-crash
         if message["lease_ended"] and agent.status is not Status.STOPPING and not self._options.once:
             agent.restarts += not agent.is_new
             self._lease_ended(agent, "its lease was not renewed in time")
             return
         refusal = AgentRefused if handle.refused else ProcessFailed
-        self._ended(agent, handle.given_up + how_it_ended(message["code"]), refusal, said=said)
+        self._ended(agent, handle.given_up + how_it_ended(message["code"]), refusal, output=output)
 
     def _release(self, agent: Agent) -> None:
         """Let go of a process that has ended."""
@@ -276,23 +278,23 @@ class Supervisor:
             agent.handle = None
 
     def _ended(
-        self, agent: Agent, how: str, refusal: type[ProcessError] = ProcessFailed, *, said: str = ""
+        self, agent: Agent, how: str, refusal: type[ProcessError] = ProcessFailed, *, output: str = ""
     ) -> None:
         agent.rest()
-        agent.error = f"{how}\n{said}" if said else how
+        agent.error = f"{how}\n{output}" if output else how
         if agent.status is Status.STOPPING:
             self._settle(agent, Status.STOPPED)
         elif agent.is_new:
-            self._give_up_creation(agent, refusal, how, said)
+            self._give_up_creation(agent, refusal, how, output)
         elif self._options.once:
             self._settle(agent, Status.STOPPED if agent.exit_code == 0 else Status.CRASHED)
         else:
             self._crashed(agent)  # guard: exit-zero-crash
 
-    def _give_up_creation(self, agent: Agent, refusal: type[ProcessError], how: str, said: str) -> None:
-        message = f"agent {agent.wanted.id!r} was not created: {how}" + (f"\n{said}" if said else "")
+    def _give_up_creation(self, agent: Agent, refusal: type[ProcessError], how: str, output: str) -> None:
+        message = f"agent {agent.wanted.id!r} was not created: {how}" + (f"\n{output}" if output else "")
         failed = issubclass(refusal, ProcessFailed)
-        agent.created.set_exception(refusal(message, traceback=said) if failed else refusal(message))
+        agent.created.set_exception(refusal(message, traceback=output) if failed else refusal(message))
         self._settle(agent, Status.CRASHED)
         if self.agents.get(agent.wanted.id) is agent:
             del self.agents[agent.wanted.id]
@@ -302,7 +304,7 @@ class Supervisor:
         agent.restarted_at = self._options.restarts.recent(agent.restarted_at, now)
         delay = self._options.restarts.delay(agent.restarted_at, now)
         _log.warning(
-            "an agent's process ended, though nobody asked",
+            "agent process exited unexpectedly",
             agent_id=agent.wanted.id,
             exit_code=agent.exit_code,
             error=agent.error,
@@ -313,24 +315,24 @@ class Supervisor:
             return
         agent.status = Status.BACKING_OFF
         agent.timer = self._loop.later(delay, lambda: self._restart(agent))
-        self._tell(EventKind.EXITED, agent)
+        self._notify(EventKind.EXITED, agent)
 
     def _lease_ended(self, agent: Agent, why: str) -> None:
-        """Have an agent without a process wait until its lease is held again; a new one is not created."""
+        """Keep an agent without a process until its lease is held again; a new agent is not created."""
         agent.rest()
         if agent.is_new:
             self._give_up_creation(agent, ProcessError, f"{why} ({_LEASE_CAUSES}): create it again", "")
             return
         agent.error = f"{why} ({_LEASE_CAUSES}): it is started again when the lease is renewed"
         agent.status = Status.WAITING
-        _log.warning("an agent waits for its lease", agent_id=agent.wanted.id, why=why)
-        self._tell(EventKind.EXITED, agent)
+        _log.warning("agent waiting for lease", agent_id=agent.wanted.id, why=why)
+        self._notify(EventKind.EXITED, agent)
         self._resume(agent)
 
     def _resume(self, agent: Agent) -> None:
-        """Start an agent that waits, if its lease is held again: another host may have it otherwise."""
+        """Start a waiting agent if its lease is held again: without it another host may run the agent."""
         if agent.has_lease:
-            _log.info("an agent is started again: its lease is held again", agent_id=agent.wanted.id)
+            _log.info("agent restarting, lease held again", agent_id=agent.wanted.id)
             self._launch(agent)
 
     def _restart(self, agent: Agent) -> None:
@@ -339,22 +341,22 @@ class Supervisor:
         self._launch(agent)
 
     def _settle(self, agent: Agent, status: Status) -> None:
-        """Nothing more happens to this agent; its successor may begin."""
+        """Set the final status of an agent and begin its successor."""
         agent.status = status
         if agent.is_new:
             agent.created.set_exception(agent.stopped_early())
         successor, agent.successor = agent.successor, None
-        self._tell(EventKind.EXITED, agent)
+        self._notify(EventKind.EXITED, agent)
         agent.ended.set_result(True)
         if successor is not None:
             self._begin(successor)
 
-    def _tell(
+    def _notify(
         self, kind: EventKind, agent: Agent, report: str = "", data: dict[str, Any] | None = None
     ) -> None:
         self._publish(ProcessEvent(kind, agent.describe(), report, data or {}))
 
-    # The zygote's life.
+    # The lifecycle of the zygote.
 
     def _start_zygote(self) -> None:
         self._zygote_due = False
@@ -375,9 +377,9 @@ class Supervisor:
                 self._launch(agent)
 
     def _on_zygote_gone(self, error: str, *, lived: bool) -> None:
-        """Its children end with it; whoever should run is started again from a new one."""
+        """The zygote's children end with it; agents that should run are restarted from a new zygote."""
         self._zygote = None
-        _log.error("the zygote has ended", error=error)
+        _log.error("zygote exited", error=error)
         for agent in list(self.agents.values()):
             if agent.handle is not None:
                 agent.rest()
@@ -386,7 +388,7 @@ class Supervisor:
         if lived:
             self._start_zygote_later(self._zygote_delay())
         else:
-            self._false_start(error)
+            self._on_failed_start(error)
 
     def _zygote_delay(self) -> float:
         policy, now = self._options.zygote_restarts, time.monotonic()
@@ -398,7 +400,7 @@ class Supervisor:
         self._zygote_due = True
         self._loop.later(delay, self._start_zygote)
 
-    def _false_start(self, error: str) -> None:
+    def _on_failed_start(self, error: str) -> None:
         self._false_starts += 1
         settle(self.begun, ProcessError(error))
         give_up = self._false_starts > self._options.zygote_restarts.max_restarts
@@ -411,12 +413,12 @@ class Supervisor:
                 agent.error = error
                 self._settle(agent, Status.CRASHED)
         if give_up:
-            self._false_starts = 0  # whoever asks for an agent next has it tried again
+            self._false_starts = 0  # the next spawn tries to start a zygote again
         elif any(not agent.is_new for agent in waiting):
             self._start_zygote_later(self._options.zygote_restarts.backoff(self._false_starts - 1))
 
     def _await_end(self, agent: Agent, handle: Handle) -> None:
-        """Look until a lost process is gone: two copies of an agent must never run."""
+        """Poll until a lost process has exited: two copies of an agent must never run."""
         if agent.handle is not handle:  # guard: lost-agent-once
             return  # another zygote has ended meanwhile, and this was done for it
         if not handle.is_gone():
@@ -427,13 +429,13 @@ class Supervisor:
         if agent.status is Status.STOPPING:
             self._settle(agent, Status.STOPPED)
         elif self._options.once:  # guard: attempt-begins-once
-            # It may have begun, and must not begin again: not even if we have never heard of it.
+            # The attempt may have begun, even if its pid was never reported: it must not begin again.
             self._ended(agent, "its zygote ended")
         elif agent.is_new and agent.lost >= _LOST_CREATIONS:
-            self._give_up_creation(agent, ProcessFailed, "its zygote ended again and again", "")
+            self._give_up_creation(agent, ProcessFailed, "its zygote ended repeatedly", "")
         elif not self.closing:
             agent.error = "its zygote ended"
             agent.restarts += not agent.is_new
             agent.status = Status.STARTING
-            self._tell(EventKind.EXITED, agent)
+            self._notify(EventKind.EXITED, agent)
             self._launch(agent)

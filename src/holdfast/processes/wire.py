@@ -1,6 +1,6 @@
 """JSON between host, zygote and child: packets that may carry descriptors, and lines of a bounded length.
 
-Never pickle: what arrives can only be data. The zygote imports this, so it stays on the standard library.
+Never pickle: a message can only be data. The zygote imports this, so it only uses the standard library.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def decode(data: bytes) -> Message:
 
 
 def send_packet(peer: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
-    """Send one message, with descriptors that the other side gets as its own."""
+    """Send one message, with descriptors that are duplicated for the other side."""
     socket.send_fds(peer, [encode(message)], list(descriptors))
 
 
@@ -62,7 +62,7 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 
 class Lines:
-    """Cuts a stream into lines and keeps at most ``limit`` bytes of each, however long it is."""
+    """Splits a stream into lines and keeps at most ``limit`` bytes of each."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -70,7 +70,7 @@ class Lines:
         self._cut = False
 
     def feed(self, data: bytes, most: int | None = None) -> tuple[list[tuple[bytes, bool]], int]:
-        """Return the lines that are whole now (and whether they were cut), and how many beyond ``most``."""
+        """Return the complete lines (each with whether it was cut), and how many more than ``most`` there were."""
         beyond = 0
         if most is not None and (beyond := max(0, data.count(b"\n") - most)):
             head, rest = data.split(b"\n", most)[:most], data[data.rfind(b"\n") + 1 :]
@@ -83,7 +83,7 @@ class Lines:
         return lines, beyond
 
     def rest(self) -> list[tuple[bytes, bool]]:
-        """Return what came after the last line's end."""
+        """Return the data after the end of the last line."""
         return [self._whole(b"")] if self._kept else []
 
     def _whole(self, part: bytes) -> tuple[bytes, bool]:
@@ -93,9 +93,9 @@ class Lines:
         return line
 
     def _keep(self, part: bytes) -> None:
-        room = self._limit - len(self._kept)
-        self._kept += part[:room]
-        self._cut = self._cut or len(part) > room
+        space = self._limit - len(self._kept)
+        self._kept += part[:space]
+        self._cut = self._cut or len(part) > space
 
     def _forget(self) -> None:
         self._kept.clear()

@@ -1,7 +1,7 @@
 """The zygote: a process with one thread that has imported the agents' libraries and forks on request.
 
 ``python -m holdfast.processes.zygote FD HOST_PID``; FD is a SOCK_SEQPACKET socket to the host. Its first
-packet is the configuration; everything after it is a request. When the host goes, all of it goes.
+packet is the configuration; every later packet is a request. The zygote and its children end with the host.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TRACE_CHARACTERS: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the host tells its zygote once, before anything is forked."""
+    """The configuration that the host sends to its zygote once, before any fork."""
 
     entries: Mapping[str, str]
     preload: Sequence[str]
@@ -57,7 +57,7 @@ class Config:
 
 
 class Zygote:
-    """Forks on request, reaps, reports; it leaves when the host does, and takes its children along."""
+    """Forks on request, reaps and reports; it ends when the host ends, and kills its children."""
 
     def __init__(self, host: socket.socket, config: Config) -> None:
         self._host = host
@@ -71,34 +71,34 @@ class Zygote:
         self._host_pid = os.getppid()
 
     def serve(self) -> None:
-        """Answer requests until the host is gone."""
+        """Serve requests until the host has ended."""
         self._listen_to_signals()
         try:
             while not self._leaving:
                 self._set_timer()
-                readable, _, _ = select.select([self._host, self._woken], [], [], self._patience())
+                readable, _, _ = select.select([self._host, self._woken], [], [], self._select_timeout())
                 if self._woken in readable:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._woken, 4096)
                 self._reap()
                 if self._host in readable:
-                    self._answer()
+                    self._handle_request()
                 self._end_overdue()  # guard: zygote-ends-overdue
         except ConnectionError:
-            pass  # the host is gone: an answer can't be sent either
+            pass  # the host has ended: a reply can't be sent either
         finally:
             self._end_all()  # guard: zygote-exit-ends-all
 
     def _listen_to_signals(self) -> None:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, self._woken_up)
+        signal.signal(signal.SIGCHLD, self._on_sigchld)
         signal.signal(signal.SIGTERM, self._leave)
-        # Comes when the *thread* that started us ends, which need not be the host's end.
+        # Sent when the *thread* that started us ends, which need not be the end of the host.
         signal.signal(signal.SIGHUP, self._leave_if_alone)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def _woken_up(self, *_: object) -> None:
-        """Without a handler nothing is written to the wakeup descriptor."""
+    def _on_sigchld(self, *_: object) -> None:
+        """Do nothing: without a handler no signal is written to the wakeup descriptor."""
 
     def _leave(self, *_: object) -> None:
         self._leaving = True
@@ -106,7 +106,7 @@ class Zygote:
     def _leave_if_alone(self, *_: object) -> None:
         self._leaving = self._leaving or os.getppid() != self._host_pid  # guard: zygote-host-gone
 
-    def _answer(self) -> None:
+    def _handle_request(self) -> None:
         received = wire.receive_packet(self._host)
         if received is None:
             self._leaving = True
@@ -114,17 +114,17 @@ class Zygote:
         request, descriptors = received
         if request["op"] == "spawn":
             try:
-                answer = self._spawn(request, descriptors)
+                reply = self._spawn(request, descriptors)
             except (NotAllowed, ProcessError, OSError, ValueError) as error:
-                answer = {"kind": "refused", "error": str(error), "type": type(error).__name__}
+                reply = {"kind": "refused", "error": str(error), "type": type(error).__name__}
             finally:
                 wire.close_all(descriptors)
         elif request["op"] == "keep":
             self._keep(request["until"])
-            answer = {"kind": "kept"}
+            reply = {"kind": "kept"}
         else:
-            answer = self._signal(request)
-        wire.send_packet(self._host, {**answer, "request": request["request"]})
+            reply = self._signal(request)
+        wire.send_packet(self._host, {**reply, "request": request["request"]})
 
     def _spawn(self, request: Message, descriptors: list[int]) -> Message:
         path = entry_path(request["entry"], self._config.entries)
@@ -145,7 +145,7 @@ class Zygote:
         )
         sys.stdout.flush()
         sys.stderr.flush()
-        # Until the child has its own handlers no signal may reach it: it would wake us, through our pipe.
+        # Until the child has its own handlers no signal may reach it: it would write to our wakeup pipe.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
@@ -159,7 +159,7 @@ class Zygote:
         return {"kind": "spawned", "pid": pid}
 
     def _keep(self, until: Sequence[tuple[int, float]]) -> None:
-        """Write down renewed leases; one that has ended stays ended, because its child is being killed."""
+        """Store renewed leases; a lease that has ended stays ended, because its child is being killed."""
         for pid, at in until:
             if pid in self._lease_ends:
                 self._lease_ends[pid].at = at  # guard: child-reads-renewals
@@ -167,21 +167,21 @@ class Zygote:
     def _next_end(self) -> float | None:
         return min((lease.at for lease in self._lease_ends.values()), default=None)
 
-    def _patience(self) -> float | None:
+    def _select_timeout(self) -> float | None:
         end = self._next_end()
         return None if end is None else max(0.0, end - boot_time())
 
     def _set_timer(self) -> None:
-        """Have the kernel end this zygote if it is frozen past the end of a lease; its children end with it.
+        """Have the kernel kill this zygote if it is frozen past the end of a lease; its children end with it.
 
-        A frozen zygote can't end anything. After a thaw its children might run before it does.
+        A frozen zygote can't kill a child. After a thaw its children might run before it does.
         """
         if self._timer is not None:
             end = self._next_end()
             self._timer.set(None if end is None else end + (self._config.freeze_seconds or 0.0))
 
     def _end_overdue(self) -> None:
-        """End the agents that only live while the host says so: a host that stands still says nothing."""
+        """Kill the agents source lease was not renewed in time, as by a host that is frozen."""
         now = boot_time()
         for pid in [pid for pid, lease in self._lease_ends.items() if lease.at <= now]:
             self._lease_ends.pop(pid).close()
@@ -190,14 +190,14 @@ class Zygote:
 
     def _signal(self, request: Message) -> Message:
         pid = request["pid"]
-        # Only what we have not reaped: its number can't belong to anybody else.
+        # Only children that are not reaped: their pid can't belong to another process.
         if pid not in self._agents:
             return {"kind": "gone"}
         if request["group"]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, request["signal"])
                 return {"kind": "signalled"}
-            # It is so young that it has no group yet, nor anything else to end.
+            # The child has no group yet, because it has not called setsid; nor has it started a process.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, request["signal"])
         return {"kind": "signalled"}
@@ -205,12 +205,12 @@ class Zygote:
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                self._bury(ended.si_pid)
+                self._reap_child(ended.si_pid)
 
-    def _bury(self, pid: int) -> None:
-        """Reap one; if it was an agent, end what it has left behind, then tell the host."""
+    def _reap_child(self, pid: int) -> None:
+        """Reap a child; if it was an agent, kill its group and orphans, then report its exit to the host."""
         if pid in self._agents:
-            # Before the reaping: until then nobody else can get this group's number.
+            # Before the reaping: until then no other group can get this number.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # guard: child-group-killed
         _, status, used = os.wait4(pid, 0)
@@ -219,7 +219,7 @@ class Zygote:
         self._overdue.discard(pid)
         if lease_end := self._lease_ends.pop(pid, None):
             lease_end.close()
-        # An agent adopts its orphans (child.py), so whoever comes to us unknown was a dead agent's.
+        # A living agent adopts its orphans (child.py), so an unknown child of ours is a dead agent's orphan.
         for orphan in set(procfs.children()) - self._agents:  # guard: child-orphans-killed
             with contextlib.suppress(ProcessLookupError):
                 os.kill(orphan, signal.SIGKILL)
@@ -238,7 +238,7 @@ class Zygote:
             )
 
     def _end_all(self) -> None:
-        """End every descendant that we can still find; the kernel ends the rest with us."""
+        """Kill every descendant that can still be found; the kernel kills the rest when this process ends."""
         signal.set_wakeup_fd(-1)
         while left := self._agents | set(procfs.children()):
             for pid in left:
@@ -250,19 +250,19 @@ class Zygote:
             self._agents.discard(pid)
 
 
-def check_threads(whose: str) -> None:
+def check_threads(source: str) -> None:
     """Raise if a fork would leave threads, and the locks that they hold, behind."""
     count = procfs.thread_count()
     if count != 1:
         raise ProcessError(
-            f"{whose} started a thread ({count} now): a process with threads can't be forked safely. "
+            f"{source} started a thread ({count} now): a process with threads can't be forked safely. "
             "Take the module off the preload list, or keep it from starting threads when it is imported "
             "(numpy: OPENBLAS_NUM_THREADS=1)"
         )
 
 
 def preload(modules: Sequence[str], prepare: Sequence[Sequence[str]] = ()) -> None:
-    """Import and prepare, and freeze all there is so that no collection unshares the children's pages."""
+    """Import and prepare, then freeze all objects, so that garbage collection unshares no pages."""
     for module in modules:
         importlib.import_module(module)
         check_threads(f"preloading {module}")  # guard: zygote-preload-single-thread
@@ -275,7 +275,7 @@ def preload(modules: Sequence[str], prepare: Sequence[Sequence[str]] = ()) -> No
 
 
 def _warm_up_pydantic() -> None:
-    """Make a first model: it loads half of pydantic, and looks for plugins in every installed package."""
+    """Make a first model: it loads half of pydantic, and searches every installed package for plugins."""
     if pydantic := sys.modules.get("pydantic"):
         pydantic.create_model("First", number=(int, ...))
 
@@ -285,12 +285,12 @@ def main(arguments: Sequence[str]) -> int:
     descriptor, host_pid = int(arguments[0]), int(arguments[1])
     procfs.die_with_parent(signal.SIGHUP)  # guard: zygote-dies-with-host
     if os.getppid() != host_pid:
-        return 0  # the host ended before we could ask to end with it
+        return 0  # the host ended before die_with_parent was in effect
     # The host may have been started with signals blocked, and a mask survives the exec.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     procfs.adopt_orphans()  # guard: zygote-adopts-orphans
     procfs.name_process("hf-zygote")
-    # The host may go at any time, also before we could say hello.
+    # The host may end at any time, also before our first message.
     with socket.socket(fileno=descriptor) as host, contextlib.suppress(ConnectionError):
         received = wire.receive_packet(host)
         if received is None:
@@ -300,7 +300,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             preload(config.preload, config.prepare)
         except BaseException as error:
-            wire.send_packet(host, {"kind": "broken", "error": _last_words(error)})
+            wire.send_packet(host, {"kind": "broken", "error": _error_text(error)})
             return 1
         zygote = Zygote(host, config)
         wire.send_packet(host, {"kind": "hello", "pid": os.getpid()})
@@ -308,7 +308,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _last_words(error: Any) -> str:
+def _error_text(error: Any) -> str:
     if isinstance(error, HoldfastError):
         return str(error)
     return "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]

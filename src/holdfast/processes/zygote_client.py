@@ -1,4 +1,4 @@
-"""The host's end of one zygote: starts it, asks it, hears of its children. Used on the loop's thread only."""
+"""The host's end of one zygote: starts it, sends requests, receives exits. Used on the loop's thread only."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _log = get_logger(__name__)
 
 
 class Gone(Protocol):
-    """Hears that a zygote has ended, and whether it had begun before."""
+    """The callback for the end of a zygote; ``lived`` is whether it had been ready."""
 
     def __call__(self, error: str, *, lived: bool) -> None:  # noqa: D102
         ...
 
 
 class ZygoteClient:
-    """One zygote's life. ``on_hello`` comes once, then ``on_exit`` for each child, at last ``on_gone``."""
+    """One zygote. ``on_hello`` is called once, then ``on_exit`` for each child, at last ``on_gone``."""
 
     def __init__(
         self,
@@ -50,19 +50,19 @@ class ZygoteClient:
     ) -> None:
         self.ready = False
         self._loop = loop
-        self._patience = options.zygote_timeout_seconds
+        self._reply_timeout = options.zygote_timeout_seconds
         self._on_hello, self._on_exit, self._on_gone = on_hello, on_exit, on_gone
         self._error = ""
         self._closed = False
         self._outgoing: deque[tuple[Message, Sequence[int]]] = deque()
-        self._answers: dict[int, tuple[Callable[[Message], None], Timer]] = {}
+        self._pending: dict[int, tuple[Callable[[Message], None], Timer]] = {}
         self._requests = 0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = self._start(theirs)
         self._socket.settimeout(0)
         loop.watch(self._socket.fileno(), selectors.EVENT_READ, self._readable)
-        self._hello = loop.later(options.preload_timeout_seconds, self._too_slow)
+        self._hello = loop.later(options.preload_timeout_seconds, self._on_timeout)
         config = Config(
             entries=options.entries,
             preload=options.preload,
@@ -79,28 +79,28 @@ class ZygoteClient:
         return self._process.pid
 
     def request(
-        self, message: Message, descriptors: Sequence[int], answer: Callable[[Message], None]
+        self, message: Message, descriptors: Sequence[int], on_reply: Callable[[Message], None]
     ) -> None:
-        """Ask for something; the descriptors are closed when they are sent."""
+        """Send a request; the descriptors are closed when they are sent."""
         self._requests = number = self._requests + 1
-        overdue = self._loop.later(self._patience, lambda: self._overdue(number))
-        self._answers[number] = (answer, overdue)
+        overdue = self._loop.later(self._reply_timeout, lambda: self._overdue(number))
+        self._pending[number] = (on_reply, overdue)
         self._send({**message, "request": number}, descriptors)
 
     def close(self) -> None:
-        """Let it go, with whatever it still has, and wait until it is gone; without ``on_gone``."""
+        """End the zygote with its children and wait for its exit; ``on_gone`` is not called."""
         if self._closed:
             return
         self._forget()
         try:
             self._process.wait(_LEAVE_SECONDS)
         except subprocess.TimeoutExpired:
-            _log.warning("the zygote did not leave and is killed", pid=self.pid)
+            _log.warning("zygote stop timed out, killed", pid=self.pid)
             self._process.kill()
             self._process.wait()
 
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        # -P: the directory that the host happens to be in holds none of the zygote's modules.
+        # -P: no module is imported from the current directory of the host.
         command = [
             sys.executable,
             "-P",
@@ -113,11 +113,11 @@ class ZygoteClient:
             command,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the host's to hear
+            start_new_session=True,  # Ctrl-C is handled by the host
         )
 
     def _readable(self) -> None:
-        # All that is there: after a pause of the host, the answers come before the timers that missed them.
+        # Read everything: after a freeze of the host, replies come before the timers of their requests.
         while not self._closed:
             try:
                 received = wire.receive_packet(self._socket)
@@ -128,9 +128,9 @@ class ZygoteClient:
             if received is None:
                 self._gone()
                 return
-            self._understand(received[0])
+            self._dispatch(received[0])
 
-    def _understand(self, message: Message) -> None:
+    def _dispatch(self, message: Message) -> None:
         match message["kind"]:
             case "hello":
                 self._hello.cancel()
@@ -141,9 +141,9 @@ class ZygoteClient:
             case "exit":
                 self._on_exit(message)
             case _:
-                answer, overdue = self._answers.pop(message["request"])
+                on_reply, overdue = self._pending.pop(message["request"])
                 overdue.cancel()
-                answer(message)
+                on_reply(message)
 
     def _send(self, message: Message, descriptors: Sequence[int]) -> None:
         waiting = bool(self._outgoing)
@@ -160,7 +160,7 @@ class ZygoteClient:
                 self._loop.later(_RETRY_SECONDS, self._flush)
                 return
             except ConnectionError:
-                return  # reading says the same
+                return  # the next read reports it
             except OSError as error:
                 if error.errno != errno.ETOOMANYREFS:  # more descriptors on their way than the kernel allows
                     raise
@@ -170,33 +170,33 @@ class ZygoteClient:
             wire.close_all(descriptors)
 
     def _overdue(self, number: int) -> None:
-        if number in self._answers:
-            # Once more: if all of us stood still together, the zygote needs a moment too.
-            answer, _ = self._answers[number]
-            self._answers[number] = (answer, self._loop.later(_GRACE_SECONDS, self._too_slow))
+        if number in self._pending:
+            # A second timeout: if host and zygote were frozen together, the zygote needs a moment too.
+            on_reply, _ = self._pending[number]
+            self._pending[number] = (on_reply, self._loop.later(_GRACE_SECONDS, self._on_timeout))
 
-    def _too_slow(self) -> None:
-        """A zygote that does not answer can neither start nor end anything: its end ends its children."""
-        self._error = self._error or "the zygote did not answer in time and was killed"
-        _log.error("the zygote does not answer and is killed", pid=self.pid)
+    def _on_timeout(self) -> None:
+        """Kill a zygote that does not respond: it can't start or end agents, and its children end with it."""
+        self._error = self._error or "the zygote did not respond in time and was killed"
+        _log.error("zygote unresponsive, killed", pid=self.pid)
         self._process.kill()  # guard: hung-zygote-killed
 
     def _gone(self) -> None:
-        hello = self.ready
+        lived = self.ready
         self._forget()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         code = self._process.wait()
-        how = "ended" if hello else "could not begin"
-        self._on_gone(self._error or f"the zygote {how}: exit code {code}", lived=hello)
+        how = "ended" if lived else "could not begin"
+        self._on_gone(self._error or f"the zygote {how}: exit code {code}", lived=lived)
 
     def _forget(self) -> None:
         self._closed = True
         self.ready = False
         self._hello.cancel()
-        for _, overdue in self._answers.values():
+        for _, overdue in self._pending.values():
             overdue.cancel()
-        self._answers.clear()
+        self._pending.clear()
         for _, descriptors in self._outgoing:
             wire.close_all(descriptors)
         self._outgoing.clear()

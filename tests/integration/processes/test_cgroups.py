@@ -135,7 +135,7 @@ def test_where_it_is_not_allowed_that_is_said_once_and_nothing_is_made(fake, log
     spoil(tree)
     cgroups = tree.cgroups()
     assert [cgroups.make(Limits(memory_bytes=MANY)) for _ in range(3)] == [None] * 3
-    said = [line for line in log_lines() if line["event"].startswith("agents get no cgroups")]
+    said = [line for line in log_lines() if line["event"].startswith("cgroups unavailable")]
     assert len(said) == 1
     assert why in said[0]["why"]
     assert tree.agents == []
@@ -164,7 +164,7 @@ def test_a_child_enters_its_cgroup_and_its_end_is_explained(fake, make):
     (cgroup / "memory.events").write_text("oom_kill 1\n")
     os.kill(info.pid, signal.SIGKILL)
     wait_until(lambda: (now := processes.get("a")).status == "running" and now.pid != info.pid)
-    assert processes.get("a").last_error == "it used more memory than it may, was killed by SIGKILL"
+    assert processes.get("a").last_error == "it exceeded its memory limit, was killed by SIGKILL"
     assert len(tree.agents) == 1, "that of its first process is gone"
     processes.stop("a").result(PATIENCE)
     assert tree.agents == []

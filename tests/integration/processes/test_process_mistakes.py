@@ -122,7 +122,7 @@ MISTAKES = [
     ),
     Mistake(
         "any signal with a handler is a wish to stop",
-        replaced("stop-signal", "0 in heard or signal.SIGTERM in heard", "bool(heard)"),
+        replaced("stop-signal", "0 in signals or signal.SIGTERM in signals", "bool(signals)"),
         f"{STOPPING}::test_a_signal_that_the_agent_handles_is_no_wish_to_stop",
     ),
     Mistake(

@@ -41,12 +41,12 @@ def test_an_agent_runs_in_a_process_of_its_own_once_it_is_ready(processes: Proce
 def test_an_agent_that_is_ready_before_the_zygote_tells_its_number_has_one(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ):
-    answered = Supervisor._answered
+    answered = Supervisor._on_spawn_reply
 
     def late(supervisor: Supervisor, agent: Agent, *more: Any) -> None:
         supervisor._loop.later(0.3, lambda: answered(supervisor, agent, *more))
 
-    monkeypatch.setattr(Supervisor, "_answered", late)
+    monkeypatch.setattr(Supervisor, "_on_spawn_reply", late)
     info = processes.spawn("a", "willing").result(PATIENCE)
     assert info.pid == info.info["pid"]
 
@@ -126,7 +126,7 @@ def test_an_agent_is_killed_whose_zygote_took_longer_than_it_had_to_get_ready(
     make: Callable[..., Processes], monkeypatch: pytest.MonkeyPatch
 ):
     """Fails if the kill is lost because there is no number yet: nobody would ever be told."""
-    given_up, answered = threading.Event(), Supervisor._answered
+    given_up, answered = threading.Event(), Supervisor._on_spawn_reply
 
     def too_slow(supervisor: Supervisor, agent: Agent) -> None:
         really(supervisor, agent)
@@ -138,9 +138,9 @@ def test_an_agent_is_killed_whose_zygote_took_longer_than_it_had_to_get_ready(
         else:
             supervisor._loop.later(0.01, lambda: late(supervisor, *more))
 
-    really = Supervisor._too_slow
-    monkeypatch.setattr(Supervisor, "_too_slow", too_slow)
-    monkeypatch.setattr(Supervisor, "_answered", late)
+    really = Supervisor._on_ready_timeout
+    monkeypatch.setattr(Supervisor, "_on_ready_timeout", too_slow)
+    monkeypatch.setattr(Supervisor, "_on_spawn_reply", late)
     processes = make(ready_timeout_seconds=0.1)
     with pytest.raises(ProcessFailed, match=r"not ready within 0\.1 s, was killed by SIGKILL"):
         processes.spawn("a", "early", {"do": "hang"}).result(PATIENCE)

@@ -59,7 +59,7 @@ def test_what_can_not_be_read_harms_nobody(processes: Processes, heard: Heard, l
     processes.spawn("a", "speaks_nonsense").result(PATIENCE)
     assert "must be JSON" in heard.report("a", "refused").data["error"]
     assert "too long" in heard.report("a", "refused").data["error"]
-    assert said(log_lines(), "a") == ["an agent sent what can't be read"] * 5
+    assert said(log_lines(), "a") == ["unreadable message from agent"] * 5
 
 
 def test_a_subscriber_that_fails_does_not_stop_the_others(processes: Processes, log_lines: LogLines):
@@ -69,4 +69,4 @@ def test_a_subscriber_that_fails_does_not_stop_the_others(processes: Processes, 
     heard.report("a", "metrics")
     leave()
     heard.leave()
-    assert "a subscriber of processes failed" in said(log_lines(), "a")
+    assert "process event subscriber failed" in said(log_lines(), "a")

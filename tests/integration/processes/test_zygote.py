@@ -148,7 +148,7 @@ def test_a_zygote_that_does_not_answer_is_replaced(make: Callable[..., Processes
 
 def test_an_agent_that_kills_its_zygote_is_not_created_for_ever(make: Callable[..., Processes]):
     processes = make()
-    with pytest.raises(ProcessFailed, match="its zygote ended again and again"):
+    with pytest.raises(ProcessFailed, match="its zygote ended repeatedly"):
         processes.spawn("a", "early", {"do": "kill the zygote"}).result(PATIENCE)
     assert processes.spawn("b", "willing").result(PATIENCE).is_alive
 

@@ -69,8 +69,8 @@ def test_a_line_of_our_own_log_is_a_line_of_the_hosts(log_lines: Callable[[], li
         ({"levelname": "CRITICAL", "message": "stdlib's"}, "critical", "stdlib's"),
         ({"level": 30, "msg": "pino's"}, "info", "pino's"),
         ({"level": "shouting", "event": "x"}, "info", "x"),
-        ({"level": ["error"], "event": {"not": "text"}}, "info", "an agent says"),
-        ({"colour": "red"}, "info", "an agent says"),
+        ({"level": ["error"], "event": {"not": "text"}}, "info", "agent output"),
+        ({"colour": "red"}, "info", "agent output"),
     ],
 )
 def test_other_loggers_words_are_understood(
