@@ -70,7 +70,7 @@ class Lines:
         self._cut = False
 
     def feed(self, data: bytes, most: int | None = None) -> tuple[list[tuple[bytes, bool]], int]:
-        """Return the complete lines (each with whether it was cut), and how many more than ``most`` there were."""
+        """Return the complete lines (each with whether it was cut), and how many were beyond ``most``."""
         beyond = 0
         if most is not None and (beyond := max(0, data.count(b"\n") - most)):
             head, rest = data.split(b"\n", most)[:most], data[data.rfind(b"\n") + 1 :]

@@ -123,10 +123,10 @@ def _unseen(tree: Fake) -> None:
     ("spoil", "why"),
     [
         (_no_memory, "has no memory controller"),
-        (_of_the_machine, "is the machine's, not this host's"),
-        (_version_1, "in no cgroup of version 2"),
-        (_hybrid, "is not of version 2"),
-        (_crowded, "there are always processes in"),
+        (_of_the_machine, "is the root cgroup of the machine"),
+        (_version_1, "in no v2 cgroup"),
+        (_hybrid, "is not a mount of cgroup v2"),
+        (_crowded, "still has processes after"),
         (_unseen, "can't be seen from here"),
     ],
 )
