@@ -1,1 +1,1 @@
-"""The only door to the Kubernetes API; `pod` is what the rest of the house sees of it without its client."""
+"""The only package that imports a Kubernetes client; other packages use its `pod` without the client."""

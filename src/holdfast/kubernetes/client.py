@@ -1,6 +1,6 @@
-"""The connection to the Kubernetes API: who we are comes from the service account, else from a kubeconfig.
+"""The connection to the Kubernetes API, with the credentials of the service account, else of a kubeconfig.
 
-What goes wrong is one error, whose sentence says what to do.
+Every failure is one error, whose message names the remedy.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FORBIDDEN: Final = 403
 
 
 class Api:
-    """Where the API is and who we are there; ``setting`` is what made us look."""
+    """The address of the API and the credentials; ``setting`` is the setting that needs them."""
 
     def __init__(self, setting: str, config: KubeConfig | None = None, *, namespace: str = "") -> None:
-        with _telling(setting):
+        with _translate_config_errors(setting):
             found = (config or KubeConfig.from_env()).get()
             if found is None:
                 raise KubeConfigError("the kubeconfig names no context")
@@ -38,32 +38,32 @@ class Api:
         self.namespace = namespace or self._config.namespace
 
     def typed(self) -> AsyncClient:
-        """Open a client that knows the types of Kubernetes."""
-        with _telling(self._setting):
+        """Open a client with the types of Kubernetes."""
+        with _translate_config_errors(self._setting):
             return AsyncClient(self._config, timeout=httpx2.Timeout(_TIMEOUT_SECONDS))
 
     def plain(self) -> httpx2.AsyncClient:
-        """Open a client that only knows where the API is and how to show who we are."""
+        """Open a plain HTTP client with the address and the credentials."""
         timeout = httpx2.Timeout(_TIMEOUT_SECONDS)
-        with _telling(self._setting):
+        with _translate_config_errors(self._setting):
             return client_adapter.AsyncClient(self._config, client_adapter.ConnectionParams(timeout))
 
     @contextlib.contextmanager
     def asking(self, verb: str, what: str, needs: str) -> Generator[None]:
-        """Turn what goes wrong meanwhile into KubernetesUnavailable; ``needs`` is the rule of the Role."""
+        """Translate errors of a request to KubernetesUnavailable; ``needs`` is the rule of the Role."""
         try:
             yield
         except httpx2.HTTPStatusError as exc:
             raise self._refusal(verb, what, needs, exc) from exc
         except (httpx2.HTTPError, TimeoutError) as exc:
-            said = f"{self._name} does not answer: {str(exc) or type(exc).__name__}."
-            raise KubernetesUnavailable(said, kind="away") from exc
-        except KubeConfigError as exc:  # of a token that is not there any more
+            message = f"{self._name} does not respond: {str(exc) or type(exc).__name__}."
+            raise KubernetesUnavailable(message, kind="away") from exc
+        except KubeConfigError as exc:  # the file of the token is missing
             raise KubernetesUnavailable(f"{self._name}: {exc}.", kind="unauthorized") from exc
         except (ValueError, KeyError, msgspec.MsgspecError) as exc:
-            # KeyError too: the client takes for granted that every error says what type its text has.
-            said = f"{self._name} answers what no Kubernetes API does: {exc!r}."
-            raise KubernetesUnavailable(said, kind="odd") from exc
+            # KeyError too: the client requires that every error has a content type.
+            message = f"{self._name} sent no valid Kubernetes response: {exc!r}."
+            raise KubernetesUnavailable(message, kind="odd") from exc
 
     @property
     def _name(self) -> str:
@@ -72,40 +72,40 @@ class Api:
     def _refusal(
         self, verb: str, what: str, needs: str, exc: httpx2.HTTPStatusError
     ) -> KubernetesUnavailable:
-        code, said = exc.response.status_code, _said(exc.response)
+        code, reason = exc.response.status_code, _message(exc.response)
         if code == _FORBIDDEN:
             return KubernetesUnavailable(
-                f"{self._name} does not let us {verb} {what} ({said}): give the service account a Role with "
+                f"{self._name} forbids to {verb} {what} ({reason}): give the service account a Role with "
                 f"{needs}.",
                 kind="forbidden",
             )
         if code == _UNAUTHORIZED:
             return KubernetesUnavailable(
-                f"{self._name} does not know us ({said}): look whether the token of the service account is "
-                "mounted (automountServiceAccountToken), or what the kubeconfig says.",
+                f"{self._name} rejects the credentials ({reason}): check that the token of the service "
+                "account is mounted (automountServiceAccountToken), or check the kubeconfig.",
                 kind="unauthorized",
             )
         return KubernetesUnavailable(
-            f"{self._name} does not {verb} {what}: {said} ({code}).", kind="refused", status=code
+            f"{self._name} refuses to {verb} {what}: {reason} ({code}).", kind="refused", status=code
         )
 
 
 class _Status(msgspec.Struct):
-    """What the API says of an error."""
+    """The body of an error of the API."""
 
     message: str = ""
 
 
-def _said(response: httpx2.Response) -> str:
+def _message(response: httpx2.Response) -> str:
     try:
-        said = msgspec.json.decode(response.content, type=_Status).message
+        message = msgspec.json.decode(response.content, type=_Status).message
     except msgspec.MsgspecError:
-        said = ""  # a proxy's words, not the API's
-    return said or response.reason_phrase
+        message = ""  # the response of a proxy, not of the API
+    return message or response.reason_phrase
 
 
 @contextlib.contextmanager
-def _telling(setting: str) -> Generator[None]:
+def _translate_config_errors(setting: str) -> Generator[None]:
     try:
         yield
     except KeyError as exc:

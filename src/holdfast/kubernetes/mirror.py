@@ -1,6 +1,6 @@
 """A mirror of the workers' pods: listed, then watched, and listed again whenever a watch has ended.
 
-What it shows may be old. It says where to look, never what is so.
+The mirror may be outdated. It shows which pods to read, and proves nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EXPIRED: Final = 410
 
 
 class Mirror:
-    """The pods that were seen last, by uid; ``gone`` is called whenever some have gone."""
+    """The last known pods, by uid; ``gone`` is called whenever a pod has gone."""
 
     def __init__(self, pods: Pods, gone: Callable[[], None] = lambda: None) -> None:
         self.pods = pods
@@ -50,5 +50,5 @@ class Mirror:
             self.gone()
 
     def clear(self) -> None:
-        """Forget all: whoever looks next begins anew."""
+        """Drop all pods; the next ``follow`` lists them again."""
         self.seen = {}

@@ -1,4 +1,4 @@
-"""Outages of the Kubernetes API as this process meets them."""
+"""Outages of the Kubernetes API, as this process observes them."""
 
 from __future__ import annotations
 

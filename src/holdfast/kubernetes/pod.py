@@ -1,4 +1,4 @@
-"""A pod as we see it, and what is asked of whoever can look: nothing here needs the client."""
+"""A pod, and the protocol of a client that reads pods: nothing here needs the client itself."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 COST: Final = "controller.kubernetes.io/pod-deletion-cost"
-"""The annotation by which a ReplicaSet chooses: of two pods the one with the lower cost goes first."""
+"""The annotation by which a ReplicaSet chooses: of two pods the one with the lower cost is deleted first."""
 
 RULES: Final = ({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},)
-"""What the janitor's Role must allow, and all it should, in the namespace of the workers."""
+"""The rules of the janitor's Role in the namespace of the workers; it needs no others."""
 
 TROUBLES: Final = ("away", "forbidden", "unauthorized", "refused", "odd")
 """The kinds of KubernetesUnavailable."""
@@ -22,7 +22,7 @@ _ENDED: Final = frozenset({"Failed", "Succeeded"})
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """A pod as the API knows it."""
+    """A pod, as the API returns it."""
 
     name: str
     uid: str
@@ -37,26 +37,26 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 class PodLook(Protocol):
-    """Whoever can say how a pod is now."""
+    """Reads the current state of pods."""
 
     @property
     def namespace(self) -> str:
-        """Where it looks."""
+        """The namespace of the pods."""
         ...
 
     async def get(self, name: str) -> Pod | None:
-        """The pod of that name as it is now, not as a cache remembers it; None if there is none."""
+        """Return the current pod of that name, never from a cache; None if there is none."""
         ...
 
 
 def in_words(rule: Mapping[str, Sequence[str]]) -> str:
-    """A rule of a Role as an error names it: ``apiGroups [""], resources [pods], verbs [get]``."""
+    """Return a rule of a Role as an error names it: ``apiGroups [""], resources [pods], verbs [get]``."""
     parts = {key: ", ".join(each or '""' for each in values) for key, values in rule.items()}
     return ", ".join(f"{key} [{values}]" for key, values in parts.items())
 
 
 def cost_of(annotations: Mapping[str, str]) -> int:
-    """The cost that a pod's annotations say; a ReplicaSet reads what is missing or no number as 0."""
+    """Return the cost in a pod's annotations; like a ReplicaSet, 0 if it is missing or no number."""
     try:
         return int(annotations.get(COST, "0"))
     except ValueError:

@@ -1,7 +1,7 @@
-"""The pods of one namespace: looked up one by one, listed and watched, and told what their deletion costs.
+"""The pods of one namespace: read one by one, listed and watched, and annotated with their deletion cost.
 
-Only :meth:`Pods.get` says how a pod is now: no version is named, so it is read from the API's own storage. A
-list or a watch may be old by the time it arrives, and is never a proof of anything.
+Only :meth:`Pods.get` returns the current state: without a version it is read from the API's own storage. A
+list or a watch may be outdated when it arrives, and proves nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lightkube import KubeConfig
 
 WATCH_SECONDS: Final = 60
-"""How long one watch goes on; one that the API forgot is noticed a little later."""
+"""The duration of one watch; a watch that the API has dropped is noticed a little later."""
 _LATE_SECONDS: Final = 10
 _CONNECT_SECONDS: Final = 5.0
 _MERGE: Final = "application/merge-patch+json"
@@ -31,8 +31,8 @@ _NOT_FOUND: Final = 404
 _INVALID: Final = 422
 _PAGE: Final = 500
 _MOST_PAGES: Final = 1000
-_WHOLE_SECONDS: Final = 10.0
-"""How long an answer may take in all: one that comes byte by byte never exceeds the time of a read."""
+_RESPONSE_SECONDS: Final = 10.0
+"""The timeout of a whole response: one that arrives byte by byte never exceeds the timeout of a read."""
 _LIST_SECONDS: Final = 60.0
 
 
@@ -97,7 +97,7 @@ class _Change(msgspec.Struct):
 
 
 class Pods:
-    """The pods of a namespace; ``labels`` narrow what is listed and watched, never what is looked up."""
+    """The pods of a namespace; ``labels`` select the pods of lists and watches, not of ``get``."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Pods:
 
     @property
     def namespace(self) -> str:
-        """Where it looks."""
+        """The namespace of the pods."""
         return self._api.namespace
 
     async def close(self) -> None:
@@ -121,19 +121,19 @@ class Pods:
         await self._http.aclose()
 
     async def get(self, name: str) -> Pod | None:
-        """Look at the pod of that name as it is now; None if there is none."""
-        with self._asking("get"):
-            async with asyncio.timeout(_WHOLE_SECONDS):
-                answer = await self._http.get(self._path(name))
-            if _says_not_found(answer):
+        """Return the current pod of that name; None if there is none."""
+        with self._request("get"):
+            async with asyncio.timeout(_RESPONSE_SECONDS):
+                response = await self._http.get(self._path(name))
+            if _is_not_found(response):
                 return None
-            return _read(answer, _KubePod).seen()
+            return _read(response, _KubePod).seen()
 
     async def list(self) -> tuple[list[Pod], str]:
-        """Every pod with the labels, and the version from which to watch."""
+        """Return every pod with the labels, and the version from which to watch."""
         params: dict[str, Any] = {"labelSelector": self._selector, "limit": _PAGE}
         pods: list[Pod] = []
-        with self._asking("list"):
+        with self._request("list"):
             async with asyncio.timeout(_LIST_SECONDS):
                 for _ in range(_MOST_PAGES):
                     page = _read(await self._http.get(self._path(), params=params), _PodList)
@@ -144,7 +144,7 @@ class Pods:
         raise KubernetesUnavailable(f"the list of {self._what} does not end.", kind="odd")
 
     async def watch(self, version: str) -> AsyncGenerator[tuple[Pod, bool]]:
-        """Each change after ``version``, for a while: a pod, and whether it is still there."""
+        """Yield each change after ``version``, for WATCH_SECONDS: a pod, and whether it still exists."""
         params: dict[str, Any] = {
             "watch": "true",
             "labelSelector": self._selector,
@@ -152,13 +152,13 @@ class Pods:
             "timeoutSeconds": WATCH_SECONDS,
         }
         # guard: pod-watch-timeout
-        patience = httpx2.Timeout(_CONNECT_SECONDS, read=WATCH_SECONDS + _LATE_SECONDS)
-        with self._asking("watch"):
-            async with self._http.stream("GET", self._path(), params=params, timeout=patience) as answer:
-                if answer.is_error:
-                    await answer.aread()
-                answer.raise_for_status()
-                async for line in answer.aiter_lines():
+        timeout = httpx2.Timeout(_CONNECT_SECONDS, read=WATCH_SECONDS + _LATE_SECONDS)
+        with self._request("watch"):
+            async with self._http.stream("GET", self._path(), params=params, timeout=timeout) as response:
+                if response.is_error:
+                    await response.aread()
+                response.raise_for_status()
+                async for line in response.aiter_lines():
                     change = msgspec.json.decode(line, type=_Change)
                     if change.type == "ERROR":
                         failure = msgspec.json.decode(change.object, type=_Failure)
@@ -171,17 +171,17 @@ class Pods:
                     yield pod, change.type != "DELETED"
 
     async def set_cost(self, pod: Pod, cost: int) -> Pod | None:
-        """Write what this pod's deletion costs; None if it is gone, or another has its name now."""
+        """Write the deletion cost of this pod; return None if it is gone, or another pod has its name."""
         # A pod of that name with another uid refuses the patch.
         patch = {"metadata": {"uid": pod.uid, "annotations": {COST: str(cost)}}}  # guard: pod-cost-uid
-        with self._asking("patch"):
-            async with asyncio.timeout(_WHOLE_SECONDS):
-                answer = await self._http.patch(
+        with self._request("patch"):
+            async with asyncio.timeout(_RESPONSE_SECONDS):
+                response = await self._http.patch(
                     self._path(pod.name), content=msgspec.json.encode(patch), headers={"Content-Type": _MERGE}
                 )
-            if _says_not_found(answer) or _says_another(answer):  # guard: pod-gone-status
+            if _is_not_found(response) or _is_another_pod(response):  # guard: pod-gone-status
                 return None
-            return _read(answer, _KubePod).seen()
+            return _read(response, _KubePod).seen()
 
     def _path(self, name: str = "") -> str:
         return f"api/v1/namespaces/{self.namespace}/pods" + (f"/{name}" if name else "")
@@ -190,33 +190,33 @@ class Pods:
     def _what(self) -> str:
         return f"pods in namespace {self.namespace}"
 
-    def _asking(self, verb: str) -> AbstractContextManager[None]:
+    def _request(self, verb: str) -> AbstractContextManager[None]:
         return self._api.asking(verb, self._what, in_words(RULES[0]))
 
 
-def _read(answer: httpx2.Response, kind: type[Answer]) -> Answer:
-    answer.raise_for_status()
-    return msgspec.json.decode(answer.content, type=kind)
+def _read(response: httpx2.Response, kind: type[Answer]) -> Answer:
+    response.raise_for_status()
+    return msgspec.json.decode(response.content, type=kind)
 
 
-def _says_not_found(answer: httpx2.Response) -> bool:
-    """Whether the API itself says that there is no such pod: a proxy's 404 says nothing about pods."""
-    details = _details(answer, _NOT_FOUND, "NotFound")
+def _is_not_found(response: httpx2.Response) -> bool:
+    """Return whether the API itself reports that there is no such pod: a 404 may come from a proxy."""
+    details = _details(response, _NOT_FOUND, "NotFound")
     return details is not None and details.kind == "pods"
 
 
-def _says_another(answer: httpx2.Response) -> bool:
-    """Whether the patch is refused for its uid: a webhook may say 422, too, of the very pod that we mean."""
-    details = _details(answer, _INVALID, "Invalid")
+def _is_another_pod(response: httpx2.Response) -> bool:
+    """Return whether the patch is rejected for its uid: a webhook may send 422 for the right pod, too."""
+    details = _details(response, _INVALID, "Invalid")
     return details is not None and any(cause.field == "metadata.uid" for cause in details.causes or ())
 
 
-def _details(answer: httpx2.Response, code: int, reason: str) -> _Details | None:
-    """What the API adds to that refusal; None if it is another one, or not the API's."""
-    if answer.status_code != code:
+def _details(response: httpx2.Response, code: int, reason: str) -> _Details | None:
+    """Return the details of that error of the API; None for another error, or one of a proxy."""
+    if response.status_code != code:
         return None
     try:
-        failure = msgspec.json.decode(answer.content, type=_Failure)
+        failure = msgspec.json.decode(response.content, type=_Failure)
     except msgspec.MsgspecError:
         return None  # guard: pod-not-found-body
     return failure.details if failure.reason == reason else None

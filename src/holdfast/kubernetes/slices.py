@@ -1,4 +1,4 @@
-"""The EndpointSlices of a service: where its pods are, and which of them are ready."""
+"""The EndpointSlices of a service: the addresses of its pods, and which of them are ready."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEEDS: Final = "apiGroups [discovery.k8s.io], resources [endpointslices], verbs
 
 
 class Slices:
-    """The slices of one service, listed anew each time."""
+    """The slices of one service, listed at each call."""
 
     def __init__(
         self, setting: str, service: str, config: KubeConfig | None = None, *, namespace: str = ""
@@ -26,7 +26,7 @@ class Slices:
         self._client = self._api.typed()
 
     async def list(self) -> list[EndpointSlice]:
-        """Ask for them as they are now; raises KubernetesUnavailable."""
+        """Return the current slices; raises KubernetesUnavailable."""
         namespace = self._api.namespace
         what = f"the EndpointSlices of service {self._service} in namespace {namespace}"
         with self._api.asking("list", what, _NEEDS):

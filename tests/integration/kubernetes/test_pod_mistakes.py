@@ -49,8 +49,8 @@ MISTAKES = [
         "what a webhook denies is taken for a pod that is gone",
         replaced(
             "pod-gone-status",
-            "_says_not_found(answer) or _says_another(answer)",
-            "answer.status_code in {404, 422}",
+            "_is_not_found(response) or _is_another_pod(response)",
+            "response.status_code in {404, 422}",
         ),
         f"{PODS}::test_a_webhook_that_denies_the_patch_does_not_mean_that_the_pod_is_gone",
     ),

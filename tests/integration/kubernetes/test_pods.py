@@ -74,7 +74,7 @@ async def test_a_missing_right_is_named(kube, pods, verb):
     with pytest.raises(KubernetesUnavailable) as caught:
         await ask(pods, verb)
     assert caught.value.kind == "forbidden"
-    assert f"does not let us {verb} pods in namespace agents" in str(caught.value)
+    assert f"forbids to {verb} pods in namespace agents" in str(caught.value)
     assert f'User "x" cannot {verb}' in str(caught.value)
     assert 'apiGroups [""], resources [pods], verbs [get, list, watch, patch]' in str(caught.value)
 
