@@ -1,1 +1,1 @@
-"""Way 3: keep this one alive. Long-lived agents are processes of hosts; a table of leases says where."""
+"""Way 3: keep an agent alive. Long-lived agents are processes of hosts; a table of leases locates them."""

@@ -1,10 +1,10 @@
-"""An agent of the hosts: its name, what it is made of, and where it is.
+"""An agent of the hosts: its id, its specification, and its location.
 
 ::
 
     want ──> placing ──grant──> starting ──started──> running ──stopped──> (gone)
                 ^                   ^                    │
-                │                   └────restarting──────┤ exit that nobody asked for
+                │                   └────restarting──────┤ unexpected exit
                 ├───────moving───────────────────────────┤
                 └───────reclaimed: its host is gone──────┴──too many exits──> crashed
 """
@@ -21,7 +21,7 @@ from holdfast.views.residents import Needs
 
 
 class Status(enum.StrEnum):
-    """Where an agent is in its life."""
+    """The state of an agent."""
 
     PLACING = "placing"
     STARTING = "starting"
@@ -32,12 +32,12 @@ class Status(enum.StrEnum):
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent is made of: enough to start it anywhere."""
+    """The specification of an agent: enough to start it on any host."""
 
     agent_id: str
     """The qualified id."""
     entry: str
-    """Which of its host's entries runs it."""
+    """The entry of the host that runs it."""
     payload: bytes
     """JSON for that entry."""
     name: str = ""
@@ -45,11 +45,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     organization_id: str = ""
     needs: Needs = Needs()
     bound: bool = False
-    """Whether it ends with its host, as those of a local engine do."""
+    """Whether it ends with its host, as agents of a local engine do."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent, and where it is now."""
+    """An agent and its current location."""
 
     agent: Agent
     status: Status
@@ -71,19 +71,19 @@ _MOST = 512
 
 
 def qualified(agent_id: str, guild_id: str = "", organization_id: str = "") -> str:
-    """An id that is unique among all guilds; a plain one is its own."""
+    """Return an id that is unique among all guilds; without a guild it is the id itself."""
     if not guild_id and not organization_id:
         return checked(agent_id)
     return checked("/".join(quote(part, safe="") for part in (organization_id, guild_id, agent_id)))
 
 
 def guild_prefix(guild_id: str, organization_id: str) -> str:
-    """What the ids of all agents of a guild begin with."""
+    """Return the prefix of the ids of all agents of a guild."""
     return f"{quote(organization_id, safe='')}/{quote(guild_id, safe='')}/"
 
 
 def plain(qualified_id: str) -> str:
-    """The id within its guild."""
+    """Return the id within its guild."""
     organization, slash, rest = qualified_id.partition("/")
     guild, second, agent_id = rest.partition("/")
     del organization, guild
@@ -91,13 +91,13 @@ def plain(qualified_id: str) -> str:
 
 
 def organization_of(qualified_id: str) -> str:
-    """The organization in an id; a plain one has none."""
+    """Return the organization in an id; empty for a plain id."""
     organization, slash, rest = qualified_id.partition("/")
     return unquote(organization) if slash and "/" in rest else ""
 
 
 def checked(agent_id: str) -> str:
-    """The id, if it can be one: it becomes part of a key and of a URL."""
+    """Return the id if it is valid: it becomes part of a key and of a URL."""
     if not agent_id or len(agent_id) > _MOST or not agent_id.isprintable() or " " in agent_id:
         raise InputError(
             f"{agent_id[:60]!r} is not an agent's id: 1 to {_MOST} printable characters without blanks."

@@ -1,4 +1,4 @@
-"""Counts the calls of a host: which, how they were answered, how long that took.
+"""Counts the calls of a host by method and status, and measures their duration.
 
 Each is a span of its caller's trace.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 _SERVICE: Final = wire.DESCRIPTOR.services_by_name["AgentHostService"]
-# By name from the proto file: a caller that makes up names makes up no labels.
+# By name from the proto file: an unknown name of a caller makes no label.
 _KNOWN: Final = {f"/{_SERVICE.full_name}/{method.name}": method.name for method in _SERVICE.methods}
 
 _TRACE: Final = ("traceparent", "tracestate")
@@ -39,7 +39,7 @@ class CallCounter(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Have a known call counted when it ends."""
+        """Count a known call when it ends."""
         handler = await continuation(handler_call_details)
         name = _KNOWN.get(handler_call_details.method)
         if handler is None or name is None or handler.unary_unary is None:
@@ -63,7 +63,7 @@ class CallCounter(aio.ServerInterceptor):
                 finally:
                     self._metrics.host_calls.labels(name, status).inc()
                     self._metrics.host_call_seconds.labels(name).observe(time.monotonic() - began)
-                    # A caller that no longer waits is no fault of ours.
+                    # A caller that no longer waits is not an error of this host.
                     gone = isinstance(error, asyncio.CancelledError)
                     record_call(span, "CANCELLED" if gone else status, error)
                     del error  # it refers to this frame
@@ -76,15 +76,15 @@ def _status(context: aio.ServicerContext[Any, Any]) -> str:
 
 
 def _carrier(context: aio.ServicerContext[Any, Any]) -> dict[str, str]:
-    """The trace of whoever calls."""
-    told = context.invocation_metadata() or ()
-    return {key: value for key, value in told if key in _TRACE and isinstance(value, str)}
+    """Return the trace context of the caller."""
+    metadata = context.invocation_metadata() or ()
+    return {key: value for key, value in metadata if key in _TRACE and isinstance(value, str)}
 
 
 async def _decoded(
     handler: grpc.RpcMethodHandler[Any, Any], data: bytes, context: aio.ServicerContext[Any, Any]
 ) -> Any:
-    """Read the request here: what gRPC can't read it would call an unknown error."""
+    """Decode the request here: gRPC would report a malformed request as an unknown error."""
     if handler.request_deserializer is None:
         return data
     try:

@@ -1,6 +1,6 @@
-"""What a host may use: the machine's memory and cores, or what its container is given of them.
+"""The memory and cores that a host may use: those of the machine, or the limits of its container.
 
-Read anew each time: a container's limits may change while it runs. Both versions of cgroups are understood.
+Read at each call: a container's limits may change while it runs. Both versions of cgroups are supported.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _COUNTED: Final = frozenset({"memory", "cpu"})
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """Memory and cores; parts of a core too."""
+    """Memory and cores; a fraction of a core is possible."""
 
     memory_bytes: int
     cpus: float
 
 
 def allotted(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> ContainerLimits:
-    """The machine's, or less where a cgroup of this process or one above it says so."""
+    """Return the machine's memory and cores, or the lower limits of this process's cgroup or one above it."""
     memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     cpus = float(len(os.sched_getaffinity(0)))  # guard: host-cpu-affinity
     for cgroup in _cgroups(mount, membership):
@@ -39,7 +39,7 @@ def allotted(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> ContainerL
 
 
 def _cgroups(mount: Path, membership: Path) -> Iterator[Path]:
-    """Those of this process and all above them: a limit holds for everything below it."""
+    """Yield the cgroups of this process and all above them: a limit holds for everything below it."""
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = membership.read_text().splitlines()
@@ -47,15 +47,15 @@ def _cgroups(mount: Path, membership: Path) -> Iterator[Path]:
         _, controllers, name = line.split(":", 2)
         if controllers and not _COUNTED & set(controllers.split(",")):
             continue
-        root = mount / controllers  # of version 1; that of version 2 has no name
+        root = mount / controllers  # v1; the root of v2 has no controllers in its name
         path = root / name.lstrip("/")
-        # A container may see the names of its machine, but only its own cgroups: those are at the root then.
+        # A container may see the names of its machine, but only its own cgroups, which are at the root then.
         yield from (each for each in (path, *path.parents) if ".." not in each.parts and root in each.parents)
         yield root
 
 
 def _quota(cgroup: Path) -> float:
-    """Cores by the time that may be used of each period."""
+    """Return the cores that a cgroup allows: CPU time of each period."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = (cgroup / "cpu.max").read_text().split()
         return float(quota) / float(period) if quota != "max" else math.inf
@@ -64,7 +64,7 @@ def _quota(cgroup: Path) -> float:
 
 
 def _number(file: Path) -> float:
-    """A number in a file; infinity where there is none."""
+    """Return the number in a file; infinity without one."""
     try:
         return float(file.read_text())
     except (OSError, ValueError):  # no such limit, or "max"

@@ -1,4 +1,4 @@
-"""Which hosts there are: by their heartbeats in Redis, by a list, or by the name of a service."""
+"""The live hosts: by their heartbeats in Redis, by a list of addresses, or by the name of a service."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from holdfast.redis.members import Member, Members
 
 KIND: Final = "host"
-_ASK_SECONDS: Final = 2.0
+_HEALTH_TIMEOUT_SECONDS: Final = 2.0
 
 
 class Directory(Protocol):
-    """Where hosts are looked up."""
+    """A source of live hosts."""
 
     async def hosts(self) -> list[Host]:
-        """Every host that lives, as it last described itself."""
+        """Return every live host, as its last heartbeat describes it."""
         ...
 
     async def close(self) -> None:
-        """Look no more."""
+        """Close the connections of this directory."""
         ...
 
 
@@ -43,36 +43,36 @@ class RedisDirectory:
         self._redis = redis
 
     async def hosts(self) -> list[Host]:
-        """Read all heartbeats."""
+        """Return the hosts of all heartbeats."""
         return [host for _, host in hosts_among(await self._members.all(self._redis, KIND))]
 
     async def close(self) -> None:
-        """Nothing: the connection is its caller's."""
+        """Do nothing: the caller closes the connection."""
 
 
 class AskedDirectory:
-    """Hosts at known addresses: each is asked how it is, and one that does not answer is not there."""
+    """Hosts at known addresses, by their Health call; a host that does not respond is left out."""
 
     def __init__(self, calls: RemoteCalls) -> None:
         self._calls = calls
 
     async def addresses(self) -> Sequence[str]:
-        """Where to ask."""
+        """Return the addresses of the hosts."""
         raise NotImplementedError
 
     async def hosts(self) -> list[Host]:
-        """Ask all at once."""
-        answers = await asyncio.gather(*(self._ask(address) for address in await self.addresses()))
-        # By name: one that has two addresses, as in a network of two families, is one host.
+        """Call Health on all hosts concurrently."""
+        answers = await asyncio.gather(*(self._health(address) for address in await self.addresses()))
+        # By name: a host with two addresses, as with IPv4 and IPv6, is one host.
         found = {host.name: host for host in reversed(answers) if host is not None}  # guard: host-found-once
         return list(reversed(found.values()))
 
     async def close(self) -> None:
-        """Nothing: the channels are its caller's."""
+        """Do nothing: the caller closes the channels."""
 
-    async def _ask(self, address: str) -> Host | None:
+    async def _health(self, address: str) -> Host | None:
         try:
-            health = await self._calls.health(address, timeout_seconds=_ASK_SECONDS)
+            health = await self._calls.health(address, timeout_seconds=_HEALTH_TIMEOUT_SECONDS)
         except CallFailed:
             return None
         return Host(
@@ -85,19 +85,19 @@ class AskedDirectory:
 
 
 class StaticDirectory(AskedDirectory):
-    """A list."""
+    """Hosts at a configured list of addresses."""
 
     def __init__(self, calls: RemoteCalls, addresses: Sequence[str]) -> None:
         super().__init__(calls)
         self._addresses = addresses
 
     async def addresses(self) -> Sequence[str]:
-        """The list."""
+        """Return the list."""
         return self._addresses
 
 
 class DnsDirectory(AskedDirectory):
-    """A headless service: every address of its name is a host."""
+    """Hosts of a headless service: every address of its name is a host."""
 
     def __init__(self, calls: RemoteCalls, name: str, port: int) -> None:
         super().__init__(calls)
@@ -105,7 +105,7 @@ class DnsDirectory(AskedDirectory):
         self._port = port
 
     async def addresses(self) -> Sequence[str]:
-        """Resolve the name; one that means nothing yet has no hosts."""
+        """Resolve the name; a name that does not resolve yet has no hosts."""
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
@@ -115,14 +115,14 @@ class DnsDirectory(AskedDirectory):
 
 
 def open_directory(settings: HostSettings, calls: RemoteCalls, members: Members, redis: Redis) -> Directory:
-    """The directory that the settings name."""
+    """Return the directory that the settings name."""
     if settings.directory == "redis":
         return RedisDirectory(members, redis)
     return asked_directory(settings, calls)
 
 
 def asked_directory(settings: HostSettings, calls: RemoteCalls) -> Directory:
-    """The directory that the settings name, if that is not Redis."""
+    """Return the directory that the settings name, if it is not Redis."""
     match settings.directory:
         case "dns":
             return DnsDirectory(calls, settings.service_name, settings.grpc_port)
@@ -139,7 +139,7 @@ def _open_kubernetes(settings: HostSettings, calls: RemoteCalls) -> Directory:
 
 
 def describe(host: Host) -> dict[str, str]:
-    """A host as the fields of its heartbeat."""
+    """Return the fields of a host's heartbeat."""
     return {
         "address": host.address,
         "agents": str(host.agents),
@@ -153,17 +153,17 @@ def describe(host: Host) -> dict[str, str]:
 
 
 def hosts_among(members: Iterable[Member]) -> list[tuple[Member, Host]]:
-    """The hosts that heartbeats describe, each with its own."""
+    """Return the hosts that heartbeats describe, each with its heartbeat."""
     found: list[tuple[Member, Host]] = []
     for member in members:
-        # What can't be read is no host: another version's record must not end those who look.
+        # An unreadable record, as of another version, is skipped: it must not fail the whole listing.
         with contextlib.suppress(ValueError):  # guard: unreadable-heartbeat
             found.append((member, described(member)))
     return found
 
 
 def described(member: Member) -> Host:
-    """The host that a heartbeat describes."""
+    """Return the host that a heartbeat describes."""
     fields = member.fields
 
     def names(field: str) -> tuple[str, ...]:

@@ -1,14 +1,14 @@
-"""The engine: agents run, stop, move and are found, on whatever hosts there are.
+"""The engine: runs, stops, moves and locates agents on the live hosts.
 
 ::
 
     run   want (Redis) ─> hosts, best first ─> CreateAgent ─> running
-                              │ full, away, too slow: the next one
-    stop  unwant (Redis): found by nobody from here on ─> StopAgent at its host
+                              │ full, unavailable, too slow: the next host
+    stop  unwant (Redis): no location from here on ─> StopAgent at its host
 
-Invariant: what is wanted is written before a host is asked. An engine that dies in between is no loss:
-whoever reclaims places the agent. And a host is asked under the fence that was read, so no answer that got
-lost starts a second copy.
+Invariant: the agent is recorded as wanted before a host is called. If the engine dies in between, the host
+that reclaims the agent places it. A host is called under the fence that was read, so that a call whose reply
+was lost can be repeated without starting a second copy.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from holdfast.hosts.transport import Calls
 
 MAX_AGENT_BYTES: Final = MAX_PAYLOAD_BYTES // 2
-"""What a host's processes take."""
-_GIVE_BACK_SECONDS: Final = 5.0
-_LOOK_SECONDS: Final = 0.05
-"""How often somebody looks whether another's placing has succeeded."""
+"""The largest payload that a host accepts."""
+_RELEASE_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.05
+"""How often the registry is polled while another caller places the agent."""
 
 _log = get_logger(__name__)
 
@@ -65,7 +65,7 @@ class Engine:
         self._strategy = strategy_named(settings.placement)
 
     async def run(self, agent: Agent) -> Placed:
-        """Have an agent run; returns when it can receive. One that runs already is left as it is."""
+        """Run an agent; return when it is ready. An agent that runs already is not changed."""
         if len(agent.payload) > MAX_AGENT_BYTES:  # guard: agent-payload-limit
             raise PayloadTooLarge(
                 f"agent {agent.agent_id} has {len(agent.payload)} bytes: {MAX_AGENT_BYTES} at most"
@@ -76,27 +76,29 @@ class Engine:
                 await self.place(agent, wanted.fence)
             except (InputError, AppError, ProcessFailed, NoHost):
                 # guard: unplaced-agent-unwanted
-                await self.registry.unwant(agent.agent_id)  # nobody waits for it: its caller is told
+                await self.registry.unwant(
+                    agent.agent_id
+                )  # the caller gets the error, and no host should try again
                 raise
         return await self._running(agent.agent_id)
 
     async def place(self, agent: Agent, fence: int, *, avoid: str = "") -> None:
-        """Find a host for an agent that is wanted, under the fence that was read of it."""
+        """Find a host for a wanted agent, under the fence that was read from its record."""
         hosts = await self._directory.hosts()
         candidates = order(self._strategy, hosts, agent.needs, await self.registry.turn())
-        # The host it just left is better than none.
+        # The host that it just left is the last resort.
         candidates.sort(key=lambda host: host.name == avoid)
         refusals: list[str] = []
         for host in candidates:
             try:
                 await self._calls.create(host.address, agent, fence)
             except CallFailed as exc:
-                self._judge(agent, exc)
+                self._raise_if_final(agent, exc)
                 if exc.trouble is Trouble.HELD:
                     return
                 refusals.append(str(exc))
-                # A host that gave it back has raised the fence; if somebody has it by now, the search ends.
-                known = await self._after(host, agent.agent_id)
+                # A host that released the agent has raised the fence; if another has it, the search ends.
+                known = await self._after_release(host, agent.agent_id)
                 if known is None or not known.wanted or known.host:
                     return
                 fence = known.fence  # guard: next-host-fence
@@ -105,7 +107,7 @@ class Engine:
         raise NoHost(f"No host takes agent {agent.agent_id}: {_reasons(refusals, hosts, agent)}.")
 
     async def stop(self, agent_id: str, *, timeout_seconds: float | None = None) -> bool:
-        """Stop an agent; False if there is none. Nobody finds it from the moment this begins."""
+        """Stop an agent; return False if there is none. It has no location from the start of this call."""
         stopping = await self.registry.unwant(agent_id)
         if stopping.word != "stopping":
             return stopping.word == "stopped"
@@ -114,12 +116,12 @@ class Engine:
             await self._calls.stop(stopping.address, agent_id, timeout_seconds=wait)
         except CallFailed as exc:
             if exc.trouble is not Trouble.HERE:
-                # Its host stops it with its next renewal, or has died and it with it.
-                _log.warning("an agent's host did not answer", agent_id=agent_id, error=str(exc))
+                # The host stops the agent with its next renewal, or has died together with the agent.
+                _log.warning("stop call to host failed", agent_id=agent_id, error=str(exc))
         return True
 
     async def move(self, agent_id: str, *, to: str = "") -> Placed:
-        """Have an agent run on another host: stopped there first, so that there are never two."""
+        """Move an agent to another host; it is stopped first, so that there are never two copies."""
         placed = await self._known(agent_id)
         if placed.host:  # guard: move-stops-old-copy
             try:
@@ -135,64 +137,66 @@ class Engine:
         return await self._running(agent_id)
 
     async def location(self, agent_id: str) -> str | None:
-        """Where an agent runs."""
+        """Return the address of the host that runs an agent."""
         return await self.registry.location(agent_id)
 
     async def hosts(self) -> list[Host]:
-        """Every host that lives."""
+        """Return every live host."""
         return await self._directory.hosts()
 
     async def close(self) -> None:
-        """Close the channels; agents go on, but for those of a local engine, which end."""
+        """Close the channels; agents continue, except those of a local engine, which are stopped."""
         await self._directory.close()
         await self._calls.close()
 
     async def _place_at(self, placed: Placed, name: str) -> None:
         host = next((host for host in await self._directory.hosts() if host.name == name), None)
         if host is None:
-            await self.place(placed.agent, placed.fence)  # it must not stay without a host for a wrong name
+            await self.place(
+                placed.agent, placed.fence
+            )  # a wrong name must not leave the agent without a host
             raise NoHost(f"There is no live host {name!r}; agent {placed.agent.agent_id} runs elsewhere.")
         try:
             await self._calls.create(host.address, placed.agent, placed.fence)
         except CallFailed as exc:
-            self._judge(placed.agent, exc)
-            again = await self._known(placed.agent.agent_id)  # a host that gave it back has raised the fence
+            self._raise_if_final(placed.agent, exc)
+            again = await self._known(placed.agent.agent_id)  # a host that released it has raised the fence
             await self.place(again.agent, again.fence)
             raise NoHost(f"{exc}; agent {placed.agent.agent_id} runs elsewhere.") from exc
 
-    def _judge(self, agent: Agent, failed: CallFailed) -> None:
-        """Raise what no other host would cure."""
+    def _raise_if_final(self, agent: Agent, failed: CallFailed) -> None:
+        """Raise an error that every other host would return too."""
         match failed.trouble:
             case Trouble.INVALID:
                 raise AgentRefused(f"agent {agent.agent_id}: {failed.detail}") from failed
             case Trouble.FAILED:
                 raise ProcessFailed(failed.detail) from failed  # it names the agent
             case _:
-                _log.info("a host does not take an agent", agent_id=agent.agent_id, error=str(failed))
+                _log.info("placement refused by host", agent_id=agent.agent_id, error=str(failed))
 
-    async def _after(self, host: Host, agent_id: str) -> Placed | None:
-        """Look what became of an agent that a host did not take: to give it back may need a moment."""
+    async def _after_release(self, host: Host, agent_id: str) -> Placed | None:
+        """Return the record of an agent that a host refused, once the host has released it."""
         known = await self.registry.get(agent_id)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.stop_seconds + _GIVE_BACK_SECONDS):
+            async with asyncio.timeout(self._settings.stop_seconds + _RELEASE_SECONDS):
                 # guard: starting-agent-awaited
                 while known and known.host == host.name and known.status is Status.STARTING:
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_POLL_SECONDS)
                     known = await self.registry.get(agent_id)
         return known
 
     async def _wanted(self, agent: Agent) -> Wanted:
-        """Say that an agent should run; one that is just being stopped must have ended before."""
-        async with self._patience(agent.agent_id):
+        """Record that an agent should run; an agent that is being stopped must have ended before."""
+        async with self._timeout(agent.agent_id):
             while True:
                 wanted = await self.registry.want(agent)
                 if wanted.status is not Status.STOPPING:
                     return wanted
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def _running(self, agent_id: str) -> Placed:
-        """Wait until an agent runs, whoever places it."""
-        async with self._patience(agent_id):
+        """Wait until an agent runs, placed by this engine or another."""
+        async with self._timeout(agent_id):
             while True:
                 placed = await self.registry.get(agent_id)
                 if placed is None or not placed.wanted:
@@ -201,17 +205,17 @@ class Engine:
                     return placed
                 if placed.status is Status.CRASHED:
                     raise ProcessFailed(f"agent {agent_id} crashed: {placed.error}")
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
 
     @contextlib.asynccontextmanager
-    async def _patience(self, agent_id: str) -> AsyncGenerator[None]:
+    async def _timeout(self, agent_id: str) -> AsyncGenerator[None]:
         seconds = self._settings.ready_seconds + self._settings.placing_seconds
         try:
             async with asyncio.timeout(seconds):
                 yield
         except TimeoutError as exc:
             placed = await self.registry.get(agent_id)
-            what = f"is still {placed.status}" if placed else "is not there"
+            what = f"is still {placed.status}" if placed else "does not exist"
             raise HostUnavailable(f"Agent {agent_id} {what} after {seconds:g} s.") from exc
 
     async def _known(self, agent_id: str) -> Placed:

@@ -18,7 +18,7 @@ RUSTIC_PATH: Final = "holdfast.compat.rustic.entry:run"
 RUSTIC_PREPARE: Final = ("holdfast.compat.rustic.entry:prepare", "agents of Rustic AI")
 _RUSTIC_PRELOAD: Final = (
     "holdfast.compat.rustic.entry",
-    "holdfast.compat.rustic.engine",  # a guild's manager has one, and calls hosts
+    "holdfast.compat.rustic.engine",  # a guild's manager has an engine, and calls hosts
     "holdfast.hosts.remote",
     "rustic_ai.core.agents.system.guild_manager_agent",
     "rustic_ai.core.agents.utils.user_proxy_agent",

@@ -42,7 +42,7 @@ def open_engine(
     """Return the engine that the settings name; the caller closes it, and the connection after it.
 
     A local engine (``hosts.engine``) runs its agents with ``options`` and passes them ``labels``; by default
-    it has the entries that every host has. The hosts of a cluster have options of their own.
+    it has the entries of every host. The hosts of a cluster have options of their own.
     """
     if settings.hosts.engine == "local":
         from holdfast.hosts.local import RENEW_SECONDS, LocalEngine  # noqa: PLC0415  a cluster's needs no processes
@@ -121,7 +121,7 @@ def options_of(
         restarts=RestartPolicy(max_restarts=hosts.max_restarts, window_seconds=hosts.restart_window_seconds),
         ready_timeout_seconds=hosts.ready_seconds,
         stop_timeout_seconds=hosts.stop_seconds,
-        # The kernel ends frozen agents halfway between the end of the trust and that of the lease.
+        # The kernel kills frozen agents halfway between the end of the trust and the end of the lease.
         freeze_seconds=(hosts.ttl_seconds - hosts.trust_seconds) / 2,  # guard: frozen-agents-end
     )
 

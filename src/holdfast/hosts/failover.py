@@ -1,6 +1,6 @@
-"""Agents whose host is gone find another: every host looks, and each agent goes to one of them.
+"""Places agents of dead hosts on live ones: every host polls, and each agent goes to one of them.
 
-Invariant: after Redis was away, nobody is declared dead before it had the time to say that it lives.
+Invariant: after an outage of Redis no host is declared dead before it had the time to renew its leases.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from holdfast.hosts.host import Host
     from holdfast.hosts.registry import Homeless, Registry
 
-_LOOK_SECONDS: Final = 1.0
-_LOOKS_PER_TTL: Final = 12
+_POLL_SECONDS: Final = 1.0
+_POLLS_PER_TTL: Final = 12
 _AT_ONCE: Final = 8
-"""How many one host places at a time: others look too."""
+"""How many agents one host places at a time: other hosts poll too."""
 
 _log = get_logger(__name__)
 
 
 class Rescue:
-    """Place what has no host; with ``bound_only`` it only forgets what has ended with its own."""
+    """Places agents without a host; with ``bound_only`` it only removes agents that ended with their host."""
 
     def __init__(self, registry: Registry, engine: Engine, host: Host, *, bound_only: bool = False) -> None:
         self._registry = registry
@@ -40,23 +40,23 @@ class Rescue:
         self._outages = redis_outages("placing of agents whose hosts have died")
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Poll until cancelled."""
         while True:
             try:
                 with self._outages:
-                    calm = await self._is_calm()
-                    if calm or not self._bound_only:
-                        await self.run_once(free_only=not calm)
+                    stable = await self._is_stable()
+                    if stable or not self._bound_only:
+                        await self.run_once(free_only=not stable)
             except TROUBLE as exc:
                 self._host.disturbed()  # guard: failed-look-disturbs
                 if not isinstance(exc, DISCONNECTS):
-                    _log.error("the registry refuses a call: is a key of it damaged?", error=str(exc))
+                    _log.error("registry call rejected, possibly a damaged key", error=str(exc))
 
-    async def _is_calm(self) -> bool:
-        """Look whether everybody else had the time to renew since Redis was away, or since we stood still."""
+    async def _is_stable(self) -> bool:
+        """Return whether all hosts had time to renew since an outage of Redis or a freeze of this process."""
         ttl = self._registry.ttl_seconds
-        pause = min(_LOOK_SECONDS, ttl / _LOOKS_PER_TTL)
-        before = time.time()  # not the monotonic clock: it stands still while a machine sleeps
+        pause = min(_POLL_SECONDS, ttl / _POLLS_PER_TTL)
+        before = time.time()  # the monotonic clock stops while a machine sleeps
         await asyncio.sleep(pause)
         await self._registry.answers()
         if abs(time.time() - before) > pause + ttl / 4:
@@ -65,7 +65,7 @@ class Rescue:
         return self._host.calm_seconds >= ttl / 2  # guard: calm-before-reclaim
 
     async def run_once(self, *, free_only: bool = False) -> int:
-        """Place what has no host now, or only what nobody has to be declared dead for; return how many."""
+        """Place agents without a host, or only those for which no host is declared dead; return how many."""
         only: Final = "bound" if self._bound_only else "free" if free_only else ""
         homeless = await self._registry.reclaim(_AT_ONCE, only=only)
         await asyncio.gather(*(self._place(each) for each in homeless))
@@ -79,23 +79,23 @@ class Rescue:
                 return
             await self._engine.place(placed.agent, homeless.fence, avoid=homeless.host)
         except NoHost as exc:
-            # It stays in the table: whoever looks when this try's time is over tries again.
+            # The agent stays in the table: after the placing time another host tries again.
             self._count("no_host")
-            _log.warning("an agent has no host", agent_id=homeless.agent_id, error=str(exc))
+            _log.warning("no host for agent", agent_id=homeless.agent_id, error=str(exc))
         except (ProcessFailed, InputError, AppError) as exc:
             self._count("failed")
-            _log.error("an agent can't be started again", agent_id=homeless.agent_id, error=str(exc))
+            _log.error("agent restart failed", agent_id=homeless.agent_id, error=str(exc))
         except HoldfastError as exc:
             self._count("failed")
-            _log.warning("an agent could not be placed", agent_id=homeless.agent_id, error=str(exc))
+            _log.warning("agent placement failed", agent_id=homeless.agent_id, error=str(exc))
         except (ValueError, msgspec.MsgspecError) as exc:  # guard: unreadable-agent-record
-            # Somebody wrote it by hand: that must not end all hosts, one after the other.
+            # A record that was written by hand must not end all hosts, one after the other.
             self._count("failed")
-            _log.error("an agent's record can't be read", agent_id=homeless.agent_id, error=str(exc))
+            _log.error("agent record unreadable", agent_id=homeless.agent_id, error=str(exc))
         else:
             self._count("placed")
             _log.info(
-                "an agent was placed again",
+                "agent placed on another host",
                 agent_id=homeless.agent_id,
                 was_on=homeless.host,
                 seconds=round(time.monotonic() - began, 3),

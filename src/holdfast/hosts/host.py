@@ -2,19 +2,19 @@
 
 ::
 
-    create   grant (Redis) ─> process ─> ready ─> started (Redis): found from here on
-    exit     unasked: restarting ─> ready ─> started;  too often: crashed
+    create   grant (Redis) ─> process ─> ready ─> started (Redis): it has a location from now on
+    exit     unexpected: restarting ─> ready ─> started;  too often: crashed
     renewal  kept | lost: another host has it, stop ours | stop: it is unwanted | forgotten: register it again
-    no renewal for ttl x 7/8: the zygote ends the process ─> waiting ─> renewed ─> process ─> ready ─> started
+    no renewal for ttl x 7/8: the zygote kills it ─> waiting ─> renewed ─> process ─> ready ─> started
 
-Invariant: a copy runs only under a fence that was granted to this host, and one that the registry disowns is
-stopped. A process runs only while its lease is trusted: the zygote and the kernel end it by their clock,
-whatever this process does, before another host can start the agent.
+Invariant: a copy runs only under a fence that was granted to this host, and a copy that the registry disowns
+is stopped. A process runs only while its lease is trusted: the zygote and the kernel kill it by their clock,
+independently of this process, before another host can start the agent.
 
-The keeper renews from its own thread and sends each new end to the zygote from there. So a blocked event loop
-costs no agent: the leases stay this host's, and no other host can start a second copy. What a renewal finds
-(lost, stop, forgotten) waits for the loop; a lease that is lost or forgotten is not extended meanwhile, and
-the zygote ends its process when the last renewal is not trusted any more, without the loop.
+The keeper renews from its own thread and sends each new end of a lease to the zygote from there. So a blocked
+event loop ends no agent: this host keeps the leases, and no other host can start a second copy. The result of
+a renewal (lost, stop, forgotten) is handled by the loop; a lost or forgotten lease is not extended meanwhile,
+and the zygote kills its process when the last renewal is not trusted any more, without the loop.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _DISOWNED: Final = {
     Standing.FORGOTTEN: "forgotten",
 }
 """Why a copy is stopped, as metrics and logs name it."""
-_LOOK_SECONDS: Final = 0.02
-"""How often a repeated call looks whether the restart of its agent is over."""
+_POLL_SECONDS: Final = 0.02
+"""How often a repeated call polls for the end of its agent's restart."""
 
 _log = get_logger(__name__)
 
 
 class Elsewhere(Conflict):
-    """The agent lives on another host."""
+    """The agent runs on another host."""
 
 
 class Copy(msgspec.Struct):
@@ -79,14 +79,14 @@ class Copy(msgspec.Struct):
     hold: Hold
     """Its lease; ``hold.until`` is the end of its process, and each renewal moves it."""
     standing: Standing = Standing.KEPT
-    """What the last renewal found and nothing was done about yet."""
+    """The result of the last renewal that is not handled yet."""
     lease_ended: bool = False
-    """Whether the end of its lease has ended a process that the registry still calls running."""
+    """Whether its process ended with the lease while its status in the registry is still running."""
     stopping: bool = False
     reported_pid: int = 0
-    """The process that the registry knows of; another one is reported after the next renewal."""
+    """The pid that the registry has; a new one is reported after the next renewal."""
     created: bool = False
-    """Whether it was ever ready: until then whoever creates it says what becomes of it."""
+    """Whether it was ever ready: until then the call that creates it handles its failure."""
 
 
 class Host:
@@ -109,7 +109,7 @@ class Host:
         self.processes = processes
         self.settings = settings
         self.draining = False
-        self.changed = asyncio.Event()  # what it holds, so that others are told before the next heartbeat
+        self.changed = asyncio.Event()  # its agents have changed: send a heartbeat now
         self.metrics = metrics
         self._labels = dict(labels or {})
         self._keeper = keeper
@@ -117,36 +117,36 @@ class Host:
         self._leases = registry.leases(name, address)
         self._to_correct: asyncio.Queue[Copy] = asyncio.Queue()
         self.copies: dict[str, Copy] = {}
-        # Weak: a lock lives while somebody has it or waits for it, and no longer.
+        # Weak: a lock exists only while a task holds it or waits for it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # guard: agent-locks-weak
-        self._news: asyncio.Queue[ProcessEvent] = asyncio.Queue()
-        self._calm_since = time.monotonic()
+        self._events: asyncio.Queue[ProcessEvent] = asyncio.Queue()
+        self._undisturbed_since = time.monotonic()
         self._outages = redis_outages("reports on agents to the registry", "agents go on")
         self._health = Health(settings.health_seconds, settings.unhealthy_after)
 
-    # -- what it is asked for
+    # -- calls
 
     async def create(self, agent: Agent, *, seen: int | None = None) -> tuple[AgentProcessInfo, int]:
-        """Start an agent and return when it can receive, with its fence; again is the same agent."""
+        """Start an agent and return when it is ready, with its fence; repeating it returns the same agent."""
         if self.draining:  # guard: draining-host-refuses
-            raise ProcessesFull(f"host {self.name} leaves")
+            raise ProcessesFull(f"host {self.name} is draining")
         async with self._turn(agent.agent_id):
-            # Before it is granted: a grant that is given back raises the fence for nothing.
+            # Before the grant: a grant that is released raises the fence for nothing.
             # guard: full-host-refuses
             if agent.agent_id not in self.copies and len(self.copies) >= self.settings.max_processes:
                 raise ProcessesFull(f"host {self.name} is full ({len(self.copies)} agents)")
-            asked_for_here = seen is None and await self._want(agent)
+            wanted_here = seen is None and await self._want(agent)
             try:
-                asked = boot_time()
+                requested_at = boot_time()
                 fence = await self._granted(agent, seen)
-                known = await self._running_already(agent.agent_id, fence, asked)
+                known = await self._running_already(agent.agent_id, fence, requested_at)
                 if known is not None:
                     return known, fence
                 began = time.monotonic()
-                process = await self._start(agent, fence, asked)
+                process = await self._start(agent, fence, requested_at)
             except (InputError, NotAllowed, ProcessFailed):
                 # guard: refused-agent-unwanted
-                if asked_for_here:  # and by nobody else: its caller is told, and nobody need try it again
+                if wanted_here:  # the caller gets the error, and no host should try again
                     await self.registry.unwant(agent.agent_id)
                 raise
             guild = self.metrics.guild_label(agent.guild_id)
@@ -156,25 +156,25 @@ class Host:
     async def stop(
         self, agent_id: str, *, timeout_seconds: float | None = None, moving: bool = False
     ) -> None:
-        """Stop an agent; one that moves is wanted elsewhere."""
-        # Whoever asked may be gone before the end, as an agent that stops itself is: it is told all the same.
+        """Stop an agent; with ``moving`` it stays wanted, for another host."""
+        # The caller may end first, as an agent that stops itself does: the registry is updated regardless.
         await asyncio.shield(self._stop(agent_id, timeout_seconds, moving=moving))
 
     def info(self, agent_id: str) -> tuple[Copy, AgentProcessInfo]:
-        """An agent of this host and its process."""
+        """Return an agent of this host and its process."""
         copy, process = self.copies.get(agent_id), self.processes.get(agent_id)
         if copy is None or process is None:
             raise NotFound(f"agent {agent_id} is not on host {self.name}")
         return copy, process
 
     def all(self) -> Iterable[tuple[Copy, AgentProcessInfo]]:
-        """Every agent of this host that has a process."""
+        """Yield every agent of this host that has a process."""
         for agent_id in tuple(self.copies):
             with contextlib.suppress(NotFound):
                 yield self.info(agent_id)
 
     def seen(self) -> Seen:
-        """Return this host as others see it who look for one."""
+        """Return this host as its heartbeat describes it."""
         needs = [copy.agent.needs for copy in self.copies.values()]
         may_use = allotted()
         return Seen(
@@ -189,33 +189,33 @@ class Host:
             draining=self.draining,
         )
 
-    # -- what it does by itself
+    # -- background tasks
 
     async def watch(self) -> None:
-        """Tell the registry what happens to processes, in the order it happens; until cancelled."""
+        """Report events of processes to the registry in their order, until cancelled."""
         loop = asyncio.get_running_loop()
 
-        def hear(event: ProcessEvent) -> None:
-            loop.call_soon_threadsafe(self._hear, event)
+        def on_event(event: ProcessEvent) -> None:
+            loop.call_soon_threadsafe(self._on_event, event)
 
-        leave = self.processes.subscribe(hear)
+        unsubscribe = self.processes.subscribe(on_event)
         try:
             while True:
-                await self._patiently(self._happened(await self._news.get()))
+                await self._tolerate_outages(self._handle(await self._events.get()))
         finally:
-            leave()
+            unsubscribe()
 
     async def renew(self) -> None:
-        """Keep all leases, and correct what their renewals find wrong, until cancelled."""
+        """Renew all leases, and handle the results of the renewals, until cancelled."""
         async with self._keeper, asyncio.TaskGroup() as group:
             group.create_task(self._keeper.watch())
             while True:
                 copy = await self._to_correct.get()
                 # guard: agent-ends-concurrently
-                group.create_task(self._patiently(self._correct(copy)))
+                group.create_task(self._tolerate_outages(self._correct(copy)))
 
     async def nurse(self) -> None:
-        """End agents that are not well, again and again, until cancelled: they are started anew then."""
+        """Kill unhealthy agents, which restarts them, until cancelled."""
         while self.settings.health_seconds > 0:
             await asyncio.sleep(self.settings.health_seconds / 2)
             for agent_id, why in self._health.unwell(time.monotonic()):
@@ -224,22 +224,23 @@ class Host:
 
     @property
     def calm_seconds(self) -> float:
-        """For how long Redis has answered without trouble."""
-        return time.monotonic() - self._calm_since
+        """How long Redis has responded without an error."""
+        return time.monotonic() - self._undisturbed_since
 
     def disturbed(self) -> None:
-        """Note that Redis did not answer, or that this process stood still: others may have too."""
-        self._calm_since = time.monotonic()
+        """Note that Redis failed, or that this process was frozen: other hosts may have been affected too."""
+        self._undisturbed_since = time.monotonic()
 
-    # -- how
+    # -- steps
 
-    def _hear(self, event: ProcessEvent) -> None:
-        # Reports are heard at once: news wait for Redis, and who is well must not seem silent meanwhile.
+    def _on_event(self, event: ProcessEvent) -> None:
+        # Health reports are recorded at once: other events wait for Redis, and an outage of it must not make
+        # a healthy agent look unresponsive.
         if event.kind is not EventKind.REPORT:
             if event.process.status is Status.WAITING:
                 self._lease_ended(event.process)
             self._health.began(event.process.agent_id)
-            self._news.put_nowait(event)
+            self._events.put_nowait(event)
         elif event.report == "health":
             self._health.heard(event.process.agent_id, event.data)
         elif event.report == MESSAGES:
@@ -253,15 +254,17 @@ class Host:
     async def _want(self, agent: Agent) -> bool:
         wanted = await self.registry.want(agent)
         if wanted.status is Placing.STOPPING:
-            raise Conflict(f"agent {agent.agent_id} is being stopped: ask again when it has ended")
+            raise Conflict(f"agent {agent.agent_id} is being stopped: start it again when it has ended")
         return wanted.new
 
-    async def _running_already(self, agent_id: str, fence: int, asked: float) -> AgentProcessInfo | None:
-        """The copy that a repeated call asks for; one that is being restarted is waited for."""
+    async def _running_already(
+        self, agent_id: str, fence: int, requested_at: float
+    ) -> AgentProcessInfo | None:
+        """Return the copy of a repeated call, after its restart if it is being restarted."""
         copy = self.copies.get(agent_id)
         if copy is not None and copy.fence == fence:
-            # The grant has renewed its lease, too: one that waits for its lease starts now.
-            copy.hold.renewed(asked)  # guard: repeated-grant-renews
+            # The grant has renewed the lease too: a copy that waits for its lease starts now.
+            copy.hold.renewed(requested_at)  # guard: repeated-grant-renews
             self.processes.keep()
         while copy is not None and copy.fence == fence and self.copies.get(agent_id) is copy:
             process = self.processes.get(agent_id)
@@ -269,15 +272,15 @@ class Host:
                 return None
             # guard: repeated-create-ends-with-lease
             if process.status is Status.WAITING and boot_time() >= copy.hold.until:
-                raise Conflict(f"agent {agent_id} waits for its lease, which Redis did not renew: ask again")
+                raise Conflict(f"agent {agent_id} waits for its lease, which Redis did not renew: try again")
             if process.status is Status.RUNNING:  # guard: report-running-only
                 await self._report_started(copy, process)
                 return process
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         return None
 
     async def _granted(self, agent: Agent, seen: int | None) -> int:
-        """Ask the registry for an agent; returns its fence."""
+        """Request a grant of an agent from the registry; return its fence."""
         grant = await self.registry.grant(self.name, self.address, agent.agent_id, seen=seen)
         match grant.word:
             case "granted" | "mine":
@@ -289,13 +292,13 @@ class Host:
             case _:
                 raise Conflict(f"agent {agent.agent_id} is not wanted any more")
 
-    async def _start(self, agent: Agent, fence: int, asked: float) -> AgentProcessInfo:
+    async def _start(self, agent: Agent, fence: int, requested_at: float) -> AgentProcessInfo:
         agent_id = agent.agent_id
         # guard: draining-host-returns-grant
-        if self.draining:  # since it was granted; from here on those who move all agents see it
+        if self.draining:  # since the grant; from here on the drain finds the copy and moves it
             await self.registry.release(self.name, agent_id, fence, "moving")
-            raise ProcessesFull(f"host {self.name} leaves")
-        copy = self.copies[agent_id] = self._keep(agent, fence, asked)
+            raise ProcessesFull(f"host {self.name} is draining")
+        copy = self.copies[agent_id] = self._keep(agent, fence, requested_at)
         self.changed.set()
         try:
             process = await self._spawn(copy)
@@ -306,7 +309,7 @@ class Host:
             await self._let_go(copy, "crashed", str(exc))
             raise
         except BaseException:
-            # Whoever asked is gone: what may have been started is ended, and the agent is for the next host.
+            # The call was cancelled: the process is stopped, and the agent is left to the next host.
             await asyncio.shield(self._end(copy, "moving"))  # guard: abandoned-start-ended
             raise
         copy.created = True
@@ -319,16 +322,18 @@ class Host:
         await self._end(copy, "stopped")
         raise Conflict(f"agent {agent_id} was {'stopped' if word == 'unwanted' else 'placed anew'} meanwhile")
 
-    def _keep(self, agent: Agent, fence: int, asked: float) -> Copy:
-        """Begin to renew the lease of an agent; it is renewed until its process has ended."""
+    def _keep(self, agent: Agent, fence: int, requested_at: float) -> Copy:
+        """Start to renew the lease of an agent, until its process has ended."""
         lease = Lease(agent.agent_id, self.name, fence)
-        copy = Copy(agent, fence, time.time(), self._keeper.hold(self._leases, lease, granted_at=asked))
+        copy = Copy(
+            agent, fence, time.time(), self._keeper.hold(self._leases, lease, granted_at=requested_at)
+        )
         copy.hold.on_standing = partial(self._renewed, copy)
         return copy
 
-    def _after_renewal(self, answered: bool) -> None:
-        """Send the new ends of leases to the zygote; on the keeper's thread, whatever the event loop does."""
-        if answered:
+    def _after_renewal(self, succeeded: bool) -> None:
+        """Send the new ends of leases to the zygote, on the keeper's thread: the loop may be blocked."""
+        if succeeded:
             self.processes.keep()  # guard: renewals-reach-zygote
         else:
             self.disturbed()
@@ -345,7 +350,7 @@ class Host:
             payload: Any = msgspec.json.decode(agent.payload)
         except RecursionError as exc:  # guard: deep-document-refused
             raise InputError(f"agent {agent.agent_id}: its documents are nested too deeply") from exc
-        # Who asks for an agent may ask for less than the operator allows, not for more.
+        # A caller may request less memory than the operator allows, not more.
         bounds = [each for each in (agent.needs.memory_mb, self.settings.memory_mb) if each]
         megabytes = min(bounds, default=0)  # guard: memory-limit-of-operator
         memory = int(megabytes * 2**20)
@@ -364,7 +369,7 @@ class Host:
         )
 
     def _unreported(self, copy: Copy) -> AgentProcessInfo | None:
-        """The process of a copy that runs, but that the registry has not heard of: Redis was away then."""
+        """Return the running process of a copy that the registry does not have yet, as after an outage."""
         process = self.processes.get(copy.agent.agent_id)
         if process is None or process.status is not Status.RUNNING:
             return None
@@ -379,7 +384,7 @@ class Host:
         return word
 
     async def _report_waiting(self, copy: Copy) -> None:
-        """Have nobody find an agent that the end of its lease has ended, until it runs again."""
+        """Remove the location of an agent whose process ended with its lease, until it runs again."""
         process = self.processes.get(copy.agent.agent_id)
         error = process.last_error if process is not None else ""
         await self.registry.release(self.name, copy.agent.agent_id, copy.fence, "waiting", error)
@@ -395,7 +400,7 @@ class Host:
             await self._end(copy, "moving" if moving else "stopped", timeout_seconds)
 
     async def _end(self, copy: Copy, status: str, timeout_seconds: float | None = None) -> None:
-        """End a copy, then say so: nobody starts it elsewhere before."""
+        """Stop a copy, then release it: no other host starts the agent before."""
         copy.stopping = True
         await self.processes.end(copy.agent.agent_id, timeout_seconds)  # guard: end-before-release
         await self._let_go(copy, status)
@@ -410,7 +415,7 @@ class Host:
         self.metrics.host_agents_ended.labels(status).inc()
         await self.registry.release(self.name, agent_id, copy.fence, status, error)
 
-    async def _happened(self, event: ProcessEvent) -> None:
+    async def _handle(self, event: ProcessEvent) -> None:
         process = event.process
         copy = self.copies.get(process.agent_id)
         if copy is None or copy.stopping or copy.fence != process.fence:  # guard: event-of-own-fence
@@ -418,7 +423,7 @@ class Host:
         if event.kind is EventKind.READY and process.restarts:
             await self._report_started(copy, process)
         elif process.status is Status.WAITING:
-            self.metrics.host_lease_ends.inc()  # the registry is told after the next renewal
+            self.metrics.host_lease_ends.inc()  # reported to the registry after the next renewal
         elif process.status is Status.BACKING_OFF:
             self.metrics.host_restarts.inc()
             await self.registry.release(
@@ -426,11 +431,13 @@ class Host:
             )
         # guard: crash-of-live-copy
         elif process.status is Status.CRASHED and copy.created and not self._lives(process.agent_id):
-            _log.error("an agent crashed too often", agent_id=process.agent_id, error=process.last_error)
+            _log.error(
+                "agent crashed, restart limit exceeded", agent_id=process.agent_id, error=process.last_error
+            )
             await self._let_go(copy, "crashed", process.last_error)
 
     async def _correct(self, copy: Copy) -> None:
-        """Do what the last renewal asks for; what fails is found again by the next."""
+        """Handle the result of the last renewal; after a failure the next renewal has the same result."""
         agent_id = copy.agent.agent_id
         async with self._turn(agent_id):
             if self.copies.get(agent_id) is not copy or copy.stopping:
@@ -448,11 +455,11 @@ class Host:
                 return
             why = _DISOWNED[standing]
             self.metrics.host_disowned.labels(why).inc()
-            _log.warning("a copy of an agent is stopped", agent_id=agent_id, fence=copy.fence, why=why)
+            _log.warning("agent copy stopped", agent_id=agent_id, fence=copy.fence, why=why)
             await self._end(copy, "stopped")  # guard: lost-agent-ended
 
     async def _regained(self, copy: Copy) -> bool:
-        """Tell a Redis that has lost an agent of it again; False if it has another host by now."""
+        """Register an agent again that Redis has lost; return False if it has another host by now."""
         before = copy.fence - 1
         await self.registry.want(copy.agent, fence=before)
         grant = await self.registry.grant(self.name, self.address, copy.agent.agent_id, seen=before)
@@ -460,26 +467,26 @@ class Host:
         return grant.given and grant.fence == copy.fence  # guard: regained-fence
 
     def _lives(self, agent_id: str) -> bool:
-        """Whether it was started again since it crashed."""
+        """Return whether the agent was started again since its crash."""
         process = self.processes.get(agent_id)
         return process is not None and not process.status.ended
 
     @contextlib.asynccontextmanager
     async def _turn(self, agent_id: str) -> AsyncGenerator[None]:
-        """One thing at a time happens to an agent."""
+        """Serialize the operations on an agent."""
         turn = self._turns.setdefault(agent_id, asyncio.Lock())
         async with turn:  # guard: agent-lock
             yield
 
-    async def _patiently(self, what: Awaitable[None]) -> bool:
-        """What is done again soon may fail while Redis is away; False if it has."""
+    async def _tolerate_outages(self, operation: Awaitable[None]) -> bool:
+        """Await an operation that is repeated anyway; return False if Redis failed."""
         try:
             with self._outages:
-                await what
+                await operation
         except TROUBLE as exc:
             self.disturbed()
             self.metrics.redis_errors.labels(type(exc).__name__).inc()
             if not isinstance(exc, DISCONNECTS):
-                _log.error("the registry refuses a call: is a key of it damaged?", error=str(exc))
+                _log.error("registry call rejected, possibly a damaged key", error=str(exc))
             return False
         return True

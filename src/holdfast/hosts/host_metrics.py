@@ -1,7 +1,7 @@
-"""What a host tells Prometheus of its agents: how many, what they use, and what they count themselves.
+"""The metrics of a host's agents: how many they are, what they use, and what they count themselves.
 
-A series of one agent ends with it: such gauges are replaced as a whole. What agents report is added to
-counters whose labels a host knows, whatever the report says.
+A series of one agent ends with it: such gauges are replaced as a whole. Reports of agents are added to
+counters whose labels the host sets: a report can't add a label.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 MESSAGES: Final = "messages"
-"""A report of what was done since the last one: ``finished`` (status to count), ``retried``, ``seconds``."""
+"""A report of the work since the last one: ``finished`` (status to count), ``retried``, ``seconds``."""
 _STATUSES: Final = ("succeeded", "failed", "timed_out", "cancelled", "interrupted")
 
 
 def measure(host: Host, seen: Seen) -> None:
-    """Show what a host holds now."""
+    """Set the gauges of a host."""
     metrics = host.metrics
     metrics.host_agents.set(seen.agents)
     metrics.host_capacity.set(seen.capacity)
@@ -44,17 +44,17 @@ def measure(host: Host, seen: Seen) -> None:
         metrics.host_agent_cpu_seconds.show({key: used.cpu_seconds for key, used in each.items()})
 
 
-def count_messages(metrics: Metrics, name: str, said: Mapping[str, Any]) -> None:
-    """Add what an agent reports of itself; what can't be counted is not."""
+def count_messages(metrics: Metrics, name: str, fields: Mapping[str, Any]) -> None:
+    """Add a report of an agent to the counters; values that are no numbers are ignored."""
     agent = metrics.agent_label(name)
-    finished = said.get("finished")
+    finished = fields.get("finished")
     counts = cast("dict[Any, Any]", finished) if isinstance(finished, dict) else {}
     for status in _STATUSES:
         if count := _count(counts.get(status)):
             metrics.host_messages.labels(agent, status).inc(count)
-    if retried := _count(said.get("retried")):
+    if retried := _count(fields.get("retried")):
         metrics.host_message_retries.labels(agent).inc(retried)
-    if seconds := _count(said.get("seconds")):
+    if seconds := _count(fields.get("seconds")):
         metrics.host_message_seconds.labels(agent).inc(seconds)
 
 

@@ -1,7 +1,7 @@
-"""Hosts by the EndpointSlices of their service, from the Kubernetes API: one list for each look.
+"""Hosts by the EndpointSlices of their service, from the Kubernetes API: one list call for each lookup.
 
 The caller's service account needs one right: ``list`` of ``endpointslices`` (``discovery.k8s.io``) where the
-service is. Outside of a cluster a kubeconfig says where and who.
+service is. Outside of a cluster a kubeconfig has the API server and the user.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PORT_NAME: Final = "grpc"
 
 
 class KubernetesDirectory(AskedDirectory):
-    """The pods of a service that are ready, each asked how it is."""
+    """The ready pods of a service, by their Health call."""
 
     def __init__(self, calls: RemoteCalls, settings: HostSettings, config: KubeConfig | None = None) -> None:
         super().__init__(calls)
@@ -38,7 +38,7 @@ class KubernetesDirectory(AskedDirectory):
         )
 
     async def addresses(self) -> Sequence[str]:
-        """List the slices of the service, and take from them what is ready."""
+        """Return the ready addresses of the service's slices."""
         try:
             return ready_addresses(await self._slices.list(), self._port)
         except KubernetesUnavailable as exc:
@@ -50,7 +50,7 @@ class KubernetesDirectory(AskedDirectory):
 
 
 def ready_addresses(slices: Iterable[EndpointSlice], default_port: int) -> list[str]:
-    """Where the ready endpoints of a service are: of those that leave, none."""
+    """Return the addresses of a service's ready endpoints, without those that terminate."""
     return sorted(
         {
             joined(endpoint.addresses[0], _port(each, default_port))
@@ -64,13 +64,13 @@ def ready_addresses(slices: Iterable[EndpointSlice], default_port: int) -> list[
 
 def _is_ready(endpoint: Endpoint) -> bool:
     conditions = endpoint.conditions
-    # What is not said is ready, and does not leave.
+    # A missing condition means ready and not terminating.
     # guard: terminating-endpoints
     return conditions is None or (conditions.ready is not False and not conditions.terminating)
 
 
 def _port(each: EndpointSlice, default: int) -> int:
-    """The port that is named grpc; or the only one; or that of the settings."""
+    """Return the port that is named grpc, or the only port, or the port of the settings."""
     ports = {port.name or "": port.port for port in each.ports or () if port.port}
     if _PORT_NAME in ports:
         return ports[_PORT_NAME]

@@ -4,8 +4,8 @@
 
     first use ─> zygote, upkeep ─> agents come and go as on any host ─> close: all are stopped
 
-Invariant: the table is the one that all hosts share, so an agent still has one host at a time. But its record
-says that it is bound to its process: nobody else starts it when that is gone.
+Invariant: all hosts share one table, so an agent still has one host at a time. But its record marks it as
+bound to its process: no other host starts it when that process has ended.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ TROUBLES: Final[tuple[tuple[type[HoldfastError], Trouble], ...]] = (
     (ProcessFailed, Trouble.FAILED),
     (ProcessError, Trouble.NEXT),
 )
-"""What a host raises, and what it means for its caller; by way of gRPC's codes it means the same."""
+"""The meaning of a host's errors for its caller, the same as by gRPC's codes."""
 
 RENEW_SECONDS: Final = 2.0
-"""How often a local engine renews at least: an engine elsewhere can stop its agents by a renewal only."""
-_LOOK_SECONDS: Final = 0.01
+"""How often a local engine renews at least: another engine can stop its agents by a renewal only."""
+_POLL_SECONDS: Final = 0.01
 
 _log = get_logger(__name__)
 
@@ -90,31 +90,31 @@ class LocalEngine(Engine):
         super().__init__(registry, here, here, settings)
 
     async def run(self, agent: Agent) -> Placed:
-        """Have an agent run, here if it does not run elsewhere already; it ends with this process."""
-        # A program that was killed and is started again need not wait until its leases are over.
+        """Run an agent, here unless it runs elsewhere already; it ends with this process."""
+        # A program that was killed and restarted does not wait for the end of its old leases.
         known = await self.registry.get(agent.agent_id)
         if known is not None and is_gone(known.host):  # guard: dead-program-agents
-            await self._outlive(known)
+            await self._await_end_of(known)
             await self.registry.release(known.host, agent.agent_id, known.fence, "stopped")
         return await super().run(msgspec.structs.replace(agent, bound=True))
 
-    async def _outlive(self, placed: Placed) -> None:
-        """Wait for a dead program's agent, which ends a moment after it."""
+    async def _await_end_of(self, placed: Placed) -> None:
+        """Wait for the end of a dead program's agent, which ends a moment after the program."""
         seconds = self._settings.stop_seconds + RENEW_SECONDS
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while True:
                     if not procfs.is_named(placed.pid, f"hf:{placed.agent.agent_id}"):
                         return
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_POLL_SECONDS)
         raise HostUnavailable(
-            f"Agent {placed.agent.agent_id} of a program that is gone has not ended after {seconds:g} s "
+            f"Agent {placed.agent.agent_id} of a program that has ended still runs after {seconds:g} s "
             f"(process {placed.pid})."
         )
 
 
 class Here:
-    """The host inside this process, begun by its first use: how an engine finds it, and how it calls it."""
+    """The host inside this process, started by its first use: its engine's directory and transport."""
 
     def __init__(
         self,
@@ -134,24 +134,24 @@ class Here:
         self._upkeep: asyncio.Task[None] | None = None
 
     async def hosts(self) -> list[Seen]:
-        """Only this one."""
-        return [self._begun().seen()]
+        """Return only this host."""
+        return [self._started().seen()]
 
     async def create(self, address: str, agent: Agent, fence: int) -> None:
         """Start an agent."""
-        with self._told(address):
+        with self._translate_errors(address):
             async with asyncio.timeout(self._settings.create_seconds):
-                await self._begun().create(agent, seen=fence)
+                await self._started().create(agent, seen=fence)
 
     async def stop(
         self, address: str, agent_id: str, *, timeout_seconds: float | None = None, moving: bool = False
     ) -> None:
         """Stop an agent."""
-        with self._told(address):
-            await self._begun().stop(agent_id, timeout_seconds=timeout_seconds, moving=moving)
+        with self._translate_errors(address):
+            await self._started().stop(agent_id, timeout_seconds=timeout_seconds, moving=moving)
 
     async def close(self) -> None:
-        """End all agents, and what was begun for them; the next use begins anew."""
+        """Stop all agents and the host; the next use starts them anew."""
         host, upkeep = self._host, self._upkeep
         if host is None or upkeep is None:
             return
@@ -166,7 +166,7 @@ class Here:
             with contextlib.suppress(asyncio.CancelledError):
                 await upkeep
 
-    def _begun(self) -> Host:
+    def _started(self) -> Host:
         if self._host is None or self._upkeep is None:
             processes = Processes(self._options)
             processes.warm_up()
@@ -184,11 +184,11 @@ class Here:
             )
             self._upkeep = asyncio.create_task(self._live(self._host), name="holdfast-local-host")
         if self._upkeep.done():
-            self._upkeep.result()  # leases that nobody renews: whoever uses this is told why
+            self._upkeep.result()  # no lease is renewed any more: raise the reason to the caller
         return self._host
 
     async def _live(self, host: Host) -> None:
-        # What other local engines left behind is forgotten; what real hosts left is for them to place.
+        # Agents of dead local engines are removed; agents of dead hosts are placed by other hosts.
         engine = Engine(self._registry, self, self, self._settings)
         rescue = Rescue(self._registry, engine, host, bound_only=True)
         async with asyncio.TaskGroup() as group:
@@ -201,41 +201,41 @@ class Here:
         except NotFound:
             pass  # it ended by itself meanwhile
         except TROUBLE as exc:
-            _log.warning("an agent's end could not be told", agent_id=agent_id, error=str(exc))
+            _log.warning("agent release failed", agent_id=agent_id, error=str(exc))
 
     @contextlib.contextmanager
-    def _told(self, address: str) -> Generator[None]:
-        """Say what goes wrong as a call of any host says it."""
+    def _translate_errors(self, address: str) -> Generator[None]:
+        """Translate errors to those of a call to any host."""
         if address != self._name:
             raise CallFailed(address, Trouble.NEXT, "it is not in this process (hosts.engine is local)")
         try:
             yield
         except TimeoutError as exc:
-            raise CallFailed(address, Trouble.NEXT, "it took too long (hosts.ready_seconds)") from exc
+            raise CallFailed(address, Trouble.NEXT, "timed out (hosts.ready_seconds)") from exc
         except TROUBLE as exc:
-            raise CallFailed(address, Trouble.NEXT, f"Redis does not answer this host: {exc}") from exc
+            raise CallFailed(address, Trouble.NEXT, f"Redis does not respond to this host: {exc}") from exc
         except HoldfastError as exc:
             raise CallFailed(address, trouble_of(exc), str(exc)) from exc
 
 
 def trouble_of(error: HoldfastError) -> Trouble:
-    """What an error of a host means for its caller."""
+    """Return the meaning of a host's error for its caller."""
     return next((trouble for kind, trouble in TROUBLES if isinstance(error, kind)), Trouble.FAILED)
 
 
-# -- a name that tells, on the same machine, whether its process is gone
+# -- a name by which an engine on the same machine finds out whether its process has ended
 
 _NAME: Final = re.compile(re.escape(LOCAL) + r".*\.([0-9a-f]{8}):(\d+)\.(\d+):[0-9a-f]+")
 
 
 def own_name() -> str:
-    """A name for one engine of this process, which nobody else has or will have."""
+    """Return a unique name for one engine of this process."""
     pid = os.getpid()
     return f"{LOCAL}{platform.node()}.{_machine()}:{pid}.{procfs.start_time(pid) or 0}:{secrets.token_hex(3)}"
 
 
 def is_gone(name: str) -> bool:
-    """Whether a local engine's process is known to have ended: only those of this machine are known."""
+    """Return whether a local engine's process has ended; False if it is on another machine."""
     found = _NAME.fullmatch(name)
     if found is None or found[1] != _machine():
         return False
@@ -243,7 +243,7 @@ def is_gone(name: str) -> bool:
 
 
 def _machine() -> str:
-    """Name this boot of this machine, and whose process numbers are ours: containers have their own."""
+    """Return a name for this boot of this machine and this PID namespace, as containers have their own."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
     numbers = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - it leads to no file
     return hashlib.sha256(f"{boot} {numbers}".encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""Who calls a host before it can serve is told so at once, and asks the next one."""
+"""Rejects calls to a host that does not serve yet, so that the caller tries the next host at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class NotReadyInterceptor(aio.ServerInterceptor):
-    """Turns the callers of a service away until it is open; probes and reflection are let through."""
+    """Rejects the calls of a service until it is open; probes and reflection are served."""
 
     def __init__(self, service: str) -> None:
         self.is_open = False  # guard: host-not-ready-at-start
@@ -23,15 +23,15 @@ class NotReadyInterceptor(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Let a call in, or turn it away."""
+        """Serve or reject a call."""
         if self.is_open or not handler_call_details.method.startswith(self._prefix):
             return await continuation(handler_call_details)
-        return grpc.unary_unary_rpc_method_handler(_turn_away)
+        return grpc.unary_unary_rpc_method_handler(_reject)
 
 
-async def _turn_away(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
+async def _reject(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
     del request
     return await context.abort(
         grpc.StatusCode.UNAVAILABLE,
-        "This host does not serve yet: it waits for Redis, or for its name (hosts.name). Its log says which.",
+        "This host does not serve yet: it waits for Redis, or for its name (hosts.name). See its log.",
     )

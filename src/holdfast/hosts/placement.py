@@ -1,4 +1,4 @@
-"""Which host gets an agent: pure choices among hosts that live, best first."""
+"""Which host gets an agent: pure strategies that order live hosts, best first."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     agents: int = 0
     capacity: int = 100
     cpu: float = 0.0
-    """Cores that nobody has asked for."""
+    """Unreserved cores."""
     memory_mb: float = 0.0
-    """Memory that nobody has asked for."""
+    """Unreserved memory."""
     labels: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
     """Labels of the agents it holds."""
@@ -33,7 +33,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def density(self) -> float:
-        """How full it is, from 0 to 1."""
+        """The share of the capacity that is used, from 0 to 1."""
         return self.agents / self.capacity if self.capacity > 0 else 1.0
 
 
@@ -43,28 +43,28 @@ class Strategy(Protocol):
     def __call__(self, hosts: list[Host], needs: Needs, turn: int, /) -> Iterable[Host]:
         """Put hosts that may take an agent in order, best first; ``turn`` counts placements.
 
-        They come sorted by name. Those that are left out are not asked.
+        The hosts are sorted by name. Hosts that are left out are not called.
         """
         ...
 
 
 def order(strategy: str | Strategy, hosts: Sequence[Host], needs: Needs, turn: int) -> list[Host]:
-    """The hosts that may take an agent, best first; ``turn`` counts placements."""
+    """Return the hosts that may take an agent, best first; ``turn`` counts placements."""
     fitting = sorted((host for host in hosts if fits(host, needs)), key=lambda host: host.name)
     choose = strategy_named(strategy) if isinstance(strategy, str) else strategy
     return list(choose(fitting, needs, turn))
 
 
 def strategy_named(name: str) -> Strategy:
-    """One of ours, or the function that ``package.module:function`` names."""
+    """Return a built-in strategy, or the function that ``package.module:function`` names."""
     if name in _STRATEGIES:
         return _STRATEGIES[name]
     module, _, function = name.partition(":")
     try:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as exc:
-        ours = ", ".join(_STRATEGIES)
-        raise ConfigError(f"hosts.placement = {name!r} is none of {ours}, nor a function: {exc}.") from exc
+        known = ", ".join(_STRATEGIES)
+        raise ConfigError(f"hosts.placement = {name!r} is none of {known}, nor a function: {exc}.") from exc
 
 
 def fits(host: Host, needs: Needs) -> bool:
@@ -78,7 +78,7 @@ def fits(host: Host, needs: Needs) -> bool:
 
 
 def why_not(hosts: Sequence[Host], needs: Needs) -> str:
-    """Say why no host takes an agent."""
+    """Return why no host takes an agent."""
     if not hosts:
         return "there is no live host"
     ordered = sorted(hosts, key=lambda host: host.name)
@@ -87,14 +87,14 @@ def why_not(hosts: Sequence[Host], needs: Needs) -> str:
 
 def _refusal(host: Host, needs: Needs) -> str:
     if host.draining:
-        return "it leaves"
+        return "it is draining"
     if host.agents >= host.capacity:
         return f"it is full ({host.agents} of {host.capacity})"
     if missing := set(needs.near) - set(host.labels):
         return f"it is not labelled {', '.join(sorted(missing))}"
     if present := set(needs.apart) & set(host.holds):
         return f"it holds {', '.join(sorted(present))}"
-    return "it did not answer"
+    return "it did not respond"
 
 
 def _round_robin(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
@@ -104,12 +104,12 @@ def _round_robin(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
 
 
 def _least_loaded(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
-    # Among equals by turns: a burst must not all go to the first one until its heartbeat tells.
+    # Equally loaded hosts take turns: a burst must not go to the first host until its next heartbeat.
     return sorted(_round_robin(hosts, needs, turn), key=lambda host: host.density)
 
 
 def _resource_aware(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
-    """Those with room for its needs first, most left over before; then the others, as a last resort."""
+    """Hosts with enough resources first, by what they have left over; then the others, as a last resort."""
 
     def left(host: Host) -> tuple[bool, float]:
         cpu, memory = host.cpu - needs.cpu, host.memory_mb - needs.memory_mb
@@ -119,7 +119,7 @@ def _resource_aware(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
 
 
 _MB_PER_CORE: Final = 2048.0
-"""How much memory goes with a core, to weigh one against the other."""
+"""The memory that weighs as much as one core."""
 _STRATEGIES: Final[Mapping[str, Strategy]] = {
     "round-robin": _round_robin,
     "least-loaded": _least_loaded,

@@ -1,7 +1,7 @@
-"""Which host has which agent, as leases in Redis: what should run, where it does, under which fence.
+"""Which host has which agent, as leases in Redis: the wanted agents, their locations and their fences.
 
-Invariant: an agent has one host at a time. A host that lost it, because it slept past its lease, is told so
-by its next renewal and changes nothing before.
+Invariant: an agent has one host at a time. A host whose lease ended, because it was frozen, learns this from
+its next renewal and changes nothing before.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _RECLAIM = load(__package__, "reclaim")
 _UNWANT = load(__package__, "unwant")
 
 _KEEP_MS: Final = 3_600_000
-"""How long the record of an agent that was stopped can be read."""
+"""How long the record of a stopped agent is kept."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The answer to the wish that an agent runs: whether that is news, and what is known."""
+    """The reply to ``want``: whether the agent is new, and its record."""
 
     new: bool
     fence: int
@@ -47,7 +47,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """The answer to a host that would start an agent: granted, mine, held, stale, unwanted or unknown."""
+    """The reply to ``grant``: granted, mine, held, stale, unwanted or unknown."""
 
     word: str
     fence: int
@@ -60,7 +60,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """The answer to the wish that an agent stops: unknown, stopped, or stopping at its host."""
+    """The reply to ``unwant``: unknown, stopped, or stopping at its host."""
 
     word: str
     host: str
@@ -69,16 +69,16 @@ class Stopping(msgspec.Struct, frozen=True):
 
 
 class Homeless(msgspec.Struct, frozen=True):
-    """An agent that its caller may place now."""
+    """A reclaimed agent, which the caller may place now."""
 
     agent_id: str
     fence: int
     host: str
-    """Where it was."""
+    """Its last host."""
 
 
 class AgentLeases:
-    """The agents of one host as leases, for the keeper; an agent that is to be stopped stays its host's."""
+    """The agents of one host as leases, for the keeper; an agent that is to be stopped keeps its lease."""
 
     kind = "agent"
 
@@ -87,7 +87,7 @@ class AgentLeases:
         self._host = [host, address, ttl_ms]
 
     async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
-        """Keep what the host has, and bring back what has expired but went to no other host."""
+        """Renew the leases of the host, also expired ones that no other host has reclaimed."""
         words = await _RENEW(redis, self._keys, [*self._host, *renewal_args(leases)])
         return [_STANDINGS[word] for word in words]
 
@@ -120,10 +120,10 @@ class Registry:
         self._placing_ms = int(placing_seconds * 1000)
         self._keys = [keys.leases, keys.index, keys.record_prefix, keys.location_prefix, keys.host_prefix]
 
-    # -- what should run
+    # -- wanted agents
 
     async def want(self, agent: Agent, *, fence: int | None = None) -> Wanted:
-        """Say that an agent should run; ``fence`` is the last known one of an agent that Redis has lost."""
+        """Record that an agent should run; ``fence`` is the last known one if Redis has lost the agent."""
         fields = {
             "entry": agent.entry,
             "payload": agent.payload,
@@ -139,14 +139,14 @@ class Registry:
         return Wanted(word == b"new", int(seen), Status(status.decode()), address.decode())
 
     async def unwant(self, agent_id: str) -> Stopping:
-        """Say that an agent should run no more; nobody finds it from here on."""
+        """Record that an agent should not run any more; it has no location from here on."""
         word, host, address, fence = await _UNWANT(self.redis, self._keys, [agent_id, _KEEP_MS])
         return Stopping(word.decode(), host.decode(), address.decode(), int(fence))
 
     async def reclaim(self, limit: int = 100, *, only: Literal["", "bound", "free"] = "") -> list[Homeless]:
-        """Take agents whose host is gone, each for one caller; those that end with it are forgotten.
+        """Reclaim agents of dead hosts, each for one caller; agents that are bound to their host are removed.
 
-        ``bound`` looks at those only that end with their host, ``free`` at those only that nobody has.
+        ``bound`` only handles agents that are bound to their host, ``free`` only agents without a host.
         """
         args = [limit, self._placing_ms, _KEEP_MS, only]
         row: list[bytes] = await _RECLAIM(self.redis, self._keys, args)
@@ -155,46 +155,46 @@ class Registry:
             for agent_id, fence, host in zip(row[::3], row[1::3], row[2::3], strict=True)
         ]
 
-    # -- what a host says
+    # -- reports of hosts
 
     async def grant(self, host: str, address: str, agent_id: str, *, seen: int | None = None) -> Grant:
-        """Ask for an agent; ``seen`` is the fence under which its caller wanted it placed."""
+        """Grant an agent to a host; ``seen`` is the fence under which the caller placed it."""
         args = [host, address, self._ttl_ms, agent_id, "" if seen is None else seen]
         word, fence, at = await _GRANT(self.redis, self._keys, args)
         return Grant(word.decode(), int(fence), at.decode())
 
     async def started(self, host: str, address: str, agent_id: str, fence: int, pid: int) -> str:
-        """Say that an agent runs; returns kept, lost or unwanted."""
+        """Record that an agent runs; return kept, lost or unwanted."""
         args = [host, address, self._ttl_ms, agent_id, fence, pid]
         return (await _STARTED(self.redis, self._keys, args)).decode()
 
     def leases(self, host: str, address: str) -> AgentLeases:
-        """What a host has, for its keeper."""
+        """Return the leases of a host, for its keeper."""
         return AgentLeases(self._keys, host, address, self._ttl_ms)
 
     async def release(self, host: str, agent_id: str, fence: int, status: str, error: str = "") -> bool:
-        """Say that a host has an agent no more: stopped, crashed, moving, or (there) restarting, waiting."""
+        """Release an agent: stopped, crashed, moving; restarting and waiting only change its status."""
         args = [host, agent_id, fence, status, error[-4000:], _KEEP_MS, self._placing_ms]
         return await _RELEASE(self.redis, self._keys, args) == b"released"
 
     async def unplaced(self, agent_id: str, fence: int) -> None:
-        """Say that there is no host for an agent that moves: whoever comes next may have it at once."""
+        """Record that no host was found for a moving agent: the next caller may place it at once."""
         await _RELEASE(self.redis, self._keys, ["", agent_id, fence, "moving", "", _KEEP_MS, 0])
 
-    # -- what is where
+    # -- locations
 
     async def answers(self) -> None:
-        """Ask Redis for nothing; raises if it is away."""
+        """Check that Redis responds; raises if it does not."""
         await command(self.redis, "ZCARD", self.keys.leases)
 
     async def location(self, agent_id: str) -> str | None:
-        """The address of the host that runs an agent; one GET."""
-        found = await self._looked(command(self.redis, "GET", self.keys.location_prefix + agent_id))
+        """Return the address of the host that runs an agent; one GET."""
+        found = await self._measured(command(self.redis, "GET", self.keys.location_prefix + agent_id))
         return found.decode() if found else None
 
     async def get(self, agent_id: str) -> Placed | None:
-        """An agent and where it is."""
-        return await self._looked(self._read(agent_id))
+        """Return an agent and its location."""
+        return await self._measured(self._read(agent_id))
 
     async def _read(self, agent_id: str) -> Placed | None:
         reads = (("HGETALL", self.keys.record_prefix + agent_id), ("ZSCORE", self.keys.leases, agent_id))
@@ -202,12 +202,12 @@ class Registry:
         return _placed(agent_id, fields, float(lease_end_ms or 0) / 1000) if b"fence" in fields else None
 
     async def fence(self, agent_id: str) -> int:
-        """The highest fence under which an agent was given to anybody; 0 if nobody knows it."""
+        """Return the highest fence that an agent was granted under; 0 if there is no such agent."""
         return int(await command(self.redis, "HGET", self.keys.record_prefix + agent_id, "fence") or 0)
 
     async def all(self, *, guild_id: str | None = None, prefix: str = "") -> AsyncIterator[Placed]:
-        """Every agent that should run, oldest first; only those whose ids begin so are read at all."""
-        # All ids at once: by pages, one that is stopped meanwhile would make us pass over another.
+        """Yield every wanted agent, oldest first; only agents whose id has the prefix are read."""
+        # All ids at once: with pages, an agent that is stopped meanwhile would make another one be skipped.
         for raw in await command(self.redis, "ZRANGE", self.keys.index, 0, -1):
             agent_id: str = raw.decode()
             placed = await self.get(agent_id) if agent_id.startswith(prefix) else None
@@ -215,7 +215,7 @@ class Registry:
                 yield placed
 
     async def page(self, since_ms: int, after: str, limit: int) -> list[Placed]:
-        """Agents that should run, oldest first, behind the one of that id that was made at that time."""
+        """Return wanted agents, oldest first, after the one with that creation time and id."""
         found: list[Placed] = []
         first = 0
         while len(found) < limit:
@@ -223,7 +223,7 @@ class Registry:
             ids: list[bytes] = await command(self.redis, "ZRANGE", self.keys.index, *span)
             first += len(ids)
             page = await asyncio.gather(*(self.get(raw.decode()) for raw in ids))
-            # Many may have been made at one time: those are in the order of their ids.
+            # Agents with one creation time are in the order of their ids.
             found += [
                 placed
                 for placed in page
@@ -234,21 +234,21 @@ class Registry:
         return found[:limit]
 
     async def on_host(self, host: str) -> list[str]:
-        """The agents that run on a host."""
+        """Return the ids of the agents that run on a host."""
         found: set[bytes] = await command(self.redis, "SMEMBERS", self.keys.host_prefix + host)
         return sorted(raw.decode() for raw in found)
 
     async def turn(self) -> int:
-        """The next number of round-robin placement."""
+        """Return the next number of round-robin placement."""
         return int(await command(self.redis, "INCR", self.keys.counter))
 
-    async def _looked(self, look: Awaitable[Any]) -> Any:
-        """Count and time a look for one agent."""
+    async def _measured(self, lookup: Awaitable[Any]) -> Any:
+        """Count and time the lookup of one agent."""
         if self._metrics is None:
-            return await look
+            return await lookup
         began, status = time.perf_counter(), "failed"
         try:
-            found = await look
+            found = await lookup
             status = "found" if found else "missing"
             return found
         finally:

@@ -44,7 +44,7 @@ TROUBLES: Final = {
 
 
 class RemoteCalls:
-    """The channels to all hosts that were called, until closed; belongs to one event loop."""
+    """The channels to all hosts that were called, until closed; for one event loop."""
 
     def __init__(self, settings: HostSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -56,7 +56,7 @@ class RemoteCalls:
 
     @property
     def addresses(self) -> set[str]:
-        """Where channels lead that are kept for the next call."""
+        """The addresses of the open channels."""
         return set(self._channels)
 
     async def close(self) -> None:
@@ -65,10 +65,10 @@ class RemoteCalls:
         await asyncio.gather(*(channel.close() for channel, _ in channels.values()))
 
     async def create(self, address: str, agent: Agent, fence: int) -> None:
-        """Ask a host to start an agent; only its own answer says that it did not."""
+        """Call CreateAgent on a host; after a lost reply the agent may run."""
         request_id = uuid.uuid4().hex
         _log.debug(
-            "a host is asked for an agent", address=address, agent_id=agent.agent_id, request_id=request_id
+            "agent requested from host", address=address, agent_id=agent.agent_id, request_id=request_id
         )
         request = wire.CreateAgentRequest(**create_fields(agent), fence=fence, request_id=request_id)
         wait = self._settings.create_seconds
@@ -77,7 +77,7 @@ class RemoteCalls:
     async def stop(
         self, address: str, agent_id: str, *, timeout_seconds: float | None = None, moving: bool = False
     ) -> None:
-        """Ask a host to stop an agent, which may take as long as the agent may take."""
+        """Call StopAgent on a host; the timeout includes the stop timeout of the agent."""
         timeout = 0 if timeout_seconds is None else max(1, round(timeout_seconds))
         request = wire.StopAgentRequest(agent_id=agent_id, timeout=timeout, moving=moving)
         may_take = self._settings.stop_seconds if timeout_seconds is None else timeout_seconds
@@ -85,15 +85,15 @@ class RemoteCalls:
         await self._call(address, lambda stub: stub.StopAgent, request, timeout_seconds=wait)
 
     async def info(self, address: str, request: wire.GetAgentInfoRequest) -> wire.AgentInfo:
-        """Ask a host for one agent."""
+        """Call GetAgentInfo on a host."""
         return await self._call(address, lambda stub: stub.GetAgentInfo, request)
 
     async def list(self, address: str, request: wire.ListAgentsRequest) -> wire.ListAgentsResponse:
-        """Ask a host for its agents."""
+        """Call ListAgents on a host."""
         return await self._call(address, lambda stub: stub.ListAgents, request)
 
     async def health(self, address: str, *, timeout_seconds: float | None = None) -> wire.HealthResponse:
-        """Ask a host how it is."""
+        """Call Health on a host."""
         request = wire.HealthRequest()
         return await self._call(
             address, lambda stub: stub.Health, request, retries=0, timeout_seconds=timeout_seconds
@@ -118,7 +118,7 @@ class RemoteCalls:
                 call = method(self._stub(address))
                 return await call(request, timeout=wait, metadata=metadata)
             except aio.AioRpcError as exc:
-                # Only what was not even received is tried again here: the rest is for the caller to judge.
+                # Only calls that were not received are retried here: the caller decides about the others.
                 if exc.code() is not grpc.StatusCode.UNAVAILABLE or left <= 0:
                     raise failed(address, exc) from exc
             left -= 1
@@ -128,25 +128,25 @@ class RemoteCalls:
     def _stub(self, address: str) -> AgentHostServiceStub:
         stamp = tls_stamp(self._settings)
         if stamp != self._stamp:  # guard: client-certificate-reload
-            # New certificates: the old channels end when nobody uses them any more.
+            # New certificates: the old channels are closed after their last call.
             self._stamp, self._channels = stamp, {}
         now = self._clock()
         if address not in self._channels:
-            self._let_go_of_unused(now)
+            self._drop_unused(now)
             channel = open_channel(address, self._settings)
             self._channels[address] = channel, AgentHostServiceStub(channel)
         self._used[address] = now
         return self._channels[address][1]
 
-    def _let_go_of_unused(self, now: float) -> None:
-        """Forget what no call has needed for long: pods come and go, each with an address of its own."""
+    def _drop_unused(self, now: float) -> None:
+        """Drop channels that no call has used for long: each new pod has a new address."""
         self._used = {address: at for address, at in self._used.items() if now - at < _UNUSED_SECONDS}
-        # Not closed: a call that still waits keeps its channel until it ends.
+        # Not closed: a pending call keeps its channel until it ends.
         self._channels = {address: kept for address, kept in self._channels.items() if address in self._used}
 
 
 def failed(address: str, error: aio.AioRpcError) -> CallFailed:
-    """What an error of gRPC means for whoever called."""
+    """Return the error of a gRPC call for its caller."""
     code = error.code()
     trouble = TROUBLES.get(code, Trouble.INVALID)
     return CallFailed(address, trouble, error.details() or code.name, code.name)

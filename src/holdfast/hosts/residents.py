@@ -1,4 +1,4 @@
-"""A resident as an agent of the hosts: how it is asked for, and what it was asked for with."""
+"""A resident as an agent of the hosts: its specification, its status, and the checks before a call."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _payload = msgspec.json.Decoder(_Payload)
 def resident_agent(
     agent_id: str,
     resident: str,
-    input: Any = None,  # noqa: A002 - it is called so everywhere else
+    input: Any = None,  # noqa: A002 - the name in the API and the CLI
     *,
     needs: Needs | None = None,
     tenant: str = "",
 ) -> Agent:
-    """The agent that is a resident of that name; a tenant's belongs to the organization of that name."""
+    """Return the agent of a resident; a tenant's resident belongs to the organization of the same name."""
     spec = {"id": checked(agent_id), "name": resident, "resident": resident, "input": input}
     try:
         payload = msgspec.json.encode({"agent_spec": spec}, enc_hook=dumped)
@@ -57,7 +57,7 @@ def resident_agent(
 
 
 def input_of(agent: Agent) -> Any:
-    """What a resident's class was made with; None of an agent that is none, or whose record can't be read."""
+    """Return the input of a resident; None for another agent, or if its record is unreadable."""
     if agent.entry != ENTRY:
         return None
     try:
@@ -75,7 +75,7 @@ def checked_status(status: str) -> str:
 
 
 def shown_status(placed: Placed) -> tuple[str, str]:
-    """The status and the error that users see: one whose host is gone waits for another host."""
+    """Return the status and the error for users: an agent of a dead host waits for another host."""
     ended = 0 < placed.lease_ends_at < time.time() - _CLOCK_SKEW_SECONDS
     if ended and placed.status in {Status.STARTING, Status.RUNNING}:  # guard: dead-host-shown
         error = f"its host {placed.host} has not renewed its lease, which ended {iso(placed.lease_ends_at)}"
@@ -84,43 +84,41 @@ def shown_status(placed: Placed) -> tuple[str, str]:
 
 
 def lives(placed: Placed | None) -> bool:
-    """Whether an agent should run, and was not given up."""
+    """Return whether an agent should run and was not given up."""
     return placed is not None and placed.wanted and placed.status is not Status.CRASHED
 
 
 def require_same(placed: Placed, wanted: Agent, shown: str) -> None:
-    """Raise Conflict if what lives under an id is not what was asked for."""
-    there = placed.agent
-    same = (there.entry, there.name, there.needs) == (wanted.entry, wanted.name, wanted.needs)
-    if not same or there.organization_id != wanted.organization_id or input_of(there) != input_of(wanted):
+    """Raise Conflict if the id belongs to an agent with another specification."""
+    known = placed.agent
+    same = (known.entry, known.name, known.needs) == (wanted.entry, wanted.name, wanted.needs)
+    if not same or known.organization_id != wanted.organization_id or input_of(known) != input_of(wanted):
         raise Conflict(
-            f"the id {shown!r} is taken by a {there.name or there.entry!r} that was made otherwise: "
-            "stop that one first, or choose another id"
+            f"the id {shown!r} is taken by a {known.name or known.entry!r} with another input or needs: "
+            "stop it first, or choose another id"
         )
 
 
 def require_resident(placed: Placed, shown: str) -> None:
-    """Raise Conflict unless an agent can be sent messages."""
+    """Raise Conflict unless an agent has a mailbox and is not being stopped."""
     if placed.agent.entry != ENTRY:
-        raise Conflict(
-            f"{shown!r} is not of `@app.resident` but of another framework, so it has no mailbox here"
-        )
+        raise Conflict(f"{shown!r} is not of `@app.resident` but of another framework, so it has no mailbox")
     if not placed.wanted:
         raise Conflict(f"the resident {shown!r} is being stopped")
 
 
 def require_alive(status: str, error: str, shown: str) -> None:
-    """Raise Conflict if nobody will answer: a crashed agent reads its mailbox when it is started again."""
+    """Raise Conflict if the agent has crashed: it reads its mailbox only when it is started again."""
     if status == Status.CRASHED:  # guard: crashed-resident-refuses
         raise Conflict(
-            f"the resident {shown!r} crashed, so nobody answers: start it again "
+            f"the resident {shown!r} crashed and handles no messages: start it again "
             "(`holdfast residents start NAME ID`). "
-            f"What was sent to it waits until then. It ended so: {error}"
+            f"Messages to it wait until then. Its error: {error}"
         )
 
 
 async def require_movable(engine: Engine, placed: Placed, to: str) -> None:
-    """Raise, while nothing has been stopped yet, if an agent can't go where it should."""
+    """Raise if an agent can't be moved, before it is stopped."""
     if placed.agent.bound:
         raise Conflict(f"the resident {placed.agent.agent_id!r} belongs to the program that started it")
     if to and to not in {host.name for host in await engine.hosts()}:
@@ -128,7 +126,7 @@ async def require_movable(engine: Engine, placed: Placed, to: str) -> None:
 
 
 def missing(shown: str) -> NotFound:
-    """The error for a resident that does not exist."""
+    """Return the error for a resident that does not exist."""
     return NotFound(
         f"there is no resident {shown[:200]!r}: `holdfast residents list` or GET /residents shows them"
     )

@@ -1,6 +1,6 @@
-"""Who may call a host, and over what: TLS, certificates of both sides, and a token.
+"""Security of the calls to a host: TLS, certificates of both sides, and a token.
 
-Without TLS a host listens on loopback only, unless the settings say that this is meant.
+Without TLS a host listens on loopback only, unless hosts.insecure is set.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from holdfast.config import HostSettings
 
 MAX_MESSAGE_BYTES: Final = 32 * 2**20
-"""What one call may carry, either way."""
+"""The largest request or response of a call."""
 _METADATA: Final = "authorization"
 
 
 def server_credentials(settings: HostSettings) -> grpc.ServerCredentials | None:
-    """What a host shows, and asks of its callers; None without TLS, which only loopback may have."""
+    """Return the credentials of a host's server; None without TLS, which only loopback may have."""
     if not settings.tls_certificate:
         if not settings.insecure and not _is_loopback(settings.listen):  # guard: insecure-host-loopback
             raise ConfigError(
@@ -41,26 +41,26 @@ def server_credentials(settings: HostSettings) -> grpc.ServerCredentials | None:
 
 
 def tls_stamp(settings: HostSettings) -> tuple[int, ...]:
-    """Changes when a file of a caller does: a channel that was opened before is not to be used then."""
+    """Return a stamp that changes with the TLS files: older channels are not used any more then."""
     files = [path for path in (settings.tls_ca, settings.tls_certificate, settings.tls_key) if path]
     stamps: list[int] = []
     for path in files:
-        with contextlib.suppress(OSError):  # gone for a moment; what can't be read is said where it is read
+        with contextlib.suppress(OSError):  # missing for a moment; the reader of the file raises its error
             found = Path(path).stat()
             stamps += (found.st_mtime_ns, found.st_ino)
     return tuple(stamps)
 
 
 def open_channel(address: str, settings: HostSettings) -> aio.Channel:
-    """A channel to a host that shows what the settings have."""
-    # A host that comes back is tried soon, and a dead one does not hang a call for the default of 20 seconds.
+    """Open a channel to a host with the credentials of the settings."""
+    # A host that is back is reconnected soon, and a dead one does not block a call for 20 seconds.
     options = [
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
         # guard: grpc-connect-timeout
         ("grpc.min_reconnect_backoff_ms", 2000),  # which is also how long a connection may take
         ("grpc.enable_http_proxy", 0),
-        # As much as a host takes: it answers with the specs that it was given, of all its agents.
+        # As much as a host accepts: its response has the specs of all its agents.
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ]
     mutual = bool(settings.tls_certificate)
@@ -75,12 +75,12 @@ def open_channel(address: str, settings: HostSettings) -> aio.Channel:
 
 
 def call_metadata(settings: HostSettings) -> tuple[tuple[str, str], ...]:
-    """What goes with every call."""
+    """Return the metadata of every call."""
     return ((_METADATA, f"Bearer {settings.token}"),) if settings.token else ()
 
 
 class TokenCheck(aio.ServerInterceptor):
-    """Refuses callers without the token; probes need none."""
+    """Rejects calls without the token; probes need none."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode()
@@ -90,23 +90,23 @@ class TokenCheck(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Let a call in, or refuse it."""
+        """Serve or reject a call."""
         if handler_call_details.method.startswith("/grpc.health.v1.Health/"):
             return await continuation(handler_call_details)
-        shown = next(
+        token = next(
             (value for key, value in handler_call_details.invocation_metadata or () if key == _METADATA), ""
         )
-        shown = shown.encode() if isinstance(shown, str) else shown
-        if hmac.compare_digest(shown, self._expected):  # guard: host-token
+        token = token.encode() if isinstance(token, str) else token
+        if hmac.compare_digest(token, self._expected):  # guard: host-token
             return await continuation(handler_call_details)
-        return grpc.unary_unary_rpc_method_handler(_refuse)
+        return grpc.unary_unary_rpc_method_handler(_reject)
 
 
-async def _refuse(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
+async def _reject(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
     del request
     return await context.abort(
         grpc.StatusCode.UNAUTHENTICATED,
-        "This host asks for its token: set hosts.token (HOLDFAST_HOSTS_TOKEN).",
+        "This host requires its token: set hosts.token (HOLDFAST_HOSTS_TOKEN).",
     )
 
 

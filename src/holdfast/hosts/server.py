@@ -2,7 +2,7 @@
 
 ::
 
-    listening ─> serving: probes are answered, callers get UNAVAILABLE ─> open ─> leaving ─> end
+    listening ─> serving: probes are served, calls get UNAVAILABLE ─> open ─> draining ─> end
 """
 
 # The generated code is not typed.
@@ -34,11 +34,11 @@ SERVICE: Final = wire.DESCRIPTOR.services_by_name["AgentHostService"].full_name
 
 
 class HostServer:
-    """Serves the calls of engines; ``port`` is the one it got."""
+    """Serves the calls of engines; ``port`` is the one that was opened."""
 
     def __init__(self, settings: HostSettings, metrics: Metrics) -> None:
         self._not_ready = NotReadyInterceptor(SERVICE)
-        # Counted first: also what is refused for want of a token.
+        # The counter is first: it also counts calls that are rejected without a token.
         interceptors: list[aio.ServerInterceptor] = [CallCounter(metrics)]
         interceptors += [TokenCheck(settings.token)] if settings.token else []
         interceptors.append(self._not_ready)
@@ -57,7 +57,7 @@ class HostServer:
 
     @contextlib.asynccontextmanager
     async def serving(self, servicer: AgentHostServicer) -> AsyncGenerator[None]:
-        """Answer probes, and callers once it is open; at the end, what was begun may finish for a moment."""
+        """Serve probes, and calls once it is open; at the end, running calls may finish for a moment."""
         async with self._server.serving(
             partial(add_AgentHostServiceServicer_to_server, servicer), ready=False
         ):
@@ -65,14 +65,14 @@ class HostServer:
 
     @property
     def is_open(self) -> bool:
-        """Whether callers are answered."""
+        """Whether calls are served."""
         return self._not_ready.is_open
 
     async def open(self) -> None:
-        """Answer callers, and report this to probes."""
+        """Serve calls, and report this to probes."""
         self._not_ready.is_open = True
         await self._server.report(ready=True)
 
     async def leave(self) -> None:
-        """Report to probes that this host leaves; calls are still answered, and the process is alive."""
+        """Report to probes that this host is draining; calls are still served, and the process is alive."""
         await self._server.report(ready=False)

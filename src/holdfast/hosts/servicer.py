@@ -1,4 +1,4 @@
-"""The gRPC face of a host: the five calls of ``agent_host.proto``, and what each error is called there."""
+"""The gRPC service of a host: the five calls of ``agent_host.proto``, and the status code of each error."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _CODES: tuple[tuple[type[HoldfastError], grpc.StatusCode], ...] = (
     (NotFound, grpc.StatusCode.NOT_FOUND),
     (Refused, grpc.StatusCode.UNAVAILABLE),
     (ProcessFailed, grpc.StatusCode.INTERNAL),
-    (ProcessError, grpc.StatusCode.UNAVAILABLE),  # no fault of the agent's: this host can start none
+    (ProcessError, grpc.StatusCode.UNAVAILABLE),  # not an error of the agent: this host can't start a process
 )
 
 
 class AgentHostServicer(AgentHostServiceServicer):
-    """Answers callers of a host."""
+    """Serves the calls of a host."""
 
     def __init__(self, host: Host, *, default_entry: str) -> None:
         self._host = host
@@ -91,7 +91,7 @@ class AgentHostServicer(AgentHostServiceServicer):
         """Stop an agent."""
         timeout = float(request.timeout) if request.timeout > 0 else None
         try:
-            agent_id = self._meant(request)
+            agent_id = self._resolved_id(request)
             await self._host.stop(agent_id, timeout_seconds=timeout, moving=request.moving)
         except Exception as exc:
             await _fail(context, exc)
@@ -103,7 +103,7 @@ class AgentHostServicer(AgentHostServiceServicer):
     ) -> wire.AgentInfo:
         """Describe an agent."""
         try:
-            copy, process = self._host.info(self._meant(request))
+            copy, process = self._host.info(self._resolved_id(request))
         except Exception as exc:
             await _fail(context, exc)
         return _described(copy, process, self._host.processes.usage())
@@ -124,7 +124,7 @@ class AgentHostServicer(AgentHostServiceServicer):
     async def Health(
         self, request: wire.HealthRequest, context: aio.ServicerContext[Any, Any]
     ) -> wire.HealthResponse:
-        """Say how the host is."""
+        """Return the health of the host."""
         del request, context
         return wire.HealthResponse(
             healthy=not self._host.draining,
@@ -135,11 +135,11 @@ class AgentHostServicer(AgentHostServiceServicer):
             address=self._host.address,
         )
 
-    def _meant(self, request: wire.StopAgentRequest | wire.GetAgentInfoRequest) -> str:
-        """The id of the agent that a request names, however much of its guild its creator told."""
+    def _resolved_id(self, request: wire.StopAgentRequest | wire.GetAgentInfoRequest) -> str:
+        """Return the id of the agent that a request names, which may have been created without its guild."""
         guild, organization = request.guild_id, request.organization_id
         exact = qualified(request.agent_id, guild, organization)
-        # Without a guild only the exact one: another guild's agent of that id is another agent.
+        # Without a guild only the exact id: another guild's agent of that id is another agent.
         if exact in self._host.copies or not (guild or organization):
             return exact
         alike = [agent_id for agent_id in self._host.copies if plain(agent_id) == request.agent_id]
@@ -151,14 +151,14 @@ class AgentHostServicer(AgentHostServiceServicer):
 
 
 async def _fail(context: aio.ServicerContext[Any, Any], exc: Exception, **fields: str) -> NoReturn:
-    """Answer with one of the codes of the proto file, whatever happened."""
+    """Abort the call with one of the codes of the proto file."""
     code = _code(exc)
     if isinstance(exc, TROUBLE):
-        await context.abort(code, f"Redis does not answer this host: {exc}")
+        await context.abort(code, f"Redis does not respond to this host: {exc}")
     if not isinstance(exc, HoldfastError):
-        _log.error("a call failed", exc_info=exc, **fields)
+        _log.error("call failed", exc_info=exc, **fields)
     elif code is grpc.StatusCode.INTERNAL or type(exc) is ProcessError:
-        _log.warning("an agent could not be started", error=str(exc), **fields)
+        _log.warning("agent start failed", error=str(exc), **fields)
     await context.abort(code, str(exc) or type(exc).__name__)
 
 

@@ -1,4 +1,4 @@
-"""Calls to hosts, whatever carries them: what a host is asked for, and what its refusal means."""
+"""Calls to hosts, over gRPC or in one process, and the meaning of a failed call."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 LOCAL: Final = "local:"
-"""How the address of a host begins that is inside a program, where no call reaches it."""
+"""The prefix of the address of a host inside a program, which no call can reach."""
 
 
 class Trouble(enum.Enum):
-    """What a failed call means for its caller."""
+    """The meaning of a failed call for its caller."""
 
-    NEXT = "ask another host"
+    NEXT = "try another host"
     HELD = "it runs on another host"
     STALE = "it was placed anew, or is not wanted any more"
     HERE = "it is not here"
@@ -25,7 +25,7 @@ class Trouble(enum.Enum):
 
 
 class CallFailed(Exception):
-    """A host did not do what it was asked for."""
+    """A call to a host failed."""
 
     def __init__(self, address: str, trouble: Trouble, detail: str, code: str = "") -> None:
         self.address = address
@@ -35,18 +35,18 @@ class CallFailed(Exception):
 
 
 class Calls(Protocol):
-    """How an engine reaches hosts: over gRPC (``remote.py``), or directly in one process (``local.py``)."""
+    """The transport of an engine: gRPC (``remote.py``), or directly in one process (``local.py``)."""
 
     async def create(self, address: str, agent: Agent, fence: int) -> None:
-        """Have a host start an agent under the fence that was read of it; returns when it can receive."""
+        """Start an agent on a host under the fence of its record; return when it is ready."""
         ...
 
     async def stop(
         self, address: str, agent_id: str, *, timeout_seconds: float | None = None, moving: bool = False
     ) -> None:
-        """Have a host stop an agent; one that moves is wanted elsewhere."""
+        """Stop an agent on a host; with ``moving`` it stays wanted, for another host."""
         ...
 
     async def close(self) -> None:
-        """Call nobody any more."""
+        """Close the channels."""
         ...

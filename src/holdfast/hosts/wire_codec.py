@@ -19,7 +19,7 @@ _PARTS: Final = ("agent_spec", "guild_spec", "messaging_config", "client_propert
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an entry is given: the four documents of a request as they came, and its other fields."""
+    """The payload of an entry: the four documents of a request unchanged, and its other fields."""
 
     agent_spec: msgspec.Raw = msgspec.Raw(b"{}")
     guild_spec: msgspec.Raw = msgspec.Raw(b"{}")
@@ -33,7 +33,7 @@ _payload = msgspec.json.Decoder(Payload)
 
 
 class _Spec(msgspec.Struct):
-    """What a host reads of an AgentSpec: the rest is its agent's."""
+    """The fields of an AgentSpec that a host reads: the others are for the agent."""
 
     id: str = ""
     name: str = ""
@@ -42,14 +42,14 @@ class _Spec(msgspec.Struct):
 
 
 class _Guild(msgspec.Struct):
-    """What a host reads of a GuildSpec."""
+    """The fields of a GuildSpec that a host reads."""
 
     id: str | None = None
     organization_id: str | None = None
 
 
 def create_fields(agent: Agent) -> dict[str, Any]:
-    """An agent as the fields of the request that starts it."""
+    """Return the fields of the request that starts an agent."""
     payload = _payload.decode(agent.payload)
     return {
         **{name: bytes(getattr(payload, name)) for name in _PARTS},
@@ -64,7 +64,7 @@ def create_fields(agent: Agent) -> dict[str, Any]:
 
 
 def requested(request: wire.CreateAgentRequest, default_entry: str) -> Agent:
-    """The agent that a request asks for; raises InputError naming what can't be read."""
+    """Return the agent of a request; raises InputError naming the unreadable field."""
     documents = {name: _document(name, getattr(request, name)) for name in _PARTS}
     spec = _read("agent_spec", documents["agent_spec"], _Spec)
     guild = _read("guild_spec", documents["guild_spec"], _Guild)
@@ -74,7 +74,7 @@ def requested(request: wire.CreateAgentRequest, default_entry: str) -> Agent:
         entry=request.entry or default_entry,
         payload=msgspec.json.encode(payload),
         name=spec.name,
-        # Callers that know the document's fields only say it in their specs.
+        # Callers that only use the fields of the users' document have the guild in their specs.
         guild_id=request.guild_id or spec.guild_id or guild.id or "",
         organization_id=request.organization_id or spec.organization_id or guild.organization_id or "",
         needs=_needs(request.needs),
@@ -82,14 +82,14 @@ def requested(request: wire.CreateAgentRequest, default_entry: str) -> Agent:
 
 
 def spec_of(agent: Agent) -> bytes:
-    """The AgentSpec of an agent, as it came."""
+    """Return the AgentSpec of an agent, unchanged."""
     return bytes(_payload.decode(agent.payload).agent_spec)
 
 
 def _named(request: wire.CreateAgentRequest, in_spec: str) -> str:
-    """The qualified id: it is given, or made of the guild and organization that the request has."""
+    """Return the qualified id: as in the request, or made of the request's guild and organization."""
     given, guild, organization = request.agent_id, request.guild_id, request.organization_id
-    # Whoever knows the fence has read it under the qualified id.
+    # A caller that has the fence has read it under the qualified id.
     if given and (request.HasField("fence") or given.startswith(guild_prefix(guild, organization))):
         return checked(given)
     return qualified(given or in_spec, guild, organization)  # guard: agent-id-qualified

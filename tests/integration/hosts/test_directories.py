@@ -290,7 +290,7 @@ async def test_a_token_that_is_not_known_is_said_and_a_new_one_is_read(api, dire
     api.slices = [endpoint_slice(endpoint("10.0.0.1"))]
     assert await directory.addresses() == ["10.0.0.1:50051"]
     api.token = "second"
-    with pytest.raises(NoHost, match=r"does not know us .*automountServiceAccountToken"):
+    with pytest.raises(NoHost, match=r"rejects the credentials .*automountServiceAccountToken"):
         await directory.addresses()
     (tmp_path / "token").write_text("second")  # as the kubelet does
     assert await directory.addresses() == ["10.0.0.1:50051"]
@@ -301,7 +301,7 @@ async def test_a_token_that_is_not_known_is_said_and_a_new_one_is_read(api, dire
     [
         (web.Response(status=503, text="no"), r"does not list .*: Service Unavailable \(503\)"),
         (web.json_response({"message": "by a proxy"}, status=502), r"by a proxy \(502\)"),
-        (web.Response(text="<html>", content_type="text/html"), "answers what no Kubernetes API does"),
+        (web.Response(text="<html>", content_type="text/html"), "sent no valid Kubernetes response"),
         (
             web.Response(status=404, body=b"no json", headers={"Content-Type": "application/json"}),
             "answers what no",

@@ -171,7 +171,7 @@ async def test_too_much_is_refused_before_anybody_is_asked(redis_settings):
 async def test_a_wrong_token_is_said(redis_settings):
     async with cluster_of(redis_settings, token="wrong") as cluster:
         await cluster.start("a", HOLDFAST_HOSTS_TOKEN="right")
-        with pytest.raises(InputError, match="asks for its token"):
+        with pytest.raises(InputError, match="requires its token"):
             await cluster.engine.run(agent())
         async with aio.insecure_channel(cluster.children["a"].address) as channel:
             for shown in ("", "right", "Bearer wrong", "Bearer right "):

@@ -361,7 +361,7 @@ async def test_a_direct_caller_is_told_that_the_agent_is_just_being_stopped(host
     await registry.want(agent())
     await registry.grant("b", "127.0.0.1:2", "x")
     await registry.unwant("x")
-    with pytest.raises(Conflict, match="is being stopped: ask again"):
+    with pytest.raises(Conflict, match="is being stopped: start it again"):
         await host.create(agent())
 
 

@@ -266,7 +266,7 @@ HOST = [
     ),
     Mistake(
         "what a caller was refused is tried by all hosts",
-        replaced("refused-agent-unwanted", "asked_for_here", "False"),
+        replaced("refused-agent-unwanted", "wanted_here", "False"),
         f"{FAULTS}::test_what_a_direct_caller_can_not_have_is_tried_by_nobody_else",
     ),
     Mistake(
@@ -526,7 +526,7 @@ AROUND = [
     ),
     Mistake(
         "any token will do",
-        replaced("host-token", "hmac.compare_digest(shown, self._expected)", "shown"),
+        replaced("host-token", "hmac.compare_digest(token, self._expected)", "token"),
         f"{FAULTS}::test_a_wrong_token_is_said",
     ),
     Mistake(

@@ -192,7 +192,7 @@ async def test_no_message_is_handled_by_two_copies_of_an_agent(redis_settings, f
         moved = await cluster.where("x", not_on="a", seconds=60)
         await until(lambda: writers(ledger)[moved.pid] >= 50)
         await fault.mend(ledger)
-        await until(lambda: "a copy of an agent is stopped" in cluster.children["a"].logged())
+        await until(lambda: "agent copy stopped" in cluster.children["a"].logged())
         publishing.cancel()
         assert doubled(ledger) <= 1, "one message may be in progress"
         assert cluster.copies("x") == [moved.pid]
@@ -242,7 +242,7 @@ async def test_a_host_whose_event_loop_blocks_has_no_copy_of_an_agent_that_is_an
             seconds=60,
         )
         await until(lambda: writers(ledger)[moved.pid] >= 50)
-        await until(lambda: "a copy of an agent is stopped" in cluster.children["a"].logged(), seconds=60)
+        await until(lambda: "agent copy stopped" in cluster.children["a"].logged(), seconds=60)
         publishing.cancel()
         assert doubled(ledger) <= 1, "one message may be in progress"
         assert cluster.copies("x") == [moved.pid] != [placed.pid]
@@ -285,7 +285,7 @@ async def test_a_host_without_redis_is_not_the_one_to_ask(restartable_valkey, ow
         with pytest.raises(aio.AioRpcError) as caught:
             await stub.CreateAgent(wire.CreateAgentRequest(agent_spec=spec, fence=0))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert "Redis does not answer this host" in caught.value.details()
+        assert "Redis does not respond to this host" in caught.value.details()
         assert (await stub.Health(wire.HealthRequest())).healthy
         restartable_valkey.start()
         await until(cluster.engine.hosts)  # the outage may have been longer than its record stays
@@ -372,7 +372,7 @@ async def test_a_record_that_can_not_be_read_ends_no_host(redis, redis_settings)
         await cluster.engine.registry.want(agent("odd"))
         await redis.hset(keys.record_prefix + "odd", "needs", "nonsense")
         await redis.zadd(keys.leases, {"odd": 1})  # whoever wanted it has had the time to place it
-        await until(lambda: "an agent's record can't be read" in cluster.children["a"].logged())
+        await until(lambda: "agent record unreadable" in cluster.children["a"].logged())
         assert (await cluster.engine.run(agent())).host == "a"
 
 

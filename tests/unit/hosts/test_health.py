@@ -13,7 +13,7 @@ def test_one_that_says_so_often_enough_in_a_row_is_not_well():
         health.heard("x", said, now)
     assert health.unwell(5) == []
     health.heard("x", ILL, 5)
-    assert health.unwell(5) == [("x", "it said so 3 times: no database")]
+    assert health.unwell(5) == [("x", "3 failed health checks: no database")]
     assert health.unwell(5) == [], "it is told of once"
 
 
@@ -21,7 +21,7 @@ def test_one_that_falls_silent_is_not_well():
     health = Health(10, 3)
     health.heard("x", WELL, 0)
     assert health.unwell(30) == []
-    assert health.unwell(31) == [("x", "it has said nothing for 31 s")]
+    assert health.unwell(31) == [("x", "no health report for 31 s")]
 
 
 def test_one_that_never_spoke_is_not_missed_and_a_new_beginning_is_one():

@@ -68,7 +68,7 @@ def test_it_says_why_nobody_takes_an_agent():
     assert why_not([], Needs()) == "there is no live host"
     hosts = [host("b", agents=1, capacity=1), host("a", draining=True), host("c", labels=("x",))]
     assert why_not(hosts, Needs(near=("gpu",))) == (
-        "a: it leaves; b: it is full (1 of 1); c: it is not labelled gpu"
+        "a: it is draining; b: it is full (1 of 1); c: it is not labelled gpu"
     )
 
 

@@ -1,12 +1,12 @@
 -- @include clock
--- The agents of all hosts: what should run, where it does, under which fence.
---   leases (zset)            agent -> until when its host, or whoever looks for one, has it (ms)
+-- The agents of all hosts: the wanted agents, their locations and their fences.
+--   leases (zset)            agent -> end of the lease of its host, or of the caller that places it (ms)
 --   index (zset)             every agent that should run -> since when (ms)
---   agent:<id> (hash)        wanted, status, owner (its host), address, fence, and what it is made of
---   agent_location:<id>      "host:port" while it runs, with a ttl; host_agents:<host> (set) is its other side
+--   agent:<id> (hash)        wanted, status, owner (its host), address, fence, and its specification
+--   agent_location:<id>      "host:port" while it runs, with a ttl; host_agents:<host> (set) is its reverse index
 local leases, index, record_prefix, location_prefix, host_prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
--- Nobody finds it there any more.
+-- Remove the location of an agent.
 local function leave_host(id, host)
   redis.call('DEL', location_prefix .. id)
   if host and host ~= '' then redis.call('SREM', host_prefix .. host, id) end
@@ -17,7 +17,7 @@ local function be_at(id, host, address, ttl)
   redis.call('SADD', host_prefix .. host, id)
 end
 
--- What it was can be read for a while.
+-- Remove an agent; its record is kept for a while.
 local function forget(id, status, keep)
   redis.call('ZREM', leases, id)
   redis.call('ZREM', index, id)

@@ -1,6 +1,6 @@
--- Give an agent to a host that is about to start it. Calling again with the fence it saw then changes nothing.
+-- Grant an agent to a host that is about to start it. Repeating the call with the same seen fence changes nothing.
 -- KEYS  as in agents
--- ARGV  1 host, 2 address, 3 ttl ms, 4 id, 5 the fence its caller saw, or ''
+-- ARGV  1 host, 2 address, 3 ttl ms, 4 id, 5 the fence that the caller read, or ''
 -- returns { granted | mine | held | stale | unwanted | unknown, fence, address }
 -- @include agents
 local host, address, ttl, id, seen = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]

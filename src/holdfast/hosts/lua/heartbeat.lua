@@ -1,7 +1,7 @@
--- Keep an agent that was registered; of one that our own hosts run, only say whether it is there: they keep it themselves.
+-- Renew a registered agent; for an agent of our own hosts, which renew it themselves, only return whether it has a location.
 -- KEYS  as in agents
 -- ARGV  1 id, 2 ttl ms, 3 ms for which its record stays
--- returns 1 | 0: nobody finds it any more
+-- returns 1 | 0: it has no location any more
 -- @include agents
 local id, ttl, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local record = record_prefix .. id

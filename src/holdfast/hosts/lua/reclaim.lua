@@ -1,9 +1,9 @@
--- Take agents from hosts that stopped renewing, and from those who did not find a host for them in time. Each goes to one caller,
--- who has the time of one placing to find a host for it; the fence rises, so that the old host's copy is refused when it wakes up.
--- One that is bound to its host ends with it, and so does one that was to be stopped.
+-- Reclaim agents of hosts that stopped renewing, and of callers that did not place them in time. Each goes to one caller, which has
+-- the placing time to find a host for it; the fence rises, so that the old host's copy is refused when it resumes.
+-- An agent that is bound to its host, or that was to be stopped, is removed.
 -- KEYS  as in agents
 -- ARGV  1 at most, 2 ms for placing each, 3 ms for which the record of one that ends stays, 4 '' for all, 'bound' for
---       those only, 'free' for those that are nobody's: no host has to be given up for them
+--       those only, 'free' for agents without a host: no host is declared dead for them
 -- returns per agent to be placed: id, fence, the host it was on
 -- @include agents
 local most, placing, keep = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

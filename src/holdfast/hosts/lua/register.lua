@@ -1,8 +1,8 @@
--- Somebody who is none of our hosts says where an agent runs. Said again it moves, as the last word has it; but what our own
--- hosts run, or are about to, is theirs to say.
+-- Register the location of an agent that runs outside of our hosts. A repeated call moves it to the new location; an agent
+-- that one of our own hosts runs, or is about to run, is not changed.
 -- KEYS  as in agents
 -- ARGV  1 host, 2 address, 3 ttl ms, 4 id, 5 ms for which its record stays
--- returns { registered | held, the address where it is }
+-- returns { registered | held, its address }
 -- @include agents
 local host, address, ttl, id, keep = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 local record, now = record_prefix .. id, now_ms()

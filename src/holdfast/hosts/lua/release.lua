@@ -1,4 +1,4 @@
--- A host has an agent no more; only the one that holds it can say so.
+-- Release an agent of a host; only the host that holds it can do so.
 -- KEYS  as in agents
 -- ARGV  1 host, 2 id, 3 fence, 4 stopped | crashed | moving | restarting | waiting, 5 error, 6 ms for which its record stays,
 --       7 ms for placing one that moves
@@ -16,9 +16,9 @@ elseif status == 'crashed' then
   redis.call('ZREM', leases, id) -- guard: agent-release-lease
   redis.call('HSET', record, 'status', 'crashed', 'error', ARGV[5], 'owner', '', 'address', '')
 elseif status == 'restarting' or status == 'waiting' then
-  -- Still its host's: nobody else starts it, and nobody finds it until it runs again.
+  -- The host keeps the lease: no other host starts the agent, and it has no location until it runs again.
   redis.call('HSET', record, 'status', 'starting', 'error', ARGV[5])
-  -- One that waited for its lease did not fail.
+  -- An agent that waits for its lease has not failed.
   if status == 'restarting' then redis.call('HINCRBY', record, 'restarts', 1) end
 else
   redis.call('HSET', record, 'status', 'placing', 'owner', '', 'address', '')

@@ -1,16 +1,16 @@
--- A host says again what it has. What expired but went to nobody else is there again; what went to another must be stopped.
+-- Renew the leases of a host. A lease that expired but was not reclaimed is renewed too; a reclaimed agent must be stopped.
 -- KEYS  as in agents
 -- ARGV  1 host, 2 address, 3 ttl ms, then per agent: id, fence
--- returns, per agent: kept | unwanted (stop it, and say so) | lost (stop it) | forgotten (Redis has lost its record)
+-- returns, per agent: kept | unwanted (stop it, and release it) | lost (stop it) | forgotten (Redis has lost its record)
 -- @include agents
 local host, address, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now, words = now_ms(), {}
 
 for i = 4, #ARGV, 2 do
   local id, word = ARGV[i], 'lost'
-  -- A record that was overwritten by another type is no host's: it must not cost this host all others.
+  -- A record that was overwritten by another type counts as lost: it must not fail the renewal of all other agents.
   local have = redis.pcall('HMGET', record_prefix .. id, 'owner', 'fence', 'wanted', 'status') -- guard: agent-renew-damaged-record
-  -- Fences only rise: one that is lower than the host's is from before Redis lost its last writes.
+  -- Fences only rise: a lower fence than the host's means that Redis has lost its last writes.
   if have.err then word = 'lost'
   elseif not have[2] or tonumber(have[2]) < tonumber(ARGV[i + 1]) then -- guard: agent-renew-forgotten
     word = 'forgotten'

@@ -1,4 +1,4 @@
--- An agent runs on its host from here on, and is found there.
+-- Record that an agent runs on its host, with its location.
 -- KEYS  as in agents
 -- ARGV  1 host, 2 address, 3 ttl ms, 4 id, 5 fence, 6 pid
 -- returns kept | lost (another host has it by now) | unwanted (it was stopped meanwhile)

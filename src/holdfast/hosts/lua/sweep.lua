@@ -1,4 +1,4 @@
--- Forget agents that were registered and are not kept: their location has gone by itself, the rest goes here.
+-- Remove registered agents that were not renewed: their location has expired, the other keys are removed here.
 -- KEYS  as in agents
 -- ARGV  1 at most, 2 ms for which the record of one that ends stays
 -- returns how many

@@ -1,4 +1,4 @@
--- Say that an agent should run no more. Its host stops it when it is told, or when it renews next.
+-- Record that an agent should not run any more. Its host stops it on a StopAgent call, or with its next renewal.
 -- KEYS  as in agents
 -- ARGV  1 id, 2 ms for which its record stays
 -- returns { unknown | stopped | stopping, host, address, fence }
@@ -15,6 +15,6 @@ if (have[2] or '') == '' then
   return { 'stopped', '', '', have[4] }
 end
 redis.call('HSET', record, 'wanted', '0', 'status', 'stopping')
--- Not running from the moment that this is answered: who looks for it finds nobody.
+-- It counts as not running from the reply on: it has no location.
 leave_host(id, have[2]) -- guard: unwanted-agent-location
 return { 'stopping', have[2], have[3], have[4] }

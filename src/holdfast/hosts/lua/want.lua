@@ -1,4 +1,4 @@
--- Say that an agent should run. Until a host has it, whoever said so has the time of one placing to find one; then others try.
+-- Record that an agent should run. The caller has the placing time to find a host for it; then other hosts try.
 -- KEYS  as in agents
 -- ARGV  1 id, 2 ms for placing it, then field, value, ...
 -- returns { new | known, fence, status, address }: known if it is wanted already and has not crashed, or if its host is

@@ -1,1 +1,1 @@
-"""What a host can be asked for over gRPC; `make proto` generates the code."""
+"""The gRPC service of a host; `make proto` generates the code."""
