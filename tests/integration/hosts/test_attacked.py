@@ -141,7 +141,7 @@ async def test_a_creation_that_fails_is_no_crash_whoever_hears_of_it_first(redis
         creating = asyncio.create_task(host.create(agent(), seen=wanted.fence))
         await until(lambda: "x" in host.copies)
         # The watch is through with all news when it waits again: then its caller is told.
-        await until(host._news.empty)
+        await until(host._events.empty)
         processes.told.set()
         with pytest.raises(ProcessError, match="the zygote does not come up"):
             await creating

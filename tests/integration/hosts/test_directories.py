@@ -35,7 +35,7 @@ def _empty(redis):
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """A host that is without CPU for two seconds is no host that is away."""
-    monkeypatch.setattr(directory_module, "_ASK_SECONDS", 30.0)
+    monkeypatch.setattr(directory_module, "_HEALTH_TIMEOUT_SECONDS", 30.0)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ async def opened(asked: Asked) -> None:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """A host that is without CPU for two seconds is no host that is away."""
-    monkeypatch.setattr(directory, "_ASK_SECONDS", 30.0)
+    monkeypatch.setattr(directory, "_HEALTH_TIMEOUT_SECONDS", 30.0)
 
 
 @pytest.fixture

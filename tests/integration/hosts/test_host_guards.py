@@ -299,7 +299,7 @@ async def test_a_restart_while_redis_was_away_is_told_afterwards(host, registry,
         os.kill(first, signal.SIGKILL)
         await until(lambda: host.processes.get("x").pid not in {0, first})
         await until(lambda: host.processes.get("x").status is ProcessStatus.RUNNING)
-        await until(host._news.empty)
+        await until(host._events.empty)
         fault_proxy.heal()
         await until(lambda: registry.get("x"), lambda found: found.pid != first)
 
@@ -309,7 +309,7 @@ async def test_the_news_of_an_old_crash_does_not_end_the_agent_that_runs_now(hos
     await placed(registry, host)
     process = host.processes.get("x")
     crashed = replace(process, status=ProcessStatus.CRASHED, pid=0)
-    await host._happened(ProcessEvent(EventKind.EXITED, crashed, "", {}))
+    await host._handle(ProcessEvent(EventKind.EXITED, crashed, "", {}))
     assert "x" in host.copies
     assert (await registry.get("x")).status is Status.RUNNING
 
@@ -317,7 +317,7 @@ async def test_the_news_of_an_old_crash_does_not_end_the_agent_that_runs_now(hos
 async def test_the_news_of_an_older_fence_is_nobodys(host, registry):
     pid = await placed(registry, host)
     older = replace(host.processes.get("x"), fence=0, restarts=1, pid=99)
-    await host._happened(ProcessEvent(EventKind.READY, older, "", {}))
+    await host._handle(ProcessEvent(EventKind.READY, older, "", {}))
     assert (await registry.get("x")).pid == pid
 
 
@@ -403,7 +403,7 @@ async def test_after_trouble_with_redis_nobody_is_declared_dead_too_early(
     engine, table = Nobody(host), quick(host)
     await homeless(registry)
     fault_proxy.refuse()
-    host._calm_since -= 100
+    host._undisturbed_since -= 100
     async with going(Rescue(table, engine, host).run()):
         # It has looked while Redis was away.
         await until(lambda: [line for line in log_lines() if line["event"] == "Redis unavailable"])
@@ -429,13 +429,13 @@ async def test_what_nobody_has_needs_no_calm(host, registry):
 async def test_a_host_that_stood_still_lets_the_others_speak_first(host, registry, monkeypatch):
     engine: Engine = Nobody()
     await homeless(registry)
-    host._calm_since -= 100
+    host._undisturbed_since -= 100
     # A clock of its own: on a busy machine a look may take as long as if the machine had slept.
     clock = [1_000_000.0]
     monkeypatch.setattr("holdfast.hosts.failover.time", SimpleNamespace(time=lambda: clock[0]))
     rescue = Rescue(quick(host), engine, host)
-    assert await rescue._is_calm()
-    looking = asyncio.create_task(rescue._is_calm())
+    assert await rescue._is_stable()
+    looking = asyncio.create_task(rescue._is_stable())
     await asyncio.sleep(0)
     clock[0] += 1.0  # the machine slept
     assert not await looking

@@ -21,7 +21,7 @@ from tests.support.hosts.host_processes import agent, cluster_of
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """A host that is without CPU for two seconds is no host that is away."""
-    monkeypatch.setattr(directory, "_ASK_SECONDS", 30.0)
+    monkeypatch.setattr(directory, "_HEALTH_TIMEOUT_SECONDS", 30.0)
 
 
 @pytest.fixture(params=[False, True], ids=["bytes", "text"])

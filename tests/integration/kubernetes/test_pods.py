@@ -102,7 +102,7 @@ async def test_an_api_that_hangs_is_not_waited_for(kube, pods, verb, monkeypatch
 @pytest.mark.parametrize("verb", ["get", "list", "patch"])
 async def test_an_answer_has_a_time_in_all(kube, pods, verb, monkeypatch):
     """Fails if only each read has one: an API that sends a byte a second would hold the janitor for ever."""
-    monkeypatch.setattr(pods_module, "_WHOLE_SECONDS", 0.1)
+    monkeypatch.setattr(pods_module, "_RESPONSE_SECONDS", 0.1)
     monkeypatch.setattr(pods_module, "_LIST_SECONDS", 0.1)
     pods._http.timeout = httpx2.Timeout(60)
     kube.hanging.add(verb)
