@@ -230,7 +230,7 @@ async def test_a_second_worker_of_the_same_name_waits_until_the_first_is_gone(sy
     first = await fleet.start("twin")
     second = WorkerChild(system.settings, AGENTS, "twin", CHAOS_LEDGER=str(ledger.path))
     try:
-        await until(lambda: "another worker has this name" in second.logged())
+        await until(lambda: "worker name in use" in second.logged())
         assert (await system.ended(await system.submit("work", 0))).attempt == 1
         assert second.process.poll() is None
         first.terminate()
@@ -251,7 +251,7 @@ async def test_one_that_is_stopped_while_it_waits_for_its_name_takes_nothing_fro
     await begun(ledger, run_id)
     second = WorkerChild(system.settings, AGENTS, "twin", CHAOS_LEDGER=str(ledger.path))
     try:
-        await until(lambda: "another worker has this name" in second.logged())
+        await until(lambda: "worker name in use" in second.logged())
         second.terminate()
         assert await second.exited() == 0
         assert "stopped before it joined" in second.logged()
@@ -281,7 +281,7 @@ async def test_a_worker_that_wakes_up_without_its_name_takes_nothing_from_who_ha
             await begun(ledger, run_id)
             first.thaw()
             assert await first.exited() == 1
-            assert "another worker has taken this name" in first.logged()
+            assert "worker name taken by another worker" in first.logged()
             assert await redis.exists("member:worker:twin")
             gate.touch()
             run = await system.ended(run_id)

@@ -1,1 +1,1 @@
-"""One file per process, and the only wiring: settings become objects, rooms meet, signals are handled."""
+"""One file per process, and the only wiring: builds the objects from the settings, handles signals."""

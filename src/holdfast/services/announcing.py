@@ -1,4 +1,4 @@
-"""What a process with an app announces of its agents: names in its record, descriptions in the catalogue."""
+"""The agents that a process with an app announces: names in its record, descriptions in the catalogue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AnnouncedAgents:
         self._refused = False
 
     async def keep(self, redis: Redis) -> None:
-        """Keep the catalogue in Redis; without it agents are listed by name, so nothing fails for it."""
+        """Keep the catalogue in Redis; without it agents are listed by name, so an error is only logged."""
         if self._catalogue is None:
             return
         try:

@@ -1,9 +1,9 @@
-"""The api process: HTTP in front of the queues; by its settings it is a janitor and a relay too.
+"""The api process: HTTP in front of the queues; its settings may add a janitor and a relay.
 
 ::
 
-    SIGTERM ─> /readyz says no, event streams end with a hint to come back, connections are not kept
-            ─> after linger_seconds nobody new is let in
+    SIGTERM ─> /readyz fails, event streams end with a hint to reconnect, connections are not kept alive
+            ─> after linger_seconds no new connection is accepted
             ─> open requests finish within drain_seconds, exit 0 (a second signal: now)
 
 A parent's listening socket (``--fd``) is closed first: new connections wait there for the next process.
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from holdfast.runs.queue import RunQueue
     from holdfast.scaling.depth import Need
 
-_GOODBYE_SECONDS = 2.0
+_LEAVE_SECONDS = 2.0
 _FIRST_GROUPS_SECONDS = 2.0
 _BACKLOG = 2048
 _HANDOVER_SECONDS = 0.3
@@ -69,7 +69,7 @@ _log = get_logger(__name__)
 
 
 class Part(Protocol):
-    """What runs beside HTTP in the same process."""
+    """A service that runs beside HTTP in the same process."""
 
     async def run(self) -> None:
         """Work until stopped."""
@@ -79,7 +79,7 @@ class Part(Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with the signals left to us."""
+    """uvicorn, without its signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -88,7 +88,7 @@ class Server(uvicorn.Server):
 
 
 class _RejectedQueues:
-    """Logs one warning for each queue whose commands Redis rejects, until it takes them again."""
+    """Logs one warning for each queue whose commands Redis rejects, until it accepts them again."""
 
     def __init__(self, event: str) -> None:
         self._event = event
@@ -118,7 +118,7 @@ class ApiProcess:
         self.ready = False
         self._outages = redis_outages("heartbeats of the API")
         self._group_outages = redis_outages("consumer groups of the API")
-        self._groupless = _RejectedQueues("consumer group can't be made")
+        self._groupless = _RejectedQueues("consumer group creation failed")
         self._unread = _RejectedQueues("queue is not checked for runs without a worker")
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -128,7 +128,7 @@ class ApiProcess:
         self._unserved = UnservedQueues(settings.api.unserved_seconds)
 
     def request_stop(self) -> None:
-        """Begin to leave; asked again, leave at once."""
+        """Begin the shutdown; a second call ends it at once."""
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
@@ -187,7 +187,7 @@ class ApiProcess:
         return QueueAccess(connections.sender(settings), queue, feeds.follow, feeds.read)
 
     def _mailbox(self, connections: Connections, hub: Hub, name: str) -> QueueAccess:
-        """A resident's mailbox; there may be many, so they have no pools and no labels of their own."""
+        """Return access to a resident's mailbox: there may be many, so they have no own pools and labels."""
         queue = connections.queue(self._settings.queue_named(name))
         feeds = Feeds(queue, self._settings.redis, hub)
         return QueueAccess(queue, queue, feeds.follow, feeds.read)
@@ -208,7 +208,7 @@ class ApiProcess:
             log_level=logging.WARNING,
             access_log=False,
             server_header=False,
-            # The peer's own address decides who is let in: a header can claim anything.
+            # Callers are identified by the peer's own address: a header can claim any address.
             proxy_headers=False,
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
@@ -230,7 +230,7 @@ class ApiProcess:
         listener: socket.socket,
     ) -> None:
         parts = self._parts(connections)
-        with contextlib.suppress(TimeoutError):  # a Redis that does not answer must not delay readiness
+        with contextlib.suppress(TimeoutError):  # a Redis that does not respond must not delay readiness
             async with asyncio.timeout(_FIRST_GROUPS_SECONDS):
                 await self._ensure_groups(backend)
         async with asyncio.TaskGroup() as group:
@@ -250,17 +250,17 @@ class ApiProcess:
             await self._drain(server, serving)
             for part in parts:
                 part.request_stop()
-            await self._gone(working)
+            await self._stopped(working)
             for task in rounds:
                 task.cancel()
-        with contextlib.suppress(*TROUBLE, TimeoutError):  # else the record ends by itself
-            async with asyncio.timeout(_GOODBYE_SECONDS):
+        with contextlib.suppress(*TROUBLE, TimeoutError):  # else the record expires
+            async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._record.leave(connections.redis)
         _log.info("api left", name=self.name)
 
     async def _drain(self, server: Server, serving: asyncio.Task[None]) -> None:
-        """Let nobody new in after a while, and wait for those who are here."""
-        _log.info("api drains", open_requests=len(server.server_state.tasks))
+        """Accept no new connections after linger_seconds, and wait for open requests."""
+        _log.info("api draining", open_requests=len(server.server_state.tasks))
         hurry = asyncio.create_task(self._hurry.wait())
         linger_seconds = self._settings.api.linger_seconds
         if self._inherited is not None and server.started:
@@ -278,17 +278,17 @@ class ApiProcess:
         finally:
             hurry.cancel()
 
-    async def _gone(self, working: list[asyncio.Task[None]]) -> None:
-        """Wait for the parts, but not for ever: what they leave undone, others do."""
+    async def _stopped(self, working: list[asyncio.Task[None]]) -> None:
+        """Wait for the parts, with a timeout: other processes take over their work."""
         if working:
-            _, left = await asyncio.wait(working, timeout=_GOODBYE_SECONDS)
+            _, left = await asyncio.wait(working, timeout=_LEAVE_SECONDS)
             for task in left:
                 task.cancel()
 
     async def _ensure_groups(self, backend: Backend) -> None:
-        """Create the groups that are missing: with workers scaled to zero nobody else does."""
+        """Create missing consumer groups: with workers scaled to zero no other process does."""
         queues = [each.queue for each in backend.system.queues.values()]
-        # A damaged queue must not keep the others from theirs.
+        # A damaged queue must not prevent the groups of the others.
         errors = await asyncio.gather(*(_ensure_error(queue) for queue in queues))
         failed = {queue.name: exc for queue, exc in zip(queues, errors, strict=True) if exc is not None}
         if outage := next((exc for exc in failed.values() if is_outage(exc)), None):
@@ -314,7 +314,7 @@ class ApiProcess:
             await asyncio.sleep(self._members.heartbeat_seconds)
 
     async def _report_unserved(self, backend: Backend) -> None:
-        """Log queues whose runs wait without a worker, once each time."""
+        """Log queues whose runs wait without a worker, once until they are served again."""
         after = self._settings.api.unserved_seconds
         queues = [each.queue for each in backend.system.queues.values()]
         while after:
@@ -326,7 +326,7 @@ class ApiProcess:
                 if not is_outage(exc):  # of the members: no queue can be checked
                     self._unread.observe({queue.name: exc for queue in queues})
             else:
-                # An outage has its own lines.
+                # An outage has its own log lines.
                 self._unread.observe({name: exc for name, exc in unread.items() if not is_outage(exc)})
                 began, ended = self._unserved.observe(time.monotonic(), found, workers, unread)
                 for need in began:
@@ -354,7 +354,7 @@ async def _read_needs(redis: Redis, queues: Sequence[RunQueue]) -> tuple[list[Ne
     """Read all queues in one round trip; each by itself on a cluster, or if Redis rejects one.
 
     Returns also why queues could not be read. Raises if Redis is unavailable; on a cluster, if no server of a
-    queue answers.
+    queue responds.
     """
     on_cluster = isinstance(redis, Cluster)
     if not on_cluster:
@@ -365,13 +365,13 @@ async def _read_needs(redis: Redis, queues: Sequence[RunQueue]) -> tuple[list[Ne
                 raise
     read = (needs(redis, [queue]) for queue in queues)  # guard: unserved-queue-by-queue
     found, unread = list["Need"](), dict[str, Exception]()
-    for queue, answer in zip(queues, await asyncio.gather(*read, return_exceptions=True), strict=True):
-        if isinstance(answer, TROUBLE):
-            unread[queue.name] = answer
-        elif isinstance(answer, BaseException):
-            raise answer
+    for queue, result in zip(queues, await asyncio.gather(*read, return_exceptions=True), strict=True):
+        if isinstance(result, TROUBLE):
+            unread[queue.name] = result
+        elif isinstance(result, BaseException):
+            raise result
         else:
-            found += answer
+            found += result
     outage = next(filter(is_outage, unread.values()), None)
     if outage is not None and not (on_cluster and found):
         raise outage
@@ -385,14 +385,14 @@ def run_api(settings: Settings, app: App | None = None, *, inherited: socket.soc
 
 async def _until_signal(settings: Settings, app: App | None, inherited: socket.socket | None) -> None:
     process = ApiProcess(settings, app, inherited=inherited)
-    asked = 0
+    requests = 0
 
     def stop() -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal requests
+        requests += 1
         process.request_stop()
-        if asked > 1:  # whatever still holds us, now is now
-            asyncio.get_running_loop().call_later(_GOODBYE_SECONDS, leave_at_once)
+        if requests > 1:  # exit even if a task does not end
+            asyncio.get_running_loop().call_later(_LEAVE_SECONDS, leave_at_once)
 
     on_signals(stop)
     await process.run()
@@ -400,7 +400,7 @@ async def _until_signal(settings: Settings, app: App | None, inherited: socket.s
 
 @contextlib.contextmanager
 def _listen(host: str, port: int) -> Generator[socket.socket]:
-    """Open the port, or say which setting to change."""
+    """Open the port; raise an error that names the setting to change."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

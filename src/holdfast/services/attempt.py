@@ -1,7 +1,7 @@
 """An attempt's process: the entry that a worker's zygote forks for an agent with ``isolation="process"``.
 
-The same invocation as in the worker, with connections of its own and under the worker's fence. It decides
-nothing: deadline and lease are the worker's, which stops or kills it. It reads when its lease ends, because
+The same invocation as in the worker, with connections of its own and under the worker's fence. The worker
+has the deadline and the lease, and stops or kills this process. It reads the end of its lease itself, because
 after a freeze of all of them it may run before its zygote can kill it. See ``processes/attempts.py``.
 """
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _log = logs.get_logger(__name__)
 _FLUSH_SECONDS = 1.0
 _TRACES_SECONDS = 0.5
-"""How long spans are sent after the agent has ended: its run is not settled before this process is gone."""
+"""How long spans are sent after the agent has ended: its run is settled after this process has exited."""
 _ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 _EXAMPLE = {"run_id": "", "agent_id": "", "thread_id": "", "attempt": 1, "fence": 1} | {
     "deadline": "2000-01-01T00:00:00Z"
@@ -54,7 +54,7 @@ _EXAMPLE = {"run_id": "", "agent_id": "", "thread_id": "", "attempt": 1, "fence"
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What all attempts of a worker share; without ``ahead`` each of them loads the app itself."""
+    """The environment that all attempts of a worker share; without ``ahead`` each loads the app itself."""
 
     app: str
     settings: Settings
@@ -62,7 +62,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One attempt, as the worker tells it."""
+    """One attempt, as the worker sends it."""
 
     info: RunInfo
     queue: str
@@ -78,7 +78,7 @@ class Task(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    told: Surroundings
+    surroundings: Surroundings
     app: App | None
     metrics: Metrics
 
@@ -87,30 +87,30 @@ _known: list[_Known] = []
 
 
 def prepare(document: str) -> None:
-    """In the zygote: load what all attempts share."""
-    told = msgspec.json.decode(document, type=Surroundings)
-    app = load_app(told.app) if told.ahead else None
-    _known.append(_Known(told, app, Metrics(app.agents if app else None)))
-    # What is made once when it is first used had better be made here than in every child again.
+    """In the zygote: load the app and the modules that all attempts share."""
+    surroundings = msgspec.json.decode(document, type=Surroundings)
+    app = load_app(surroundings.app) if surroundings.ahead else None
+    _known.append(_Known(surroundings, app, Metrics(app.agents if app else None)))
+    # Objects that are made at their first use are made here once, instead of in every child.
     traces.import_sdk()
-    loop_factory(told.settings)
+    loop_factory(surroundings.settings)
     msgspec.convert({"info": _EXAMPLE, "queue": "", "kept_as": "", "owner": ""}, Task)
     msgspec.json.decode(msgspec.json.encode(outcome_codec.answer(Lost(), 0)), type=outcome_codec.Answer)
 
 
 def probe(_: Any, control: Control) -> None:
-    """Show that the zygote can fork."""
+    """Report ready, as proof that the zygote can fork."""
     control.ready()
 
 
 def run(payload: dict[str, Any], control: Control) -> None:
-    """Call an agent once, and report how it ended."""
+    """Call an agent once, and report its outcome."""
     known = _known[0]
-    settings = known.told.settings
-    faulthandler.enable()  # a crash in C names the line of Python that led to it
+    settings = known.surroundings.settings
+    faulthandler.enable()  # after a crash in C the log has the line of Python
     logs.configure(msgspec.structs.replace(settings.log, format="json"))
     task = msgspec.convert(payload, Task)
-    spec = (known.app or load_app(known.told.app)).get(task.info.agent_id)
+    spec = (known.app or load_app(known.surroundings.app)).get(task.info.agent_id)
     traces.start("worker" if task.queue else "scheduler")  # a turn that runs in place has no queue
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
@@ -130,15 +130,15 @@ class _Attempt:
         self._control = control
         self._signals = Signals(trust=Trust(control.trusted_until))  # guard: child-trusts-its-lease
         self._events = 0
-        self._told_to_end = False
+        self._stop_requested = False
 
     async def perform(self) -> None:
-        """Run the agent, and report how it ended."""
+        """Run the agent, and report its outcome."""
         task, info = self._task, self._task.info
         async with Connections(self._settings) as connections:
             admit_as_worker(connections, task.store, info.run_id)  # guard: attempt-store-compared
             memory, store = partial(self._memory, connections), connections.store
-            if not task.queue:  # a schedule's turn has no feed, and nobody reads its result
+            if not task.queue:  # a schedule's turn has no feed, and its result is not stored
                 ctx = Context(info, _logged, self._signals, memory=memory, store=store)
                 self._report(await self._invoked(ctx))
                 return
@@ -150,10 +150,10 @@ class _Attempt:
                 await append(kind, data)
                 self._events += 1
 
-            answer = partial(queue.answer, info.run_id)
-            ctx = Context(info, emit, self._signals, memory=memory, answers=answer, store=store)
+            answers = partial(queue.answer, info.run_id)
+            ctx = Context(info, emit, self._signals, memory=memory, answers=answers, store=store)
             outcome = await self._invoked(ctx)
-            with contextlib.suppress(TimeoutError):  # what nobody waited for
+            with contextlib.suppress(TimeoutError):  # events that the agent did not await
                 async with asyncio.timeout(_FLUSH_SECONDS):
                     await emitter.aclose()
             self._report(outcome, queue.settings.max_payload_bytes)
@@ -174,35 +174,37 @@ class _Attempt:
     async def _invoked(self, ctx: Context) -> Outcome:
         loop = asyncio.get_running_loop()
         executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="holdfast-agent")
-        timeout = float(LONGEST_TIMEOUT_SECONDS)  # the worker's is the one that counts
+        timeout = float(LONGEST_TIMEOUT_SECONDS)  # the worker enforces the timeout
         invocation = Invocation(self._spec, ctx, self._task.input, timeout, executor)
         if self._task.draining:
             self._signals.draining.set()
-        self._control.hear(partial(self._hear, loop, invocation))
+        self._control.hear(partial(self._on_message, loop, invocation))
         self._control.ready()
-        ending = asyncio.create_task(self._end_when_told(invocation))
+        ending = asyncio.create_task(self._end_when_stopped(invocation))
         outcome = await invocation.run()
         if invocation.lingering is not None:
-            # A thread that was asked to stop may still tidy up; the worker decides for how long.
+            # A thread that was asked to stop may still clean up; the worker limits how long.
             ended = asyncio.Event()
             invocation.when_it_ends(ended.set)
             await ended.wait()
         ending.cancel()
-        if self._told_to_end:
+        if self._stop_requested:
             raise SystemExit(_ENDED_BY_SIGTERM)
         return outcome
 
-    async def _end_when_told(self, invocation: Invocation) -> None:
-        """SIGTERM from somebody else, or the worker's end: no answer is wanted then."""
+    async def _end_when_stopped(self, invocation: Invocation) -> None:
+        """Stop on a SIGTERM from outside or at the worker's end; no outcome is reported then."""
         await self._control.stopped()
-        self._told_to_end = True
-        invocation.stop(StopReason.DRAIN, "its process was told to end")
+        self._stop_requested = True
+        invocation.stop(StopReason.DRAIN, "its process received a stop request")
 
     # -- on the control's thread
 
-    def _hear(self, loop: asyncio.AbstractEventLoop, invocation: Invocation, told: dict[str, Any]) -> None:
-        if "stop" in told:
-            call: Any = partial(invocation.stop, StopReason(told["stop"]), told["text"])
+    def _on_message(
+        self, loop: asyncio.AbstractEventLoop, invocation: Invocation, message: dict[str, Any]
+    ) -> None:
+        if "stop" in message:
+            call: Any = partial(invocation.stop, StopReason(message["stop"]), message["text"])
         else:
             call = self._signals.draining.set
         if not loop.is_closed():
@@ -213,7 +215,7 @@ class _Attempt:
     def _report(self, outcome: Outcome, max_bytes: int | None = None) -> None:
         if self._spec.memory_mb is not None:
             limits.lift_memory()
-            outcome = _worded(outcome, self._spec.memory_mb)
+            outcome = _with_limit(outcome, self._spec.memory_mb)
         if isinstance(outcome, Succeeded):
             written = (
                 b"null" if max_bytes is None else written_result(self._spec.name, outcome.result, max_bytes)
@@ -227,9 +229,9 @@ async def _logged(event_type: str, data: Any) -> None:
     _log.debug("event", type=event_type, data=data)
 
 
-def _worded(outcome: Outcome, memory_mb: int) -> Outcome:
-    """Name the limit that an agent without memory has run into."""
+def _with_limit(outcome: Outcome, memory_mb: int) -> Outcome:
+    """Add the memory limit to the message of a MemoryError."""
     if not isinstance(outcome, Failed) or not outcome.failure.message.startswith(MemoryError.__name__):
         return outcome
-    said = f"{outcome.failure.message} (the agent's memory_mb is {memory_mb})"
-    return Failed(msgspec.structs.replace(outcome.failure, message=said))
+    message = f"{outcome.failure.message} (the agent's memory_mb is {memory_mb})"
+    return Failed(msgspec.structs.replace(outcome.failure, message=message))

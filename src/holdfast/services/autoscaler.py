@@ -1,7 +1,7 @@
 """The local autoscaler: real worker processes, as many as each queue needs, on this machine.
 
 One pool for each queue, so that a worker type grows and shrinks by its own depth and its own settings. It
-counts only its own processes: have one autoscaler for a queue, and beside it only workers that come on top.
+counts only its own processes: run one autoscaler for a queue; other workers of the queue are additional.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from holdfast.services.child_output import ScalingVoice
 
 STOP_MARGIN_SECONDS: Final = 2.0
-"""What a worker gets on top of its drain before it is asked again."""
+"""How long a worker gets beyond its drain before it is signalled again."""
 _BLOCK_SECONDS: Final = 5.0
-_OURSELVES: Final = "autoscaler"
+_KIND: Final = "autoscaler"
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class Autoscaler:
         self,
         settings: Settings,
         app_path: str,
-        voice: ScalingVoice,
+        output: ScalingVoice,
         *,
         queues: Sequence[QueueSettings],
         log_format: str = "json",
@@ -61,12 +61,12 @@ class Autoscaler:
     ) -> None:
         self._settings = settings
         self._app_path = app_path
-        self._voice = voice
+        self._output = output
         self._log_format = log_format
         self._poll_seconds = poll_seconds
         self._queues = queues
         self._first_port = first_port or settings.metrics.port + 1
-        self._places = NumberAllocator()
+        self._numbers = NumberAllocator()
         self._stop = asyncio.Event()
         self._hurry = hurry or asyncio.Event()
         self._ended = asyncio.Event()
@@ -75,13 +75,13 @@ class Autoscaler:
         self.ready = False
 
     def request_stop(self) -> None:
-        """End every worker and then return; asked again, let them hand back now."""
+        """Stop every worker, then return; a second call makes them hand back now."""
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
 
     async def unless_stopped(self, awaitable: Coroutine[None, None, T]) -> T | None:
-        """Await something that must not keep us from stopping; None if the stop came first."""
+        """Await a coroutine that must not delay the stop; return None if the stop came first."""
         waits = asyncio.create_task(awaitable), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -91,25 +91,25 @@ class Autoscaler:
                 wait.cancel()
 
     async def run(self) -> None:
-        """Scale until stopped, and return when the last worker has left."""
+        """Scale until stopped, and return when the last worker has exited."""
         try:
             await self._run()
         finally:
             self._ended.set()
 
     async def stop(self) -> None:
-        """Stop, and wait until the last worker has left."""
+        """Stop, and wait until the last worker has exited."""
         self._stop.set()
         await self._ended.wait()
 
     async def replace(self, grace_seconds: float, hurry: asyncio.Event) -> None:
-        """Start every worker anew, for new code."""
+        """Restart every worker, for new code."""
         await asyncio.gather(*(pool.replace(grace_seconds, hurry) for pool in self.pools))
 
     async def check_store(self) -> None:
-        """Refuse a store that every worker would refuse: they would be started again for ever."""
+        """Reject a store that every worker would reject: they would be restarted for ever."""
         async with Connections(self._settings) as connections:
-            await StoreRegistration(connections, _OURSELVES, platform.node()).check()
+            await StoreRegistration(connections, _KIND, platform.node()).check()
 
     async def _run(self) -> None:
         async with Connections(self._settings, self.metrics) as connections:
@@ -121,7 +121,7 @@ class Autoscaler:
                     group.create_task(pool.run(self._stop, self._hurry), name=pool.name)
                     for pool in self.pools
                 ]
-                self._tell_ranges()
+                self._report_ranges()
                 self.ready = True
                 await asyncio.wait(running)
                 self.ready = False
@@ -135,8 +135,8 @@ class Autoscaler:
             queue,
             Arrivals(queue, connections.blocking(_BLOCK_SECONDS), block_seconds=_BLOCK_SECONDS),
             (command, self._environment),
-            places=self._places,
-            voice=self._voice,
+            numbers=self._numbers,
+            output=self._output,
             metrics=self.metrics,
             members=Members.of(self._settings),
             ttl_seconds=self._settings.lease.ttl_seconds,
@@ -144,7 +144,7 @@ class Autoscaler:
             poll_seconds=self._poll_seconds,
         )
 
-    def _environment(self, place: int) -> Mapping[str, str]:
+    def _environment(self, number: int) -> Mapping[str, str]:
         settings = self._settings
         environment = {
             "REDIS_URL": settings.redis.url,
@@ -152,26 +152,26 @@ class Autoscaler:
             "PYTHONUNBUFFERED": "1",
         }
         if not settings.database.url:
-            # One file for all, whatever folder a process or its agents change to.
+            # One file for all processes: agents may change the working directory.
             environment["HOLDFAST_DATABASE_PATH"] = str(Path(settings.database.path).absolute())
         if settings.metrics.port:
-            environment["METRICS_PORT"] = str(self._first_port + place - 1)
+            environment["METRICS_PORT"] = str(self._first_port + number - 1)
         return environment
 
     def _heartbeat(self, connections: Connections) -> Heartbeat:
         settings = self._settings
         members = Members.of(settings)
-        name = f"{_OURSELVES}-{uuid.uuid4()}"
+        name = f"{_KIND}-{uuid.uuid4()}"
         queues = [queue.name for queue in self._queues]
-        return Heartbeat(members, connections.redis, self.metrics, kind=_OURSELVES, name=name, queues=queues)
+        return Heartbeat(members, connections.redis, self.metrics, kind=_KIND, name=name, queues=queues)
 
-    def _tell_ranges(self) -> None:
+    def _report_ranges(self) -> None:
         for queue in self._queues:
-            self._voice.introduce(
+            self._output.introduce(
                 f"{queue.name}-1"
             )  # before the first line: all lines have one column of names
         for queue in self._queues:
-            self._voice.tell(queue.name, describe_range(queue))
+            self._output.tell(queue.name, describe_range(queue))
 
 
 def run_autoscaler(settings: Settings, app_path: str, bounds: Bounds | None = None) -> int:
@@ -180,12 +180,12 @@ def run_autoscaler(settings: Settings, app_path: str, bounds: Bounds | None = No
 
 
 async def _until_signal(settings: Settings, app_path: str, bounds: Bounds | None) -> None:
-    shown = resolved_format(settings.log)
-    voice = Logged() if shown == "json" else Spoken(Console(sys.stderr, ourselves=_OURSELVES))
+    log_format = resolved_format(settings.log)
+    output = Logged() if log_format == "json" else Spoken(Console(sys.stderr, ourselves=_KIND))
     queues = [bounded(queue, bounds) for queue in settings.worker_queues()]
-    scaler = Autoscaler(settings, app_path, voice, queues=queues, log_format=shown)
+    scaler = Autoscaler(settings, app_path, output, queues=queues, log_format=log_format)
     on_signals(scaler.request_stop)
-    # Before the first run comes: with no worker at the start nobody else would notice.
+    # Before the first run arrives: without a worker at the start no other process would notice.
     verdict = await scaler.unless_stopped(check_app(app_path))
     if verdict is not None and verdict.problem:
         raise AppError(verdict.problem)

@@ -1,4 +1,4 @@
-"""How a process that starts others speaks, and passes on what they say: for people, or as lines of JSON."""
+"""The output of a process that starts others, and of its children: for people, or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ _log = get_logger(__name__)
 
 
 class Voice(Protocol):
-    """Where lines go."""
+    """An output for lines of children and warnings of this process."""
 
     def introduce(self, name: str) -> None:
-        """Get to know a child's name."""
+        """Register a child's name, for the width of the column."""
         ...
 
     def line(self, name: str, text: str) -> None:
-        """Pass a child's line on."""
+        """Write a line of a child."""
         ...
 
     def warn(self, text: str) -> None:
-        """Say something of our own that needs attention."""
+        """Write a warning of this process."""
         ...
 
 
 class ScalingVoice(Voice, Protocol):
-    """One that also tells of scaling."""
+    """An output that also reports scaling."""
 
     def tell(self, queue: str, text: str, **facts: object) -> None:
-        """Say what was decided about a queue."""
+        """Report a scaling decision about a queue."""
         ...
 
     def trouble(self, queue: str, text: str, **facts: object) -> None:
-        """Say what keeps us from deciding about a queue."""
+        """Report an error that prevents scaling decisions about a queue."""
         ...
 
 
 class Spoken:
-    """For people: a column of names, as ``holdfast dev`` has it."""
+    """Output for people: a column of names, as ``holdfast dev`` has it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -54,26 +54,26 @@ class Spoken:
         self.warn = console.warn
 
     def tell(self, queue: str, text: str, **_: object) -> None:
-        """Say it under our name; the facts are in the text."""
+        """Write the text under the name of this process; it includes the facts."""
         self._console.say(f"{queue} {text}")
 
     def trouble(self, queue: str, text: str, **facts: object) -> None:
-        """Say it so that it stands out."""
-        why = "".join(f" ({fact})" for fact in facts.values())
-        self._console.warn(f"{queue} {text}{why}")
+        """Write the text as a warning, with the facts."""
+        details = "".join(f" ({fact})" for fact in facts.values())
+        self._console.warn(f"{queue} {text}{details}")
 
 
 class Logged:
-    """For machines: every line is JSON, and those of the children already are."""
+    """Output for machines: every line is JSON, as the lines of children are."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
 
     def introduce(self, name: str) -> None:
-        """Nothing: a line of JSON says itself whose it is."""
+        """Do nothing: a line of JSON has the name of its worker."""
 
     def line(self, name: str, text: str) -> None:
-        """Pass a line of the child's log on as it is, and log what is none."""
+        """Write a JSON line of a child unchanged, and log any other line."""
         if not text.startswith("{"):
             _log.info(text, worker=name)
             return
@@ -81,23 +81,23 @@ class Logged:
             self._stream.write(f"{text}\n")
             self._stream.flush()
         except (OSError, ValueError):
-            return  # nobody reads any more: lines are lost, processes are not
+            return  # the reader has closed the stream: lines are lost, processes go on
 
     def warn(self, text: str) -> None:
         """Log a warning."""
         _log.warning(text)
 
     def tell(self, queue: str, text: str, **facts: object) -> None:
-        """Log it with its facts."""
+        """Log the text with its facts."""
         _log.info(text, queue=queue, **facts)
 
     def trouble(self, queue: str, text: str, **facts: object) -> None:
-        """Log it as a warning, with its facts."""
+        """Log the text as a warning, with its facts."""
         _log.warning(text, queue=queue, **facts)
 
 
 def resolved_format(log: LogSettings) -> str:
-    """What ``auto`` means here: a child can't tell, since its lines go through a pipe."""
+    """Return the log format, with ``auto`` resolved here: a child writes to a pipe and can't resolve it."""
     if log.format == "auto":
         return "console" if sys.stderr.isatty() else "json"
     return log.format

@@ -1,4 +1,4 @@
-"""The Redis connections of a process: one pool for commands, more where something blocks or must not wait."""
+"""The Redis connections of a process: one pool for commands, more for blocking and urgent calls."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ class Connections:
         await self._stack.__aexit__(kind, exc, trace)
 
     def blocking(self, block_seconds: float) -> Redis:
-        """A connection for one blocking reader."""
+        """Return a connection for one blocking reader."""
         client = connect_blocking(self.settings.redis, block_seconds)
         self._stack.push_async_callback(client.aclose)
         return client
 
     def open_subscriber(self) -> Redis:
-        """A connection for subscriptions, which keep it: who asks for it closes it."""
+        """Return a connection for subscriptions, which keep it; the caller closes it."""
         return connect_blocking(self.settings.redis, 0.0)
 
     def for_keeper(self) -> Redis:
-        """The keeper's own client, used and closed on its thread."""
+        """Return the keeper's own client, used and closed on its thread."""
         return connect_for_keeper(self.settings.redis, self.settings.lease.renew_every_seconds)
 
     def queue(self, settings: QueueSettings) -> RunQueue:
-        """A queue on the shared pool, for workers and operators."""
+        """Return a queue on the shared pool, for workers and operators."""
         return RunQueue(settings, self.redis, prefix=self.settings.redis.key_prefix, outside=self._outside)
 
     def partition(self, settings: QueueSettings, number: int) -> Partition:
-        """One partition of a queue, for who works on a run of it."""
+        """Return one partition of a queue, for the worker of a run."""
         own = settings.of_partition(number)
         return Partition(own, self.redis, prefix=self.settings.redis.key_prefix, outside=self._outside)
 
     def sender(self, settings: QueueSettings) -> RunQueue:
-        """A queue on a client of its own, with retries and breaker: a flood of reads can't delay a submit."""
+        """Return a queue on a client of its own, with retries and breaker: reads can't delay a submit."""
         client = connect(self.settings.redis)  # guard: sender-own-connection
         self._stack.push_async_callback(client.aclose)  # guard: sender-connection-closed
         breaker = breaker_for_redis(self.settings.redis.breaker)

@@ -1,4 +1,4 @@
-"""What the processes of agents may run, wherever their host is: in a process of its own, or in a program."""
+"""The entries of agents' processes, for a host process and for a host inside a program."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ ENTRIES: Final[Mapping[str, str]] = {**PLAIN, "resident": "holdfast.services.res
 
 
 def default_entry(hosts: HostSettings) -> str:
-    """The entry for callers who name none: where Rustic AI is, they send its specs."""
+    """Return the entry for callers that name none: with Rustic AI installed they send its specs."""
     return RUSTIC if offers_rustic(hosts) else "plain"
 
 
-def process_options(settings: Settings, app: str = "", *, told: bool = False) -> ProcessOptions:
-    """How a host runs its agents; without an app it has no residents.
+def process_options(settings: Settings, app: str = "", *, pass_settings: bool = False) -> ProcessOptions:
+    """Return the options of a host's processes; without an app it has no residents.
 
-    Residents read the settings where the host read them, unless they are ``told``.
+    Residents read the settings where the host read them, unless ``pass_settings`` is set.
     """
     if not app:
         return options_of(settings.hosts)
     prepare = (("holdfast.services.resident:prepare", app),) if settings.hosts.preload_app else ()
-    if told:
+    if pass_settings:
         document = msgspec.json.encode(settings).decode()
         prepare = (("holdfast.services.resident:configure", document), *prepare)
     return options_of(settings.hosts, ENTRIES, preload=("holdfast.services.resident",), prepare=prepare)
 
 
 def engine_of(settings: Settings, redis: Redis, app: str = "") -> Engine:
-    """The engine that the settings name; a local one runs the residents of ``app``. The caller closes it."""
-    # A program's settings need not be in its environment: its agents are told them.
-    options = process_options(settings, app, told=True)
+    """Return the engine of the settings; a local one runs the residents of ``app``. The caller closes it."""
+    # A program's settings need not be in its environment: they are passed to its agents.
+    options = process_options(settings, app, pass_settings=True)
     return open_engine(settings, redis, options=options, labels={APP: app} if app else {})

@@ -1,4 +1,4 @@
-"""The heartbeat of a part that runs inside any process: its record, kept until it leaves."""
+"""The heartbeat of a service inside any process: its record, refreshed until it stops."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from holdfast.redis.members import Members
     from holdfast.telemetry.metrics import Metrics
 
-_GOODBYE_SECONDS = 2.0
+_LEAVE_SECONDS = 2.0
 
 
 class Heartbeat:
-    """One part's record with fields that do not change, refreshed while ``beat`` runs."""
+    """One service's record with constant fields, refreshed while ``beat`` runs."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Heartbeat:
         self._fields = {"queues": ",".join(queues), **fields}
 
     async def beat(self) -> None:
-        """Write the record again and again, until cancelled."""
+        """Refresh the record until cancelled."""
         while True:
             with self._tolerance:
                 await self._record.announce(self._redis, self._fields)
             await asyncio.sleep(self._every)
 
     async def leave(self) -> None:
-        """Remove the record, if Redis answers soon; else it ends by itself."""
+        """Remove the record, if Redis responds soon; else it expires."""
         with self._tolerance:
-            async with asyncio.timeout(_GOODBYE_SECONDS):
+            async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._record.leave(self._redis)

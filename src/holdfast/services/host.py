@@ -3,7 +3,7 @@
 ::
 
     waits for Redis and its name ─> open: takes agents
-    SIGTERM ─> draining: no new agents ─> each stops here, starts elsewhere ─> goodbye ─> gRPC ends ─> exit 0
+    SIGTERM ─> draining: no new agents ─> each moves to another host ─> deregister ─> gRPC ends ─> exit 0
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from holdfast.redis.client import Redis
 
 _MOVES_AT_ONCE: Final = 8
-_TOGETHER_SECONDS: Final = 0.2
-"""Changes that come in so short a time are told as one."""
-_GOODBYE_SECONDS: Final = 2.0
+_BATCH_SECONDS: Final = 0.2
+"""Changes within this time are one heartbeat."""
+_LEAVE_SECONDS: Final = 2.0
 _NAME_SECONDS: Final = 1.0
 
 _log = get_logger(__name__)
 
 
 class HostService:
-    """One host with all that goes on in it."""
+    """One host with its server and background tasks."""
 
     def __init__(
         self, settings: Settings, redis: Redis, processes: Processes, metrics: Metrics, *, app: str = ""
@@ -80,7 +80,7 @@ class HostService:
         self._hurry = asyncio.Event()
 
     def request_stop(self) -> None:
-        """Leave: agents move first. Asked twice, what has not moved yet is left for others to place."""
+        """Begin the shutdown: agents move first. After a second call the rest is left to other hosts."""
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
@@ -97,7 +97,7 @@ class HostService:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes agents."""
+        """Whether the host accepts agents."""
         return self._server.is_open and not self.host.draining  # guard: host-readiness
 
     async def _serve(self) -> None:
@@ -118,14 +118,14 @@ class HostService:
                 ]
                 _log.info("host ready", name=self.host.name, address=self.address, port=self._server.port)
                 await self._stop.wait()
-                upkeep.pop().cancel()  # nothing more comes here
+                upkeep.pop().cancel()  # no more agents are placed here
                 await self._drain()
                 for task in upkeep:
                     task.cancel()
         finally:
             await self._leave()
 
-    # -- leaving
+    # -- shutdown
 
     async def _drain(self) -> None:
         self.host.draining = True
@@ -149,7 +149,7 @@ class HostService:
                 if placed is not None:
                     await self._place_elsewhere(placed)
             except (HoldfastError, *TROUBLE) as exc:
-                _log.warning("an agent could not be moved", agent_id=agent_id, error=str(exc))
+                _log.warning("agent move failed", agent_id=agent_id, error=str(exc))
 
     async def _place_elsewhere(self, placed: Placed) -> None:
         try:
@@ -157,18 +157,18 @@ class HostService:
                 await self._engine.place(placed.agent, placed.fence, avoid=self.host.name)
                 return
         except NoHost as exc:
-            _log.warning("an agent waits for a host", agent_id=placed.agent.agent_id, error=str(exc))
+            _log.warning("agent waiting for host", agent_id=placed.agent.agent_id, error=str(exc))
         await self.host.registry.unplaced(placed.agent.agent_id, placed.fence)
 
     async def _leave(self) -> None:
-        with contextlib.suppress(*TROUBLE, TimeoutError):  # its record ends by itself
-            async with asyncio.timeout(_GOODBYE_SECONDS):
+        with contextlib.suppress(*TROUBLE, TimeoutError):  # the record expires
+            async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._record.leave(self._redis)
 
-    # -- presence
+    # -- heartbeat
 
     async def _has_name(self) -> bool:
-        """Wait while another live process has our name: who calls it would get now us, now the other one."""
+        """Wait while another live process has our name: calls would reach either of the two."""
         while not self._stop.is_set():
             try:
                 with self._outages:
@@ -176,7 +176,7 @@ class HostService:
                         return True
             except TROUBLE as exc:
                 if not isinstance(exc, DISCONNECTS):
-                    _log.error("Redis refuses to look up this host's name", error=str(exc))
+                    _log.error("host name lookup rejected by Redis", error=str(exc))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_NAME_SECONDS):
                     await self._stop.wait()
@@ -187,7 +187,7 @@ class HostService:
         if other is None or not is_taken(other):
             return False
         _log.warning(
-            "another host has this name: waiting for it to go (hosts.name must be unique)",
+            "host name in use, waiting (hosts.name must be unique)",
             name=self.host.name,
             address=other.fields.get("address"),
             host=other.fields.get("host"),
@@ -200,7 +200,7 @@ class HostService:
             measure(self.host, self.host.seen())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._members.heartbeat_seconds):
-                    await asyncio.sleep(_TOGETHER_SECONDS)
+                    await asyncio.sleep(_BATCH_SECONDS)
                     await self.host.changed.wait()
             self.host.changed.clear()
             await self._announce()
@@ -211,12 +211,12 @@ class HostService:
                 await self._record.announce(self._redis, describe(self.host.seen()))
         except TROUBLE as exc:
             if not isinstance(exc, DISCONNECTS):
-                _log.error("Redis refuses this host's heartbeat", error=str(exc))
+                _log.error("heartbeat rejected by Redis", error=str(exc))
 
 
 def run_host(settings: Settings, app: str = "") -> int:
     """Run a host until SIGTERM or SIGINT; return its exit code. ``app`` has the residents that it may run."""
-    # What children read of their environment: they are forked from a process that is not this one.
+    # Children read these variables: they are forked from the zygote, not from this process.
     os.environ["REDIS_URL"] = settings.redis.url
     if not settings.database.url:  # an app may change the directory on import
         os.environ["HOLDFAST_DATABASE_PATH"] = str(Path(settings.database.path).absolute())
@@ -230,13 +230,13 @@ def run_host(settings: Settings, app: str = "") -> int:
 
 
 def _prepare(processes: Processes) -> None:
-    """Wait until agents can be started: a host that can start none must not say that it is ready."""
+    """Wait until agents can be started: a host that can't start agents must not report ready."""
     try:
         processes.warm_up().result()
     except ProcessError as exc:
         last = str(exc).strip().rpartition("\n")[2]
         raise ProcessError(
-            f"this host can't import what its agents need (hosts.preload, or the app): {last}"
+            f"this host can't import the modules of its agents (hosts.preload, or the app): {last}"
         ) from exc
 
 

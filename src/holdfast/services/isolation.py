@@ -1,4 +1,4 @@
-"""Processes for those agents of an app that ask for them: started before the first run, gone after it all."""
+"""Processes for agents with ``isolation="process"``: started before the first run, stopped at the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = get_logger(__name__)
 async def isolation(
     settings: Settings, app: App, metrics: Metrics, slots: int
 ) -> AsyncGenerator[Attempts | None]:
-    """Where attempts of an app's isolated agents run; None if it has no such agent."""
+    """Yield the processes of an app's isolated agents; None if it has no such agent."""
     isolated = [name for name, spec in app.agents.items() if spec.isolation == "process"]
     if not isolated:
         yield None
@@ -60,39 +60,39 @@ async def isolation(
 
 
 def _check_payloads(settings: Settings, agent: str) -> None:
-    """Refuse queues that take larger messages than a process can be given: each would fail, one by one."""
+    """Reject queues with a payload limit above that of a process: such a run would fail."""
     from holdfast.processes.processes import LARGEST_PAYLOAD_BYTES  # noqa: PLC0415 - as above
 
     for queue in settings.worker_queues():
         if queue.max_payload_bytes > LARGEST_PAYLOAD_BYTES:
             raise ConfigError(
                 f"queue {queue.name!r} takes max_payload_bytes = {queue.max_payload_bytes} "
-                f"(HOLDFAST_MAX_PAYLOAD_BYTES), but agent {agent!r} has isolation='process', and what a "
-                f"process is given has at most {LARGEST_PAYLOAD_BYTES} bytes: lower that, or drop this"
+                f"(HOLDFAST_MAX_PAYLOAD_BYTES), but agent {agent!r} has isolation='process', and the "
+                f"payload of a process has at most {LARGEST_PAYLOAD_BYTES} bytes: lower that, or drop this"
             )
 
 
 async def _started(settings: Settings, reference: str, slots: int) -> Processes:
-    """Processes that were seen to work, with the app loaded ahead in their zygote if it lets itself be."""
+    """Return tested processes, with the app preloaded in their zygote if possible."""
     try:
-        return await _tried(settings, reference, slots, ahead=True)
+        return await _tested(settings, reference, slots, ahead=True)
     except ProcessError as exc:
         _log.warning(
-            "the app can't be loaded ahead of its attempts: each will load it for itself, and begin later",
+            "app preload failed, each attempt loads the app itself",
             app=reference,
             error=str(exc),
         )
-        return await _tried(settings, reference, slots, ahead=False)
+        return await _tested(settings, reference, slots, ahead=False)
 
 
 def _with_file(settings: Settings) -> Settings:
-    """The settings with the full path of the SQLite file: an app may change the directory on import."""
+    """Return the settings with the full path of the SQLite file: an import may change the directory."""
     database = settings.database
     path = str(Path(database.path).absolute())
     return msgspec.structs.replace(settings, database=msgspec.structs.replace(database, path=path))
 
 
-async def _tried(settings: Settings, reference: str, slots: int, *, ahead: bool) -> Processes:
+async def _tested(settings: Settings, reference: str, slots: int, *, ahead: bool) -> Processes:
     from holdfast.processes.attempts import ENTRY  # noqa: PLC0415 - as above
     from holdfast.processes.options import ProcessOptions  # noqa: PLC0415 - as above
     from holdfast.processes.processes import Processes  # noqa: PLC0415 - as above

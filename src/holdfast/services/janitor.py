@@ -1,6 +1,6 @@
-"""The janitor keeps every queue clean; in all processes together, one pass at a time goes on for a queue.
+"""The janitor cleans up every queue; among all processes, one pass at a time runs for a queue.
 
-It is a part that other processes may run too; :func:`run_janitor` is the process of its own.
+Other processes may run it too; :func:`run_janitor` runs it as a process of its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _log = get_logger(__name__)
 
 
 class Upkeep(msgspec.Struct, frozen=True):
-    """What was done for one queue; None where another janitor was at it."""
+    """The results for one queue; None while another janitor has its lease."""
 
     queue: str
     cleaned: Cleaned | None
@@ -64,7 +64,7 @@ class Upkeep(msgspec.Struct, frozen=True):
 
 
 class PartitionUpkeep:
-    """One partition in the janitor's care: its duties, and the leadership under which they are done."""
+    """The upkeep of one partition: its duties, and the leadership under which they run."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class PartitionUpkeep:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Duty:
-    """What is done for one partition, pass after pass."""
+    """A repeated task for one partition."""
 
     partition: PartitionUpkeep
     what: str
@@ -121,7 +121,9 @@ class Janitor:
         self._members = Members.of(settings)
         self._pods = open_pods(connections, self._members, metrics, self.name)
         self._queues = [connections.queue(settings.queue_named(queue)) for queue in settings.queue_names()]
-        self._partitions = [self._ward(partition) for queue in self._queues for partition in queue.partitions]
+        self._partitions = [
+            self._partition_upkeep(partition) for queue in self._queues for partition in queue.partitions
+        ]
         self._stop = asyncio.Event()
         self._heartbeat = Heartbeat(
             self._members,
@@ -133,7 +135,7 @@ class Janitor:
         )
 
     def request_stop(self) -> None:
-        """Stop soon: a pass that goes on is left where it is, which harms nothing."""
+        """Stop soon: a running pass is cancelled, which is safe."""
         self._stop.set()
 
     async def run(self) -> None:
@@ -150,8 +152,8 @@ class Janitor:
                         tasks.extend(group.create_task(duty) for duty in duties)
 
                     take_over(self._partitions)
-                    looks = [self._look_for_partitions(queue, take_over) for queue in self._queues]
-                    tasks.extend(group.create_task(look) for look in looks)
+                    searches = [self._search_partitions(queue, take_over) for queue in self._queues]
+                    tasks.extend(group.create_task(search) for search in searches)
                     _log.info("janitor ready", name=self.name, queues=[queue.name for queue in self._queues])
                     await self._stop.wait()
                     for task in tasks:
@@ -161,10 +163,10 @@ class Janitor:
                 await self._close()
 
     async def run_once(self, *, dry_run: bool = False) -> list[Upkeep]:
-        """Do every duty once, now; a dry run only looks, so it needs no lease."""
+        """Run every duty once, now; a dry run only reads, so it needs no lease."""
         try:
             for queue in self._queues:
-                await self._look_around(queue)
+                await self._add_partitions(queue)
             async with self._keeper() as keeper:
                 return [
                     await self._once(partition, keeper, dry_run=dry_run) for partition in self._partitions
@@ -187,18 +189,18 @@ class Janitor:
         return done or Upkeep(partition.queue.name, None, None)
 
     def _keeper(self) -> Keeper:
-        """A keeper that renews often enough for both leaderships: of cleanup, and of the watch of pods."""
+        """Return a keeper that renews often enough for both leaderships: cleanup, and the watch of pods."""
         settings = self._settings
         shorter = min(settings.janitor.lock_ttl_seconds, settings.lease.ttl_seconds)
         lease = msgspec.structs.replace(settings.lease, ttl_seconds=shorter)
         return Keeper(lease, self._connections.for_keeper, self._metrics)
 
-    # -- rounds
+    # -- background tasks
 
     def _rounds(self, keeper: Keeper) -> Sequence[Coroutine[None, None, None]]:
         janitor = self._settings.janitor
         rounds = [keeper.watch(), self._heartbeat.beat(), self._gauge_workers()]
-        # Each queue by itself: one that is damaged, or whose server hangs, must not hide the others.
+        # One task per queue: a damaged queue or a hung server must not hide the others.
         rounds += [self._gauges(queue) for queue in self._queues]
         if janitor.enabled and not janitor.dry_run:
             rounds.append(self._keep_store())
@@ -234,33 +236,33 @@ class Janitor:
             ),
         )
 
-    def _ward(self, partition: Partition) -> PartitionUpkeep:
+    def _partition_upkeep(self, partition: Partition) -> PartitionUpkeep:
         return PartitionUpkeep(
             self._connections, partition, self._metrics, self._members, self.name, self._pods
         )
 
-    async def _look_for_partitions(
+    async def _search_partitions(
         self, queue: RunQueue, take_over: Callable[[Sequence[PartitionUpkeep]], None]
     ) -> None:
-        """Look after partitions that others count on; forget those that nobody does and that are blank."""
+        """Add partitions that other processes use; remove empty ones that no process uses."""
         janitor = self._settings.janitor
 
-        async def look() -> None:
-            take_over(await self._look_around(queue))
+        async def search() -> None:
+            take_over(await self._add_partitions(queue))
             if janitor.enabled and not janitor.dry_run:
                 await queue.forget_partitions()
 
         tolerance = Tolerance(self._metrics, "search for partitions")
-        await repeat(look, tolerance, every_seconds=COUNT_SECONDS)
+        await repeat(search, tolerance, every_seconds=COUNT_SECONDS)
 
-    async def _look_around(self, queue: RunQueue) -> Sequence[PartitionUpkeep]:
-        seen = sum(partition.queue.name == queue.name for partition in self._partitions)
-        new = [self._ward(partition) for partition in await queue.look_around(seen)]
+    async def _add_partitions(self, queue: RunQueue) -> Sequence[PartitionUpkeep]:
+        known = sum(partition.queue.name == queue.name for partition in self._partitions)
+        new = [self._partition_upkeep(partition) for partition in await queue.look_around(known)]
         self._partitions += new
         return new
 
     async def _clean(self, duty: Duty, keeper: Keeper) -> None:
-        """Remove dead consumers: every so often, and soon after a pod has gone."""
+        """Remove dead consumers periodically, and soon after a pod has gone."""
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep
         if self._pods is not None:
             rest = partial(self._pods.rest, self._pods.nudge())
@@ -273,18 +275,18 @@ class Janitor:
             await asyncio.sleep(rest_seconds)
 
     async def _pass(self, duty: Duty, keeper: Keeper) -> float:
-        """Make one pass of a duty; return the seconds until the next one."""
+        """Run one pass of a duty; return the seconds until the next one."""
         every = duty.every_seconds
-        return every if await self._settled(duty, keeper) else min(every, _RETRY_SECONDS)
+        return every if await self._run_pass(duty, keeper) else min(every, _RETRY_SECONDS)
 
-    async def _settled(self, duty: Duty, keeper: Keeper) -> bool:
-        """Make one pass of a duty; return False if there is a reason to come back soon."""
+    async def _run_pass(self, duty: Duty, keeper: Keeper) -> bool:
+        """Run one pass of a duty; return False if the next one should come soon."""
         queue = duty.partition.queue.name
         try:
             if self._settings.janitor.dry_run:
                 done = await duty.perform(dry_run=True)
             elif duty.is_needed is not None and not await duty.is_needed():
-                done = None  # an idle queue costs one command, not the eight of a leader's pass
+                done = None  # an idle queue costs one command, not the eight of a pass
             else:
                 done = await duty.partition.leader_task.perform(keeper, duty.perform)
         except Exception as exc:
@@ -299,7 +301,7 @@ class Janitor:
         return not isinstance(done, Swept | Filed) or (done.whole and not getattr(done, "young", 0))
 
     async def _keep_store(self) -> None:
-        """Remove from the store what is too old; any number of janitors may do it."""
+        """Remove old rows from the store; any number of janitors may do it."""
         while True:
             await asyncio.sleep(self._settings.janitor.archive_interval_seconds)
             with contextlib.suppress(StoreUnavailable):  # the store reports it
@@ -309,7 +311,7 @@ class Janitor:
     async def _prune(self) -> None:
         store, age = await self._connections.store.get(), self._settings.database.archive_days * 86400
         before = time.time() - age
-        # A run that waits for an answer is in no archive yet, and may wait for long.
+        # An interrupted run is not archived yet, and may wait for long.
         long_before = before - max(age, _LONGEST_WAIT_SECONDS)
         whole = False
         while not whole:
@@ -342,7 +344,7 @@ class Janitor:
         depth, activity, metrics = await queue.depth(), await queue.activity(), self._metrics
         need = need_of(queue.settings, depth)
         metrics.scaling_demand.labels(queue.name).set(need.depth)
-        if queue.settings.scaling.enabled:  # else whoever sets the replicas decides, and no number is wrong
+        if queue.settings.scaling.enabled:  # else the replicas are set elsewhere, and no number is wrong
             metrics.scaling_wanted.labels(queue.name).set(need.wanted)
         metrics.queue_depth.labels(queue.name).set(depth.depth)
         metrics.queue_undelivered.labels(queue.name).set(depth.undelivered)

@@ -1,4 +1,4 @@
-"""Names that only one live process may have: whether the record of another one is in the way."""
+"""Names that only one live process may have: whether another process has the record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_taken(member: Member) -> bool:
-    """Whether a record is that of another process which may live; our own predecessor's is not."""
+    """Return whether a record belongs to another process that may live; our own predecessor has ended."""
     host, pid = member.fields.get("host"), member.fields.get("pid", "")
     if host != platform.node() or not pid.isdigit():
         return True
@@ -30,9 +30,9 @@ def is_taken(member: Member) -> bool:
 
 
 class OwnName:
-    """A name that is ours while our record stands: one that was away for longer must look before it acts.
+    """A name that is ours while our record exists: after the record's ttl it must be confirmed before use.
 
-    A process that was paused, or cut off, for as long as its record stays may find its name with another.
+    While a process is paused or disconnected for longer than the ttl, another process may take the name.
     """
 
     def __init__(self, ttl_seconds: float) -> None:
@@ -41,13 +41,13 @@ class OwnName:
         self._until = 0.0
         self._kept = asyncio.Event()
 
-    def keep(self, asked_at: float) -> None:
-        """Our record was written again, as was asked at that ``boot_time()``."""
-        self._until = asked_at + self._ttl
+    def keep(self, written_at: float) -> None:
+        """Note that our record was written; ``written_at`` is the ``boot_time()`` before the call."""
+        self._until = written_at + self._ttl
         self._kept.set()
 
     async def sure(self) -> None:
-        """Wait until it is certain that the name is ours."""
+        """Wait until the name is certainly ours."""
         while boot_time() >= self._until:
             self._kept.clear()
             await self._kept.wait()

@@ -1,4 +1,4 @@
-"""What a worker writes down for whoever looks at pods: which one it is in, and how much work it holds."""
+"""The fields of a worker's record about its pod: the pod's name, and how much work the worker holds."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def pod_name(settings: Settings) -> PodName:
-    """Name the pod that this process runs in; by the users' document, a worker may be named after it."""
+    """Return the pod of this process; by the users' document, a worker may have the name of its pod."""
     pod = settings.pod
     return PodName(pod.namespace, pod.name or (settings.worker.name if pod.uid else ""), pod.uid)
 
 
 class Holding:
-    """For how long runs have been held; each counts from the first heartbeat that found it going."""
+    """How long runs have been held, each from the first heartbeat that found it running."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[tuple[str, int], float] = {}
 
     def seconds(self, running: Iterable[tuple[str, int]]) -> float:
-        """Look at what is running now, by run and fence; return the seconds of all of it together."""
+        """Update the running runs, by run and fence; return the sum of their seconds."""
         now = self._clock()
         self._since = {key: self._since.get(key, now) for key in running}
         return sum(now - since for since in self._since.values())

@@ -1,7 +1,7 @@
-"""The janitor's part in Kubernetes: pods as one more proof of death, and busy workers' pods marked.
+"""The janitor in Kubernetes: pods as proof that a worker has died, and deletion costs of busy workers' pods.
 
-Any janitor may look a pod up for a proof. One at a time, under a lease, watches the pods: it wakes its own
-cleanup when some have gone, and writes what the deletion of busy ones costs.
+Any janitor may read a pod for a proof. One at a time, under a lease, watches the pods: it wakes its own
+cleanup when a pod has gone, and writes the deletion cost of busy ones.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _LAST_RETRY_SECONDS = 30.0
 _CAMPAIGN_SECONDS = 15.0
 _MARGIN_SECONDS = 1.0
 _AWAY = ("away", "unauthorized")
-"""Troubles that every other pod would have, too."""
+"""Kinds of errors that affect every pod."""
 
 _log = get_logger(__name__)
 
 
 class PodWatcher:
-    """What one janitor does about pods."""
+    """Watches the workers' pods for one janitor."""
 
     def __init__(
         self, mirror: Mirror, connections: Connections, members: Members, metrics: Metrics, owner: str
@@ -58,19 +58,19 @@ class PodWatcher:
         self._metrics = metrics
         self._settings = settings.janitor
         self._mirror = mirror
-        mirror.gone = self._somebody_left
+        mirror.gone = self._wake_waiters
         metrics.pods_watched.set_function(lambda: len(mirror.seen))
         self.proofs = PodProofs(mirror.pods, members, self._redis, metrics)
         self._costs = Costs(settings.janitor)
         leadership = Leadership(
             pods_leader_key(prefix=settings.redis.key_prefix),
             owner=owner,
-            # Not a pass's ttl, which is longer: while a janitor that died still leads, no pods are marked.
+            # Not a pass's ttl, which is longer: no pods are marked until the lease of a dead janitor ends.
             ttl_ms=int(settings.lease.ttl_seconds * 1000),  # guard: pod-watch-lease-ttl
         )
         self._leader_task = LeaderTask(self._redis, leadership)
         self._campaign_seconds = min(settings.lease.ttl_seconds / 4, _CAMPAIGN_SECONDS)
-        # By then the heartbeat and the leases of whoever was in a pod that has gone have ended too.
+        # By then the heartbeat and the leases of a worker in a gone pod have ended too.
         ended = max(3 * settings.worker.heartbeat_seconds, settings.lease.ttl_seconds)
         self._settle_seconds = ended + _MARGIN_SECONDS
         self._nudges: list[asyncio.Event] = []
@@ -82,12 +82,12 @@ class PodWatcher:
         await self._mirror.pods.close()
 
     def nudge(self) -> asyncio.Event:
-        """Make an event for one waiter, which is set whenever pods have gone."""
+        """Return an event for one waiter, which is set whenever pods have gone."""
         self._nudges.append(asyncio.Event())
         return self._nudges[-1]
 
     async def rest(self, nudge: asyncio.Event, seconds: float) -> None:
-        """Sleep; or, once a pod has gone, only until whatever it held has ended."""
+        """Sleep; once a pod has gone, only until its heartbeat and leases have ended."""
         try:
             async with asyncio.timeout(seconds):
                 await nudge.wait()
@@ -97,27 +97,27 @@ class PodWatcher:
         await asyncio.sleep(self._settle_seconds)  # guard: nudge-cleared-before-settling
 
     async def run(self, keeper: Keeper) -> None:
-        """Watch whenever no other janitor does, until cancelled."""
+        """Watch while no other janitor does, until cancelled."""
         while True:
             try:
                 # guard: pod-watch-leader-only
                 await self._leader_task.perform(keeper, self._watch, endless=True)
             except Exception as exc:
-                _log.error("the watch of pods has failed", error=repr(exc))
+                _log.error("pod watch failed", error=repr(exc))
             await asyncio.sleep(self._campaign_seconds)
 
     async def _watch(self) -> None:
         self._costs = Costs(self._settings)
-        _log.info("watching the workers' pods", namespace=self._mirror.pods.namespace)
+        _log.info("pod watch started", namespace=self._mirror.pods.namespace)
         # guard: pod-watch-begins-with-look
-        self._somebody_left()  # perhaps, while nobody watched
+        self._wake_waiters()  # a pod may have gone while no janitor watched
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow())
                 if self._settings.deletion_cost and not self._settings.dry_run:
                     group.create_task(self._mark())
         finally:
-            # In our next term we begin anew: who goes meanwhile is another's business.
+            # The next term lists the pods again: another janitor handles changes until then.
             self._mirror.clear()
 
     async def _follow(self) -> None:
@@ -133,10 +133,10 @@ class PodWatcher:
                 self._watching.answered()
                 failures = 0
             pause = backoff_seconds(failures + 1, _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
-            # Never at once: an API that ends every watch must not be asked without end.
+            # Never at once: an API that ends every watch must not be called in a busy loop.
             await asyncio.sleep(max(pause - (time.monotonic() - started), _FIRST_RETRY_SECONDS))
 
-    def _somebody_left(self) -> None:
+    def _wake_waiters(self) -> None:
         for nudge in self._nudges:
             nudge.set()
 
@@ -144,7 +144,7 @@ class PodWatcher:
         self._metrics.kubernetes_errors.labels(exc.kind).inc()
         outages.failed(exc)
 
-    # -- what deletion costs
+    # -- deletion costs
 
     async def _mark(self) -> None:
         while True:
@@ -171,14 +171,14 @@ class PodWatcher:
         except KubernetesUnavailable as exc:
             if exc.kind in _AWAY:
                 raise
-            # One pod that refuses, as an admission webhook may, must not keep us from the others.
+            # One rejected pod, as by an admission webhook, must not prevent the others.
             self._costs.wrote(time.monotonic(), patch)
             self._failed(self._marking, exc)
             return
         self._costs.wrote(time.monotonic(), patch)
         self._marking.answered()
         if changed is None:
-            return  # it has gone meanwhile: the watch will say so
+            return  # it has gone meanwhile: the watch reports it
         if pod.uid in self._mirror.seen:
             self._mirror.take(changed)
         self._metrics.pod_costs_written.labels("raised" if patch.raised else "lowered").inc()
@@ -186,12 +186,12 @@ class PodWatcher:
 
 
 def busy_workers(members: Iterable[Member], pods: Mapping[str, Pod]) -> list[Busy]:
-    """The pods that workers of ours live in and that may be chosen, with what all workers in each hold."""
+    """Return the workers' pods that may be deleted, with the load of all workers in each."""
     held: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for member in members:
         pod = pods.get(member.fields.get("pod_uid", ""))
         if member.kind == "worker" and pod is not None and not pod.deleting:
-            # What can't be read is another version's: it must not end those who look.
+            # An unreadable record, as of another version, is skipped: it must not end the watch.
             with contextlib.suppress(ValueError):
                 load, seconds = member.fields.get("load"), member.fields.get("held_seconds")
                 held[pod.uid].append((int(load or 0), float(seconds or 0)))
@@ -202,7 +202,7 @@ def busy_workers(members: Iterable[Member], pods: Mapping[str, Pod]) -> list[Bus
 
 
 def open_pods(connections: Connections, members: Members, metrics: Metrics, owner: str) -> PodWatcher | None:
-    """The janitor's part in Kubernetes, if the settings ask for it."""
+    """Return the janitor's pod watcher, if the settings enable it."""
     mirror = _open_mirror(connections.settings)
     return PodWatcher(mirror, connections, members, metrics, owner) if mirror is not None else None
 
@@ -211,7 +211,7 @@ def open_pods(connections: Connections, members: Members, metrics: Metrics, owne
 async def looking_at_pods(
     settings: Settings, members: Members, redis: Redis, metrics: Metrics
 ) -> AsyncGenerator[PodProofs | None]:
-    """Proofs for one pass, if the settings ask for them."""
+    """Yield the proofs for one pass, if the settings enable them."""
     mirror = _open_mirror(settings)
     try:
         yield PodProofs(mirror.pods, members, redis, metrics) if mirror is not None else None
@@ -221,7 +221,7 @@ async def looking_at_pods(
 
 
 def _open_mirror(settings: Settings) -> Mirror | None:
-    """The pods of the workers, if the settings ask for them."""
+    """Return the mirror of the workers' pods, if the settings enable it."""
     if not settings.janitor.kubernetes:
         return None
     setting = "janitor.kubernetes = true"

@@ -1,6 +1,6 @@
 """One lifecycle for every process: its event loop, its errors, its signals and its exit code.
 
-A service stops in two stages: the first SIGTERM or SIGINT asks it to stop, the second one to do so now.
+A service stops in two stages: the first SIGTERM or SIGINT asks it to stop, the second one to stop at once.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 _GC_THRESHOLDS = (50_000, 20, 100)
 _THREADS_SECONDS = 1.0
-"""How long threads that have nothing to do any more may take to end."""
+"""How long idle threads may take to end."""
 _log = get_logger(__name__)
 
 
 def loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop]:
-    """The event loop that the settings ask for."""
+    """Return the factory of the event loop that the settings name."""
     if settings.worker.event_loop == "asyncio":
         return asyncio.new_event_loop
-    import uvloop  # noqa: PLC0415  two megabytes that a worker without it need not have
+    import uvloop  # noqa: PLC0415  two megabytes, only for a worker that uses it
 
     return uvloop.new_event_loop
 
@@ -49,8 +49,8 @@ def run_process(
 ) -> int:
     """Run a service until it has stopped; return its exit code.
 
-    An error of ours is raised as itself, for the command to print; any other one is logged first if
-    ``when_it_dies`` names the consequence.
+    A HoldfastError is raised as itself, for the command to print; any other error is logged first if
+    ``when_it_dies`` has the log line.
     """
     try:
         with _plain_errors(), asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -58,7 +58,7 @@ def run_process(
     except HoldfastError:
         raise
     except BaseException as exc:
-        # Also SystemExit from a task that an agent started: asyncio lets it end the process without a word.
+        # Also SystemExit from a task that an agent started: asyncio lets it end the process silently.
         if when_it_dies:
             _log.critical(when_it_dies, error=repr(exc))
         raise
@@ -67,7 +67,7 @@ def run_process(
 
 
 def calm_collector() -> None:
-    """Collect garbage less often: what start-up made stays, and a run's objects end without the collector."""
+    """Collect garbage less often: start-up objects stay, a run's objects are freed by reference counts."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -75,28 +75,28 @@ def calm_collector() -> None:
 
 @contextlib.asynccontextmanager
 async def leaving_past_threads() -> AsyncGenerator[None]:
-    """At the end, leave at once if threads of agents go on: the interpreter would wait for them for ever."""
-    # An executor of our own: the loop's is only ever ended by waiting for its threads.
+    """At the end, exit at once if threads of agents still run: the interpreter would wait for them."""
+    # An executor of our own: the shutdown of the loop's executor waits for its threads.
     executor = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="holdfast")
     asyncio.get_running_loop().set_default_executor(executor)
     yield
     executor.shutdown(wait=False, cancel_futures=True)
     deadline = time.monotonic() + _THREADS_SECONDS
-    while (left := _threads()) and time.monotonic() < deadline:  # noqa: ASYNC110  nobody tells of their end
-        await asyncio.sleep(0.01)  # those that were told to end need a moment for it
+    while (left := _threads()) and time.monotonic() < deadline:  # noqa: ASYNC110  no event at their end
+        await asyncio.sleep(0.01)  # threads that were stopped need a moment to end
     if left:
-        _log.warning("threads that agents have started go on: leaving without them", threads=left)
+        _log.warning("agent threads still running, exiting without them", threads=left)
         leave_at_once()  # guard: exit-without-threads
 
 
 def _threads() -> list[str]:
-    ours = threading.main_thread()
-    return [each.name for each in threading.enumerate() if each is not ours and not each.daemon]
+    main = threading.main_thread()
+    return [each.name for each in threading.enumerate() if each is not main and not each.daemon]
 
 
 @contextlib.contextmanager
 def _plain_errors() -> Generator[None]:
-    """Raise an error of ours as itself, not as a group of one: the command prints it as one line."""
+    """Raise a HoldfastError as itself, not as a group of one: the command prints it as one line."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -107,7 +107,7 @@ def _plain_errors() -> Generator[None]:
 
 
 def leave_at_once() -> None:
-    """Exit 0 past tasks and threads that ignore everything; the runs they had are with others by now."""
+    """Exit 0 without waiting for tasks and threads; their runs have been handed back."""
     traces.finish()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

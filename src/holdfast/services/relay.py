@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from holdfast.runs.queue import RunQueue
 
 _GAUGES_SECONDS = 5.0
-_GOODBYE_SECONDS = 2.0
+_LEAVE_SECONDS = 2.0
 
 _log = get_logger(__name__)
 
@@ -191,7 +191,7 @@ def _sinks(settings: Settings) -> dict[str, Sink]:
 
 
 def _open_poster(settings: Settings) -> Poster:
-    """The HTTP client, loaded only where there is a relay."""
+    """Return the HTTP client, loaded only for a relay."""
     with needs_extra("the relay", "relay"):
         from holdfast.events.sinks.poster import Poster  # noqa: PLC0415
     return Poster(settings.relay)
@@ -213,15 +213,15 @@ async def _until_signal(settings: Settings) -> None:
 
 
 def _stop_on_signals(relay: Relay) -> Callable[[], None]:
-    """The first signal asks the relay to stop, the second ends what it still waits for."""
+    """Return a handler: the first signal asks the relay to stop, the second cancels it."""
     task = asyncio.current_task()
-    asked = False
+    stopping = False
 
     def stop() -> None:
-        nonlocal asked
-        if asked and task is not None:
+        nonlocal stopping
+        if stopping and task is not None:
             task.cancel()
-        asked = True
+        stopping = True
         relay.request_stop()
 
     return stop

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from holdfast.processes.control import Control
 
 APP: Final = "app"
-"""The label under which a host tells its children where its residents are."""
+"""The label by which a host sends its children the path of its app."""
 
-_LOOK_SECONDS: Final = 5.0
-"""How often a resident looks, at least, whether it is still the one."""
+_POLL_SECONDS: Final = 5.0
+"""How often, at least, a resident checks that no later copy was placed."""
 
 _log = logs.get_logger(__name__)
 _loaded: dict[str, App] = {}
@@ -47,7 +47,7 @@ _metrics: list[Metrics] = []
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """What a resident's agent_spec says."""
+    """The agent_spec of a resident."""
 
     id: str
     resident: str
@@ -56,7 +56,7 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 def prepare(reference: str) -> None:
-    """In the zygote: load what all residents of an app share, so that none has to load it again."""
+    """In the zygote: load the app that all residents share, so that none loads it again."""
     _loaded[reference] = load_app(reference)
     if procfs.thread_count() != 1:
         raise AppError(
@@ -69,20 +69,20 @@ def prepare(reference: str) -> None:
 
 
 def configure(document: str) -> None:
-    """In the zygote: take the settings of the program that holds these residents."""
+    """In the zygote: set the settings of the program that owns these residents."""
     _settings[:] = [msgspec.json.decode(document, type=Settings)]
 
 
 def run(payload: dict[str, Any], control: Control) -> None:
-    """Be a resident until told to stop."""
+    """Run a resident until it is asked to stop."""
     settings = _settings[0] if _settings else load().settings
     logs.configure(msgspec.structs.replace(settings.log, format="json"))
     try:
         spec = msgspec.convert(payload["agent_spec"], Spec)
     except msgspec.ValidationError as exc:
-        raise InputError(f"agent_spec: {exc}") from None  # the caller is told a sentence, not where we were
+        raise InputError(f"agent_spec: {exc}") from None  # the caller gets the message without a traceback
     known = _known(spec.resident, control.labels[APP])
-    # Before any code of the resident runs: an input that does not fit is refused, not a crash to try again.
+    # Before any code of the resident runs: an invalid input is rejected, and is no crash to retry.
     arguments = known.arguments(spec.input)
     traces.start("resident")
     try:
@@ -96,8 +96,8 @@ def _known(name: str, reference: str) -> ResidentSpec:
     try:
         return app.residents[name]
     except KeyError:
-        there_are = ", ".join(sorted(app.residents)) or "none: declare one with @app.resident"
-        raise AppError(f"app {app.name!r} has no resident {name!r}; its residents: {there_are}") from None
+        known = ", ".join(sorted(app.residents)) or "none: declare one with @app.resident"
+        raise AppError(f"app {app.name!r} has no resident {name!r}; its residents: {known}") from None
 
 
 async def _live(
@@ -113,7 +113,7 @@ async def _live(
     def join() -> None:
         control.ready(mailbox=mailbox_of(agent_id))
         if settings.hosts.health_seconds > 0:
-            # Said before it can be held up by its first message: one that never spoke is not missed.
+            # Before its first message can block it: an agent that never reported is not restarted.
             control.report("health", well=True, error="")  # guard: resident-health-reported
         joined.set()
 
@@ -122,30 +122,30 @@ async def _live(
         app,
         tuning=_tuning(agent_id, control),
         metrics=_metrics[0] if _metrics else None,
-        on_joined=join,  # not what waits for it: everything that a worker begins with would come first
+        on_joined=join,  # a callback: waiting for it would come after the start of the worker
     )
-    news = CounterDeltas(worker.metrics, control)
+    counters = CounterDeltas(worker.metrics, control)
     async with asyncio.TaskGroup() as group:
         working = group.create_task(worker.run())
         joining = group.create_task(joined.wait())
-        asked = group.create_task(control.stopped())
+        stopped = group.create_task(control.stopped())
         # guard: resident-stop-while-joining
-        await asyncio.wait((working, joining, asked), return_when=asyncio.FIRST_COMPLETED)
-        telling = group.create_task(news.run())
-        asking = group.create_task(_ask_health(resident, settings.hosts.health_seconds, control))
+        await asyncio.wait((working, joining, stopped), return_when=asyncio.FIRST_COMPLETED)
+        reporting = group.create_task(counters.run())
+        health = group.create_task(_report_health(resident, settings.hosts.health_seconds, control))
         disowned = group.create_task(_disowned(settings, control))
-        await asyncio.wait((asked, disowned), return_when=asyncio.FIRST_COMPLETED)
-        for task in (joining, asking, telling, asked, disowned):
+        await asyncio.wait((stopped, disowned), return_when=asyncio.FIRST_COMPLETED)
+        for task in (joining, health, reporting, stopped, disowned):
             task.cancel()
-        # Also one that is disowned finishes what it has begun: the next one waits for that message's thread.
+        # A disowned copy also finishes its message: the next copy waits for the thread of that message.
         worker.request_stop()  # guard: disowned-resident-stops-once
-    news.tell()
+    counters.tell()
     await _maybe(resident, "stop")
 
 
 async def _disowned(settings: Settings, control: Control) -> None:
-    """Return when a later copy of this resident was placed: a host that is stuck would never tell us."""
-    every = min(settings.hosts.ttl_seconds / 6, _LOOK_SECONDS)
+    """Return when a later copy of this resident was placed: a hung host would never report it."""
+    every = min(settings.hosts.ttl_seconds / 6, _POLL_SECONDS)
     async with contextlib.aclosing(connect(settings.redis)) as redis:
         registry = registry_of(settings, redis)
         while True:
@@ -158,9 +158,9 @@ async def _disowned(settings: Settings, control: Control) -> None:
 
 
 def _tuning(agent_id: str, control: Control) -> WorkerTuning:
-    """Nobody else works here, so there is little to look after; and earlier copies are dead or disowned.
+    """Return the tuning for a mailbox: it needs little upkeep, and earlier copies are dead or disowned.
 
-    It may act only while its host keeps the lease on it: the next copy takes over what it has begun at once.
+    The reader may act only while its host keeps its lease: the next copy takes over its messages at once.
     """
     fence = control.fence
 
@@ -180,7 +180,7 @@ def _tuning(agent_id: str, control: Control) -> WorkerTuning:
 
 
 def _own(settings: Settings, agent_id: str, fence: int) -> Settings:
-    """The settings of a worker that serves one mailbox; its name is this copy's alone."""
+    """Return the settings of a worker that serves one mailbox, with a name that only this copy has."""
     mailbox = mailbox_settings(settings, agent_id)
     name = reader_name(agent_id, fence, os.getpid())
     worker = msgspec.structs.replace(settings.worker, name=name, queues=(mailbox.name,))
@@ -189,12 +189,12 @@ def _own(settings: Settings, agent_id: str, fence: int) -> Settings:
     return msgspec.structs.replace(settings, worker=worker, metrics=metrics, queues=queues)
 
 
-async def _ask_health(resident: Any, every: float, control: Control) -> None:
-    """Tell the host now and then how the resident is; one that has no health() is well while it lives."""
+async def _report_health(resident: Any, every: float, control: Control) -> None:
+    """Report the health of the resident to the host; without health() it is well while it runs."""
     while every > 0:
         try:
-            said = await _maybe(resident, "health")
-            control.report("health", well=said is None or bool(said), error="")
+            healthy = await _maybe(resident, "health")
+            control.report("health", well=healthy is None or bool(healthy), error="")
         except Exception as exc:
             control.report("health", well=False, error=f"{type(exc).__name__}: {exc}"[:1000])
         await asyncio.sleep(every)

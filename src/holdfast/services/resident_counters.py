@@ -1,6 +1,6 @@
-"""What a resident's worker has counted since the last time, told to its host every few seconds.
+"""The counter deltas of a resident's worker, reported to its host every few seconds.
 
-Differences, not totals: the host adds them up, and need not know when a process began anew.
+Differences, not totals: the host adds them up, independently of restarts of the process.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _EVERY_SECONDS: Final = 5.0
 
 
 class CounterDeltas:
-    """The counts of one worker, as its host is told of them."""
+    """Reports the counter deltas of one worker to its host."""
 
     def __init__(self, metrics: Metrics, control: Control) -> None:
         self._metrics = metrics
         self._control = control
-        self._told: collections.Counter[str] = collections.Counter()
+        self._reported: collections.Counter[str] = collections.Counter()
 
     async def run(self) -> None:
-        """Tell the news again and again, until cancelled."""
+        """Report the deltas periodically, until cancelled."""
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             self.tell()
 
     def tell(self) -> None:
-        """Tell what is new, if anything is."""
+        """Report the deltas, if there are any."""
         counted = self._counted()
-        news = counted - self._told
-        self._told = counted
-        if not news:
+        deltas = counted - self._reported
+        self._reported = counted
+        if not deltas:
             return
-        finished = {name: count for name, count in news.items() if name not in {"/retried", "/seconds"}}
-        with contextlib.suppress(OSError):  # a host that is gone ends this process by other ways
+        finished = {name: count for name, count in deltas.items() if name not in {"/retried", "/seconds"}}
+        with contextlib.suppress(OSError):  # the end of the host ends this process anyway
             self._control.report(
-                MESSAGES, finished=finished, retried=news["/retried"], seconds=news["/seconds"]
+                MESSAGES, finished=finished, retried=deltas["/retried"], seconds=deltas["/seconds"]
             )
 
     def _counted(self) -> collections.Counter[str]:

@@ -1,4 +1,4 @@
-"""Residents for those who use them: start, stop, list, send a message, ask and wait for the reply."""
+"""Residents for client programs: start, stop, list, send a message, ask and wait for the reply."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 class Residents:
     """Used as ``async with Residents(settings) as residents``.
 
-    With ``hosts.engine = "local"`` they live in processes of this program, are those of ``app``
-    (``package.module:app``), and end with it.
+    With ``hosts.engine = "local"`` the residents of ``app`` (``package.module:app``) run in processes of this
+    program, and end with it.
     """
 
     def __init__(self, settings: Settings, app: str = "") -> None:
         settings = located(settings)
         self._settings = settings
-        self._homeless = settings.hosts.engine == "local" and not app
+        self._lacks_app = settings.hosts.engine == "local" and not app
         self._redis = connect(settings.redis)
         self.engine = engine_of(settings, self._redis, app)
         self._client = Client(settings=msgspec.structs.replace(settings, client=_over_redis(settings)))
@@ -55,32 +55,32 @@ class Residents:
         self,
         resident: str,
         agent_id: str,
-        input: Any = None,  # noqa: A002 - it is called so everywhere else
+        input: Any = None,  # noqa: A002 - the name in the API and the CLI
         *,
         needs: Needs | None = None,
     ) -> Placed:
-        """Start a resident; returns when it can receive. One that runs already is left as it is."""
-        if self._homeless:
+        """Start a resident; return when it is ready. A resident that runs already is not changed."""
+        if self._lacks_app:
             raise ConfigError(
-                "hosts.engine is local, so residents live in the program that starts them: it says which "
-                "there are by Residents(settings, app='package.module:app')."
+                "hosts.engine is local, so residents run in the program that starts them: pass their app, "
+                "as in Residents(settings, app='package.module:app')."
             )
         return await self.engine.run(resident_agent(agent_id, resident, input, needs=needs))
 
     async def stop(self, agent_id: str) -> bool:
-        """Stop a resident; False if there is none. Its mailbox stays, for when it is started again."""
+        """Stop a resident; return False if there is none. Its mailbox is kept for its next start."""
         return await self.engine.stop(agent_id)
 
     async def list(self) -> list[Placed]:
-        """Residents and their hosts."""
+        """Return the residents and their hosts."""
         return [each async for each in self.engine.registry.all() if each.agent.entry == ENTRY]
 
     async def send(self, agent_id: str, message: Any) -> str:
-        """Put a message into its mailbox, where it waits for one that has crashed too; returns its id."""
+        """Put a message into a resident's mailbox, also if it has crashed; return the message's id."""
         return (await self._submit(await self._known(agent_id), message)).run_id
 
     async def ask(self, agent_id: str, message: Any, timeout: float = 30.0) -> Any:
-        """Send a message and wait for what ``receive`` returns; raises at once if it has crashed."""
+        """Send a message and wait for the result of ``receive``; raises at once if the agent has crashed."""
         placed = await self._known(agent_id)
         require_alive(placed.status, placed.error, agent_id)
         return await (await self._submit(placed, message)).result(timeout)

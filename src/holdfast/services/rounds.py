@@ -1,7 +1,7 @@
-"""Rounds of a process: what is done again and again, and may fail while Redis is unavailable.
+"""Periodic tasks of a process that tolerate outages of Redis.
 
-Each loop has a tolerance of its own. If two loops shared one, an answer of one server of a cluster would end
-the outage of another server in the log, again and again.
+Each loop has a tolerance of its own. If two loops shared one, a response of one server of a cluster would end
+the outage of another server in the log each time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class Tolerance:
-    """Lets one loop go on while Redis is unavailable: ``with`` it around what is done again in seconds."""
+    """Lets one loop continue while Redis is unavailable; a context manager around one pass."""
 
     def __init__(self, metrics: Metrics, held_up: str) -> None:
         self._metrics = metrics
@@ -43,13 +43,13 @@ class Tolerance:
 
 
 async def repeat(do: Callable[[], Awaitable[None]], tolerance: Tolerance, *, every_seconds: float) -> None:
-    """Do something every so many seconds until cancelled; a round that takes longer is given up."""
+    """Call a function every ``every_seconds`` until cancelled; a pass that takes longer is cancelled."""
     now = asyncio.get_running_loop().time
     while True:
         next_round = now() + every_seconds
         with tolerance:
             await _within(every_seconds, do)
-        # Never at once: a Redis that is slow would get no pause.
+        # Never at once: a slow Redis needs a pause.
         await asyncio.sleep(max(next_round - now(), min(every_seconds, _PAUSE_SECONDS)))
 
 
@@ -58,4 +58,4 @@ async def _within(seconds: float, do: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(seconds):
             await do()
     except TimeoutError as exc:
-        raise TimeoutError(f"no answer within {seconds:g} s") from exc
+        raise TimeoutError(f"no response within {seconds:g} s") from exc

@@ -1,11 +1,11 @@
-"""The scaler process: tells KEDA over gRPC how many workers each queue is worth, until SIGTERM.
+"""The scaler process: reports to KEDA over gRPC how many workers each queue needs, until SIGTERM.
 
 ::
 
-    SIGTERM ─> probes: not serving ─> streams end, KEDA goes to the next one ─> calls are answered ─> exit 0
+    SIGTERM ─> probes: not serving ─> streams end, KEDA reconnects to another ─> open calls end ─> exit 0
 
-It is ready as soon as it listens, also while Redis is away: UNAVAILABLE is an answer, and the one that makes
-KEDA keep the workers that there are.
+It is ready as soon as it listens, also while Redis is unavailable: KEDA keeps the current workers when a call
+returns UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 
 
 class ScalerService:
-    """One scaler with all that goes on in it."""
+    """One scaler with its server and background tasks."""
 
     def __init__(self, connections: Connections, metrics: Metrics, *, name: str = "") -> None:
         settings = connections.settings
@@ -62,11 +62,11 @@ class ScalerService:
         return self._stop.is_set()
 
     def request_stop(self) -> None:
-        """Leave soon."""
+        """Begin the shutdown."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Answer until asked to stop."""
+        """Serve calls until asked to stop."""
         try:
             async with self._server.serving(self._scaler), asyncio.TaskGroup() as group:
                 upkeep = [group.create_task(each) for each in (self._heartbeat.beat(), self._watches.run())]
@@ -74,7 +74,7 @@ class ScalerService:
                     "scaler ready", name=self.name, host=self._host, port=self.port, queues=list(self._queues)
                 )
                 await self._stop.wait()
-                _log.info("scaler leaves", name=self.name)
+                _log.info("scaler draining", name=self.name)
                 await self._server.leave()  # guard: scaler-not-ready-on-stop
                 self._watches.leave()  # guard: scaler-stop-ends-streams
                 for task in upkeep:

@@ -1,4 +1,4 @@
-"""The scheduler process: runs the schedules until it is told to stop, then gives back what did not finish."""
+"""The scheduler process: runs the schedules until it is asked to stop, then hands back unfinished turns."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ if TYPE_CHECKING:
 
 _KIND = "scheduler"
 _THREADS = "holdfast-scheduled"
-_GOODBYE_SECONDS = 3.0
+_LEAVE_SECONDS = 3.0
 _RETRY_SECONDS = 1.0
 
 _log = get_logger(__name__)
 
 
 class SchedulerProcess:
-    """Wires one scheduler and walks it through its life."""
+    """Wires one scheduler, and starts and stops it."""
 
     def __init__(self, settings: Settings, app: App, *, abandon: Callable[[], None] = lambda: None) -> None:
         self._settings = settings
@@ -81,13 +81,13 @@ class SchedulerProcess:
         self._beat = asyncio.Event()
         self._published = ""
         self._senders: dict[str, RunQueue] = {}
-        # Its record ends with its leases: while the others see it, its share of the schedules is late.
+        # Its record expires with its leases: until then its share of the schedules is late after a crash.
         self._members = Members.of(settings, at_most_seconds=settings.lease.ttl_seconds)
         self._record = OwnRecord(self._members, _KIND, self.name)
         self._agents = AnnouncedAgents(app, self._members)
 
     def request_stop(self) -> None:
-        """Begin the shutdown; asking again changes nothing."""
+        """Begin the shutdown; a second call changes nothing."""
         self._stop.set()
         self._beat.set()  # guard: draining-told-at-once
 
@@ -102,7 +102,7 @@ class SchedulerProcess:
             stack.enter_context(Exporter(self.metrics, settings.metrics, ready=lambda: self.ready))
             registration = StoreRegistration(connections, _KIND, self.name)
             await registration.check()
-            # The keeper is entered before the work, so that leases are kept until the last turn is told.
+            # The keeper is entered before the work, so that leases are kept until the last turn is settled.
             keeper = await stack.enter_async_context(
                 Keeper(settings.lease, connections.for_keeper, self.metrics)
             )
@@ -124,7 +124,7 @@ class SchedulerProcess:
         attempts: Attempts | None,
     ) -> None:
         settings = self._settings.redis
-        place = SchedulerContext(
+        context = SchedulerContext(
             self._app,
             settings.scheduler,
             executor,
@@ -137,7 +137,7 @@ class SchedulerProcess:
         )
         redis, keys, ttl = connections.redis, checked_keys(settings), self._settings.lease.ttl_seconds
         scheduler = self.scheduler = Scheduler(
-            place, redis, keys, settings, keeper=keeper, metrics=self.metrics, ttl_seconds=ttl
+            context, redis, keys, settings, keeper=keeper, metrics=self.metrics, ttl_seconds=ttl
         )
         upkeep = Upkeep(
             redis,
@@ -151,7 +151,7 @@ class SchedulerProcess:
         )
         registry = Registry(redis, keys, discarded=counting_discarded(self.metrics))
         schedules = tuple(self._app.schedules.values())
-        place.targets.look(schedules)
+        context.targets.look(schedules)
         reconcile = Reconcile(registry, schedules, settings.scheduler, self._sql_sync(connections, registry))
         sweeping = upkeep.sweeping()
         passes = [self._reconciling(reconcile, scheduler), *([sweeping] if sweeping is not None else [])]
@@ -164,7 +164,7 @@ class SchedulerProcess:
                 keys.nudge, connections.blocking(0), wake=scheduler.wake, members_changed=self._beat.set
             ).run(),
         ]
-        if self._is_enabled:  # else nothing that is due is its backlog
+        if self._is_enabled:  # else due schedules are not its backlog
             report = Report(scheduler, registry, upkeep, self._app.agents, settings, self.metrics)
             rounds.append(report.run())
         await self._until_stopped(scheduler, rounds, passes, len(schedules))
@@ -177,23 +177,23 @@ class SchedulerProcess:
         schedules: int,
     ) -> None:
         async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(each) for each in (*rounds, *(one.run() for one in passes))]
+            background = [group.create_task(each) for each in (*rounds, *(one.run() for one in passes))]
             work = group.create_task(self._schedule(scheduler), name="scheduler")
             self.ready = True
             _log.info("scheduler ready", name=self.name, schedules=schedules)
             await self._stop.wait()
             self.ready = False
             scheduler.quiet()
-            # No pass begins any more; the one that is on may end meanwhile.
+            # No new pass begins; a running one may end meanwhile.
             await asyncio.gather(work, *(one.stop() for one in passes))
-            for task in beside:
+            for task in background:
                 task.cancel()
 
     async def _schedule(self, scheduler: Scheduler) -> None:
         if self._is_enabled:
             await scheduler.run()
         else:
-            _log.warning("no schedules are run: redis.scheduler.enabled is false")
+            _log.warning("schedules not run: redis.scheduler.enabled is false")
             await self._stop.wait()
 
     def _reconciling(self, reconcile: Reconcile, scheduler: Scheduler) -> PeriodicTask:
@@ -209,7 +209,7 @@ class SchedulerProcess:
             except TROUBLE as exc:
                 script_failed(self.metrics, exc)
                 if not isinstance(exc, DISCONNECTS):
-                    _log.error("Redis refuses to register schedules", error=str(exc))
+                    _log.error("schedule registration rejected by Redis", error=str(exc))
             return every if whole else min(every, _RETRY_SECONDS)
 
         return PeriodicTask(
@@ -238,7 +238,7 @@ class SchedulerProcess:
         while True:
             with contextlib.suppress(*TROUBLE), self._outages:  # the next beat tries again; no lease needs it
                 await self._announce(connections, scheduler)
-                await self._look_around(connections, scheduler)
+                await self._update_shards(connections, scheduler)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._members.heartbeat_seconds):
                     await self._beat.wait()
@@ -270,7 +270,7 @@ class SchedulerProcess:
         return self._settings.redis.scheduler.enabled
 
     async def _notify_schedulers(self, connections: Connections, word: str) -> None:
-        """Let the others share anew at once: our record has just changed."""
+        """Notify the other schedulers to recompute their shards: our record has just changed."""
         if self._shares_names and word != self._published:
             await command(connections.redis, "PUBLISH", schedule_keys(self._settings.redis).nudge, word)
             self._published = word
@@ -279,7 +279,7 @@ class SchedulerProcess:
     def _shares_names(self) -> bool:
         return self._settings.redis.scheduler.sharding != "none"
 
-    async def _look_around(self, connections: Connections, scheduler: Scheduler) -> None:
+    async def _update_shards(self, connections: Connections, scheduler: Scheduler) -> None:
         if not (self._shares_names and self._is_enabled):
             return
         others = [one.name for one in await self._members.all(connections.redis, _KIND) if _shares(one)]
@@ -290,12 +290,12 @@ class SchedulerProcess:
 
     async def _leave(self, connections: Connections) -> None:
         try:
-            async with asyncio.timeout(_GOODBYE_SECONDS):
+            async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._record.leave(connections.redis)
-                # What we planned and won't run, the others may not have seen: they look again.
+                # Turns that we planned and won't run: the other schedulers read their shards again.
                 await command(connections.redis, "PUBLISH", schedule_keys(self._settings.redis).nudge, LEFT)
         except TROUBLE as exc:
-            _log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
+            _log.warning("deregistration failed", error=str(exc) or type(exc).__name__)
 
 
 def _shares(member: Member) -> bool:
@@ -303,12 +303,12 @@ def _shares(member: Member) -> bool:
 
 
 def _turn_of(task: str) -> dict[str, str]:
-    """Tell whose turn a task runs: the body of one is named by its turn, `name@time`."""
+    """Return the schedule and the turn of a task, whose name is the turn's id, `name@time`."""
     return {"schedule": family(task), "turn": task} if "@" in task else {}
 
 
 def _not_closed(breakers: Mapping[str, Breaker]) -> str:
-    """Say which breakers keep a scheduler from acquiring, for whoever asks why nothing runs."""
+    """Return the breakers that keep a scheduler from acquiring, for its record."""
     return ",".join(f"{name}={one.state}" for name, one in breakers.items() if one.state is not State.CLOSED)
 
 
@@ -318,12 +318,12 @@ def _threads_left() -> bool:
 
 def run_scheduler(settings: Settings, app: App) -> int:
     """Run a scheduler until SIGTERM or SIGINT; return its exit code."""
-    checked_keys(settings.redis)  # what can't work is said at once, not by a process that dies
+    checked_keys(settings.redis)  # a wrong setting fails at once, not later in the process
     calm_collector()
     return run_process(
         lambda: _until_signal(settings, app),
         loop_factory=loop_factory(settings),
-        when_it_dies="the scheduler dies; its turns go to others when their leases end",
+        when_it_dies="scheduler crashed, other schedulers take over its turns when their leases end",
     )
 
 

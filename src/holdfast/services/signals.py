@@ -1,6 +1,6 @@
-"""Signals of a process: SIGTERM and SIGINT ask it to stop, as often as they come and until it is gone.
+"""Signals of a process: every SIGTERM and SIGINT asks it to stop, until it has exited.
 
-A command that is no service ends at SIGINT (Ctrl-C) alone: ``run_until_interrupted``.
+A command that is not a service only handles SIGINT (Ctrl-C): ``run_until_interrupted``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def on_signals(stop: Callable[[], None]) -> None:
 
     def handle(number: int, _frame: object) -> None:
         if os.getpid() != ours:
-            # A child that an agent forked: the signal is meant for it, and it has not asked for our manners.
+            # A child that an agent forked: it gets the default action, because it does not run our loop.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(signal.Signals(number))
         elif not loop.is_closed():
@@ -36,7 +36,7 @@ def on_signals(stop: Callable[[], None]) -> None:
 
 
 def ignore_signals() -> None:
-    """Let nothing disturb a process that leaves: a last SIGTERM would turn its exit code 0 into a death."""
+    """Ignore signals while the process exits: a last SIGTERM would replace its exit code 0."""
     for number in _STOPS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -45,8 +45,8 @@ def run_until_interrupted(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work`` to its end; SIGINT cancels it, and raises KeyboardInterrupt when it has ended.
 
     The handler of asyncio.run cancels between any two instructions of the event loop, which then finds a
-    future done that it has just seen pending, and prints a traceback. This one waits its turn in the loop;
-    a second SIGINT does not wait.
+    future done that was pending a moment before, and prints a traceback. This handler runs as a callback of
+    the loop; a second SIGINT does not wait.
     """
     interrupted = False
 

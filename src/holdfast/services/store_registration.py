@@ -1,6 +1,6 @@
-"""All processes of a system use one store: the first one registers it, one with another store is refused.
+"""All processes of a system use one store: the first one registers it, one with another store is rejected.
 
-With two stores a run that moves from one worker to another would repeat its steps, and nobody would notice.
+With two stores a run that moves from one worker to another would silently repeat its steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = get_logger(__name__)
 
 
 class _NotCompared(Away):
-    """Redis does not answer, or not now: nobody knows whether the store is the system's."""
+    """Redis does not respond now, so the store can't be compared with the registered one."""
 
 
 class StoreRegistration:
@@ -59,11 +59,11 @@ class StoreRegistration:
         connections.store.admit = self._admit
 
     async def check(self) -> None:
-        """Refuse a database without our tables and a store that is not the system's.
+        """Reject a database without our tables, and a store that is not the registered one.
 
-        A database or a Redis that does not answer now is no reason to refuse: ``keep`` compares later.
+        A database or a Redis that does not respond now is no reason to reject: ``keep`` compares later.
         """
-        with contextlib.suppress(StoreUnavailable):  # the door, or the call to Redis, has reported it
+        with contextlib.suppress(StoreUnavailable):  # the store, or the call to Redis, has reported it
             await self._connections.store.get()
 
     async def keep(self) -> None:
@@ -78,7 +78,7 @@ class StoreRegistration:
             await asyncio.sleep(self._beat_seconds if self._ours else min(_RETRY_SECONDS, self._beat_seconds))
 
     async def _admit(self, store: Store) -> None:
-        """Register the store, or raise StoreMismatch; while Redis does not answer nobody may use it."""
+        """Register the store, or raise StoreMismatch; while Redis does not respond it can't be used."""
         ours = await store_here(store, self._database, self._process)
         if not self._database.per_worker:
             registered = await self._register(ours)
@@ -89,7 +89,7 @@ class StoreRegistration:
         self._connections.store.admitted_id = ours.id
 
     def _warn_of_copy(self, ours: RegisteredStore, registered: RegisteredStore) -> None:
-        """Log that this file may be a copy: it has the same id, so nothing else would tell the two apart."""
+        """Log that this file may be a copy: a copy has the same id, so it can't be detected otherwise."""
         if is_file_of_another_machine(ours, registered):  # guard: copied-store-warned
             _log.warning(
                 "the file of the store was registered on another machine: a copy would repeat finished steps",
@@ -104,21 +104,21 @@ class StoreRegistration:
             with self._outages:
                 return await register_store(self._connections.redis, ours, prefix=self._prefix)
         except TROUBLE as exc:
-            # A password that is refused at the start is a wrong setting; later it is an outage.
+            # A password that is rejected at the start is a wrong setting; later it is an outage.
             if isinstance(exc, PasswordRefused) and not self._connections.store.refusal_ends_process:
                 raise
             if not _refused(exc):  # guard: busy-redis-waited-for
                 if not self._warned_refusal and not isinstance(exc, DISCONNECTS):
                     self._warned_refusal = True
                     _log.warning(
-                        "Redis refuses to compare the store: runs that need it wait or are retried",
+                        "store comparison rejected by Redis, runs that need the store wait or are retried",
                         error=str(exc),
                     )
                 raise _NotCompared(f"the store can't be compared with the registered one: {exc}") from exc
             key = registered_store_key(prefix=self._prefix)
             raise ConfigError(
                 f"Redis refuses to register the store under {key} ({exc}): its user needs this key (`~{key}` "
-                "in its ACL), and nobody else may have one of this name"
+                "in its ACL), and the key must not have another type"
             ) from exc
 
     async def _register_again(self, ours: RegisteredStore) -> None:
@@ -140,7 +140,7 @@ class StoreRegistration:
 
 
 def refuse_other_store(connections: Connections) -> None:
-    """Have a command's store compared with the registered one before its first use; it registers nothing."""
+    """Compare a command's store with the registered one before its first use, without registering it."""
     settings = connections.settings
 
     async def admit(store: Store) -> None:
@@ -150,14 +150,14 @@ def refuse_other_store(connections: Connections) -> None:
 
 
 def admit_as_worker(connections: Connections, admission: Admission, run_id: str) -> None:
-    """Have the process of an attempt use the store that its worker uses, or compare it here.
+    """Admit the worker's store in the process of an attempt, or compare it here.
 
-    A worker whose store was replaced by `holdfast store register` goes on with its own; so do its attempts.
+    A worker whose store was replaced by `holdfast store register` keeps its own, and so do its attempts.
     """
-    door = connections.store
+    lazy_store = connections.store
     if not admission.store_id:
         StoreRegistration(connections, "attempt", run_id)
-        door.refusal_ends_process = admission.refusal_ends_process
+        lazy_store.refusal_ends_process = admission.refusal_ends_process
         return
 
     async def admit(store: Store) -> None:
@@ -167,16 +167,16 @@ def admit_as_worker(connections: Connections, admission: Admission, run_id: str)
                 "opened: it was recreated or replaced since. Restart the worker"
             )
 
-    door.admit = admit
+    lazy_store.admit = admit
 
 
 def _refused(exc: BaseException) -> bool:
-    """Whether Redis lets us have no such key: a right is missing, or a key of that name is something else."""
+    """Return whether Redis rejects the key: a permission is missing, or the key has another type."""
     return isinstance(exc, NoPermissionError) or str(exc).startswith(("NOPERM", "WRONGTYPE"))
 
 
 async def check_schema(database: DatabaseSettings) -> None:
-    """Refuse a database without our tables, in a process that needs no store itself."""
+    """Reject a database without our tables, in a process that needs no store itself."""
     if not database.url:
         return
     from holdfast.store.open import open_store  # noqa: PLC0415  a driver that may not be needed

@@ -1,4 +1,4 @@
-"""The worker process: performs the runs of its queues until it is stopped, then leaves in three phases.
+"""The worker process: performs the runs of its queues until it is stopped, then shuts down in three phases.
 
 ::
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _STOP_MARGIN_SECONDS = 3.0
 """How long agents may take to unwind once asked to hand back, before the process leaves without them."""
 _THREADS = "holdfast-agent"
-_DAMAGED = "Redis refuses to let us serve {queues}: is a key of that name something else? ({error})"
+_DAMAGED = "Redis rejects the commands for {queues}: a key of that name may have another type ({error})"
 
 _log = get_logger(__name__)
 
@@ -95,14 +95,14 @@ class WorkerProcess:
         mailbox = all(queue.private for queue in settings.worker_queues())
         self._agents = AnnouncedAgents(app, self._members, described=not mailbox)
         self.workers: list[PartitionWorker] = []
-        """One for every partition, once the process works."""
+        """One for every partition, once the process has started."""
 
     def running(self) -> list[str]:
-        """The runs that are being performed now."""
+        """Return the runs that are being performed now."""
         return [attempt.key[0] for worker in self.workers for attempt in worker.running]
 
     def request_stop(self) -> None:
-        """Begin the shutdown; asked again, hand everything back now."""
+        """Begin the shutdown; a second call hands all runs back now."""
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
@@ -142,14 +142,14 @@ class WorkerProcess:
                 self._on_joined()
                 await self._work(connections, keeper, pool, registration)
                 await self._phase_3(connections, pool)
-            else:  # the runs that are held under our name may be another worker's
+            else:  # runs that are held under our name may belong to another worker
                 self._log.info("stopped before it joined; no run was started")
                 await quit_sidecar(settings.worker.envoy_quit_url)
         if _threads_left() or pool.lingering:  # guard: exit-without-lingering
             self._abandon()
         if self._own_name.lost:
             raise Conflict(
-                f"another worker has taken the name {self.name!r} while this one was away: it has left "
+                f"another worker has taken the name {self.name!r} while this one was disconnected; exiting "
                 "(WORKER_POD_NAME must be unique)"
             )
 
@@ -175,13 +175,13 @@ class WorkerProcess:
             self.ready = True
             self._log.info("worker ready", queues=pool.queues)
             if not self._app.agents:
-                self._log.warning("the app has no agents: whatever this worker reads fails as unknown_agent")
+                self._log.warning("app has no agents, every run fails as unknown_agent")
             await self._stop.wait()
             self.ready = False
             await self._phase_1(connections, pool, upkeep)
             if not await self._phase_2(pool, workers):
-                # Their tasks would keep the process for ever: give their runs away, and be gone before others
-                # have got far with them.
+                # Their tasks would block the exit for ever: hand their runs back, and exit before other
+                # workers have got far with them.
                 await self._phase_3(connections, pool, hurried=True)
                 self._abandon()
             for task in lasting:
@@ -190,7 +190,7 @@ class WorkerProcess:
     async def _join(
         self, connections: Connections, pool: WorkerPool, registration: StoreRegistration
     ) -> bool:
-        """Enter the groups; a Redis that is not there yet is waited for. False if stopped before."""
+        """Join the consumer groups, as soon as Redis responds; return False if stopped before."""
         while not self._stop.is_set():
             try:
                 if self._tuning.registers_store:
@@ -203,7 +203,7 @@ class WorkerProcess:
             except ConfigError:
                 raise
             except DISCONNECTS:
-                pass  # Redis is asked again until it answers
+                pass  # the call is repeated until Redis responds
             except REFUSALS as exc:
                 raise HoldfastError(_DAMAGED.format(queues=", ".join(pool.queues), error=exc)) from exc
             with contextlib.suppress(TimeoutError):
@@ -212,12 +212,12 @@ class WorkerProcess:
         return False
 
     async def _name_is_taken(self, connections: Connections) -> bool:
-        """Whether another live process has our name: two would settle and return each other's runs."""
+        """Return whether another live process has our name: the two would settle each other's runs."""
         other = await self._members.find(connections.redis, "worker", self.name)
         if other is None or not is_taken(other):
             return False
         self._log.warning(
-            "another worker has this name: waiting for it to go (WORKER_POD_NAME must be unique)",
+            "worker name in use, waiting (WORKER_POD_NAME must be unique)",
             host=other.fields.get("host"),
             pid=other.fields.get("pid"),
         )
@@ -231,11 +231,11 @@ class WorkerProcess:
                 await self._announce(connections, pool)
 
     async def _beat_due(self, pool: WorkerPool) -> None:
-        """Sleep until the next heartbeat, or until a worker that is known to be idle has taken a run."""
+        """Sleep until the next heartbeat, or until a worker whose record is idle has claimed a run."""
         due = time.monotonic() + self._settings.worker.heartbeat_seconds
         while (left := due - time.monotonic()) > 0:
             await asyncio.sleep(min(left, ANNOUNCE_SECONDS))
-            # Until the record says so, a scale-in takes this worker for an idle one.
+            # Until the record changes, a scale-in treats this worker as idle.
             if self._idle and self._load(pool):  # guard: busy-announced-at-once
                 return
 
@@ -253,14 +253,14 @@ class WorkerProcess:
             "held_seconds": f"{self._holding.seconds(running):.0f}",
             **pod_name(self._settings).fields(),
         }
-        asked = boot_time()
+        written_at = boot_time()
         if await self._record.announce(connections.redis, fields, again=again):
-            self._own_name.keep(asked)
+            self._own_name.keep(written_at)
             self._idle = not load
             await self._agents.keep(connections.redis)
         elif not self._own_name.lost:
             self._own_name.lost = True
-            self._log.error("another worker has taken this name: leaving everything to it")
+            self._log.error("worker name taken by another worker, exiting")
             self._stop.set()
 
     # -- shutdown
@@ -273,21 +273,21 @@ class WorkerProcess:
             for task in upkeep:
                 task.cancel()
             await asyncio.gather(*upkeep, return_exceptions=True)
-            with contextlib.suppress(*DISCONNECTS):  # only the others' picture of us is late
+            with contextlib.suppress(*DISCONNECTS):  # only our record is late
                 await self._announce(connections, pool)
 
     async def _phase_2(self, pool: WorkerPool, workers: list[asyncio.Task[None]]) -> bool:
-        """Let runs finish, hand back the rest; False if some agent ignores even that."""
+        """Let runs finish, hand back the rest; return False if an agent ignores its stop."""
         with self._phase("2", "let runs finish"):
             report = partial(self._report_drain, time.monotonic(), len(self.running()))
             if await self._finished(workers, self._settings.worker.drain_seconds, report):
                 return True
-            asked = pool.hand_back()
-            self._log.info("handing back what did not finish", runs=asked)
-            report = partial(report, handed_back=asked)
+            count = pool.hand_back()
+            self._log.info("handing back unfinished runs", runs=count)
+            report = partial(report, handed_back=count)
             if await self._finished(workers, _STOP_MARGIN_SECONDS, report, hurried=True):
                 return True
-            self._log.warning("agents ignore their stop: leaving without them", runs=self.running())
+            self._log.warning("agents ignored stop, exiting without them", runs=self.running())
             return False
 
     async def _finished(
@@ -298,7 +298,7 @@ class WorkerProcess:
         *,
         hurried: bool = False,
     ) -> bool:
-        """Wait for the workers, and report progress; False when the time is over or a second signal came."""
+        """Wait for the workers and report progress; return False at the timeout or after a second signal."""
         deadline = time.monotonic() + seconds
         hurry = asyncio.create_task(self._hurry.wait())
         try:
@@ -331,24 +331,24 @@ class WorkerProcess:
     async def _phase_3(self, connections: Connections, pool: WorkerPool, *, hurried: bool = False) -> None:
         with self._phase("3", "leave"):
             # guard: lost-name-no-hand-back
-            if not self._own_name.lost:  # what goes by it is another's now: that would be handed back
-                await self._say_goodbye(self._record.leave(connections.redis))
-                # Also if Redis did not hear that. From here on others begin what we had.
-                await self._say_goodbye(pool.leave())
+            if not self._own_name.lost:  # runs under our name are another worker's: they would be handed back
+                await self._deregister(self._record.leave(connections.redis))
+                # Also after an error. From here on other workers begin our runs.
+                await self._deregister(pool.leave())
             await quit_sidecar(self._settings.worker.envoy_quit_url, hurried=hurried)
 
-    async def _say_goodbye(self, goodbye: Awaitable[None]) -> None:
+    async def _deregister(self, call: Awaitable[None]) -> None:
         try:
             async with asyncio.timeout(_STOP_MARGIN_SECONDS):
-                await goodbye
+                await call
         except TROUBLE as exc:
-            # What we could not return, another worker reclaims when our leases end.
-            self._log.warning("left without saying goodbye to Redis", error=str(exc) or type(exc).__name__)
+            # Runs that could not be returned are reclaimed when our leases end.
+            self._log.warning("deregistration failed", error=str(exc) or type(exc).__name__)
 
     @contextlib.contextmanager
     def _phase(self, number: str, what: str) -> Generator[None]:
         started, gauge = time.monotonic(), self.metrics.shutdown_phase_seconds.labels(number)
-        # A phase may last for minutes, and the process ends with the last: a scrape has to see it go on.
+        # A phase may last for minutes, and the process ends with the last: a scrape must see a running phase.
         gauge.set_function(lambda: time.monotonic() - started)
         yield
         seconds = time.monotonic() - started
@@ -373,7 +373,7 @@ def run_worker(settings: Settings, app: App) -> int:
     return run_process(
         lambda: _until_signal(settings, app),
         loop_factory=loop_factory(settings),
-        when_it_dies="the worker dies; its runs go to others when their leases end",
+        when_it_dies="worker crashed, other workers take over its runs when their leases end",
     )
 
 

@@ -119,7 +119,7 @@ async def test_a_request_that_is_being_sent_may_finish(place):
             await client.get("/healthz")  # the first request has been met by now
         child.terminate()
         assert child.stderr is not None
-        await asyncio.to_thread(next, (line for line in child.stderr if "api drains" in line))
+        await asyncio.to_thread(next, (line for line in child.stderr if "api draining" in line))
 
         async def refused() -> bool:
             async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
@@ -148,7 +148,7 @@ async def test_a_second_signal_leaves_at_once(place):
             await client.get("/healthz")
         child.terminate()
         assert child.stderr is not None
-        await asyncio.to_thread(next, (line for line in child.stderr if "api drains" in line))
+        await asyncio.to_thread(next, (line for line in child.stderr if "api draining" in line))
         assert child.poll() is None
         child.send_signal(signal.SIGTERM)
         assert await gone(child) == 0

@@ -79,5 +79,5 @@ async def test_why_a_consumer_group_can_not_be_made_is_logged_once_for_its_queue
     for _ in range(3):  # passes of the api over its queues: the group of the other one is made again
         await redis.xgroup_destroy(groups, system.settings.queue.group)
         await until(lambda: redis.xinfo_groups(groups))
-    event = "consumer group can't be made"
+    event = "consumer group creation failed"
     assert warnings(log_lines, event) == [("warning", "reports", "WRONGTYPE")]

@@ -56,7 +56,7 @@ def test_a_host_that_can_start_no_agent_is_never_ready(redis, environ):
     assert "host ready" not in ended.stderr
     *_, last = ended.stderr.splitlines()
     assert json.loads(last)["error"] == (
-        "this host can't import what its agents need (hosts.preload, or the app): "
+        "this host can't import the modules of its agents (hosts.preload, or the app): "
         "ModuleNotFoundError: No module named 'no_such_module'"
     )
 

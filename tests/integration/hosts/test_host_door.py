@@ -98,7 +98,7 @@ async def test_a_host_whose_name_is_taken_is_not_ready_until_it_is_free(redis, r
     async with cluster_of(redis_settings, "a") as cluster:
         first = cluster.children["a"]
         begun.append(asked := Asked(cluster))
-        await asked.says("another host has this name")
+        await asked.says("host name in use")
         await closed(asked)
         first.terminate()
         assert await first.exited(60) == 0
@@ -109,7 +109,7 @@ async def test_a_host_that_does_not_serve_yet_is_passed_over_at_once(redis, redi
     """It is in a list of addresses, and listens: only its answer tells."""
     async with cluster_of(redis_settings, "a", "b") as cluster:
         begun.append(asked := Asked(cluster))
-        await asked.says("another host has this name")
+        await asked.says("host name in use")
         known = [f"127.0.0.1:{asked.grpc}", cluster.children["b"].address]
         static = Cluster(redis_settings, directory="static", addresses=known, grpc_max_retries=0)
         try:

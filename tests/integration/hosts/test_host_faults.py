@@ -239,7 +239,7 @@ async def test_a_second_host_of_the_same_name_waits_and_says_so(redis_settings):
         await until(lambda: cluster.children["a"] is not first)
         second = cluster.children["a"]
         cluster.children["first"] = first
-        await until(lambda: "another host has this name" in second.logged())
+        await until(lambda: "host name in use" in second.logged())
         assert f'"address":"{first.address}"' in second.logged()
         assert same_copy(await cluster.engine.run(agent()), placed)
         first.terminate()
@@ -256,7 +256,7 @@ async def test_a_waiting_host_that_is_stopped_leaves_the_other_alone(redis_setti
         await until(lambda: cluster.children["a"] is not first)
         second = cluster.children["a"]
         cluster.children["first"] = first
-        await until(lambda: "another host has this name" in second.logged())
+        await until(lambda: "host name in use" in second.logged())
         second.terminate()
         assert await second.exited(30) == 0
         with pytest.raises(AssertionError):

@@ -393,7 +393,7 @@ AROUND = [
     ),
     Mistake(
         "a resident hears its host only when it has joined",
-        replaced("resident-stop-while-joining", ", asked", ""),
+        replaced("resident-stop-while-joining", ", stopped", ""),
         f"{RESIDENTS}::test_one_that_is_stopped_while_it_waits_for_redis_ends_willingly",
     ),
     Mistake(

@@ -76,7 +76,7 @@ async def test_an_app_that_starts_threads_when_it_is_loaded_runs_all_the_same(sy
     )
     await system.worker(load_app(str(path)))
     assert (await system.ended(await system.submit("agent"), 60)).result != os.getpid()
-    assert any("each will load it for itself" in line["event"] for line in log_lines())
+    assert any("each attempt loads the app itself" in line["event"] for line in log_lines())
     assert any("started a thread" in line.get("error", "") for line in log_lines())
 
 

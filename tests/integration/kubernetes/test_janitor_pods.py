@@ -136,10 +136,10 @@ async def test_who_goes_while_the_janitor_settles_is_not_forgotten(redis_setting
         pods = pod_watch.open_pods(connections, MEMBERS, Metrics(), "j")
         pods._settle_seconds = 0.05
         nudge = pods.nudge()
-        pods._somebody_left()
+        pods._wake_waiters()
         resting = asyncio.create_task(pods.rest(nudge, 3600))
         await asyncio.sleep(0)
-        pods._somebody_left()
+        pods._wake_waiters()
         await resting
         assert nudge.is_set()
         await pods.close()

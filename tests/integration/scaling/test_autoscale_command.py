@@ -115,7 +115,7 @@ async def test_a_second_signal_hands_runs_back_at_once(start, redis_url: str):
         command.process.send_signal(signal.SIGTERM)
         assert command.exited(60) == 0  # of 300 s that the run would have
         assert (await run.status()) is Status.QUEUED
-    assert "handing back what did not finish" in command.text
+    assert "handing back unfinished runs" in command.text
 
 
 def test_kill_9_of_the_autoscaler_leaves_no_orphans(start):

@@ -181,14 +181,14 @@ async def test_a_worker_that_is_frozen_is_killed_and_its_run_goes_on_elsewhere(
         run_id = await system.submit("gated", str(tmp_path / "gate"))
         await until(lambda: ledger.lines("begin", run_id))
         (frozen,) = running.pids
-        (post,) = running.scaler.pools[0]._posts.values()
+        (post,) = running.scaler.pools[0]._pooled.values()
         await until(lambda: post.joined)  # it was seen alive
         os.kill(frozen, signal.SIGSTOP)
         await until(lambda: len(ledger.lines("begin", run_id)) == 2, seconds=60)
         (tmp_path / "gate").touch()
         assert (await system.ended(run_id)).attempt == 2
         assert frozen not in running.pids
-        assert any("does not beat any more: killed" in text for text in running.heard.warned)
+        assert any("has no heartbeat any more: killed" in text for text in running.heard.warned)
     ledger.check_nothing_ran_twice_under_one_fence()
 
 
@@ -310,10 +310,13 @@ async def test_while_redis_is_away_everybody_stays(restartable_valkey, environ, 
             await stays(lambda: sorted(running.pids) == pids, seconds=2.0)
         finally:
             restartable_valkey.thaw()
-        await running.until(lambda: ("agent-queue", "answers again") in running.heard.told)
+        await running.until(lambda: ("agent-queue", "depth can be read again") in running.heard.told)
         (tmp_path / "gate").touch()
-        assert running.heard.warned[0] == "agent-queue can't be asked: 2 workers are kept until Redis answers"
-        assert len([text for text in running.heard.warned if "can't be asked" in text]) == 1
+        assert (
+            running.heard.warned[0]
+            == "agent-queue depth can't be read: 2 workers are kept until Redis responds"
+        )
+        assert len([text for text in running.heard.warned if "can't be read" in text]) == 1
         for run_id in runs:
             assert (await system.ended(run_id, 30)).status is Status.SUCCEEDED
         await running.until(lambda: not running.pids)

@@ -124,7 +124,7 @@ async def test_a_broken_file_leaves_the_old_code_running_until_it_is_mended(
     dev = start_dev().ready()
     (short_dir / "desk.py").write_text(version("Good morning") + "\ndef broken(:\n")
     dev.says("SyntaxError")
-    dev.says("the old code goes on")
+    dev.says("the old code keeps running")
     assert await greeting(dev) == "Hello Ada"
     (short_dir / "desk.py").write_text(version("Good evening"))
     dev.ready(2)
@@ -236,7 +236,7 @@ async def test_a_second_signal_hands_runs_back_at_once(start_dev: StartDev):
     dev.process.send_signal(signal.SIGTERM)
     assert dev.exited() == 0
     assert time.monotonic() - asked < 24  # the drain takes 25 s from the first signal on
-    assert "handing back what did not finish" in dev.text
+    assert "handing back unfinished runs" in dev.text
 
 
 def test_kill_9_of_dev_leaves_no_orphans(start_dev: StartDev):

@@ -18,8 +18,8 @@ from tests.support.waiting import until
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 LEFT = "shutdown phase 3 complete"
-REFUSED = "the sidecar did not take the goodbye"
-STILL = "the sidecar still answers the goodbye"
+REFUSED = "sidecar quit request failed"
+STILL = "sidecar response incomplete"
 
 
 def agents_with_a_goodbye(file: Path, *, silent_seconds: float, most_seconds: float) -> str:

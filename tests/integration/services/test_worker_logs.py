@@ -59,7 +59,7 @@ async def test_a_worker_that_can_run_nothing_says_so(redis, redis_settings, tmp_
     async with System(redis_settings) as system:
         worker = WorkerChild(system.settings, f"{tmp_path / 'empty.py'}:app", "idle")
         try:
-            await until(lambda: "the app has no agents" in worker.logged())
+            await until(lambda: "app has no agents" in worker.logged())
         finally:
             worker.close()
 
@@ -75,6 +75,6 @@ async def test_a_worker_that_could_not_be_set_up_only_says_why(redis, redis_sett
             try:
                 assert await worker.exited() == 1
                 assert "METRICS_PORT" in worker.logged()
-                assert "the worker dies" not in worker.logged()
+                assert "worker crashed" not in worker.logged()
             finally:
                 worker.close()

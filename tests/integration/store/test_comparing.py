@@ -54,12 +54,12 @@ async def test_a_redis_that_is_busy_is_waited_for(registration, answers, warning
     answers += [ResponseError("ERR not now"), ResponseError("ERR not now")]
     await registration.check()
     await registration.check()
-    assert warnings() == ["Redis refuses to compare the store: runs that need it wait or are retried"]
+    assert warnings() == ["store comparison rejected by Redis, runs that need the store wait or are retried"]
 
 
 async def test_a_key_of_another_type_is_refused(redis, registration):
     await redis.set("registered-store", "something else")
-    with pytest.raises(ConfigError, match="nobody else may have one of this name"):
+    with pytest.raises(ConfigError, match="the key must not have another type"):
         await registration.check()
 
 

@@ -1,4 +1,4 @@
-"""The API of ``holdfast dev``: whether it can be there, on which port, and how to call it.
+"""The API of ``holdfast dev``: whether it can run, on which port, and how to call it.
 
 Invariant: the port is open from the start until dev ends. While the API is started again, connections wait in
 the backlog of the socket that dev holds, and the next API accepts them.
@@ -28,7 +28,7 @@ _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothi
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the API listens; ``refused`` says why it is not the configured port."""
+    """The address of the API; ``refused`` is the reason why it is not the configured port."""
 
     host: str
     port: int
@@ -43,7 +43,7 @@ class Address:
 
 
 def missing_packages() -> list[str]:
-    """What the extra ``api`` would bring and is not installed."""
+    """Return the packages of the extra ``api`` that are not installed."""
     return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
 
 
@@ -56,11 +56,11 @@ def opened(settings: ApiSettings, *, asked: bool = False) -> Generator[Address]:
     _require_safety(settings)
     with contextlib.ExitStack() as stack:
         try:
-            place, refused = stack.enter_context(_listening(settings.host, settings.port)), ""
+            listener, refused = stack.enter_context(_listening(settings.host, settings.port)), ""
         except OSError as exc:
             refused = exc.strerror or str(exc)
             try:
-                place = stack.enter_context(_listening(settings.host, 0))
+                listener = stack.enter_context(_listening(settings.host, 0))
             except OSError as worse:
                 raise ConfigError(
                     f"api.host (HOLDFAST_API_HOST) {settings.host!r} can't be listened on: {worse}"
@@ -70,38 +70,38 @@ def opened(settings: ApiSettings, *, asked: bool = False) -> Generator[Address]:
                     f"port {settings.port} can't be opened ({refused}): choose another with --port or "
                     "api.port (HOLDFAST_API_PORT), where 0 is a free one"
                 ) from exc
-        yield Address(settings.host, place.getsockname()[1], refused, place)
+        yield Address(settings.host, listener.getsockname()[1], refused, listener)
 
 
 def _require_safety(settings: ApiSettings) -> None:
-    """Raise what the child would raise at every start."""
+    """Raise the error that the child would raise at every start."""
     from holdfast.api.auth import check_exposure  # noqa: PLC0415  an extra that may be missing
 
     check_exposure(settings)
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens, so that callers wait for the child; nothing is accepted here."""
-    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    place = socket.socket(family, kind, protocol)
+    """Return a listening socket, in which callers wait for the child; nothing is accepted here."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
     try:
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        place.bind(where)
-        place.listen(_BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
     except OSError:
-        place.close()
+        listener.close()
         raise
-    return place
+    return listener
 
 
 def submit_line(agent: str, example: Any) -> str:
-    """The command that submits a run and follows it."""
+    """Return the command that submits a run and follows it."""
     given = "" if example is None else f" {shlex.quote(json.dumps(example))}"
     return f"holdfast submit {agent}{given} --follow"
 
 
 def curl_line(address: Address, agent: str, example: Any, *, keyed: bool) -> str:
-    """The command that submits a run over HTTP."""
+    """Return the command that submits a run over HTTP."""
     body = {"agent_id": agent} if example is None else {"agent_id": agent, "input": example}
     key = " -H 'Authorization: Bearer KEY'" if keyed else ""
     return f"curl {address.url}/execute{key} -d {shlex.quote(json.dumps(body))}"

@@ -1,4 +1,4 @@
-"""Tells whether an app can be loaded, by loading it in a process of its own: nothing of it stays behind."""
+"""Checks whether an app can be loaded, in a process of its own: nothing of it stays in this one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ PATIENCE_SECONDS = 60.0
 BROKEN = 1
 """The probe's exit code for code that can't be imported: the next version of it may be."""
 MISNAMED = 2
-"""Its exit code for code that is sound but holds nothing, or no App, of that name."""
+"""The probe's exit code for code that can be imported but has no App of that name."""
 
 
 class Example(msgspec.Struct, frozen=True):
-    """An agent, and an input that it takes."""
+    """An agent, and an input that it accepts."""
 
     agent: str
     input: Any
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What the probe prints of an app."""
+    """The contents of an app, as the probe prints them."""
 
     agents: list[str] = []
     residents: list[str] = []
@@ -38,14 +38,14 @@ class Contents(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is in an app that can be loaded, or why it can't; ``misnamed`` if only its name is wrong."""
+    """The contents of a loaded app, or the problem; ``misnamed`` if only its name is wrong."""
 
     agents: tuple[str, ...] = ()
     residents: tuple[str, ...] = ()
     files: frozenset[str] = frozenset()
     """The Python files under the app's folder that it is made of."""
     example: Example | None = None
-    """For the commands that are shown."""
+    """The agent and the input of the commands that are printed."""
     catalogue: str = ""
     """Digest of the agents' names, descriptions, schemas and limits."""
     problem: str = ""
@@ -53,7 +53,7 @@ class Verdict:
 
 
 async def check_app(reference: str) -> Verdict:
-    """Load the app in another process; return what is in it, or why it can't be loaded."""
+    """Load the app in another process; return its contents, or why it can't be loaded."""
     command = [sys.executable, "-m", "holdfast.services.dev.probe", reference]
     process = await asyncio.create_subprocess_exec(
         *leashed(command),

@@ -1,6 +1,6 @@
-"""One process that is kept up: started, started again when it dies, replaced or stopped when asked.
+"""One supervised process: started, restarted when it exits, replaced or stopped on request.
 
-Its own session keeps a Ctrl-C in the terminal away from it, so it hears of a stop from us and in our order.
+It has its own session, so a Ctrl-C in the terminal does not reach it: its parent stops it in order.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 STEADY_SECONDS = 10.0
-"""A process that lived this long has earned a quick restart."""
+"""A process that ran this long is restarted after the first pause."""
 HURRY_SECONDS = 7.0
-"""How long a process that was asked twice may take before it is killed."""
-_ASK_AGAIN_SECONDS = 0.25
-_LAST_WORDS_SECONDS = 0.5
+"""How long a process that was signalled twice may take before it is killed."""
+_SIGNAL_AGAIN_SECONDS = 0.25
+_LAST_OUTPUT_SECONDS = 0.5
 _LONGEST_LINE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to start a child; its environment is asked for anew at every start."""
+    """How to start a child; its environment is computed at every start."""
 
     name: str
     command: tuple[str, ...]
@@ -51,14 +51,14 @@ def pause_seconds(failures: int) -> float:
 
 
 class Child:
-    """Keeps one process up until it is stopped."""
+    """Supervises one process until it is stopped."""
 
     def __init__(self, recipe: Recipe, console: Voice) -> None:
         self.name = recipe.name
         self._recipe = recipe
         self._console = console
         self._process: asyncio.subprocess.Process | None = None
-        self._asked = False
+        self._stop_requested = False
         self._stopping = False
         self._wake = asyncio.Event()
         self._started = asyncio.Event()
@@ -67,46 +67,46 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process that lives now, else 0."""
+        """The id of the running process, else 0."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else 0
 
     async def run(self) -> None:
-        """Keep the process up; returns once it has been stopped."""
+        """Run and restart the process; return once it has been stopped."""
         failures = 0
         while not self._stopping:
             started = time.monotonic()
             try:
                 end = _ended(await self._live())
-            except OSError as exc:  # too many processes or files, no memory: there may be room again soon
+            except OSError as exc:  # too many processes or files, no memory: a later start may succeed
                 end = f"can't be started ({exc.strerror or exc})"
-            if self._asked:
-                self._asked, failures = False, 0
+            if self._stop_requested:
+                self._stop_requested, failures = False, 0
                 continue
             failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
             await self._wait_to_restart(end, pause_seconds(failures))
 
     async def replace(self, grace_seconds: float, hurry: asyncio.Event) -> None:
-        """End the present process, so that ``run`` starts the next; a pause before a restart ends, too."""
+        """Stop the current process, so that ``run`` starts the next; a pause before a restart ends too."""
         self._wake.set()
-        await self._started.wait()  # one that is just being started ends like any other
+        await self._started.wait()  # a process that is being started is stopped like any other
         await self._end(grace_seconds, hurry)
 
     def kill(self) -> None:
-        """End the present process and all its session now, as a crash: ``run`` starts the next."""
+        """Kill the current process and its session, as a crash: ``run`` starts the next."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def stop(self, grace_seconds: float, hurry: asyncio.Event) -> None:
-        """End the process for good."""
+        """Stop the process for good."""
         self._stopping = True
         await self.replace(grace_seconds, hurry)
 
-    # -- living
+    # -- running
 
     async def _live(self) -> int:
-        """Start the process, pass its lines on, and return its exit code."""
+        """Start the process, forward its lines, and return its exit code."""
         listener = self._recipe.listener
         self._wake.clear()
         self._started.clear()
@@ -123,16 +123,16 @@ class Child:
             )
         finally:
             self._started.set()
-        pump = asyncio.create_task(self._pass_on(process))
+        pump = asyncio.create_task(self._forward_lines(process))
         try:
             code = await process.wait()
-            # What the process started may hold its output open for ever.
-            await asyncio.wait([pump], timeout=_LAST_WORDS_SECONDS)
+            # Descendants of the process may keep its output open for ever.
+            await asyncio.wait([pump], timeout=_LAST_OUTPUT_SECONDS)
         finally:
             pump.cancel()
         return code
 
-    async def _pass_on(self, process: asyncio.subprocess.Process) -> None:
+    async def _forward_lines(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while True:
             try:
@@ -153,22 +153,22 @@ class Child:
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
 
-    # -- ending
+    # -- stopping
 
     async def _end(self, grace_seconds: float, hurry: asyncio.Event) -> None:
-        """Ask the process to end; after the grace, or in a hurry, ask again; then kill all its session."""
+        """Send SIGTERM; after the grace, or in a hurry, send it again; then kill the whole session."""
         process = self._process
         if process is None or process.returncode is not None:
             return
-        self._asked = True
+        self._stop_requested = True
         self._signal(signal.SIGTERM)
         if await _exited(process, grace_seconds, unless=hurry):
             return
         deadline = time.monotonic() + HURRY_SECONDS
         while time.monotonic() < deadline:
-            # More than once: a signal that comes before the first one was noticed is lost in it.
+            # Repeated: a signal that arrives before the first one was handled is lost.
             self._signal(signal.SIGTERM)
-            if await _exited(process, _ASK_AGAIN_SECONDS):
+            if await _exited(process, _SIGNAL_AGAIN_SECONDS):
                 return
         self._console.warn(f"{self.name} did not stop in time: killed")
         with contextlib.suppress(ProcessLookupError):
@@ -184,7 +184,7 @@ class Child:
 async def _exited(
     process: asyncio.subprocess.Process, seconds: float, unless: asyncio.Event | None = None
 ) -> bool:
-    """Wait for the process, but no longer than that, nor once the event is set."""
+    """Wait for the process until the timeout, or until the event is set."""
     waits: list[asyncio.Task[Any]] = [asyncio.create_task(process.wait())]
     if unless is not None:
         waits.append(asyncio.create_task(unless.wait()))

@@ -1,4 +1,4 @@
-"""What a person sees of several processes at once: whole lines, each with a short coloured name in front.
+"""The output of several processes for a person: whole lines, each after a short coloured name.
 
 With ``log.format`` json (``holdfast dev --json``) a program reads it: every line is a JSON object.
 """
@@ -19,7 +19,7 @@ OURSELVES = "dev"
 
 
 class Console:
-    """Writes lines under a name; a terminal that is gone loses lines, not processes."""
+    """Writes lines under a name; a closed terminal loses lines, but stops no process."""
 
     def __init__(self, stream: TextIO | None = None, *, ourselves: str = OURSELVES) -> None:
         self._stream = stream or sys.stdout
@@ -34,17 +34,17 @@ class Console:
         self._width = max(self._width, len(name))
 
     def line(self, name: str, text: str) -> None:
-        """Write a line of a child's as it is."""
+        """Write a line of a child unchanged."""
         colour = str(self._colours.get(name, _DIM))
         self._write(f"{self._paint(f'{name:<{self._width}} │', colour)} {text}")
 
     def say(self, text: str) -> None:
-        """Write something of our own."""
+        """Write text of this process."""
         for line in text.splitlines() or [""]:
             self._write(f"{self._paint(f'{self._ourselves:<{self._width}} │', _BOLD)} {line}".rstrip())
 
     def warn(self, text: str) -> None:
-        """Write something of our own that needs attention."""
+        """Write a warning of this process."""
         self.say("\n".join(self._paint(line, _RED) for line in text.splitlines()))
 
     def bold(self, text: str) -> str:
@@ -64,7 +64,7 @@ class JsonConsole(Console):
     """Writes JSON objects with ``service``: a child's log line with its fields, other text as ``event``."""
 
     def line(self, name: str, text: str) -> None:
-        """Write a line of a child's."""
+        """Write a line of a child."""
         logged = _object(text)
         if logged is None:
             self._log("info", text, name)
@@ -72,15 +72,15 @@ class JsonConsole(Console):
             self._write_object({**logged, "service": name})
 
     def say(self, text: str) -> None:
-        """Write something of our own."""
+        """Write text of this process."""
         self._log("info", text, self._ourselves)
 
     def warn(self, text: str) -> None:
-        """Write something of our own that needs attention."""
+        """Write a warning of this process."""
         self._log("warning", text, self._ourselves)
 
     def bold(self, text: str) -> str:
-        """Return the text as it is."""
+        """Return the text unchanged."""
         return text
 
     def _log(self, level: str, text: str, name: str) -> None:
@@ -88,7 +88,7 @@ class JsonConsole(Console):
         self._write_object({"time": now, "level": level, "event": text, "service": name})
 
     def _write_object(self, fields: dict[str, Any]) -> None:
-        with contextlib.suppress(UnicodeEncodeError):  # the name of a file may be no text
+        with contextlib.suppress(UnicodeEncodeError):  # a file name may be invalid text
             self._write(msgspec.json.encode(fields).decode())
 
 

@@ -1,7 +1,7 @@
-"""The Python files that an app is made of: a change of another file needs no reload.
+"""The Python files of an app: a change of any other file needs no reload.
 
-These are the files of the loaded modules, and those that their ``import`` statements name: an agent may
-import a module when it runs, and a module that is missing may be written later.
+These are the files of the loaded modules, and the files that their ``import`` statements name: an agent may
+import a module when it runs, and a missing module may be written later.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _related(path: str, root: str) -> bool:
 
 
 def _loaded_modules(root: str) -> Iterator[tuple[str, str]]:
-    """The files of loaded modules under the root, each with its package."""
+    """Yield the files of loaded modules under the root, each with its package."""
     for module in tuple(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(".py"):
@@ -47,7 +47,7 @@ def _loaded_modules(root: str) -> Iterator[tuple[str, str]]:
 
 
 def _imported_names(path: Path, package: str) -> Iterator[str]:
-    """The modules that a file may import, anywhere in it: ``from a import b`` may mean a or a.b."""
+    """Yield the modules that a file may import: ``from a import b`` may mean a or a.b."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -69,9 +69,9 @@ def _base(node: ast.ImportFrom, package: str) -> str:
 
 
 def _candidates(base: str, name: str) -> Iterator[tuple[str, str]]:
-    """The files that importing a dotted name would load, whether they exist or not, each with its package."""
+    """Yield the files that importing a dotted name would load, existing or not, each with its package."""
     parts = [part for part in name.split(".") if part]
     for at in range(len(parts)):
-        place = str(Path(base, *parts[: at + 1]))
-        yield f"{place}.py", ".".join(parts[:at])
-        yield f"{place}{os.sep}__init__.py", ".".join(parts[: at + 1])
+        path = str(Path(base, *parts[: at + 1]))
+        yield f"{path}.py", ".".join(parts[:at])
+        yield f"{path}{os.sep}__init__.py", ".".join(parts[: at + 1])

@@ -1,6 +1,6 @@
 """Runs a command that can't outlive the process that starts it; ``leashed`` puts this script in front of one.
 
-Invariant: when that process is gone, so is the command, however it went: the kernel sees to it.
+Invariant: when that process ends, for any reason, the kernel kills the command.
 Only the standard library is imported here, and the script becomes the command, so it costs one short start.
 """
 
@@ -21,18 +21,18 @@ PR_SET_PDEATHSIG = 1
 def leashed(command: Sequence[str]) -> list[str]:
     """Return a command that runs ``command`` and is killed when this process ends.
 
-    Start it from the main thread: the kernel counts the end of the starting thread as the parent's.
+    Start it from the main thread: for the kernel the parent ends when the starting thread ends.
     """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Ask the kernel for the signal, then become the command."""
+    """Request the signal from the kernel, then execute the command."""
     if sys.platform == "linux":
-        # SIGKILL: nobody is left to wait for a drain, and what is killed here is leased and runs elsewhere.
+        # SIGKILL: no process is left to wait for a drain, and the runs are leased and run elsewhere.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit(1)  # it was gone before the kernel knew
+        sys.exit(1)  # the parent ended before the request
     os.execv(command[0], command)  # noqa: S606 - the command comes from our own caller
 
 

@@ -40,7 +40,7 @@ def main(reference: str) -> int:
 
 
 def _example(app: App) -> Example | None:
-    """The first agent for which an input can be made up."""
+    """Return the first agent for which an example input can be made."""
     for _, spec in sorted(app.agents.items()):
         with contextlib.suppress(InputError):
             return Example(spec.name, example_input(spec))
@@ -48,7 +48,7 @@ def _example(app: App) -> Example | None:
 
 
 def _where(exc: AppError) -> str:
-    """The last place in the app's own code that the import came to."""
+    """Return the last line of the app's own code in the traceback."""
     cause = exc.__cause__
     if cause is None or isinstance(cause, SyntaxError):
         return "" if cause is None else "".join(traceback.format_exception_only(cause))

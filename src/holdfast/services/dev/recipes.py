@@ -1,4 +1,4 @@
-"""Which processes a development system has, and how each of them is started."""
+"""The processes of a development system, and how each is started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 SINGLE_PLACES = 5
-"""How many ports for metrics those need of which there is one: api, janitor, relay, scheduler and host."""
+"""The number of metrics ports for single processes: api, janitor, relay, scheduler and host."""
 
 
 class Recipes:
@@ -35,27 +35,27 @@ class Recipes:
         self._address = address
 
     def workers(self) -> list[Recipe]:
-        """The workers, numbered from 1."""
+        """Return the workers, numbered from 1."""
         return [self._worker(number) for number in range(1, self._count + 1)]
 
     def scheduler(self) -> list[Recipe]:
-        """The scheduler, also for an app without schedules: the next change, or a caller, may bring one."""
-        place = self._environment(self._count + 3)
-        return [Recipe("scheduler", _holdfast("scheduler", "--app", self._app_path), place)]
+        """Return the scheduler, also for an app without schedules: a change or a caller may add one."""
+        environment = self._environment(self._count + 3)
+        return [Recipe("scheduler", _holdfast("scheduler", "--app", self._app_path), environment)]
 
     def host(self) -> Recipe:
-        """The host of an app's residents."""
+        """Return the host of an app's residents."""
         common, grpc_port = self._environment(self._count + 4), self._settings.hosts.grpc_port
 
         def environment() -> dict[str, str]:
-            # Any port, unless one was chosen: another system on this machine may have the usual one.
+            # Any port unless one is configured: another system on this machine may use the default.
             port = "0" if grpc_port == HostSettings().grpc_port else str(grpc_port)
             return common() | {"GRPC_PORT": port, "HOLDFAST_HOSTS_NAME": f"host-{secrets.token_hex(2)}"}
 
         return Recipe("host", _holdfast("host", "--app", self._app_path), environment)
 
     def api(self) -> list[Recipe]:
-        """The API, if it has an address."""
+        """Return the API, if it has an address."""
         if self._address is None:
             return []
         listener = self._address.listener
@@ -64,12 +64,12 @@ class Recipes:
         return [Recipe("api", command, self._environment(self._count), listener)]
 
     def upkeep(self) -> list[Recipe]:
-        """What the API does beside HTTP, where it does not: processes of their own."""
+        """Return the janitor and the relay as processes, unless the API runs them."""
         settings, recipes = self._settings, list[Recipe]()
-        there = self._address is not None
-        if settings.janitor.enabled and not (there and settings.api.janitor):
+        has_api = self._address is not None
+        if settings.janitor.enabled and not (has_api and settings.api.janitor):
             recipes.append(Recipe("janitor", _holdfast("janitor"), self._environment(self._count + 1)))
-        if importlib.util.find_spec("aiohttp") and not (there and settings.api.relay):
+        if importlib.util.find_spec("aiohttp") and not (has_api and settings.api.relay):
             recipes.append(Recipe("relay", _holdfast("relay"), self._environment(self._count + 2)))
         return recipes
 
@@ -77,22 +77,22 @@ class Recipes:
         name, common = f"worker-{number}", self._environment(number - 1)
 
         def environment() -> dict[str, str]:
-            # A new name for every start: what a dead process of this place still holds is not ours.
+            # A new name for every start: leases of the previous process are not ours.
             return common() | {"WORKER_POD_NAME": f"{name}-{secrets.token_hex(2)}"}
 
         return Recipe(name, _holdfast("worker", "--app", self._app_path), environment)
 
-    def _environment(self, place: int) -> Callable[[], dict[str, str]]:
+    def _environment(self, number: int) -> Callable[[], dict[str, str]]:
         settings = self._settings
         environment = {"REDIS_URL": self._redis_url, "PYTHONUNBUFFERED": "1"}
         environment["HOLDFAST_RELAY_PRIVATE_WEBHOOKS"] = "true"  # receivers are on this machine too
         if not settings.database.url:
-            # One file for all, whatever folder a process or its agents change to.
+            # One file for all processes: agents may change the working directory.
             environment["HOLDFAST_DATABASE_PATH"] = str(Path(settings.database.path).absolute())
         if settings.log.format == "auto":
             environment["HOLDFAST_LOG_FORMAT"] = "console"
         if settings.metrics.port:
-            environment["METRICS_PORT"] = str(settings.metrics.port + place)
+            environment["METRICS_PORT"] = str(settings.metrics.port + number)
         return environment.copy
 
 

@@ -1,13 +1,13 @@
-"""The development system: a server, workers, a scheduler and the API as real processes, kept up and reloaded.
+"""The development system: a server, workers, a scheduler and the API as supervised, reloaded processes.
 
 ::
 
-    start    server ─> app checked ─> workers, scheduler, api (janitor and relay are in it, or beside it)
-                                      (workers: a fixed number, or those of an autoscaler)
+    start    server ─> app checked ─> workers, scheduler, api (with janitor and relay, or beside them)
+                                      (workers: a fixed number, or an autoscaler)
                                       and a host, once there are residents
     change   of a file that the app imports
-             app checked ─> sound: workers, scheduler and host replaced, the api if what it announces changed
-                         ─> broken: the old go on
+             app checked ─> loaded: workers, scheduler and host replaced; the api if its catalogue changed
+                         ─> broken: the old processes keep running
     stop     workers, scheduler (drain; a second Ctrl-C hands back now) ─> api and the others ─> server
 """
 
@@ -81,7 +81,7 @@ def run_dev(
 
 
 class Dev:
-    """Brings the processes up, keeps them up, and takes them down in order."""
+    """Starts the processes, supervises them, and stops them in order."""
 
     def __init__(
         self,
@@ -109,15 +109,15 @@ class Dev:
         """Run until a signal comes."""
         on_signals(self._request_stop)
         async with self._redis() as url:
-            verdict = await self._sound_app()
+            verdict = await self._loadable_app()
             await self._check_store(url)
             if verdict is not None:
-                await self._up(url, verdict)
+                await self._run_processes(url, verdict)
         self._console.say("stopped")
         return 0
 
     async def _check_store(self, url: str) -> None:
-        """Refuse a store that every process would refuse: they would be started again for ever."""
+        """Reject a store that every process would reject: they would be restarted for ever."""
         redis = msgspec.structs.replace(self._settings.redis, url=url)
         settings = msgspec.structs.replace(self._settings, redis=redis)
         async with Connections(settings) as connections:
@@ -130,7 +130,7 @@ class Dev:
 
     @contextlib.asynccontextmanager
     async def _redis(self) -> AsyncGenerator[str]:
-        """The given Redis, else the embedded server, which outlives every process that uses it."""
+        """Yield the URL of the given Redis, else of the embedded server, which outlives its clients."""
         given = self._settings.redis
         if given.url:
             yield given.url
@@ -139,7 +139,7 @@ class Dev:
             yield self._server.url
 
     async def _keep_server(self) -> None:
-        """Start the server again if it dies; its log has everything, and the workers wait for it."""
+        """Restart the server if it exits; its data is on disk, and the workers wait for it."""
         while (server := self._server) is not None:
             await asyncio.sleep(SERVER_LOOK_SECONDS)
             if not _lives(server.pid):
@@ -150,10 +150,10 @@ class Dev:
 
     # -- the app
 
-    async def _sound_app(self) -> Verdict | None:
+    async def _loadable_app(self) -> Verdict | None:
         """Wait until the app can be loaded; None if the stop came first."""
         while (verdict := await self._check_app()).problem:
-            # A change of the code mends broken code; a wrong name on the command line it does not.
+            # A change of the code may repair broken code, but not a wrong name on the command line.
             if self._watch is None or verdict.misnamed:
                 raise AppError(verdict.problem)
             self._console.warn(verdict.problem)
@@ -163,7 +163,7 @@ class Dev:
         return verdict
 
     async def _check_app(self) -> Verdict:
-        """Load the app in another process, and follow the files that it is made of from now on."""
+        """Load the app in another process, and watch its files from now on."""
         verdict = await check_app(self._app_path)
         if self._watch is not None:
             self._watch.files = None if verdict.problem else verdict.files
@@ -183,7 +183,7 @@ class Dev:
         scaler: Autoscaler | None,
         api: list[Child],
         first: Verdict,
-        house: Callable[[Verdict], None],
+        start_host: Callable[[Verdict], None],
     ) -> None:
         catalogue = first.catalogue
         while (watch := self._watch) is not None:
@@ -198,52 +198,52 @@ class Dev:
                 self._console.say(f"{_named(imported or changes.new)} added")
             if verdict.problem:
                 self._console.warn(verdict.problem)
-                self._console.say("the old code goes on; waiting for the next change")
+                self._console.say("the old code keeps running; waiting for the next change")
                 continue
             # The api validates agents' names and announces their descriptions and schemas: while those
             # are the same, it need not be replaced.
-            knowing = api if verdict.catalogue != catalogue else []
+            reloaded_api = api if verdict.catalogue != catalogue else []
             catalogue = verdict.catalogue
             count = f"{self._count} workers" if scaler is None else "the workers"
-            what = f"{count}, the scheduler{' and the api' if knowing else ''}"
-            self._console.say(f"reloading {what}; agents: {', '.join(verdict.agents)}")
+            names = f"{count}, the scheduler{' and the api' if reloaded_api else ''}"
+            self._console.say(f"reloading {names}; agents: {', '.join(verdict.agents)}")
             replaced = [each.replace(RELOAD_GRACE_SECONDS, self._hurry) for each in workers]
-            replaced += [each.replace(API_GRACE_SECONDS, self._hurry) for each in knowing]
+            replaced += [each.replace(API_GRACE_SECONDS, self._hurry) for each in reloaded_api]
             if scaler is not None:
                 replaced.append(scaler.replace(RELOAD_GRACE_SECONDS, self._hurry))
             await asyncio.gather(*replaced)
-            house(verdict)
+            start_host(verdict)
 
     # -- the processes
 
-    async def _up(self, url: str, verdict: Verdict) -> None:
+    async def _run_processes(self, url: str, verdict: Verdict) -> None:
         with self._address() as address:
             recipes = Recipes(self._settings, self._app_path, url, workers=self._count, address=address)
-            running = (*recipes.workers(), *recipes.scheduler())  # those that run the app's code
+            running = (*recipes.workers(), *recipes.scheduler())  # these run the app's code
             workers = [Child(recipe, self._console) for recipe in running]
             api = [Child(recipe, self._console) for recipe in recipes.api()]
             upkeep = [Child(recipe, self._console) for recipe in recipes.upkeep()]
             scaler = self._autoscaler(url) if self._autoscaled else None
-            self._welcome(url, verdict, address)
+            self._print_overview(url, verdict, address)
             async with asyncio.TaskGroup() as group:
                 for child in (*workers, *api, *upkeep):
                     group.create_task(child.run(), name=child.name)
 
-                def house(verdict: Verdict) -> None:
-                    """Have a host from the first resident on."""
+                def start_host(verdict: Verdict) -> None:
+                    """Start a host with the first resident."""
                     if self._needs_host(verdict) and all(child.name != "host" for child in workers):
                         workers.append(Child(recipes.host(), self._console))
                         group.create_task(workers[-1].run(), name="host")
 
-                house(verdict)
+                start_host(verdict)
                 if scaler is not None:
                     group.create_task(scaler.run(), name="autoscaler")
-                rounds = (self._keep_server(), self._reload(workers, scaler, api, verdict, house))
+                rounds = (self._keep_server(), self._reload(workers, scaler, api, verdict, start_host))
                 tasks = [group.create_task(each) for each in rounds]
                 await self._stop.wait()
                 for task in tasks:
                     task.cancel()
-                await self._down(workers, scaler, api, upkeep)
+                await self._stop_processes(workers, scaler, api, upkeep)
 
     def _needs_host(self, verdict: Verdict) -> bool:
         if verdict.residents and not importlib.util.find_spec("grpc"):
@@ -268,12 +268,11 @@ class Dev:
 
     @contextlib.contextmanager
     def _address(self) -> Generator[Address | None]:
-        """Where the API will be; None, and a word about it, if it can't be."""
+        """Yield the address of the API; None, with a message, without its packages."""
         missing = missing_packages()
         if missing:
             self._console.say(
-                f"no api: {missing_extra('it', ', '.join(missing), 'api')}; "
-                "everything else goes on without it"
+                f"no api: {missing_extra('it', ', '.join(missing), 'api')}; everything else runs without it"
             )
             yield None
             return
@@ -285,10 +284,10 @@ class Dev:
                 )
             yield address
 
-    async def _down(
+    async def _stop_processes(
         self, workers: list[Child], scaler: Autoscaler | None, api: list[Child], upkeep: list[Child]
     ) -> None:
-        """Workers first, while Redis is there to hand runs back to, and the API to tell of it."""
+        """Stop the workers first, while Redis can take runs back and the API can show them."""
         self._console.say("stopping: runs may finish; Ctrl-C again hands them back now")
         grace = self._settings.worker.drain_seconds + STOP_MARGIN_SECONDS
         working = [worker.stop(grace, self._hurry) for worker in workers]
@@ -299,10 +298,10 @@ class Dev:
         stops += [each.stop(STOP_MARGIN_SECONDS, self._hurry) for each in upkeep]
         await asyncio.gather(*stops)
 
-    def _welcome(self, url: str, verdict: Verdict, address: Address | None) -> None:
+    def _print_overview(self, url: str, verdict: Verdict, address: Address | None) -> None:
         console, agents, residents = self._console, verdict.agents, verdict.residents
         runs = bool(agents) or not residents  # with residents only there is nothing to submit
-        shown = verdict.example or Example(agents[0] if agents else "AGENT", {})
+        example = verdict.example or Example(agents[0] if agents else "AGENT", {})
         here = "" if self._settings.redis.url else f" (in {Path.cwd()}, or with REDIS_URL set)"
         lines = [f"Redis    {redact_url(url)}"]
         if runs:
@@ -311,12 +310,12 @@ class Dev:
             start = console.bold(f"holdfast residents start {residents[0]} ID")
             lines.append(f"resident {', '.join(residents)}: {start}{'' if runs else here}")
         if runs:
-            lines.append(f"submit   {console.bold(submit_line(shown.agent, shown.input))}{here}")
+            lines.append(f"submit   {console.bold(submit_line(example.agent, example.input))}{here}")
         if address is not None:
             lines.append(f"api      {address.url}")
             if runs:
                 keyed = bool(self._settings.api.keys)
-                curl = curl_line(address, shown.agent, shown.input, keyed=keyed)
+                curl = curl_line(address, example.agent, example.input, keyed=keyed)
                 lines.append(f"http     {console.bold(curl)}")
         lines += [f"reload   {self._watch.folder if self._watch else 'off'}", "stop     Ctrl-C"]
         console.say("\n".join(lines))

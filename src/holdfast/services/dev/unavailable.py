@@ -1,4 +1,4 @@
-"""Answers HTTP requests with 503 while the API of ``holdfast dev`` can't be started.
+"""Responds to HTTP requests with 503 while the API of ``holdfast dev`` can't be started.
 
 Without it, requests would wait in the socket's backlog until the API can be started: for ever, if the code is
 broken.
@@ -26,20 +26,20 @@ _REQUEST_SECONDS = 5.0
 async def answering_unavailable(
     listener: socket.socket | None, detail: str, retry_seconds: float
 ) -> AsyncGenerator[None]:
-    """Answer each request with 503 inside of the block; without a listener do nothing."""
+    """Respond to each request with 503 inside of the block; without a listener do nothing."""
     if listener is None:
         yield
         return
-    answer = _answer(detail, retry_seconds)
+    response = _response(detail, retry_seconds)
     # A copy: closing it leaves the listener open for the next process.
-    server = await asyncio.start_server(partial(_reply, answer), sock=listener.dup(), backlog=_BACKLOG)
+    server = await asyncio.start_server(partial(_respond, response), sock=listener.dup(), backlog=_BACKLOG)
     try:
         yield
     finally:
         server.close()
 
 
-def _answer(detail: str, retry_seconds: float) -> bytes:
+def _response(detail: str, retry_seconds: float) -> bytes:
     problem = {"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": detail}
     body = msgspec.json.encode(problem)
     head = (
@@ -52,12 +52,12 @@ def _answer(detail: str, retry_seconds: float) -> bytes:
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
-async def _reply(answer: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _respond(response: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):
         async with asyncio.timeout(_REQUEST_SECONDS):
             await reader.readuntil(b"\r\n\r\n")
-            writer.write(answer)
+            writer.write(response)
             writer.write_eof()
-            while await reader.read(65536):  # a close with unread data would take the answer away
+            while await reader.read(65536):  # closing with unread data would discard the response
                 pass
     writer.close()

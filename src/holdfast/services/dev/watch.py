@@ -1,4 +1,4 @@
-"""Sees when Python files change, by asking for their times, which works on every file system and mount."""
+"""Detects changes of Python files by polling their times, which works on every file system and mount."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.errors import AppError
 
 POLL_SECONDS = 0.4
 STILL_SECONDS = 0.2
-"""Editors write a file in several steps: only when nothing moved for this long is a change complete."""
+"""Editors write a file in several steps: a change is complete when no file changed for this long."""
 
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 
@@ -49,38 +49,38 @@ def _module_folder(name: str) -> Path:
 def snapshot(folder: Path) -> Snapshot:
     """Return time and size of every Python file under a folder."""
     seen: Snapshot = {}
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _SKIPPED]
         for name in files:
             if name.endswith(".py"):
-                path = os.path.join(place, name)  # noqa: PTH118 - a walk of thousands, many times a minute
+                path = os.path.join(parent, name)  # noqa: PTH118 - a walk of thousands, many times a minute
                 try:
                     found = os.stat(path)  # noqa: PTH116
                 except OSError:
-                    continue  # gone since the walk saw it
+                    continue  # removed since the walk listed it
                 seen[path] = (found.st_mtime_ns, found.st_size)
     return seen
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Python files that have changed: those of the app, and new ones, which it may import now."""
+    """Changed Python files: files of the app, and new files, which it may import now."""
 
     app: list[Path]
     new: list[Path]
 
 
 class Watch:
-    """Remembers the files of a folder as they were last seen."""
+    """Compares the files of a folder with their last state."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files: frozenset[str] | None = None
-        """The files that the app is made of; None is every file, as after a load that has failed."""
+        """The files of the app; None is every file, as after a failed load."""
         self._seen = snapshot(folder)
 
     async def changed(self) -> Changes:
-        """Wait until files that may concern the app have changed and are still; return which."""
+        """Wait until files that may belong to the app have changed and are complete; return them."""
         while True:
             changes = self._changes(await self._settled())
             if changes.app or changes.new:
@@ -93,16 +93,16 @@ class Watch:
         return Changes(app, [path for path in paths if str(path) not in before and path not in app])
 
     def of_app(self, paths: list[Path]) -> list[Path]:
-        """Those of the paths that the app is made of."""
+        """Return the paths that belong to the app."""
         return [path for path in paths if self.files is None or os.path.realpath(path) in self.files]
 
     async def _settled(self) -> Snapshot:
-        while (now := await self._look(POLL_SECONDS)) == self._seen:
+        while (now := await self._poll(POLL_SECONDS)) == self._seen:
             pass
-        while (later := await self._look(STILL_SECONDS)) != now:
+        while (later := await self._poll(STILL_SECONDS)) != now:
             now = later
         return now
 
-    async def _look(self, after_seconds: float) -> Snapshot:
+    async def _poll(self, after_seconds: float) -> Snapshot:
         await asyncio.sleep(after_seconds)
         return await asyncio.to_thread(snapshot, self.folder)
