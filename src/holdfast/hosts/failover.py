@@ -37,7 +37,7 @@ class Rescue:
         self._engine = engine
         self._host = host
         self._bound_only = bound_only
-        self._outages = redis_outages("placing of agents whose hosts have died")
+        self._outages = redis_outages("placement of agents of dead hosts")
 
     async def run(self) -> None:
         """Poll until cancelled."""

@@ -63,7 +63,7 @@ def _leave_the_zygote(birth: Birth) -> None:
     procfs.die_with_parent(signal.SIGKILL)  # guard: child-dies-with-zygote
     if os.getppid() != birth.zygote:
         os._exit(1)  # the zygote died before the kernel was asked to kill us with it
-    # Our orphans become our children: the zygote could not tell whose they are when it kills them.
+    # Our orphans become our children: the zygote could not assign them to an agent when it kills them.
     procfs.adopt_orphans()  # guard: child-adopts-orphans
     procfs.name_process(f"hf:{birth.id}")
     signal.set_wakeup_fd(-1)

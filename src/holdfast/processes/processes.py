@@ -158,17 +158,17 @@ class Processes:
         """Return the CPU time since the last call, including agents that have ended."""
         return self._supervisor.spending.take()
 
-    def subscribe(self, hear: Callable[[ProcessEvent], None]) -> Callable[[], None]:
-        """Call ``hear`` with every event, on the supervisor's thread; it must not block or wait for others.
+    def subscribe(self, listener: Callable[[ProcessEvent], None]) -> Callable[[], None]:
+        """Call ``listener`` with every event, on the supervisor's thread; it must not block, or wait for its methods.
 
-        Returns a function that unsubscribes. For an event loop: ``partial(loop.call_soon_threadsafe, hear)``.
+        Returns a function that unsubscribes. For an event loop: ``partial(loop.call_soon_threadsafe, call)``.
         """
-        self._subscribers = (*self._subscribers, hear)
+        self._subscribers = (*self._subscribers, listener)
 
-        def leave() -> None:
-            self._subscribers = tuple(other for other in self._subscribers if other is not hear)
+        def unsubscribe() -> None:
+            self._subscribers = tuple(other for other in self._subscribers if other is not listener)
 
-        return leave
+        return unsubscribe
 
     @property
     def zygote_pid(self) -> int:
@@ -243,9 +243,9 @@ class Processes:
             future.set_exception(ProcessError("the processes of this host are shut down"))
 
     def _publish(self, event: ProcessEvent) -> None:
-        for hear in self._subscribers:
+        for listener in self._subscribers:
             try:
-                hear(event)
+                listener(event)
             except Exception:
                 _log.exception("process event subscriber failed", agent_id=event.process.agent_id)
 

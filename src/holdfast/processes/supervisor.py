@@ -178,7 +178,7 @@ class Supervisor:
         return agent
 
     def _launch(self, agent: Agent) -> None:
-        """Ask the zygote for a process, or wait for a zygote."""
+        """Request a process from the zygote, or wait for a zygote."""
         agent.rest()
         if not agent.has_lease:  # guard: launch-under-lease
             self._lease_ended(agent, "its lease ended before its process was started")

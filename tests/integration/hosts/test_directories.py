@@ -324,7 +324,7 @@ async def test_an_api_that_is_away_is_said_and_leaves_no_agent_behind(
         kubernetes(calls, port, tmp_path, monkeypatch) as directory,
     ):
         engine = Engine(cluster.engine.registry, directory, calls, HostSettings())
-        with pytest.raises(NoHost, match=rf"the Kubernetes API at http://127.0.0.1:{port} does not answer"):
+        with pytest.raises(NoHost, match=rf"the Kubernetes API at http://127.0.0.1:{port} does not respond"):
             await engine.run(agent())
         assert [each async for each in engine.registry.all()] == []
 

@@ -94,7 +94,7 @@ async def test_an_api_that_hangs_is_not_waited_for(kube, pods, verb, monkeypatch
     monkeypatch.setattr(pods_module, "_LATE_SECONDS", 0.1)
     pods._http.timeout = httpx2.Timeout(0.1)
     kube.hanging.add(verb)
-    with pytest.raises(KubernetesUnavailable, match="does not answer") as caught:
+    with pytest.raises(KubernetesUnavailable, match="does not respond") as caught:
         await ask(pods, verb)
     assert caught.value.kind == "away"
 
@@ -106,7 +106,7 @@ async def test_an_answer_has_a_time_in_all(kube, pods, verb, monkeypatch):
     monkeypatch.setattr(pods_module, "_LIST_SECONDS", 0.1)
     pods._http.timeout = httpx2.Timeout(60)
     kube.hanging.add(verb)
-    with pytest.raises(KubernetesUnavailable, match="does not answer: TimeoutError") as caught:
+    with pytest.raises(KubernetesUnavailable, match="does not respond: TimeoutError") as caught:
         await ask(pods, verb)
     assert caught.value.kind == "away"
 
@@ -123,7 +123,7 @@ async def test_a_list_that_does_not_end_is_left(kube, pods, monkeypatch):
 async def test_an_api_that_is_away_is_said_and_found_again(kube, pods, verb):
     await kube.put("w-1")
     await kube.stop()
-    with pytest.raises(KubernetesUnavailable, match="does not answer"):
+    with pytest.raises(KubernetesUnavailable, match="does not respond"):
         await ask(pods, verb)
     await kube.start()
     assert (await pods.get("w-1")) is not None

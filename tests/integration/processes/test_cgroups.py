@@ -127,7 +127,7 @@ def _unseen(tree: Fake) -> None:
         (_version_1, "in no v2 cgroup"),
         (_hybrid, "is not a mount of cgroup v2"),
         (_crowded, "still has processes after"),
-        (_unseen, "can't be seen from here"),
+        (_unseen, "is not visible under"),
     ],
 )
 def test_where_it_is_not_allowed_that_is_said_once_and_nothing_is_made(fake, log_lines, spoil, why):
