@@ -1,6 +1,6 @@
-"""The archive: ended runs are copied to the store in batches, to be found when Redis has let them go.
+"""The archive: ended runs are copied to the store in batches, and read there after Redis has removed them.
 
-A run leaves the list only when the store has it; the same run twice changes nothing.
+A run leaves the list of unarchived runs only after the store has it; storing a run twice changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = get_logger(__name__)
 
 
 class Filed(msgspec.Struct, frozen=True):
-    """What one pass archived; ``whole`` is False if it stopped at its limit."""
+    """The number of runs that one pass archived; ``whole`` is False if the pass stopped at its limit."""
 
     archived: int
     whole: bool = True
@@ -51,7 +51,7 @@ class Archive:
         self._archived = metrics.runs_archived.labels(queue.name)
 
     async def run_once(self, *, dry_run: bool = False) -> Filed:
-        """Archive what has ended since the last pass."""
+        """Archive the runs that have ended since the last pass."""
         redis, waiting = self._queue.redis, self._queue.keys.unarchived
         if dry_run:
             return Filed(await self._count())
@@ -64,7 +64,7 @@ class Archive:
             rows = await self._read(ids)
             await (await self._store.get()).archive(rows)
             filed = await _FILED(redis, [waiting], batch)
-            # If somebody else has filed them meanwhile, the list is another than the one that was read.
+            # If another process has archived this batch meanwhile, the list has changed and is read again.
             notes = notes[len(batch) :] if filed else []
             self._archived.inc(len(rows))
             archived += len(rows)
@@ -75,7 +75,7 @@ class Archive:
         return bool(await command(self._queue.redis, "LLEN", self._queue.keys.unarchived))
 
     async def _notes(self, start: int) -> list[bytes]:
-        """Read a page of the list; a note is ``finished_at id id …`` of runs that ended together."""
+        """Read a page of the list; a note is ``finished_at id id …`` for runs settled in one call."""
         waiting = self._queue.keys.unarchived
         return await command(self._queue.redis, "LRANGE", waiting, start, start + _BATCH - 1)
 
@@ -87,7 +87,7 @@ class Archive:
         return count
 
     async def _read(self, ids: list[str]) -> list[ArchivedRun]:
-        """Read the runs; one that was replayed since comes back to the list when it ends again."""
+        """Read the runs; one that was replayed meanwhile is left out, and is listed again when it ends."""
         rows: list[ArchivedRun] = []
         for at in range(0, len(ids), _AT_ONCE):
             page = ids[at : at + _AT_ONCE]
@@ -96,18 +96,18 @@ class Archive:
         return rows
 
     async def _read_one(self, run_id: str) -> ArchivedRun | None:
-        """Read a run; None if it has not ended, or is damaged: the others must not wait behind it."""
+        """Read a run; None if it has not ended, or its record is damaged: it must not block the others."""
         try:
             fields = await command(self._queue.redis, "HGETALL", self._queue.keys.run(run_id))
             ended = Record(fields).status in ENDED
             return archived_run(run_id, self._queue.name, fields) if ended else None
         except REFUSALS as exc:
-            _log.error("a run can't be archived: is its record damaged?", run_id=run_id, error=str(exc))
+            _log.error("run not archived, its record may be damaged", run_id=run_id, error=str(exc))
             return None
 
 
 class Filing:
-    """Archives again and again, for a queue that no janitor knows."""
+    """Archives the ended runs of a queue at an interval, where no janitor does it."""
 
     def __init__(self, archive: Archive, *, every_seconds: float) -> None:
         self._archive = archive
@@ -125,13 +125,11 @@ class Filing:
                 pass  # the store reports it
             except TROUBLE as exc:
                 if not isinstance(exc, DISCONNECTS):
-                    _log.error(
-                        "ended runs can't be archived: is a key of this queue damaged?", error=str(exc)
-                    )
+                    _log.error("ended runs not archived, a key of the queue may be damaged", error=str(exc))
 
 
 def _first_of(notes: list[bytes]) -> tuple[list[bytes], list[str]]:
-    """Return the first notes that name a batch of runs, and those runs."""
+    """Return the first notes of the list, up to one batch of runs, and the ids of those runs."""
     batch: list[bytes] = []
     ids: list[str] = []
     for note in notes:
@@ -143,7 +141,7 @@ def _first_of(notes: list[bytes]) -> tuple[list[bytes], list[str]]:
 
 
 def archived_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> ArchivedRun:
-    """Make of a run's hash what the store keeps of it."""
+    """Return the row that the store keeps for a run, made from the run's hash."""
     record = Record(fields)
     envelope = record.envelope
     return ArchivedRun(

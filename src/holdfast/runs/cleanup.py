@@ -1,8 +1,8 @@
 """Ghost consumers: members of the group whose process died without deregistering.
 
-One is removed only if no process of its name has a heartbeat, it was idle for long, and nothing it holds was
-renewed within the lease's ttl; what it holds goes back to the queue first, in the same script call. Where
-pods can be looked at, one whose pod is gone need not be idle for so long, and one whose pod lives is kept.
+A consumer is removed only if no process of its name has a heartbeat, it was idle for the threshold, and none
+of its leases was renewed within their ttl; its pending entries return to the queue in the same script call.
+Where pods can be read, a consumer whose pod is gone is removed sooner, and one whose pod is running is kept.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _log = get_logger(__name__)
 
 
 class Fate(enum.StrEnum):
-    """What became of a consumer without a heartbeat."""
+    """The result of the cleanup for one consumer without a heartbeat."""
 
     REMOVED = "removed"
     WOULD_REMOVE = "would_remove"
-    """Dry run: it would have been removed."""
+    """Dry run: the consumer would have been removed."""
     BUSY = "busy"
-    """Something it holds was renewed lately: its process lives, whatever its heartbeat says."""
+    """One of its leases was renewed within the ttl: its process is alive, although it has no heartbeat."""
     WAITING = "waiting"
     """Not idle for long enough yet."""
     POD_LIVES = "pod_lives"
-    """Its pod is there and runs: its process may only be out of touch with Redis."""
+    """Its pod is running: the process may only have lost its connection to Redis."""
 
 
 class Consumer(msgspec.Struct, frozen=True):
-    """A consumer as Redis knows it, over all lanes."""
+    """A consumer of the group as Redis lists it, over all lanes."""
 
     name: str
     idle_seconds: float
@@ -56,7 +56,7 @@ class Consumer(msgspec.Struct, frozen=True):
 
 
 class Ghost(msgspec.Struct, frozen=True):
-    """A consumer without a heartbeat, what became of it, and how many entries it gave back."""
+    """A consumer without a heartbeat, the result of its cleanup, and how many entries were released."""
 
     consumer: Consumer
     fate: Fate
@@ -65,12 +65,12 @@ class Ghost(msgspec.Struct, frozen=True):
 
     @property
     def kept(self) -> bool:
-        """Whether it is not known to be dead for long enough."""
+        """Whether the consumer is kept, because it is not certain that its process is dead."""
         return self.fate in {Fate.WAITING, Fate.POD_LIVES}
 
 
 class Cleaned(msgspec.Struct, frozen=True):
-    """What one pass found and did."""
+    """The result of one pass."""
 
     ghosts: list[Ghost]
     dry_run: bool = False
@@ -102,13 +102,13 @@ class Cleaned(msgspec.Struct, frozen=True):
 
     @property
     def leaving(self) -> bool:
-        """Whether somebody's pod is gone who could not be removed yet: a reason to come back soon."""
+        """Whether a consumer whose pod is gone was kept: the next pass should follow soon."""
         kept = (Fate.WAITING, Fate.BUSY)
         return any(ghost.pod is Proof.GONE and ghost.fate in kept for ghost in self.ghosts)
 
     @property
     def released(self) -> int:
-        """Entries that went back to the queue, or would have."""
+        """Entries that were returned to the queue; in a dry run, those that would have been."""
         return sum(ghost.released for ghost in self.ghosts)
 
     def _with(self, *fates: Fate) -> list[str]:
@@ -145,9 +145,9 @@ class Cleanup:
         self._leases = StreamLeases(queue.keys, group=queue.settings.group, owner="", ttl_ms=self._ttl_ms)
 
     async def run_once(self, *, dry_run: bool = False) -> Cleaned:
-        """Look at every consumer once; ``dry_run`` changes nothing and says what would be done."""
+        """Check every consumer once; ``dry_run`` changes nothing and returns what would be done."""
         ghosts = [
-            await self._judge(consumer, dry_run=dry_run)
+            await self._clean(consumer, dry_run=dry_run)
             for consumer in await self.consumers()
             if not await self._alive(consumer)
         ]
@@ -162,21 +162,21 @@ class Cleanup:
     async def _alive(self, consumer: Consumer) -> bool:
         return await self._members.alive(self._queue.redis, _KIND, consumer.name)
 
-    async def _judge(self, consumer: Consumer, *, dry_run: bool) -> Ghost:
+    async def _clean(self, consumer: Consumer, *, dry_run: bool) -> Ghost:
         proof = await self._pods(consumer.name) if self._pods is not None else Proof.UNKNOWN
         if proof is Proof.LIVES:  # guard: live-pod-consumer
             _log.debug(
-                "consumer without a heartbeat is kept: its pod lives",
+                "consumer without heartbeat kept: its pod is running",
                 queue=self._queue.name,
                 consumer=consumer.name,
             )
             return Ghost(consumer, Fate.POD_LIVES, pod=proof)
-        # Not at once even then: a successor of the same name may just be joining.
+        # Even then it must be idle for the ttl: a new process of the same name may be joining the group.
         # guard: gone-pod-idle-time
         least = min(self._threshold, self._ttl_ms / 1000) if proof is Proof.GONE else self._threshold
         if consumer.idle_seconds < least:
             _log.debug(
-                "consumer without a heartbeat is kept: not idle for long enough",
+                "consumer without heartbeat kept: not idle for the threshold",
                 queue=self._queue.name,
                 consumer=consumer.name,
                 idle_seconds=round(consumer.idle_seconds),
@@ -184,7 +184,7 @@ class Cleanup:
             return Ghost(consumer, Fate.WAITING, pod=proof)
         ghost = msgspec.structs.replace(await self._evict(consumer, dry_run=dry_run), pod=proof)
         _log.info(
-            _SAID[ghost.fate],
+            _MESSAGES[ghost.fate],
             queue=self._queue.name,
             consumer=consumer.name,
             idle_seconds=round(consumer.idle_seconds),
@@ -230,8 +230,8 @@ class Cleanup:
 
 
 _FATES = {Eviction.GONE: Fate.REMOVED, Eviction.BUSY: Fate.BUSY, Eviction.WOULD: Fate.WOULD_REMOVE}
-_SAID = {
+_MESSAGES = {
     Fate.REMOVED: "dead consumer removed, its pending entries released",
-    Fate.WOULD_REMOVE: "dry run: dead consumer would be removed, its pending entries released",
-    Fate.BUSY: "consumer without a heartbeat is kept: one of its leases has not ended",
+    Fate.WOULD_REMOVE: "dead consumer not removed: dry run",
+    Fate.BUSY: "consumer without heartbeat kept: one of its leases has not expired",
 }

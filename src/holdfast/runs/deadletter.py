@@ -1,4 +1,4 @@
-"""The dead letters of a queue: runs that were given up, and why, until somebody replays or drops them.
+"""The dead letters of a queue: runs that were given up, with the reason, until they are replayed or dropped.
 
 A letter is replayed once: it leaves in the same script call that queues its run again.
 """
@@ -40,21 +40,21 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     input: Any
     at: float
     message: str = ""
-    """What was sent, as text, where that can't be read; else empty, and ``input`` has it."""
+    """The message as text, if it can't be decoded; else empty, and ``input`` has its input."""
     tenant: str = ""
     partition: int = 0
-    """Which partition of its queue it is in: letters of two may have the same id."""
+    """The partition of the queue that has the letter: letters of two partitions may have the same id."""
 
 
 class Letters(msgspec.Struct, frozen=True):
-    """Dead letters, newest first, and where to go on; an empty cursor means that was all."""
+    """One page of dead letters, newest first, and the cursor of the next page; empty after the last page."""
 
     letters: list[Letter]
     cursor: str = ""
 
 
 class Dealt(msgspec.Struct, frozen=True):
-    """What became of many letters: those that were replayed or dropped, and why the others were not."""
+    """The letters that were replayed or dropped, and for each other letter the error."""
 
     done: list[Letter]
     refused: dict[str, str]
@@ -67,64 +67,64 @@ class DeadLetters:
         self._queue = queue
 
     async def list(self, *, limit: int = 50, cursor: str = "", agent: str = "", reason: str = "") -> Letters:
-        """Read letters, newest first; ``cursor`` is where the last page ended."""
-        boxes = await self._boxes()
-        if len(boxes) == 1:
-            return await boxes[0].list(limit=limit, cursor=cursor, agent=agent, reason=reason)
+        """Read letters, newest first; ``cursor`` is the one of the page before."""
+        partitions = await self._partitions()
+        if len(partitions) == 1:
+            return await partitions[0].list(limit=limit, cursor=cursor, agent=agent, reason=reason)
 
-        def source(box: _Box) -> Callable[[str, int], Awaitable[Slice[Letter]]]:
+        def source(partition: _PartitionLetters) -> Callable[[str, int], Awaitable[Slice[Letter]]]:
             async def fetch(cursor: str, limit: int) -> Slice[Letter]:
-                page = await box.list(limit=limit, cursor=cursor, agent=agent, reason=reason)
+                page = await partition.list(limit=limit, cursor=cursor, agent=agent, reason=reason)
                 return Slice(page.letters, page.cursor)
 
             return fetch
 
-        sources = {str(number): source(box) for number, box in enumerate(boxes)}
+        sources = {str(number): source(partition) for number, partition in enumerate(partitions)}
         places = read_cursor(cursor, tuple(sources))
         return Letters(await merged(sources, places, limit, lambda letter: letter.at), write_cursor(places))
 
     async def show(self, ref: str) -> Letter:
         """Read one letter."""
-        for box in await self._boxes():
-            if (letter := await box.find(ref)) is not None:
+        for partition in await self._partitions():
+            if (letter := await partition.find(ref)) is not None:
                 return letter
         raise NotFound(
             f"no dead letter {ref!r} in queue {self._queue.name!r}, neither by its id nor by its run's"
         )
 
     async def replay(self, ref: str) -> Letter:
-        """Queue a letter's run again, from its first attempt; return the letter that this answers."""
+        """Queue a letter's run again, from its first attempt; return the letter."""
         letter = await self.show(ref)
         await self.replay_letter(letter)
         return letter
 
     async def replay_letter(self, letter: Letter) -> None:
         """Queue the run of a letter that was read before."""
-        await (await self._boxes())[letter.partition].replay(letter)  # guard: dead-letter-partition
+        await (await self._partitions())[letter.partition].replay(letter)  # guard: dead-letter-partition
 
     async def replay_all(self, *, agent: str = "", reason: str = "") -> Dealt:
-        """Replay every letter there is now; a run that fails again meanwhile is not replayed again."""
-        return _all_of([await box.replay_all(agent, reason) for box in await self._boxes()])
+        """Replay every letter that exists now; a run that fails again meanwhile is not replayed again."""
+        return _all_of([await partition.replay_all(agent, reason) for partition in await self._partitions()])
 
     async def drop(self, ref: str) -> Letter:
-        """Throw a letter away; its run can't be replayed by it any more."""
+        """Delete a letter; its run can't be replayed any more."""
         letter = await self.show(ref)
         await self.drop_letter(letter)
         return letter
 
     async def drop_letter(self, letter: Letter) -> None:
-        """Throw away a letter that was read before."""
-        await (await self._boxes())[letter.partition].drop(letter)
+        """Delete a letter that was read before."""
+        await (await self._partitions())[letter.partition].drop(letter)
 
     async def drop_all(self, *, agent: str = "", reason: str = "") -> Dealt:
-        """Throw away every letter there is now."""
-        return _all_of([await box.drop_all(agent, reason) for box in await self._boxes()])
+        """Delete every letter that exists now."""
+        return _all_of([await partition.drop_all(agent, reason) for partition in await self._partitions()])
 
-    async def _boxes(self) -> Sequence[_Box]:
-        return [_Box(partition) for partition in await self._queue.all_partitions()]
+    async def _partitions(self) -> Sequence[_PartitionLetters]:
+        return [_PartitionLetters(partition) for partition in await self._queue.all_partitions()]
 
 
-class _Box:
+class _PartitionLetters:
     """The dead letters of one partition."""
 
     def __init__(self, partition: Partition) -> None:
@@ -134,7 +134,7 @@ class _Box:
         self._stream = partition.keys.deadletter
 
     async def list(self, *, limit: int = 50, cursor: str = "", agent: str = "", reason: str = "") -> Letters:
-        """Read letters, newest first; ``cursor`` is where the last page ended."""
+        """Read letters, newest first; ``cursor`` is the one of the page before."""
         found: list[Letter] = []
         async for letter in self._newest_first(_read_cursor(cursor)):
             if not _matches(letter, agent, reason):
@@ -145,44 +145,44 @@ class _Box:
         return Letters(found)
 
     async def find(self, ref: str) -> Letter | None:
-        """Read one letter, if it is here."""
+        """Read one letter; None if this partition does not have it."""
         letter = await self._by_id(ref) if _LETTER_ID.match(ref) else None
         return letter or await self._of_run(ref)
 
     async def replay(self, letter: Letter) -> None:
-        """Queue its run again."""
+        """Queue the letter's run again."""
         await self._queue.replay(letter.run_id, letter=letter.id)
 
     async def replay_all(self, agent: str, reason: str) -> Dealt:
         """Queue the runs of all letters again."""
-        return await self._deal(self.replay, agent, reason)
+        return await self._for_all(self.replay, agent, reason)
 
     async def drop(self, letter: Letter) -> None:
-        """Throw it away."""
+        """Delete the letter."""
         keys = [self._stream, self._queue.keys.run(letter.run_id), self._queue.keys.letters]
         if await _DROP(self._redis, keys, [letter.id]) == b"missing":
-            raise NotFound(f"dead letter {letter.id} has just been replayed or dropped by somebody else")
+            raise NotFound(f"dead letter {letter.id} has just been replayed or dropped by another caller")
 
     async def drop_all(self, agent: str, reason: str) -> Dealt:
-        """Throw all letters away."""
-        return await self._deal(self.drop, agent, reason)
+        """Delete all letters."""
+        return await self._for_all(self.drop, agent, reason)
 
-    # -- one and many
+    # -- all letters
 
-    async def _deal(self, deal: Callable[[Letter], Awaitable[None]], agent: str, reason: str) -> Dealt:
+    async def _for_all(self, change: Callable[[Letter], Awaitable[None]], agent: str, reason: str) -> Dealt:
         done: list[Letter] = []
         refused: dict[str, str] = {}
-        async for letter in self._there_now():
+        async for letter in self._oldest_first():
             if not _matches(letter, agent, reason):
                 continue
             try:
-                await deal(letter)
+                await change(letter)
                 done.append(letter)
             except (Conflict, NotFound) as exc:
                 refused[letter.id] = str(exc)
         return Dealt(done, refused)
 
-    # -- looking
+    # -- reading
 
     async def _newest_first(self, top: str) -> AsyncIterator[Letter]:
         while True:
@@ -193,8 +193,8 @@ class _Box:
                 return
             top = f"({page[-1][0].decode()}"
 
-    async def _there_now(self) -> AsyncIterator[Letter]:
-        """Oldest first, up to the newest one of this moment: what fails again while we replay is not met."""
+    async def _oldest_first(self) -> AsyncIterator[Letter]:
+        """Yield letters, oldest first, up to the newest of this moment: runs that fail again are left out."""
         newest = await self._redis.xrevrange(self._stream, count=1)
         start, page = "-", newest
         while page:
@@ -207,7 +207,7 @@ class _Box:
         try:
             page = await self._redis.xrange(self._stream, letter_id, letter_id)
         except Exception as exc:
-            if "Invalid stream ID" in str(exc):  # digits, but more than an id can have: perhaps a run's name
+            if "Invalid stream ID" in str(exc):  # more digits than a stream id can have: it may be a run's id
                 return None
             raise
         if not page:
@@ -216,7 +216,7 @@ class _Box:
         return _letter(entry, fields, self._number)
 
     async def _of_run(self, run_id: str) -> Letter | None:
-        """By the run's own record; once that has expired, by looking through all letters."""
+        """Find a run's letter by the run's record; after the record has expired, search all letters."""
         dead: bytes | None = await self._redis.hget(self._queue.keys.run(run_id), "dead")
         if dead and (letter := await self._by_id(dead.decode())):
             return letter
@@ -236,7 +236,7 @@ def _letter(entry: bytes, fields: dict[bytes, bytes], partition: int) -> Letter:
         return fields.get(name, b"").decode(errors="replace")
 
     attempts = text(b"attempts")
-    given, unread = _read(fields.get(b"message_data", b""))
+    run_input, undecoded = _read(fields.get(b"message_data", b""))
     return Letter(
         id=entry.decode(),
         run_id=text(b"run_id"),
@@ -245,9 +245,9 @@ def _letter(entry: bytes, fields: dict[bytes, bytes], partition: int) -> Letter:
         reason=text(b"reason"),
         attempts=int(attempts) if attempts.isdecimal() else 0,
         error=_fault(fields.get(b"error", b"")),
-        input=given,
+        input=run_input,
         at=int(entry.partition(b"-")[0]) / 1000,
-        message=unread,
+        message=undecoded,
         tenant=_tenant(fields.get(b"message_data", b"")),
         partition=partition,
     )
@@ -261,7 +261,7 @@ def _fault(error: bytes) -> RunFault:
 
 
 def _read(message: bytes) -> tuple[Any, str]:
-    """Return the run's input or, if the message can't be read, which may be why it is here, that as text."""
+    """Return the run's input; if the message can't be decoded, None and the message as text."""
     try:
         return decode_message(message).input, ""
     except InputError:
@@ -269,7 +269,7 @@ def _read(message: bytes) -> tuple[Any, str]:
 
 
 def _as_text(message: bytes) -> str:
-    """Write any bytes as text for a person: what can't be printed is escaped."""
+    """Return any bytes as text that can be printed; other characters are escaped."""
     text = message.decode(errors="backslashreplace")
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
@@ -279,7 +279,7 @@ class _Owner(msgspec.Struct, frozen=True):
 
 
 def _tenant(message: bytes) -> str:
-    """Whose run it was, also where the rest of the message makes no sense."""
+    """Return the tenant of the run, also if the rest of the message can't be decoded."""
     try:
         tenant = msgspec.json.decode(message, type=_Owner).tenant
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

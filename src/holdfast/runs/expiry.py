@@ -1,7 +1,6 @@
-"""Expiry: ended runs leave when their time is over.
+"""Expiry: ended runs are removed after the queue's retention.
 
-Not by a ttl on every key: noting the ends of a whole batch in one sorted set costs Redis a fifth less a run.
-Those of a batch that succeeded leave by one note.
+The keys have no ttl: one sorted set with a note for each settled batch costs Redis a fifth less per run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _EXPIRE = load(__package__, "expire")
 _EXPIRABLE = load(__package__, "expirable")
 _PAGE = 250
 _NOTES = 100
-"""Notes that one call counts: each may name as many runs as a worker settles at once."""
+"""Notes that one call counts: each may name as many runs as a worker settles in one call."""
 EVERY_SECONDS = 2.0
 _DAMAGED_SECONDS = 5.0
 
@@ -30,7 +29,7 @@ _log = get_logger(__name__)
 
 
 class Expiry:
-    """Removes the ended runs of one queue in their time; any number of workers may do it."""
+    """Removes the ended runs of one queue after their retention; any number of workers may do it."""
 
     def __init__(self, queue: Partition, metrics: Metrics, *, every_seconds: float = EVERY_SECONDS) -> None:
         self._queue = queue
@@ -49,20 +48,20 @@ class Expiry:
         self._removed = metrics.retention_removed.labels(queue.name, "run")
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Remove expired runs at an interval, until cancelled."""
         while True:
             try:
                 with self._outages:
                     await self.run_once()
             except DISCONNECTS:
-                pass  # it looks again soon
+                pass  # the next pass is soon
             except REFUSALS as exc:
-                _log.error("ended runs can't be removed: is a key of this queue damaged?", error=str(exc))
+                _log.error("ended runs not removed, a key of the queue may be damaged", error=str(exc))
                 await asyncio.sleep(_DAMAGED_SECONDS)
             await asyncio.sleep(self._every)
 
     async def run_once(self, *, dry_run: bool = False) -> int:
-        """Remove all whose time is over, page by page; return how many left, or would."""
+        """Remove all expired runs, page by page; return their number, in a dry run without removing them."""
         if dry_run:
             return await self._count()
         removed, seen = 0, _PAGE
@@ -73,7 +72,7 @@ class Expiry:
         return removed
 
     async def _count(self) -> int:
-        """Count page by page; what workers remove meanwhile may be missed, with as many that follow it."""
+        """Count page by page; if workers remove runs meanwhile, as many others may be missed."""
         redis, ended = self._queue.redis, self._queue.keys.ended
         runs, rank, seen = 0, 0, _NOTES
         while seen >= _NOTES:

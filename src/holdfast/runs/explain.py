@@ -1,4 +1,4 @@
-"""Why a run is where it is, in sentences an operator can act on."""
+"""Explains the state of a run in sentences that an operator can act on."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _UNTAKEN_SECONDS = 1.0
 
 
 async def parents_of_waiting_runs(run: Run, queue: RunQueue, depth: Depth) -> int:
-    """Count the running runs of a queue if every one has submitted a run that waits in the same one; else 0.
+    """Count the running runs of a queue if each has submitted a run that waits in the same queue; else 0.
 
-    If they wait for those children, no slot will ever get free. That explains a run that waits in this
-    queue, or is running; for others nothing is counted.
+    If they wait for those children, no slot ever becomes free. That explains queued and running runs; for
+    other runs nothing is counted.
     """
     if run.status not in {Status.QUEUED, Status.RUNNING}:
         return 0
@@ -88,7 +88,7 @@ def explain(
     parents: int = 0,
     lease: LeaseAge | None = None,
 ) -> list[str]:
-    """Say why, the most telling reason first; ``parents`` is of :func:`parents_of_waiting_runs`."""
+    """Return the reasons, the main one first; ``parents`` is of :func:`parents_of_waiting_runs`."""
     now = time.time() if now is None else now
     match run.status:
         case Status.QUEUED:
@@ -98,8 +98,8 @@ def explain(
         case Status.RUNNING:
             return _running(run, members, now, parents, lease)
         case Status.INTERRUPTED:
-            asked = f"the agent asked {_in_short(run.interrupt)} and goes on when it has the answer"
-            return [f"{asked}: `holdfast runs resume {run.id} '\"ANSWER\"'`, where ANSWER is JSON"]
+            question = f"the agent asked {_in_short(run.interrupt)} and goes on when it has the answer"
+            return [f"{question}: `holdfast runs resume {run.id} '\"ANSWER\"'`, where ANSWER is JSON"]
         case Status.SUCCEEDED:
             return _ended_well(run)
         case _:
@@ -113,41 +113,41 @@ def _in_short(question: Any) -> str:
 
 
 def explain_past(run: Run) -> list[str]:
-    """Say what became of a run that only the archive has."""
+    """Return how a run ended that only the archive has."""
     day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(run.finished_at))
-    said = _ended_well(run) if run.status is Status.SUCCEEDED else _ended_badly(run)
+    reasons = _ended_well(run) if run.status is Status.SUCCEEDED else _ended_badly(run)
     return [
-        *said,
+        *reasons,
         f"it ended on {day} UTC; only its record is in the archive: submit its input to run it again",
     ]
 
 
 def _queued(run: Run, gate: Gate, depth: Depth, members: Sequence[Member], parents: int) -> list[str]:
     if run.parked:
-        return [f"it waits for {run.parked}, which is taken: it starts the moment that is free"]
-    said: list[str] = []
+        return [f"it waits for {run.parked}, which is taken: it starts as soon as that is free"]
+    reasons: list[str] = []
     if gate.mode == "paused":
         why = f" ({gate.reason})" if gate.reason else ""
-        said.append(
+        reasons.append(
             f"queue {run.queue!r} is paused{why}: `holdfast queues resume {run.queue}` opens it again"
         )
     workers = [m for m in members if m.kind == "worker" and run.queue in _names(m, "queues")]
     if not workers:
-        said.append(f"no worker serves queue {run.queue!r}: start one with `holdfast worker --app APP`")
+        reasons.append(f"no worker serves queue {run.queue!r}: start one with `holdfast worker --app APP`")
     elif all(member.fields.get("state") == "draining" for member in workers):
-        said.append(f"every worker of queue {run.queue!r} is leaving and takes nothing more: start another")
+        reasons.append(f"every worker of queue {run.queue!r} is shutting down: start another")
     elif not any(run.agent in _names(member, "agents") for member in workers):
         names = ", ".join(sorted(member.name for member in workers)[:5])
-        said.append(f"no worker of queue {run.queue!r} has the agent {run.agent!r}: {names} run others")
+        reasons.append(f"no worker of queue {run.queue!r} has the agent {run.agent!r}: {names} run others")
     elif parents:
-        said.append(_deadlock(run, parents))
+        reasons.append(_deadlock(run, parents))
     if run.attempt:
-        said.append(f"it was handed back or reclaimed after {_attempts(run)}; it is served first")
-    said.append(
+        reasons.append(f"it was handed back or reclaimed after {_attempts(run)}; it is served first")
+    reasons.append(
         f"queue {run.queue!r}: {depth.undelivered} waiting, {depth.pending} pending, "
         f"{_counted(len(workers), 'worker')}; the oldest has waited {depth.oldest_seconds:.1f} s"
     )
-    return said
+    return reasons
 
 
 def _counted(number: int, noun: str) -> str:
@@ -167,16 +167,16 @@ def _running(
 ) -> list[str]:
     late = lease is not None and lease.late
     if lease is not None and late:
-        said = [_not_renewed(run, lease)]
+        reasons = [_not_renewed(run, lease)]
     else:
-        said = [f"running on {run.owner} for {max(now - run.started_at, 0):.1f} s, {_ordinal(run)}"]
+        reasons = [f"running on {run.owner} for {max(now - run.started_at, 0):.1f} s, {_ordinal(run)}"]
     if run.cancel:
-        said.insert(0, f"it was asked to stop: {run.cancel}")
+        reasons.insert(0, f"it was asked to stop: {run.cancel}")
     if not late and not any(member.kind == "worker" and member.name == run.owner for member in members):
-        said.append(f"{run.owner} gives no sign of life: another worker takes over when its lease ends")
+        reasons.append(f"{run.owner} gives no sign of life: another worker takes over when its lease ends")
     if parents:
-        said.append(_deadlock(run, parents))
-    return said + _last_error(run)
+        reasons.append(_deadlock(run, parents))
+    return reasons + _last_error(run)
 
 
 def _not_renewed(run: Run, lease: LeaseAge) -> str:

@@ -1,4 +1,4 @@
-"""The feeds of one queue's runs, whichever partition they are in."""
+"""The feeds of one queue's runs, over all partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Feeds:
-    """Finds the feed of a run; with a ``hub``, all that are followed share its connections."""
+    """Finds the feed of a run; with a ``hub``, all followed feeds share its connections."""
 
     def __init__(self, queue: RunQueue, settings: RedisSettings, hub: Hub | None = None) -> None:
         self._queue = queue
@@ -29,11 +29,11 @@ class Feeds:
         self._turns = asyncio.Semaphore(settings.max_connections)
 
     async def read(self, run_id: str, after: str = "0", limit: int = PAGE) -> list[Event]:
-        """Read some events that are there now, after the given one; a run without a feed has none."""
+        """Read one page of the events that exist now, after the given one; none if the run has no feed."""
         return await self._feed(await self._home(run_id)).read(run_id, after, limit)
 
     async def follow(self, run_id: str, after: str = "0") -> AsyncGenerator[Event]:
-        """Yield events after the given one as they come, and end when the run has; see ``Feed.follow``."""
+        """Yield events after the given one as they come, and end with the run; see ``Feed.follow``."""
         home = await self._home(run_id)
         if self._hub is None:
             following = self._feed(home).follow(run_id, after)

@@ -1,4 +1,4 @@
-"""Reading and writing ``message_data``: JSON only, and whatever can't be read says why."""
+"""Decoding and encoding of ``message_data``: JSON only, and each error says why."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode = msgspec.json.Decoder().decode
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]|gA[I-X]")
-"""How pickles of protocol 2 to 5 begin, raw and in base64."""
+"""The first bytes of pickles of protocol 2 to 5, raw and in base64."""
 
 
 def encode_message(submission: Submission, trace: dict[str, str], *, max_bytes: int) -> bytes:
-    """Write the envelope of a submission."""
+    """Encode the envelope of a submission."""
     envelope = Envelope(
         input=submission.input,
         thread_id=submission.thread_id,
@@ -49,7 +49,7 @@ def encode_message(submission: Submission, trace: dict[str, str], *, max_bytes: 
 
 
 def encode_parts(whole: msgspec.Struct, whose: str) -> bytes:
-    """Write a struct at once; if that fails, say which of its fields can't be written."""
+    """Encode a struct; if that fails, raise an InputError that names the field."""
     try:
         return encode_value(whole, f"message {whose}")
     except InputError as exc:
@@ -60,7 +60,7 @@ def encode_parts(whole: msgspec.Struct, whose: str) -> bytes:
 
 
 def encode_value(value: Any, what: str) -> bytes:
-    """Write any value as JSON, or say which one can't be."""
+    """Encode any value as JSON, or raise an InputError that names ``what`` and the part."""
     try:
         data = _encode(value)
     except (TypeError, ValueError, UnicodeEncodeError, RecursionError, OverflowError) as exc:
@@ -74,7 +74,7 @@ def encode_value(value: Any, what: str) -> bytes:
 
 
 def decode_message(data: bytes) -> Envelope:
-    """Read an envelope; a JSON value without ``input`` is itself the input. Raises only MalformedMessage."""
+    """Decode an envelope; JSON without an ``input`` is itself the input. Raises only MalformedMessage."""
     if too_deep(data):
         raise MalformedMessage(f"message_data is nested more than {DEEPEST} levels deep")
     try:

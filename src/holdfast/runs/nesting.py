@@ -1,4 +1,4 @@
-"""How deep a JSON document may go: what one reader can follow, another's stack can't."""
+"""The limit of the nesting of a JSON document: some parsers overflow their stack where others do not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 
 def too_deep(document: bytes) -> bool:
-    """Tell whether a document is nested more than ``DEEPEST`` levels deep."""
+    """Return whether a document is nested more than ``DEEPEST`` levels deep."""
     if document.count(b"[") + document.count(b"{") <= DEEPEST:
         return False
     depth = 0

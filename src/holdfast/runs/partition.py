@@ -1,6 +1,6 @@
-"""One partition of a queue: all of its runs are in one cluster slot, and every script sees all of them.
+"""One partition of a queue: all of its runs are in one cluster slot, so that one script can access them all.
 
-Every change is one script call, and calling it again after a lost reply changes nothing more.
+Every change is one script call that is idempotent: it is safe to repeat after a lost reply.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RESUME = load(__package__, "resume")
 _ROWS = load(__package__, "rows")
 
 _LIST_PAGE = 200
-_LIST_LOOKS = 10
+_LIST_READS = 10
 _LONGEST_CURSOR = 24
 _ROW = (
     *(b"status", b"agent", b"thread", b"lane", b"entry", b"attempt", b"fence", b"owner", b"submitted_at"),
@@ -49,7 +49,7 @@ _ROW = (
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """Whether a queue takes runs and gives them out: open, draining (gives only) or paused (neither)."""
+    """Whether a queue accepts and starts runs: open (both), draining (starts only) or paused (neither)."""
 
     mode: str = "open"
     reason: str = ""
@@ -66,35 +66,35 @@ class Depth(msgspec.Struct, frozen=True):
     dead: int
     oldest_seconds: float
     consumers: int
-    """Of the group: the living, and ghosts."""
+    """Consumers of the group, including ghosts."""
     paused: bool = False
 
     @property
     def depth(self) -> int:
-        """Everything that a worker should be doing now."""
+        """The runs that workers should perform now."""
         return self.undelivered + self.pending + self.due
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """What gauges show of a queue beside its depth."""
+    """The values of a queue's gauges beside its depth."""
 
     length: int
     """Entries in its lanes: more than its depth where finished ones are kept."""
     consumer_idle_seconds: float
-    """Since Redis saw the idlest consumer; no sign of death, as a read that finds nothing need not count."""
+    """Of the most idle consumer; it may be alive, as Redis need not count a read that returns nothing."""
     longest_running_seconds: float
-    """Since the longest running attempt began."""
+    """Of the longest running attempt, since its start."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Runs, newest first, and where to go on; an empty cursor means that was all."""
+    """One page of runs, newest first, and the cursor of the next page; empty after the last page."""
 
     runs: list[Run]
     cursor: str = ""
 
 
 class Partition:
-    """One partition of a queue on one Redis; a queue that is not partitioned is its only one."""
+    """One partition of a queue on one Redis; a queue that is not partitioned has one."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Partition:
         private_receivers: bool = True,
     ) -> None:
         self.settings = settings
-        # What happens in a mailbox is between a resident and those who write to it.
+        # Events of mailboxes are not delivered outside: they are for the resident and its senders only.
         self.outside = outside and not settings.private
         self.keys = QueueKeys.of(settings.stream, prefix=prefix, deadletter=settings.deadletter)
         self.redis = redis
@@ -143,7 +143,7 @@ class Partition:
         """Wait until what was submitted has been sent."""
         await self._submitter.aclose()
 
-    # -- looking
+    # -- reading
 
     async def get(self, run_id: str) -> Run:
         """Read one run."""
@@ -152,20 +152,20 @@ class Partition:
             return run
         where = f"run {run_id!r} in queue {self.name!r}"
         if b"status" in fields:
-            raise NotFound(f"{where} is damaged: somebody has overwritten the status in its record")
+            raise NotFound(f"{where} is damaged: the status in its record was overwritten")
         kept = f"ended runs are kept {self.settings.retention_seconds:g} s"
         raise NotFound(f"no {where} ({kept})")
 
     async def list(
         self, *, status: Status | None = None, agent: str = "", limit: int = 50, cursor: str = ""
     ) -> Page:
-        """Read runs without input and result, newest first; ``cursor`` is where the last page ended.
+        """Read runs without input and result, newest first; ``cursor`` is the one of the page before.
 
-        One call looks at a bounded number of runs, so a page may be short, or empty, and yet not the last.
+        One call reads a bounded number of runs, so a page may be short, or empty, and yet not be the last.
         """
         top, skip = _read_cursor(cursor)
         runs: list[Run] = []
-        for _ in range(_LIST_LOOKS):
+        for _ in range(_LIST_READS):
             newest_first = (
                 "ZRANGE",
                 self.keys.runs,
@@ -194,22 +194,22 @@ class Partition:
         if not ids:
             return ()
         rows: list[list[bytes | None]] = await _ROWS(self.redis, [self.keys.run_prefix], ids)
-        # One that somebody has overwritten by something else has no fields at all.
+        # A record that was overwritten by another type has no fields at all.
         fields = [
             {name: value for name, value in zip(_ROW, row, strict=False) if value is not None} for row in rows
         ]
         return [read_run(run_id, self.name, row) for run_id, row in zip(ids, fields, strict=True)]
 
     async def depth(self) -> Depth:
-        """How much work there is, in one call."""
+        """Read how much work there is, in one call."""
         return (await partition_depths(self.redis, (self,)))[0]
 
     async def has(self, run_id: str) -> bool:
-        """Whether a run is here."""
+        """Whether this partition has a run."""
         return bool(await command(self.redis, "EXISTS", self.keys.run(run_id)))
 
     async def blank(self) -> bool:
-        """Whether nothing at all is here any more: no run, no dead letter, no news for anybody."""
+        """Whether the partition is empty: no run, no dead letter, no event to deliver."""
         keys = self.keys
         counts = [
             await command(self.redis, *counting)
@@ -224,11 +224,11 @@ class Partition:
     # -- changing
 
     async def cancel(self, run_id: str, reason: str = "cancelled by request") -> str:
-        """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
+        """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker has to stop it."""
         keys = self.keys
         args = [run_id, reason, int(self.settings.retention_seconds * 1000), keys.control]
-        places = [keys.returned, keys.delayed, keys.ended, keys.limits, keys.run_prefix, keys.unarchived]
-        word = (await _CANCEL(self.redis, places, args)).decode()
+        used = [keys.returned, keys.delayed, keys.ended, keys.limits, keys.run_prefix, keys.unarchived]
+        word = (await _CANCEL(self.redis, used, args)).decode()
         if word == "missing":
             raise NotFound(f"no run {run_id!r} in queue {self.name!r}")
         if word not in {"cancelled", "requested"}:
@@ -238,7 +238,7 @@ class Partition:
     async def replay(self, run_id: str, *, letter: str = "") -> None:
         """Queue a failed, timed out or cancelled run again, from its first attempt."""
         keys = self.keys
-        places = [
+        used = [
             keys.stream,
             keys.deadletter,
             keys.run(run_id),
@@ -247,9 +247,9 @@ class Partition:
             keys.outbox,
             keys.letters,
         ]
-        default_agent = self.settings.default_among(())  # which one an app has, its workers say
+        default_agent = self.settings.default_among(())  # the agents of an app are known to its workers only
         args = [run_id, letter, int(self.outside), default_agent]
-        word = (await _REPLAY(self.redis, places, args)).decode()
+        word = (await _REPLAY(self.redis, used, args)).decode()
         if word == "missing":
             raise NotFound(f"no run or dead letter {run_id!r} in queue {self.name!r}")
         if word != "replayed":
@@ -259,7 +259,7 @@ class Partition:
             )
 
     async def resume_run(self, run_id: str, answer: Any = None) -> None:
-        """Give an interrupted run its answer; it goes on at once."""
+        """Store the answer of an interrupted run, and queue the run at once."""
         keys = self.keys
         value = encode_value(answer, f"the answer to run {run_id}")
         if len(value) > self.settings.max_payload_bytes:
@@ -274,7 +274,7 @@ class Partition:
             raise Conflict(f"run {run_id} {status_phrase(word)}: only an interrupted run takes an answer")
 
     async def answer(self, run_id: str, index: int) -> bytes | None:
-        """Return the answer that a run was given to its n-th question, as JSON."""
+        """Return the answer to a run's n-th question, as JSON; None without one."""
         record, fields = self.keys.run(run_id), (f"resume:{index}", f"envelope:{index}")
         answer, envelope = await command(self.redis, "HMGET", record, *fields)
         return encode_value(decode_message(envelope).input, "an answer") if envelope else answer
@@ -291,11 +291,11 @@ class Partition:
         )
 
     async def pause(self, reason: str = "") -> None:
-        """Take no new runs and start none; what runs goes on."""
+        """Accept no new runs and start none; running ones continue."""
         await self._set_gate("paused", reason)
 
     async def drain(self, reason: str = "") -> None:
-        """Take no new runs, but work off those that are there."""
+        """Accept no new runs, but start those that wait."""
         await self._set_gate("draining", reason)
 
     async def resume(self) -> None:
@@ -309,9 +309,9 @@ class Partition:
 async def partition_depths(
     redis: Redis, partitions: Sequence[Partition], *, consumers: bool = True
 ) -> list[Depth]:
-    """Read how much work each of these holds, in one round trip (in a cluster: one to each node).
+    """Read the depths of partitions in one round trip (in a cluster: one to each node).
 
-    Without ``consumers`` those are not counted, which for an idle queue would be most of the cost.
+    Without ``consumers`` these are not counted; counting them is most of the cost for an idle queue.
     """
     calls = [
         (
@@ -324,7 +324,7 @@ async def partition_depths(
 
 
 async def partition_activities(redis: Redis, partitions: Sequence[Partition]) -> list[Activity]:
-    """Read what goes on in each of these, in one round trip (in a cluster: one to each node)."""
+    """Read the activities of partitions in one round trip (in a cluster: one to each node)."""
     calls = [((*each.keys.lanes, each.keys.run_prefix), (each.settings.group,)) for each in partitions]
     replies: list[list[int]] = await _ACTIVITY.many(redis, calls)
     return [Activity(length, idle / 1000, max(longest, 0) / 1000) for length, idle, longest in replies]

@@ -1,14 +1,14 @@
-"""What a consumer's pod says of its process: one more proof of death beside the heartbeat, never the only.
+"""Whether a consumer's pod proves that its process is dead or alive; used beside the heartbeat, never alone.
 
 ::
 
-    the pod, by the name that the worker wrote down      the proof
+    the pod, by the name that the worker registered      the proof
     ───────────────────────────────────────────────      ─────────────────────────────────────────────────
-    not there, ended, or another uid under that name     gone: the idle threshold need not be waited for
-    there, and nobody else lives in it                   lives: the consumer stays
-    being deleted; or a later process lives in it        unknown: the idle threshold decides
-    never written down, or in another namespace          unknown; but a pod of the consumer's own name lives
-    can't be asked now                                   unknown
+    not found, ended, or another uid under that name     gone: the idle threshold does not apply
+    running, without another worker in it                lives: the consumer stays
+    being deleted; or another worker runs in it          unknown: the idle threshold decides
+    not registered, or in another namespace              unknown; but a pod of the consumer's own name lives
+    not readable now                                     unknown
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 _KIND = "worker"
 _REST_SECONDS = 30.0
-"""After a failure nobody is asked for this long: a pass must not wait for each consumer in turn."""
+"""After a failure no pod is read for this long: a pass must not wait for a timeout per consumer."""
 _POD_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class Proof(enum.StrEnum):
-    """What is known of a consumer's pod."""
+    """The state of a consumer's pod."""
 
     GONE = "gone"
     LIVES = "lives"
@@ -43,20 +43,20 @@ class Proof(enum.StrEnum):
 
 
 def proof_of(known: PodName | None, found: Pod | None, *, namespace: str, shared: bool = False) -> Proof:
-    """Judge by what was written down and what is there now; ``shared``: another live process is in that pod.
+    """Compare the registered pod with the one found; ``shared``: another live process is in that pod.
 
-    Without a name that was written down, ``found`` is a pod that only happens to have the consumer's name.
+    Without a registered pod, ``found`` is the pod that happens to have the consumer's name, if any.
     """
     if known is None or known.namespace != namespace:  # guard: pod-proof-known-pod
-        there = found is not None and not found.ended and not found.deleting
-        return Proof.LIVES if known is None and there else Proof.UNKNOWN
+        running = found is not None and not found.ended and not found.deleting
+        return Proof.LIVES if known is None and running else Proof.UNKNOWN
     if found is None or found.ended or (known.uid and found.uid != known.uid):
         return Proof.GONE
     return Proof.UNKNOWN if shared or found.deleting else Proof.LIVES
 
 
 class PodProofs:
-    """Asks for the pods of consumers; while nobody can be asked, every answer is unknown."""
+    """Reads the pods of consumers; while the Kubernetes API is unavailable, every proof is unknown."""
 
     def __init__(self, pods: PodLook, members: Members, redis: Redis, metrics: Metrics) -> None:
         self._pods = pods
@@ -69,7 +69,7 @@ class PodProofs:
             metrics.kubernetes_errors.labels(kind)
 
     async def __call__(self, consumer: str) -> Proof:
-        """Say what the pod of a consumer without a heartbeat proves."""
+        """Return what the pod of a consumer without a heartbeat proves."""
         known = await self._members.pod(self._redis, _KIND, consumer)
         name = known.name if known else consumer
         elsewhere = known is not None and known.namespace != self._pods.namespace
@@ -85,7 +85,7 @@ class PodProofs:
         return proof_of(known, found, namespace=self._pods.namespace, shared=shared)
 
     async def _is_shared(self, consumer: str, pod: Pod) -> bool:
-        """Whether another worker lives in that pod: then it says nothing about this one's process."""
+        """Whether another worker runs in that pod: then the pod proves nothing about this consumer."""
         members = await self._members.all(self._redis, _KIND)
         # guard: pod-proof-one-process
         return any(member.name != consumer and member.fields.get("pod_uid") == pod.uid for member in members)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PROMOTE = load(__package__, "promote")
 _BATCH = 100
 LONGEST_SECONDS = 0.5
-"""How late one may be queued that was delayed after the last look."""
+"""How late a run may be queued that was delayed after the last read."""
 _DAMAGED_SECONDS = 5.0
 
 _log = get_logger(__name__)
@@ -45,7 +45,7 @@ class Promoter:
         self._args = [_BATCH, int(queue.settings.retention_seconds * 1000), keys.control]
 
     async def run(self) -> None:
-        """Promote until cancelled; sleep until the next is due, but not long: others add to the set too."""
+        """Promote until cancelled; sleep until the next run is due, but briefly: other processes add runs."""
         while True:
             try:
                 with self._outages:
@@ -53,7 +53,7 @@ class Promoter:
             except DISCONNECTS:
                 moved, next_ms = 0, -1
             except REFUSALS as exc:
-                _log.error("delayed runs can't be queued: is a key of this queue damaged?", error=str(exc))
+                _log.error("delayed runs not queued, a key of the queue may be damaged", error=str(exc))
                 moved, next_ms = 0, -1
                 await asyncio.sleep(_DAMAGED_SECONDS)
             if moved < _BATCH:
@@ -61,7 +61,7 @@ class Promoter:
                 await asyncio.sleep(min(due, self._longest))
 
     async def run_once(self) -> tuple[int, int]:
-        """Promote one batch; return how many moved and in how many ms the next is due (-1: none waits)."""
+        """Promote one batch; return how many were promoted and in how many ms the next is due (-1: none)."""
         moved, next_ms = await _PROMOTE(self._queue.redis, self._keys, self._args)
         self._events_appended.inc(moved)
         return moved, next_ms

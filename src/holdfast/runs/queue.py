@@ -1,7 +1,7 @@
-"""A queue of runs, as producers and operators see it: one queue, however many partitions it is spread over.
+"""A queue of runs, as producers and operators use it: one queue over any number of partitions.
 
-Where a new run goes is decided by its key and the configured number of partitions. Looked for, served and
-looked after are all partitions that anybody counts on: while the number changes, nothing is missed.
+The key of a new run and the configured number of partitions select its partition. Reads, workers and upkeep
+cover the largest number that any process announces: while the number changes, no partition is missed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 _PARTITIONS = load(__package__, "partitions")
 COUNT_SECONDS: Final = 5.0
-"""How old what we know of the number of partitions may be; a producer says its own as often."""
+"""The longest age of the number of partitions that was read; a producer announces its own as often."""
 FORGET_SECONDS: Final = 600.0
-"""A number that nobody has said for so long is forgotten, if nothing is left in its partitions."""
+"""A number that no process has announced for this long is forgotten, if its partitions are empty."""
 _MODES: Final = ("open", "draining", "paused")
 T = TypeVar("T")
 
@@ -85,9 +85,9 @@ class RunQueue:
 
         self._make = make
         self.partitions: list[Partition] = [make(number) for number in range(self._count)]
-        """Those that are known; ``look_around`` finds more while others count on more than we do."""
-        self._looked_at = self._said_at = self._tried_at = float("-inf")
-        self._sayings: Batcher[None, None] = Batcher(self._say_for)
+        """The known partitions; ``look_around`` adds more if another process announces a larger number."""
+        self._read_at = self._announced_at = self._tried_at = float("-inf")
+        self._announcements: Batcher[None, None] = Batcher(self._announce_once)
         self._turns = itertools.count(random.randrange(self._count))  # noqa: S311
         self._metrics = metrics
 
@@ -103,7 +103,7 @@ class RunQueue:
 
     @property
     def outside(self) -> bool:
-        """Whether its runs' events go to the outside."""
+        """Whether the events of its runs are delivered to the Event API."""
         return self.partitions[0].outside
 
     async def ensure(self, consumer: str = "") -> None:
@@ -115,62 +115,62 @@ class RunQueue:
 
     async def aclose(self) -> None:
         """Wait until what was submitted has been sent."""
-        await self._sayings.aclose()
+        await self._announcements.aclose()
         for partition in self.partitions:
             await partition.aclose()
 
     # -- the partitions
 
     async def all_partitions(self) -> Sequence[Partition]:
-        """Every partition that anybody counts on, as it was a few seconds ago at most."""
+        """Return every partition that any process announces, read a few seconds ago at most."""
         return (await partitions_of(self.redis, (self,)))[0]
 
     async def look_around(self, seen: int = 0, *, say: bool = False) -> Sequence[Partition]:
-        """Ask how many partitions others count on, and ``say`` how many we do.
+        """Read the largest number of partitions that any process announces; with ``say``, announce ours.
 
-        Returns those after the first ``seen``: several look after one queue, and each has its own news.
+        Returns the partitions after the first ``seen``: each caller has seen another number of them.
         """
         keys, args = self.question(say=say)
         self.learn(await _PARTITIONS(self.redis, keys, args))
         return self.partitions[seen:]
 
     def question(self, *, say: bool = False) -> tuple[Sequence[str], Sequence[int]]:
-        """The keys and arguments by which the script is asked."""
+        """Return the keys and arguments of the script."""
         return [self.keys.partitions], [self._count if say else 0, 0, 0]
 
     def learn(self, known: int) -> None:
-        """Take note of how many partitions there are; that is known for a while."""
-        self._looked_at = asyncio.get_running_loop().time()
-        known = min(known, MOST_PARTITIONS)  # anybody can write anything there
+        """Add the partitions up to ``known``, a number that was read just now."""
+        self._read_at = asyncio.get_running_loop().time()
+        known = min(known, MOST_PARTITIONS)  # the key may have been overwritten
         self.partitions.extend(self._make(number) for number in range(len(self.partitions), known))
 
     @property
     def knows(self) -> bool:
-        """Whether it was ever told how many partitions there are."""
-        return self._looked_at > float("-inf")
+        """Whether the number of partitions was ever read."""
+        return self._read_at > float("-inf")
 
     @property
     def stale(self) -> bool:
-        """Whether it is time to ask again; a mailbox has one partition for ever."""
-        age = asyncio.get_running_loop().time() - self._looked_at
+        """Whether the number of partitions has to be read again; a mailbox always has one."""
+        age = asyncio.get_running_loop().time() - self._read_at
         return age > COUNT_SECONDS and not self.settings.private
 
     async def forget_partitions(self) -> int:
-        """Forget numbers above ours that nobody says any more; return how many partitions there are then.
+        """Forget larger numbers that no process announces any more; return how many partitions are left.
 
-        Whoever still submits by such a number has said so within the patience, or says it before it does.
+        A producer that uses a larger number has announced it within that time, or does so before it submits.
         """
         surplus = self.partitions[self._count :]
-        if not surplus:  # by the last look around: an idle janitor need not ask again
+        if not surplus:  # the last read is recent enough for an idle janitor
             return self._count
         blank = await asyncio.gather(*(partition.blank() for partition in surplus))
         # guard: shrink-empty-only
-        most, patience = self._count if all(blank) else 0, int(FORGET_SECONDS * 1000)
-        known: int = await _PARTITIONS(self.redis, [self.keys.partitions], [0, most, patience])
+        most, age_ms = self._count if all(blank) else 0, int(FORGET_SECONDS * 1000)
+        known: int = await _PARTITIONS(self.redis, [self.keys.partitions], [0, most, age_ms])
         return max(known, self._count)
 
     async def home(self, run_id: str) -> Partition:
-        """The partition that has a run; one without it if none has."""
+        """Return the partition that has a run; any partition if none has it."""
         partitions = await self.all_partitions()
         if len(partitions) == 1:
             return partitions[0]
@@ -183,7 +183,7 @@ class RunQueue:
         return next(itertools.compress(others, found), partitions[first])
 
     async def _at_home(self, run_id: str, do: Callable[[Partition], Awaitable[T]]) -> T:
-        """Do something where a run is; if it is nowhere, a partition may be new since we looked."""
+        """Call ``do`` with the partition of a run; if none has it, look for new partitions and retry once."""
         try:
             return await do(await self.home(run_id))
         except NotFound:
@@ -194,34 +194,34 @@ class RunQueue:
     # -- submitting
 
     async def submit(self, submission: Submission) -> Ticket:
-        """Queue one run; concurrent calls travel together."""
+        """Queue one run; concurrent calls are sent in one batch."""
         try:
             if self._count > 1:
-                await self._say()
+                await self._announce()
             return await self.partitions[self._goes_to(submission)].submit(submission)
         except RedisUnavailable:
             self._count_unavailable(1)
             raise
 
     async def submit_many(self, submissions: Sequence[Submission]) -> Sequence[Ticket | Exception]:
-        """Queue many runs in as few calls as possible; a refused one stands in the list as its error."""
+        """Queue many runs in as few calls as possible; the list has an error for each refused run."""
         try:
-            answers = await self._submit_many(submissions)
+            results = await self._submit_many(submissions)
         except RedisUnavailable:
             self._count_unavailable(len(submissions))
             raise
-        self._count_unavailable(sum(isinstance(answer, RedisUnavailable) for answer in answers))
-        return answers
+        self._count_unavailable(sum(isinstance(result, RedisUnavailable) for result in results))
+        return results
 
     def _count_unavailable(self, submissions: int) -> None:
-        """Count what Redis did not answer: here, as it may be lost before it was sent to a partition."""
+        """Count unanswered submissions; here, because a call may fail before it reaches a partition."""
         if self._metrics is not None and submissions:
             self._metrics.runs_refused.labels(self.name, "unavailable").inc(submissions)
 
     async def _submit_many(self, submissions: Sequence[Submission]) -> Sequence[Ticket | Exception]:
         if self._count == 1:
             return await self.partitions[0].submit_many(submissions)
-        await self._say()
+        await self._announce()
         parts: dict[int, list[int]] = {}
         for at, submission in enumerate(submissions):
             parts.setdefault(self._goes_to(submission), []).append(at)
@@ -237,57 +237,57 @@ class RunQueue:
         key = key_of(submission)
         return partition_of(key, self._count) if key else next(self._turns) % self._count
 
-    async def _say(self) -> None:
-        """Say how many partitions we count on, so that workers which count on fewer serve ours too.
+    async def _announce(self) -> None:
+        """Announce our number of partitions, so that workers with a smaller number serve all of ours.
 
-        Nothing is sent before it was said: it would be where nobody looks. Later it may wait a while.
+        A run that is sent before the first announcement may be in a partition without a worker.
         """
-        if self._must_say():
-            await self._sayings.add(None)  # guard: partition-count-batched
+        if self._must_announce():
+            await self._announcements.add(None)  # guard: partition-count-batched
 
-    def _must_say(self) -> bool:
+    def _must_announce(self) -> bool:
         now = asyncio.get_running_loop().time()
-        tried_at = self._tried_at if self._was_heard(now) else float("-inf")
-        return now - max(self._said_at, tried_at) > COUNT_SECONDS
+        tried_at = self._tried_at if self._is_announced(now) else float("-inf")
+        return now - max(self._announced_at, tried_at) > COUNT_SECONDS
 
-    def _was_heard(self, now: float) -> bool:
-        """Whether what we said last is remembered for long enough to go on by it."""
-        return now - self._said_at < FORGET_SECONDS / 2
+    def _is_announced(self, now: float) -> bool:
+        """Whether the last announcement is still remembered for long enough."""
+        return now - self._announced_at < FORGET_SECONDS / 2
 
-    async def _say_for(self, callers: list[None]) -> list[None]:
-        """Say it once for all who want to submit."""
-        if not self._must_say():
+    async def _announce_once(self, callers: list[None]) -> list[None]:
+        """Announce once for all callers that submit now."""
+        if not self._must_announce():
             return callers
         now = self._tried_at = asyncio.get_running_loop().time()
         try:
             # guard: partition-count-announced
             await self.partitions[0].sending(lambda: self.look_around(say=True))
         except RedisUnavailable as exc:
-            if not self._was_heard(now):
+            if not self._is_announced(now):
                 raise
-            # The others' partitions must not wait for the first one.
+            # Submissions to other partitions must not wait for the server of the first.
             self.outages.failed(exc)
         else:
-            self._said_at = now
+            self._announced_at = now
             self.outages.answered()
         return callers
 
-    # -- looking
+    # -- reading
 
     async def get(self, run_id: str) -> Run:
         """Read one run."""
         return await self._at_home(run_id, lambda home: home.get(run_id))
 
     async def has(self, run_id: str) -> bool:
-        """Whether a run is here."""
+        """Whether the queue has a run."""
         return await (await self.home(run_id)).has(run_id)
 
     async def list(
         self, *, status: Status | None = None, agent: str = "", limit: int = 50, cursor: str = ""
     ) -> Page:
-        """Read runs without input and result, newest first; ``cursor`` is where the last page ended.
+        """Read runs without input and result, newest first; ``cursor`` is the one of the page before.
 
-        One call looks at a bounded number of runs, so a page may be short, or empty, and yet not the last.
+        One call reads a bounded number of runs, so a page may be short, or empty, and yet not be the last.
         """
         partitions = await self.all_partitions()
         if len(partitions) == 1:
@@ -305,11 +305,11 @@ class RunQueue:
         return Page(await merged(sources, places, limit, lambda run: run.submitted_at), write_cursor(places))
 
     async def depth(self) -> Depth:
-        """How much work there is, in one call."""
+        """Read how much work there is, in one call."""
         return (await read_depths(self.redis, (self,), consumers=True))[0]
 
     async def activity(self) -> Activity:
-        """What goes on in it, in one call."""
+        """Read the activity of the queue, in one call."""
         parts = await partition_activities(self.redis, await self.all_partitions())
         return Activity(
             length=sum(part.length for part in parts),
@@ -318,13 +318,13 @@ class RunQueue:
         )
 
     async def answer(self, run_id: str, index: int) -> bytes | None:
-        """Return the answer that a run was given to its n-th question, as JSON."""
+        """Return the answer to a run's n-th question, as JSON; None without one."""
         return await (await self.home(run_id)).answer(run_id, index)
 
     # -- changing
 
     async def cancel(self, run_id: str, reason: str = "cancelled by request") -> str:
-        """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker was asked to stop it."""
+        """Cancel a run: ``cancelled`` if it waited, ``requested`` if its worker has to stop it."""
         return await self._at_home(run_id, lambda home: home.cancel(run_id, reason))
 
     async def replay(self, run_id: str, *, letter: str = "") -> None:
@@ -332,21 +332,21 @@ class RunQueue:
         await self._at_home(run_id, lambda home: home.replay(run_id, letter=letter))
 
     async def resume_run(self, run_id: str, answer: Any = None) -> None:
-        """Give an interrupted run its answer; it goes on at once."""
+        """Store the answer of an interrupted run, and queue the run at once."""
         await self._at_home(run_id, lambda home: home.resume_run(run_id, answer))
 
     async def gate(self) -> Gate:
-        """Whether the queue is open, draining or paused; if partitions differ, the stricter one."""
+        """Read whether the queue is open, draining or paused; if partitions differ, the strictest state."""
         gates = await asyncio.gather(*(each.gate() for each in await self.all_partitions()))
         return max(gates, key=lambda gate: _MODES.index(gate.mode) if gate.mode in _MODES else len(_MODES))
 
     async def pause(self, reason: str = "") -> None:
-        """Take no new runs and start none; what runs goes on."""
+        """Accept no new runs and start none; running ones continue."""
         # guard: pause-all-partitions
         await asyncio.gather(*(each.pause(reason) for each in await self.look_around()))
 
     async def drain(self, reason: str = "") -> None:
-        """Take no new runs, but work off those that are there."""
+        """Accept no new runs, but start those that wait."""
         await asyncio.gather(*(each.drain(reason) for each in await self.look_around()))
 
     async def resume(self) -> None:
@@ -355,24 +355,24 @@ class RunQueue:
 
 
 async def partitions_of(redis: Redis, queues: Sequence[RunQueue]) -> list[Sequence[Partition]]:
-    """Every partition of each of these queues, as they were a few seconds ago at most."""
-    if asked := [queue for queue in queues if queue.stale]:
+    """Return every partition of each queue, read a few seconds ago at most."""
+    if stale := [queue for queue in queues if queue.stale]:
         try:
-            known = await _PARTITIONS.many(redis, [queue.question() for queue in asked])
-        except DISCONNECTS as exc:  # a first partition may be away alone: the others can still be asked
-            if not all(queue.knows for queue in asked):
-                raise  # there may be more than are configured: what is not known is not nothing
-            for queue in asked:
+            known = await _PARTITIONS.many(redis, [queue.question() for queue in stale])
+        except DISCONNECTS as exc:  # only the server of a first partition may be unavailable
+            if not all(queue.knows for queue in stale):
+                raise  # there may be more partitions than are configured: guessing would miss runs
+            for queue in stale:
                 queue.outages.failed(exc)
         else:
-            for queue, count in zip(asked, known, strict=True):
+            for queue, count in zip(stale, known, strict=True):
                 queue.learn(count)
                 queue.outages.answered()
     return [queue.partitions for queue in queues]
 
 
 async def read_depths(redis: Redis, queues: Sequence[RunQueue], *, consumers: bool = False) -> list[Depth]:
-    """Read how much work each of these queues holds, in one round trip (in a cluster: one to each node)."""
+    """Read the depths of queues in one round trip (in a cluster: one to each node)."""
     parts = await partitions_of(redis, queues)
     every = [partition for each in parts for partition in each]
     found = iter(await partition_depths(redis, every, consumers=consumers))
@@ -380,7 +380,7 @@ async def read_depths(redis: Redis, queues: Sequence[RunQueue], *, consumers: bo
 
 
 def together(depths: list[Depth]) -> Depth:
-    """The depth of a queue by those of its partitions; a worker serves all of them."""
+    """Return the depth of a queue, from those of its partitions; each worker serves all partitions."""
     if len(depths) == 1:
         return depths[0]
     sums = {
@@ -398,16 +398,16 @@ def together(depths: list[Depth]) -> Depth:
 def _in_order(
     places: list[list[int]], sent: Sequence[list[Ticket | Exception] | BaseException], count: int
 ) -> list[Ticket | Exception]:
-    """The answers of all partitions in the order of the questions; raises if no partition has answered."""
-    failed = [answer for answer in sent if isinstance(answer, BaseException)]
+    """Return the results of all partitions in the order of the submissions; raise if all of them failed."""
+    failed = [result for result in sent if isinstance(result, BaseException)]
     if failed and len(failed) == len(sent):
         raise failed[0]
-    answers: dict[int, Ticket | Exception] = {}
+    results: dict[int, Ticket | Exception] = {}
     for ats, reply in zip(places, sent, strict=True):
         if isinstance(reply, Exception):
-            answers.update(dict.fromkeys(ats, reply))
+            results.update(dict.fromkeys(ats, reply))
         elif isinstance(reply, BaseException):
             raise reply
         else:
-            answers.update(zip(ats, reply, strict=True))
-    return [answers[at] for at in range(count)]
+            results.update(zip(ats, reply, strict=True))
+    return [results[at] for at in range(count)]

@@ -1,4 +1,4 @@
-"""Who else is told of a run: its webhook, and a receiver of A2A pushes. Every door checks them here."""
+"""Validation of the receivers of a run's events: its webhook, and its A2A push. All ways to submit use it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _is_token = re.compile(UNBROKEN_PATTERN).fullmatch
 
 
 def _has_port(url: str) -> bool:
-    """Tell whether a URL can be connected to: its host and its port can be read."""
+    """Return whether a URL has a host and a port to connect to."""
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0
@@ -46,7 +46,7 @@ def require_public(webhook: str, push: Mapping[str, Any]) -> None:
 
 
 def check_receivers(webhook: str, push: Mapping[str, Any]) -> None:
-    """Raise InputError that names what nobody could be told by; empty ones are none."""
+    """Raise InputError for a receiver that can't be called; an empty one is not a receiver."""
     if webhook:
         _require_url(webhook, "webhook")
     if not push:

@@ -1,6 +1,6 @@
-"""A run's record, the hash that Redis has of it, read as a run.
+"""A run's record, which is a hash in Redis, read as a run.
 
-Whatever somebody has written over a field, reading it fails nobody: that field says nothing.
+Reading never fails: a field that was overwritten with an invalid value is read as if it were missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_COUNT = 16  # digits, as in attempt.lua
 
 
 class Record:
-    """The fields of a run's hash by what they mean."""
+    """The fields of a run's hash, decoded."""
 
     def __init__(self, fields: Mapping[bytes, bytes]) -> None:
         self._fields = fields
@@ -37,7 +37,7 @@ class Record:
         return self._fields.get(name, b"")
 
     def number(self, name: bytes) -> int:
-        """Return what is counted in a field; 0 if it is no number of ours."""
+        """Return a field's number; 0 if it is not a valid one."""
         return counted(self.raw(name))
 
     def seconds(self, name: bytes) -> float:
@@ -46,18 +46,18 @@ class Record:
 
     @property
     def status(self) -> Status | None:
-        """Where the run is; None if the record does not say."""
+        """The run's status; None if the record has no valid one."""
         return _STATUSES.get(self.raw(b"status"))
 
     @property
     def attempt(self) -> int:
-        """The run's attempt; the first is not written down: whatever has begun has had one."""
+        """The run's attempt; the first is not stored: a run with a fence has had it."""
         written = self.raw(b"attempt")
         return counted(written) if is_count(written) else int(self.number(b"fence") > 0)
 
     @cached_property
     def envelope(self) -> Envelope:
-        """What was submitted; what a foreign producer wrote badly shows as no input."""
+        """The submitted envelope; a message that can't be decoded is read as one without input."""
         try:
             return decode_message(self.raw(b"message"))
         except MalformedMessage:
@@ -65,17 +65,17 @@ class Record:
 
     @property
     def tenant(self) -> str:
-        """Whose run it is."""
+        """The tenant of the run."""
         return self.text(b"tenant") or self.envelope.tenant
 
     @property
     def thread_id(self) -> str:
-        """The thread it belongs to, as its tenant calls it."""
+        """The id of its thread, as its tenant named it."""
         return unscoped(self.tenant, self.text(b"thread")) or self.envelope.thread_id
 
 
 def read_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> Run | None:
-    """Make a run of its hash; None if that says no status."""
+    """Make a run from its hash; None without a valid status."""
     record = Record(fields)
     status = record.status
     if status is None:
@@ -108,17 +108,17 @@ def read_run(run_id: str, queue: str, fields: Mapping[bytes, bytes]) -> Run | No
 
 
 def is_count(digits: bytes) -> bool:
-    """Whether a number of ours is written there."""
+    """Whether these bytes are a number that Holdfast may have written."""
     return digits.isdigit() and len(digits) <= _LONGEST_COUNT
 
 
 def counted(digits: bytes) -> int:
-    """Return a number of ours; whatever somebody has written over it is none, and ends no worker."""
+    """Return a stored number; 0 for an overwritten value, so that it does not end the worker."""
     return int(digits) if is_count(digits) else 0  # guard: damaged-time
 
 
 def value_of(data: bytes) -> Any:
-    """Read a JSON value that was kept; None if there is none, or it can't be read any more."""
+    """Decode a stored JSON value; None if there is none, or it can't be decoded."""
     try:
         return msgspec.json.decode(data) if data else None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -126,7 +126,7 @@ def value_of(data: bytes) -> Any:
 
 
 def fault_of(data: bytes) -> RunFault | None:
-    """Read why a run ended badly; what can't be read any more is told as it is."""
+    """Decode the fault of a run; bytes that can't be decoded become its message."""
     try:
         return msgspec.json.decode(data, type=RunFault | None) if data else None
     except (msgspec.DecodeError, UnicodeDecodeError):

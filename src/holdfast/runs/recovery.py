@@ -1,6 +1,6 @@
-"""Recovery: runs whose worker stopped renewing go back to the queue, within a second of their lease's end.
+"""Recovery: runs whose worker stopped renewing return to the queue, within a second of their lease's end.
 
-Any worker does this for all; the turn key sees to it that one looks at a time.
+Any worker does this for all runs; the turn key limits it to one worker at a time.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Recovery:
         self._outages = redis_outages("reclaiming of dead workers' runs")
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Reclaim runs at an interval, until cancelled."""
         while True:
             await asyncio.sleep(self._every)
             try:
                 with self._outages:
                     await self.run_once()
             except DISCONNECTS:
-                pass  # it looks again soon
+                pass  # the next pass is soon
             except REFUSALS as exc:
                 _log.error(
-                    "dead workers' runs can't be reclaimed: is a key of this queue damaged?", error=str(exc)
+                    "runs of dead workers not reclaimed, a key of the queue may be damaged", error=str(exc)
                 )
                 await asyncio.sleep(_DAMAGED_SECONDS)
 
     async def run_once(self) -> Sequence[str]:
-        """Reclaim what can be reclaimed now; return the runs."""
+        """Reclaim the runs whose leases have expired; return their ids."""
         try:
             taken = await self._leases.reclaim(self._queue.redis)
         except Exception as exc:

@@ -1,6 +1,6 @@
-"""Retention: what is done leaves, and what got lost between two places is put back.
+"""Retention: ended runs and acknowledged entries are removed, and runs without an entry are queued again.
 
-Work is never removed: only ended runs whose time is over, and acked stream entries. A pass is bounded.
+Unfinished runs are never removed. A pass is bounded.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ _TRIM = load(__package__, "trim")
 _FREE = load(__package__, "free")
 _LETTERS = load(__package__, "letters")
 _PAGE = 200
-"""Runs that one script call looks at: about 2 ms of Redis if all of them are live."""
+"""Runs that one script call checks: about 2 ms of Redis if all of them are unfinished."""
 _TRIM_PAGE = 1000
 
 _log = get_logger(__name__)
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass did, or would have done; ``whole`` is False if it stopped at its limit."""
+    """The result of one pass, or of a dry run; ``whole`` is False if the pass stopped at its limit."""
 
     left: int = 0
-    """Ended runs whose time was over: they are gone, with their feeds."""
+    """Ended runs that were removed after their retention, with their feeds."""
     forgotten: int = 0
-    """Runs that left the index because somebody had removed their record."""
+    """Runs that were removed from the index because their record does not exist any more."""
     trimmed: int = 0
-    """Acked entries that left the lanes."""
+    """Acknowledged entries that were removed from the lanes."""
     restored: list[str]
-    """Runs that were nowhere and are queued again."""
+    """Runs that had no entry in any lane, and are queued again."""
     expiring: int = 0
-    """Ended runs that would have stayed for ever, and now leave in their time."""
+    """Ended runs that had no expiry, and have one now."""
     freed: int = 0
-    """Permits whose run was gone: the next in line has them."""
+    """Permits of limits whose run does not exist any more: they were given to the next waiting runs."""
     young: int = 0
-    """Runs that seem to be nowhere, but whose entry is too fresh to judge."""
+    """Runs that seem to have no entry, but changed too recently to be certain."""
     whole: bool = True
     dry_run: bool = False
 
 
 class Retention:
-    """Sweeps one queue; an instance goes on where its last pass stopped."""
+    """Sweeps one queue; an instance continues where its last pass stopped."""
 
     def __init__(self, queue: Partition, metrics: Metrics, *, ttl_seconds: float, pages: int = 250) -> None:
         keys, settings = queue.keys, queue.settings
@@ -68,7 +68,7 @@ class Retention:
         self._restore_head: list[Any] = [settings.group, int(ttl_seconds * 1000), self._retention_ms]
 
     async def run_once(self, *, dry_run: bool = False) -> Swept:
-        """Sweep once; ``dry_run`` changes nothing and says what would be done."""
+        """Sweep once; ``dry_run`` changes nothing and returns what would be done."""
         walk = _Walk()
         left = await self._expiry.run_once(dry_run=dry_run)
         walked = await self._walk(walk, dry_run=dry_run)
@@ -91,7 +91,7 @@ class Retention:
         return swept
 
     async def _walk(self, walk: _Walk, *, dry_run: bool) -> bool:
-        """Walk the index of runs, oldest first; True when its end was reached."""
+        """Walk the index of runs, oldest first; return whether its end was reached."""
         redis, keys = self._queue.redis, self._queue.keys
         for _ in range(self._pages):
             seen, forgotten, lasting = await _FORGET(
@@ -116,7 +116,7 @@ class Retention:
             walk.note(run_id, word.decode())
 
     async def _free(self) -> int:
-        """Free what runs that are gone still hold."""
+        """Free the permits of runs that do not exist any more."""
         redis, keys = self._queue.redis, self._queue.keys
         freed, cursor = 0, b"0"
         while True:
@@ -127,7 +127,7 @@ class Retention:
                 return freed
 
     async def _forget_letters(self) -> None:
-        """Forget what was kept for the replay of letters that nobody can replay any more."""
+        """Delete the replay data of letters that do not exist any more."""
         redis, keys = self._queue.redis, self._queue.keys
         cursor = b"0"
         while True:
@@ -138,7 +138,7 @@ class Retention:
                 return
 
     async def _trim(self, *, dry_run: bool) -> tuple[int, bool]:
-        """Trim every lane, whatever delete_after_ack says now: it may have been off until yesterday."""
+        """Trim every lane, also with delete_after_ack: the setting may have been off before."""
         trimmed = 0
         for lane in self._queue.keys.lanes:
             for _ in range(self._pages):
@@ -159,14 +159,10 @@ class Retention:
             self._metrics.runs_restored.labels(name).inc(len(swept.restored))
             self._metrics.events_appended.labels(name).inc(len(swept.restored))
         for run_id in swept.restored:
-            said = (
-                "run was nowhere: it would be queued again"
-                if swept.dry_run
-                else "run was nowhere: queued again"
-            )
-            _log.warning(said, queue=name, run_id=run_id)
+            message = "run without entry found" if swept.dry_run else "run without entry queued again"
+            _log.warning(message, queue=name, run_id=run_id)
         _log.info(
-            "stream cleanup complete" if swept.whole else "stream cleanup stopped at its limit: more is left",
+            "stream cleanup complete" if swept.whole else "stream cleanup stopped at its limit",
             queue=name,
             dry_run=swept.dry_run,
             left=swept.left,
@@ -180,7 +176,7 @@ class Retention:
 
 
 class _Walk:
-    """What a pass has counted so far."""
+    """The counts of a pass so far."""
 
     def __init__(self) -> None:
         self.forgotten = 0

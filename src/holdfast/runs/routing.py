@@ -1,6 +1,6 @@
-"""Which partition of its queue a run goes to: pure, and the same in every process that counts as many.
+"""Which partition of its queue a run goes to: pure, and the same in every process with the same number.
 
-What must be in order, or must be known again, has a key that decides; everything else is spread.
+Runs that must stay in order, or be found again, are routed by a key; all others are spread evenly.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _STAMP = re.compile(r"[0-9a-f]{2}\Z")
 
 
 def key_of(submission: Submission) -> str:
-    """What decides: its thread, else its concurrency key, else its idempotency key, else its id; or nothing.
+    """Return the routing key: thread, else concurrency key, else idempotency key, else run id; may be empty.
 
-    A run that is asked for twice asks for the same partition, or it would not be found there.
+    A run that is submitted twice must go to the same partition, or the first one would not be found there.
     """
     tenant = submission.tenant
     if submission.thread_id:  # guard: thread-one-partition
@@ -36,7 +36,7 @@ def key_of(submission: Submission) -> str:
 
 
 def partition_of(key: str, count: int) -> int:
-    """The partition of a key among ``count``.
+    """Return the partition of a key among ``count``.
 
     With one more partition, one key of ``count`` + 1 moves, and only to the new one (jump consistent hash).
     """
@@ -52,10 +52,10 @@ def partition_of(key: str, count: int) -> int:
 
 
 def stamped(run_id: str, partition: int) -> str:
-    """A new run's id, with its partition in the last two digits: whoever looks for it looks there first."""
+    """Return a new run's id with its partition in the last two digits, where readers search first."""
     return f"{run_id[:-2]}{partition:02x}"
 
 
 def hint_of(run_id: str) -> int | None:
-    """The partition that an id names, if it was made by ``stamped``; any other id may look like one."""
+    """Return the partition that an id made by ``stamped`` has; for another id it may be any number."""
     return int(run_id[-2:], 16) if _STAMP.search(run_id) else None

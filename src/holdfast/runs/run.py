@@ -1,4 +1,4 @@
-"""What a run is: its states, what was asked for, and what is known of it."""
+"""The types of a run: its statuses, its submission, and its record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.errors import InputError
 
 
 class Status(enum.StrEnum):
-    """Where a run is.
+    """The status of a run.
 
     ::
 
@@ -23,7 +23,7 @@ class Status(enum.StrEnum):
                 │      │                ├─ hand back ──> queued       (attempt not counted)
                 │      └── replay ──    └─ worker dies ─> queued      (reclaimed, higher fence)
                 └─ backoff
-        running ──asks──> interrupted ──resume──> queued
+        running ──interrupt──> interrupted ──resume──> queued
         queued, delayed, running, interrupted ──cancel──> cancelled
 
     A queued run may be parked: it waits for its thread, or for another limit, and not in a lane.
@@ -40,7 +40,7 @@ class Status(enum.StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen unless somebody asks for it."""
+        """Whether the status is final; only a replay changes it."""
         return self in ENDED
 
 
@@ -48,7 +48,7 @@ ENDED = frozenset({Status.SUCCEEDED, Status.FAILED, Status.TIMED_OUT, Status.CAN
 
 
 def status_phrase(status: str) -> str:
-    """Return what an error says after a run's id: ``is running``, ``has already failed``."""
+    """Return the words of an error after a run's id: ``is running``, ``has already failed``."""
     if status == Status.CANCELLED:
         return "was cancelled"
     return f"has already {status.replace('_', ' ')}" if status in ENDED else f"is {status}"
@@ -63,7 +63,7 @@ class Priority(enum.StrEnum):
 
 
 class Multitask(enum.StrEnum):
-    """What a new run does when its thread is busy: wait, be refused, stop the other, or undo it too."""
+    """What a new run does if its thread is busy: wait, be refused, cancel the other, or undo it too."""
 
     ENQUEUE = "enqueue"
     REJECT = "reject"
@@ -72,7 +72,7 @@ class Multitask(enum.StrEnum):
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What travels in ``message_data``: the input, and what the caller said about it."""
+    """The content of ``message_data``: the input, and the options of the submission."""
 
     input: Any = msgspec.UNSET
     action: str = "START"
@@ -110,13 +110,13 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_key: str = ""
     logger_context: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     trace: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    """The trace of whoever asked, if that was not here: else the current span is taken."""
+    """The trace of the submitter, if that is another process; else the current span is used."""
     parent: str = ""
-    """The run whose agent asked, if that was not here: else the current run is taken."""
+    """The run whose agent submits this one, if that is another process; else the current run is used."""
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """The receipt for a submission; ``fresh`` is False if the run was known before."""
+    """The receipt for a submission; ``fresh`` is False if the run already existed."""
 
     run_id: str
     status: Status
@@ -152,11 +152,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     cancel: str = ""
     tenant: str = ""
     parked: str = ""
-    """The limit that it waits for, if it does."""
+    """The limit that the run waits for, if it does."""
     parent: str = ""
-    """The run whose agent has submitted it, if one did."""
+    """The run whose agent has submitted this one, if any."""
     interrupt: Any = None
-    """What it asked, while it waits for an answer."""
+    """The question of an interrupted run, while it waits for the answer."""
     input: Any = None
     metadata: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     result: Any = None

@@ -1,6 +1,6 @@
-"""Names of a tenant: its threads, keys and idempotency keys are its own, whichever door it comes in by.
+"""Names of a tenant: its threads, concurrency keys and idempotency keys are separate from those of others.
 
-Inside, a name carries its tenant; whatever people see has the name that they gave.
+A stored name has the tenant as prefix; users see the name that they gave.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _NAMED: Final = ("thread:", "key:")
 
 
 def scoped(tenant: str, name: str) -> str:
-    """Return what a tenant's thread, limit or idempotency key is called among those of all tenants."""
+    """Return the stored name of a tenant's thread, limit or idempotency key."""
     return f"{_owner(tenant)}/{name}" if tenant and name else name
 
 
@@ -21,7 +21,7 @@ def unscoped(tenant: str, name: str) -> str:
 
 
 def shown_limit(tenant: str, limit: str) -> str:
-    """Return a limit's name, such as ``thread:7``, as the tenant knows it."""
+    """Return a limit's name, such as ``thread:7``, as the tenant gave it."""
     for kind in _NAMED:
         if limit.startswith(kind):
             return kind + unscoped(tenant, limit.removeprefix(kind))
@@ -29,5 +29,5 @@ def shown_limit(tenant: str, limit: str) -> str:
 
 
 def _owner(tenant: str) -> str:
-    """Tenants must not reach each other's names by a slash in their own; limits.lua writes the same."""
+    """Escape the slash of a tenant, or it would reach names of another tenant; limits.lua does the same."""
     return tenant.replace("%", "%25").replace("/", "%2F")

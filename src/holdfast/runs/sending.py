@@ -1,6 +1,6 @@
-"""How a producer's calls are repeated: by the settings of ``sender``, and behind the breaker.
+"""Retries of a producer's calls, by the settings of ``sender`` and behind the circuit breaker.
 
-Only for scripts that change nothing more when they are called again after a lost reply.
+Only for idempotent scripts, which are safe to repeat after a lost reply.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Sending:
-    """Makes calls for one partition of a queue until they are answered, or the tries are used up."""
+    """Makes calls for one partition of a queue until Redis answers, or the tries are used up."""
 
     def __init__(self, queue: str, sender: SenderSettings | None, breaker: Breaker | None) -> None:
         self._queue = queue
@@ -34,14 +34,14 @@ class Sending:
         self._backoff = sender.retry_backoff if sender else 1.0
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> tuple[T, int]:
-        """Call until there is an answer; return it, and how many tries it took."""
+        """Call until Redis answers; return the answer, and how many tries it took."""
         for attempt in range(1, self._tries + 1):
             try:
                 with self._breaker.guard() if self._breaker else contextlib.nullcontext():
                     return await call(), attempt
             except DISCONNECTS as exc:
                 if attempt == self._tries:
-                    told = f"queue {self._queue!r}: Redis did not answer in {self._tries} tries: {exc}"
-                    raise RedisUnavailable(told, retry_after=2.0) from exc
+                    message = f"queue {self._queue!r}: Redis did not answer in {self._tries} tries: {exc}"
+                    raise RedisUnavailable(message, retry_after=2.0) from exc
             await asyncio.sleep(backoff_seconds(attempt, self._delay, math.inf, factor=self._backoff))
         raise AssertionError("the last try returns or raises")

@@ -1,6 +1,6 @@
-"""Whether the store of a process is its system's: compared by id with the registered one.
+"""Whether a process uses the registered store of its system; stores are compared by id.
 
-With two stores a run that moves from one worker to another would repeat its steps, and nobody would notice.
+With two stores, a run that moves from one worker to another would repeat its steps unnoticed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 COMMAND: Final = "store register"
-"""The process that an operator's registration names: those that run may go on with the store they have."""
+"""The process name of a registration by an operator: running processes may keep the store that they use."""
 _REGISTER: Final = f"`holdfast {COMMAND}`"
 
 
@@ -41,7 +41,7 @@ async def require_registered(store: Store, redis: Redis, settings: Settings, pro
 
 
 def mismatch(ours: RegisteredStore, registered: RegisteredStore) -> str:
-    """Explain which two stores there are, and what to do."""
+    """Return the message that names the two stores and what to do."""
     when = dt.datetime.fromtimestamp(registered.registered_at / 1000, tz=dt.UTC)
     by = f"registered by {registered.process} on {registered.host} at {when:%Y-%m-%d %H:%M:%S} UTC"
     if _same_place(ours, registered):
@@ -59,12 +59,12 @@ def mismatch(ours: RegisteredStore, registered: RegisteredStore) -> str:
 
 
 def is_file_of_another_machine(ours: RegisteredStore, registered: RegisteredStore) -> bool:
-    """Whether this file has the registered id, but was registered on another machine: it may be a copy."""
+    """Whether this file has the registered id, but of another machine: it may be a copy."""
     return ours.id == registered.id and not _is_address(ours) and ours.host != registered.host
 
 
 def describe(store: RegisteredStore) -> str:
-    """Name a store for a person: a file is one of a machine."""
+    """Return the name of a store for messages: a file is named with its machine."""
     return store.location if _is_address(store) else f"{store.location} on {store.host}"
 
 

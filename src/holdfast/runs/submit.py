@@ -1,6 +1,6 @@
 """Submitting: a run is accepted once, however often the same submission is sent.
 
-That is what makes the sender's retries safe: after a lost reply the run id finds what the first try left.
+That makes the sender's retries safe: after a lost reply, the run id finds the run of the first try.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ _LANE_NUMBERS = {name: number for number, name in enumerate(LANES, 1)}
 
 
 _Item: TypeAlias = tuple[Submission, dict[str, str], str]
-"""A submission, and the trace and the run of whoever made it."""
+"""A submission with the trace and the parent run of its caller."""
 
 
 _Row: TypeAlias = tuple[str, int, int, str, str, str, bytes, str, str, str, str, str]
 """The script's arguments for one run."""
 _MESSAGE = 6
-"""Where in a row its message is."""
+"""The index of the message in a row."""
 
 
 class _Written(NamedTuple):
-    """A batch as the script takes it, and what was refused before."""
+    """A batch as arguments of the script, and the errors of the submissions that have none."""
 
     batch: list[Submission]
     rows: list[_Row]
@@ -113,17 +113,17 @@ class Submitter:
         self._batches: Batcher[_Item, Ticket] = Batcher(self._send_batch, limit=_BATCH)
 
     async def submit(self, submission: Submission) -> Ticket:
-        """Queue one run; concurrent calls travel together."""
-        # The trace is taken here: the batch is sent by a task that belongs to whoever came first.
+        """Queue one run; concurrent calls are sent in one batch."""
+        # The trace is read here: the batch is sent by a task in the context of its first caller.
         # guard: submission-own-trace
         return await self._batches.add(
             (submission, inject() or submission.trace, current_run_id() or submission.parent)
         )
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Ticket | Exception]:
-        """Queue many runs in as few calls as possible; a refused one stands in the list as its error.
+        """Queue many runs in as few calls as possible; the list has an error for each refused run.
 
-        Raises RedisUnavailable only if nothing was answered: what was accepted before must be known.
+        Raises RedisUnavailable only if Redis answered nothing: else the caller must get the accepted runs.
         """
         trace, parent = inject(), current_run_id()
         batches = [submissions[start : start + _BATCH] for start in range(0, len(submissions), _BATCH)]
@@ -150,7 +150,7 @@ class Submitter:
         return await self._send(self._write(batch))
 
     def _write(self, batch: Sequence[_Item]) -> _Written:
-        """Turn submissions into the script's arguments; what can't be one has its error already."""
+        """Turn submissions into the script's arguments; an invalid one is refused here."""
         rows, refused = list[_Row](), dict[int, Exception]()
         for at, (submission, trace, parent) in enumerate(batch):
             try:
@@ -165,24 +165,24 @@ class Submitter:
         replies, tries, lost = await self._call_all(rows)
         pairs = zip(sent, replies, strict=False)
         tickets = iter([self._ticket(submission, reply, resent=tries > 1) for submission, reply in pairs])
-        answers = [refused.get(at) or next(tickets, lost) for at in range(len(batch))]
+        results = [refused.get(at) or next(tickets, lost) for at in range(len(batch))]
         if self._metrics is not None:
-            self._count(self._metrics, batch, answers)
-        return answers
+            self._count(self._metrics, batch, results)
+        return results
 
     def _count(
-        self, metrics: Metrics, batch: Sequence[Submission], answers: Sequence[Ticket | Exception]
+        self, metrics: Metrics, batch: Sequence[Submission], results: Sequence[Ticket | Exception]
     ) -> None:
         queue = self._settings.name
-        fresh = sum(isinstance(answer, Ticket) and answer.fresh for answer in answers)
+        fresh = sum(isinstance(result, Ticket) and result.fresh for result in results)
         if fresh:
             metrics.events_appended.labels(queue).inc(fresh)
-        for submission, answer in zip(batch, answers, strict=True):
-            if isinstance(answer, RedisUnavailable):
-                continue  # the queue counts these, with those that were never sent
-            if isinstance(answer, Exception):
-                metrics.runs_refused.labels(queue, _REASONS.get(type(answer), "invalid")).inc()
-            elif answer.fresh:
+        for submission, result in zip(batch, results, strict=True):
+            if isinstance(result, RedisUnavailable):
+                continue  # the queue counts these, together with those that were never sent
+            if isinstance(result, Exception):
+                metrics.runs_refused.labels(queue, _REASONS.get(type(result), "invalid")).inc()
+            elif result.fresh:
                 metrics.runs(queue, submission.agent).submitted()
             else:
                 metrics.run_duplicates.labels(queue).inc()
@@ -210,7 +210,7 @@ class Submitter:
     async def _call_all(self, rows: list[_Row]) -> tuple[list[list[bytes]], int, Exception]:
         """Call the script, several times if the messages are large.
 
-        Return the replies, the most tries, and why there are fewer replies than rows, if so.
+        Return the replies, the largest number of tries, and the error if there are fewer replies than rows.
         """
         replies, most = list[list[bytes]](), 0
         while rows:
@@ -230,28 +230,28 @@ class Submitter:
         word, run_id, entry, *status = (part.decode(errors="replace") for part in reply)
         name = self._settings.name
         if word == "exists":
-            # After a lost reply, our own first try is what exists.
+            # After a lost reply, the existing run is that of our own first try.
             fresh = resent and not submission.run_id and not submission.idempotency_key
             return Ticket(run_id, Status(status[0] or "queued"), entry, fresh=fresh)
         if word == "busy":
-            told = f"thread {submission.thread_id!r} is busy with run {entry}"
-            return Conflict(f"{told}; wait for it, or submit with another multitask than reject")
+            message = f"thread {submission.thread_id!r} is busy with run {entry}"
+            return Conflict(f"{message}; wait for it, or submit with another multitask than reject")
         if word == "full":
             most = f"its max_depth (STREAM_MAXLEN) is {self._settings.max_depth}"
-            told = f"queue {name!r} holds {entry} runs, {most}"
-            return QueueFull(f"{told}; add workers, or try again later", retry_after=_FULL_RETRY_SECONDS)
-        if word not in {"queued", "delayed"}:  # paused, draining, or what somebody wrote into the gate
+            message = f"queue {name!r} holds {entry} runs, {most}"
+            return QueueFull(f"{message}; add workers, or try again later", retry_after=_FULL_RETRY_SECONDS)
+        if word not in {"queued", "delayed"}:  # paused, draining, or an overwritten mode of the gate
             why = f" ({entry[:_LONGEST_REASON]})" if entry else ""
-            told = f"queue {name!r} is {word}{why}; `holdfast queues resume {name}` opens it"
-            return QueuePaused(told, retry_after=_PAUSED_RETRY_SECONDS)
+            message = f"queue {name!r} is {word}{why}; `holdfast queues resume {name}` opens it"
+            return QueuePaused(message, retry_after=_PAUSED_RETRY_SECONDS)
         return Ticket(run_id, Status(word), entry)
 
 
 def check_words(submission: Submission) -> None:
-    """Raise InputError that names what can't be accepted by anybody: all but what the run is given."""
+    """Raise InputError for an invalid field; the input and metadata are checked when they are encoded."""
     if not _AGENT.fullmatch(submission.agent):
-        shown = f"{submission.agent[:80]!r}"
-        raise InputError(f"agent must be a name of 1 to 200 letters, digits and _ . : / -, got {shown}")
+        name = f"{submission.agent[:80]!r}"
+        raise InputError(f"agent must be a name of 1 to 200 letters, digits and _ . : / -, got {name}")
     delay, timeout = submission.delay_seconds, submission.timeout_seconds
     if not 0 <= delay <= _LONGEST_DELAY_SECONDS:
         raise InputError(f"delay_seconds must be between 0 and ten years, got {delay}")
@@ -266,16 +266,16 @@ def check_words(submission: Submission) -> None:
 async def _answered(
     sending: asyncio.Task[list[Ticket | Exception]], before: list[Ticket | Exception], wanted: int
 ) -> list[Ticket | Exception]:
-    """The answers to a batch; if Redis is gone since the one before, that is the answer to all the rest."""
+    """Return the results of a batch; if Redis became unavailable, all remaining ones have its error."""
     try:
-        answers = await sending
+        results = await sending
     except RedisUnavailable as exc:
         if not before:
             raise
-        answers = list[Ticket | Exception]([exc])
-    if answers and isinstance(lost := answers[-1], RedisUnavailable):
-        answers += [lost] * (wanted - len(before) - len(answers))
-    return answers
+        results = list[Ticket | Exception]([exc])
+    if results and isinstance(lost := results[-1], RedisUnavailable):
+        results += [lost] * (wanted - len(before) - len(results))
+    return results
 
 
 def _stamped_id(partition: int) -> str:
@@ -283,7 +283,7 @@ def _stamped_id(partition: int) -> str:
 
 
 def uuid7() -> str:
-    """A time-ordered uuid (RFC 9562), so that ids sort as their runs were submitted."""
+    """Return a time-ordered uuid (RFC 9562), so that ids sort in the order of submission."""
     random = int.from_bytes(os.urandom(10), "big")
     stamp = (time.time_ns() // 1_000_000 & 0xFFFFFFFFFFFF) << 80
     version = 0x7 << 76 | (random >> 64 & 0xFFF) << 64

@@ -1,4 +1,4 @@
-"""Waits for the ends of runs: any number of waiters share one batch of reads and one blocked connection.
+"""Waits for runs to end: any number of waiters share one batch of reads and one blocked connection.
 
 Invariant: the newest event is read with the status, in one script, so an end between the two is never missed.
 """
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from holdfast.runs.partition import Partition
     from holdfast.runs.queue import RunQueue
 
-_LOOK = load(__package__, "look")
+_STATE = load(__package__, "look")
 _BATCH = 50
 """Records of ended runs may be large."""
 
 
 class EndWaiter:
-    """Waits for runs of one queue."""
+    """Waits for runs of one queue to end."""
 
     def __init__(self, queue: RunQueue, hub: Hub) -> None:
         self._queue = queue
         self._hub = hub
         self._partitions: Batcher[None, None] = Batcher(self._count_partitions)
         self._batchers: dict[int, Batcher[str, Run | str | None]] = {}
-        """By partition: in a cluster one that hangs holds up its own waiters only."""
+        """By partition: in a cluster, a server that hangs delays the waiters of its own partitions only."""
 
     async def wait(self, run_id: str) -> Run | None:
-        """Return a run if it has ended; else None, when it may have. NotFound if Redis does not have it."""
-        await self._partitions.add(None)  # counted for all waiters at once, when it is time to
+        """Return a run if it has ended; else wait, and return None when it may have. NotFound if missing."""
+        await self._partitions.add(None)  # read once for all waiters
         home = await self._queue.home(run_id)
         found = await self._batcher(home).add(run_id)
         if found is None:
-            await self._queue.get(run_id)  # raises, unless the run is in a partition that is new
+            await self._queue.get(run_id)  # raises, unless the run is in a new partition
         if not isinstance(found, str):
             return found
         await self._hub.final_event(home.keys, run_id, after=found)
@@ -54,14 +54,14 @@ class EndWaiter:
     def _batcher(self, home: Partition) -> Batcher[str, Run | str | None]:
         number = home.settings.partition
         if number not in self._batchers:
-            self._batchers[number] = Batcher(partial(_look, home), limit=_BATCH)
+            self._batchers[number] = Batcher(partial(_read_states, home), limit=_BATCH)
         return self._batchers[number]
 
 
-async def _look(home: Partition, run_ids: Sequence[str]) -> list[Run | str | None]:
-    """Return each run that has ended, the id of the newest event of others, None if Redis has no such run."""
+async def _read_states(home: Partition, run_ids: Sequence[str]) -> list[Run | str | None]:
+    """Return each run that has ended, the id of the newest event of each other, None for a missing run."""
     keys = [key for run_id in run_ids for key in (home.keys.run(run_id), home.keys.feed(run_id))]
-    replies: list[list[Any]] = await _LOOK(home.redis, keys, [status.value for status in ENDED])
+    replies: list[list[Any]] = await _STATE(home.redis, keys, [status.value for status in ENDED])
     return [_found(home, run_id, *reply) for run_id, reply in zip(run_ids, replies, strict=True)]
 
 

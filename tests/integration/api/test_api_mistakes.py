@@ -241,7 +241,7 @@ PAST = [
     ),
     Mistake(
         "the archive forgets why a run was cancelled",
-        replaced("archived-cancel-reason", "error.message if error is not None and told else ", ""),
+        replaced("archived-cancel-reason", "error.message if error is not None and has_reason else ", ""),
         f"{CLIENT}::test_an_archived_run_tells_why_it_was_cancelled[redis]",
     ),
     Mistake(

@@ -174,7 +174,7 @@ def test_a_run_is_not_known_if_the_archive_can_not_be_asked_and_that_is_said(cli
         said = cli("runs", *words)
         assert said.code == 1
         assert "run 'a' is not in Redis" in said.err
-        assert "the archive, which may know it, can't be asked now" in said.err
+        assert "the archive, which may have it, can't be read now" in said.err
         assert "secret" not in said.err
 
 

@@ -88,7 +88,7 @@ async def test_no_kind_of_stale_settlement_is_taken(queue, taken_over, status):
 
 async def test_a_stale_event_is_refused(queue, taken_over):
     old, new = taken_over
-    with pytest.raises(LeaseLost, match="moved on"):
+    with pytest.raises(LeaseLost, match="has a newer fence"):
         await old.emitter.for_run(old.run)("late", 1)
     await new.emitter.for_run(new.run)("fine", 1)
     kinds = [fields[b"type"] for _, fields in await queue.redis.xrange(queue.keys.feed("r"))]

@@ -46,7 +46,7 @@ MISTAKES = [
     ),
     Mistake(
         "every producer says it for itself",
-        replaced("partition-count-batched", "_sayings.add(None)", "_say_for([None])"),
+        replaced("partition-count-batched", "_announcements.add(None)", "_announce_once([None])"),
         f"{ONE}::test_many_producers_at_once_say_how_many_partitions_there_are_for_each_other",
     ),
     Mistake(

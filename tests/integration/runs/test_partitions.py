@@ -160,7 +160,7 @@ async def test_nothing_is_sent_before_it_was_said_how_many_partitions_there_are(
         run_id = await wide.submit("echo", thread_id=thread_in(3))
         assert (await narrow.queue.get(run_id)).id == run_id
         # Once it is known, the others' partitions need not wait for the first.
-        wide.queue._said_at -= COUNT_SECONDS + 1
+        wide.queue._announced_at -= COUNT_SECONDS + 1
         fault_proxy.refuse()
         with pytest.raises(RedisUnavailable, match=r"did not answer|the next try is in"):
             await wide.submit("echo", thread_id=thread_in(3))

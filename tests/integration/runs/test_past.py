@@ -13,7 +13,7 @@ from tests.support.runs.system import System
 
 AWAY = DatabaseSettings(url="postgresql://me:secret@127.0.0.1:1/x", timeout_seconds=0.2)
 WRONG = DatabaseSettings(url="postgresql://host/x?nonsense=1")
-UNASKED = "the archive, which may know it, could not be asked"
+UNASKED = "the archive, which may have it, could not be read"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_the_api_says_that_the_archive_can_not_be_asked(system):
             problem = answer.json()
             assert problem["type"] == "urn:holdfast:problem:unavailable"
             assert (
-                "'nobody' is not in Redis, and the archive, which may know it, can't be asked now"
+                "'nobody' is not in Redis, and the archive, which may have it, can't be read now"
                 in (problem["detail"])
             )
             assert "127.0.0.1" not in problem["detail"]

@@ -291,7 +291,7 @@ MISTAKES = [
     ),
     Mistake(
         "the low lane starves",
-        replaced("lane-order", "_ORDERS[turn % len(_ORDERS)]", '"1234"'),
+        replaced("lane-order", "_ORDERS[claim % len(_ORDERS)]", '"1234"'),
         f"{WORKER}::test_no_lane_starves_beside_the_others",
     ),
     Mistake(

@@ -42,15 +42,15 @@ async def test_an_end_between_the_look_and_the_blocked_read_is_seen(redis, redis
     queue = await open_queue(redis)
     hand = await Hand(queue, "a").join()
     run_id = await submit(queue)
-    look = waiting._look
+    look = waiting._read_states
 
     async def end_after_looking(*args):
         found = await look(*args)
-        monkeypatch.setattr(waiting, "_look", look)
+        monkeypatch.setattr(waiting, "_read_states", look)
         assert await hand.settle(await hand.claim_one(), Status.SUCCEEDED)
         return found
 
-    monkeypatch.setattr(waiting, "_look", end_after_looking)
+    monkeypatch.setattr(waiting, "_read_states", end_after_looking)
     async with Hub(redis, redis_settings) as hub, asyncio.timeout(5):
         assert await EndWaiter(queue, hub).wait(run_id) is None
         ended = await EndWaiter(queue, hub).wait(run_id)

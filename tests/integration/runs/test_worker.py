@@ -584,7 +584,7 @@ async def test_the_events_of_what_a_worker_gives_back_are_counted(system, app):
         worker = PartitionWorker(resources, system.queue.partitions[0], Slots(settings.queue, metrics))
         await worker.join(None)
         run_id = await system.submit("echo", 1)
-        for number, give_back in enumerate((worker.claim_loop._return_unknown, worker.leave), 1):
+        for number, give_back in enumerate((worker.claim_loop._return_unattended, worker.leave), 1):
             assert (await worker.claimer.claim(1, [])).runs
             await give_back()
             assert await system.events(run_id) == ["submitted", *["started", "handed_back"] * number]

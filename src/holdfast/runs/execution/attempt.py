@@ -40,7 +40,7 @@ LEAVING = "the worker is shutting down"
 
 
 class Attempt:
-    """One claimed run under one fence; ``on_settled`` is called when Redis has answered for its end."""
+    """One claimed run under one fence; ``on_settled`` is called when Redis has confirmed its settlement."""
 
     __slots__ = (
         "_began",
@@ -59,7 +59,7 @@ class Attempt:
         self,
         resources: AttemptResources,
         run: Claimed,
-        asked_at: float,
+        requested_at: float,
         on_settled: Callable[[Attempt], None],
         *,
         hand_back: bool = False,
@@ -76,11 +76,11 @@ class Attempt:
         """Whether its agent is called now."""
         resources.metrics.runs(resources.settings.name, run.agent).claimed(time.time() - run.entry_ms / 1000)
         self.hold = resources.keeper.hold(
-            resources.leases, run.lease(resources.owner), granted_at=asked_at, on_stop=self._cancel
+            resources.leases, run.lease(resources.owner), granted_at=requested_at, on_stop=self._cancel
         )
 
     async def run(self) -> None:
-        """Live from the claim to the settlement; ``_settled`` reports when Redis has answered."""
+        """Run from the claim to the settlement; ``_settled`` is called when Redis has confirmed it."""
         prepared = self._prepare()
         if isinstance(prepared, Failed):
             outcome = prepared
@@ -90,12 +90,12 @@ class Attempt:
         self._settle(self._decide(outcome))
 
     def _prepare(self) -> Invocation | Failed:
-        """Make the agent's invocation; a message that can't be read, or has no agent, is a failed run."""
+        """Make the agent's invocation; a message that can't be decoded, or has no agent, fails the run."""
         resources, run = self._resources, self._run
         try:
             prepared = prepare(resources, run, resources.emitter.for_run(run), self.hold.trusted_until)
         except Exception as exc:
-            # Raised here, it would end the worker, and then the next one that claims this run.
+            # Raised here, the error would end this worker, and then each other one that claims the run.
             prepared = Failed(classify(exc))
         if isinstance(prepared, Failed):
             self._log_context = log_context_of(resources, run)
@@ -111,7 +111,7 @@ class Attempt:
             self.stop(StopReason.DRAIN, LEAVING)
 
     async def _perform(self, invocation: Invocation) -> Outcome:
-        """Call the agent for as long as the lease is held; first undo what a former attempt left behind."""
+        """Call the agent while the lease is held; before that, roll back the writes of cancelled runs."""
         try:
             async with self.hold:
                 for run_id in self._run.rollback:
@@ -122,18 +122,18 @@ class Attempt:
         except LeaseLost:
             return Lost()
         except Exception as exc:
-            return Failed(classify(exc))  # of the rollback: the agent's own are outcomes already
+            return Failed(classify(exc))  # an error of the rollback: those of the agent are outcomes already
         finally:
             self.performing = False
-            self._log_context = invocation.log_context  # with the trace that the agent's span has begun
+            self._log_context = invocation.log_context  # now with the trace of the agent's span
 
     def _decide(self, outcome: Outcome) -> Settlement:
-        """Decide about a retry, and write the outcome down."""
+        """Decide whether the run is retried, and return the settlement."""
         self._seconds = time.monotonic() - self._began
         if isinstance(outcome, Lost):
             with speaking_of(self._log_context):
                 seconds = round(self._seconds, 4)
-                self._resources.log.warning("run lost: its lease was not kept", duration_seconds=seconds)
+                self._resources.log.warning("run lost: its lease was lost", duration_seconds=seconds)
         run, lease, settings = self._run, self.hold.lease, self._resources.settings
         try:
             spec = self._resources.app.agents.get(run.agent)
@@ -157,7 +157,7 @@ class Attempt:
         ending = {"status": status or "handed_back", "seconds": seconds, "duration_seconds": seconds}
         log, fault = self._resources.log, settlement.fault
         if verdict is Verdict.STALE:
-            log.warning("result refused: the run has moved on", **ending)
+            log.warning("result refused: the run has a newer fence", **ending)
             return
         self._count(settlement, status)
         if fault is None or status is Status.CANCELLED:
@@ -179,7 +179,7 @@ class Attempt:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Its run and fence: a run may be claimed again while its lost attempt still unwinds."""
+        """Its run id and fence: a run may be claimed again while its lost attempt still unwinds."""
         return key_of(self._run)
 
     @property
@@ -188,7 +188,7 @@ class Attempt:
         return self._run.agent
 
     def stop(self, reason: StopReason, text: str) -> bool:
-        """Ask the agent to stop, if it is called now; return whether this is what ends it."""
+        """Stop the agent, if it is called now; return whether this is the first request that stops it."""
         return self.performing and self.invocation is not None and self.invocation.stop(reason, text)
 
     def _cancel(self) -> None:
@@ -196,18 +196,18 @@ class Attempt:
 
     @property
     def lingering(self) -> bool:
-        """Whether the agent ignored its stop, and goes on after its run has ended."""
+        """Whether the agent ignored its stop, and continues after its run has ended."""
         return self.invocation is not None and self.invocation.lingering is not None
 
 
 def key_of(run: Claimed) -> tuple[str, int]:
-    """What an attempt is known by."""
+    """Return the key of an attempt: run id and fence."""
     return run.run_id, run.fence  # guard: attempt-by-fence
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResources:
-    """What all attempts of a worker in one partition share."""
+    """The objects that all attempts of a partition's worker share."""
 
     app: App
     settings: QueueSettings
@@ -219,14 +219,14 @@ class AttemptResources:
     metrics: Metrics
     log: FilteringBoundLogger
     draining: asyncio.Event
-    """Set when the worker leaves: agents may end early."""
+    """Set when the worker shuts down: agents may end early."""
     threads: concurrent.futures.Executor
-    """Where agents that are no coroutines run."""
+    """Runs agents that are not coroutines."""
     processes: Attempts | None = None
-    """Where agents with isolation="process" run."""
+    """Runs agents with isolation="process"."""
     store: MemoryStore | None = None
     answer: Callable[[str, int], Awaitable[bytes | None]] | None = None
     """Reads the n-th answer that an interrupted run was given."""
     trusted_until: Callable[[], float] | None = None
-    """Until when the lease of the whole process is trusted, if it has one: no run is trusted for longer."""
+    """Returns until when the lease of the process is trusted, if it has one: no run is trusted for longer."""
     deadlines: Deadlines = dataclasses.field(default_factory=Deadlines)

@@ -1,4 +1,4 @@
-"""Wait until an entry is delivered, then claim its run, and others that wait, in one script call."""
+"""Wait until an entry is delivered, then claim its run, and other waiting runs, in one script call."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _HEAD = 5  # values of a reply before its runs: mode, dropped, adopted, rollback
 _COMMON = 4  # values that runs in a row have in common: lane, fence, attempt, agent
 _FIELDS = 2  # values of each run: `id entry-id submitted_at`, with its generation in a thread, and message
 _ORDERS = ("1234",) * 4 + ("1324",) + ("1234",) * 4 + ("1432",)
-"""By priority, but of ten claims one begins with the normal and one with the low lane: no lane starves."""
+"""Lanes by priority, but of ten claims one begins with the normal and one with the low lane: none starves."""
 
 Woken = list[tuple[int, bytes]]
 """Entries that a blocking read delivered: lane number and entry id."""
 
 
 class RunLease(Lease, frozen=True):
-    """A lease with the place of its entry, if the claim returned it; with lane 0 the script looks it up."""
+    """A lease with its entry's lane and id, if the claim returned them; with lane 0 the script finds them."""
 
     lane: int = 0
     entry: bytes = b""
@@ -50,38 +50,38 @@ class Claimed(msgspec.Struct, frozen=True):
     agent: str
     message: bytes
     rollback: tuple[str, ...] = ()
-    """The runs of the same thread whose writes are rolled back first, by their ids in the store."""
+    """Ids in the store of the runs of the same thread whose writes are rolled back first."""
     submitted_ms: int = 0
     lane: int = 0
-    """The number of the lane it was read from; 0 if the settle script has to look up more than its entry."""
+    """The number of the lane it was read from; 0 if the settle script must read more than its entry."""
     entry: bytes = b""
     generation: int = 0
     """Higher for each attempt of its thread, so that the store refuses late writes; 0 without a thread."""
 
     def lease(self, owner: str) -> RunLease:
-        """The lease of ``owner`` on it."""
+        """The lease of ``owner`` on this run."""
         return RunLease(self.run_id, owner, self.fence, self.lane, self.entry)
 
     @property
     def kept_as(self) -> str:
-        """The id of the run in the store: its own id may be submitted again when Redis has removed it."""
+        """The id of the run in the store; the run id may be submitted again after Redis has removed it."""
         return incarnation(self.run_id, self.submitted_ms)
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """The reply of one claim; its leases are trusted from ``asked_at``, a ``boot_time()`` before the call."""
+    """The reply of one claim; leases are trusted from ``requested_at``, a ``boot_time()`` before the call."""
 
     runs: list[Claimed]
-    asked_at: float
+    requested_at: float
     dropped: int = 0
     adopted: int = 0
     paused: bool = False
     duplicates: list[tuple[str, str]] = msgspec.field(default_factory=list[tuple[str, str]])
-    """Run and entry of what a producer added again: a run of that correlation id exists."""
+    """Run id and entry id of each entry that a producer added again: its correlation id has a run."""
 
 
 class Returned(NamedTuple):
-    """How many entries went back to the queue, and how many events were appended for them."""
+    """How many entries were returned to the queue, and how many events were appended for them."""
 
     entries: int
     events: int
@@ -122,7 +122,7 @@ class Claimer:
         ]
         self._lane_numbers = {lane.encode(): number for number, lane in enumerate(keys.lanes, 1)}
         self._streams = (*keys.lanes, *(">" for _ in keys.lanes))
-        self._turn = 0
+        self._claims = 0
 
     async def join(self) -> None:
         """Create the lanes, the group and the owner's consumer."""
@@ -141,10 +141,10 @@ class Claimer:
         return [(self._lane_numbers[lane], entry) for lane, entries in reply or () for entry, _ in entries]
 
     async def claim(self, count: int, woken: Woken) -> Claims:
-        """Claim up to ``count`` runs: those of the entries that woke us, then others that wait."""
-        asked_at = boot_time()
-        self._turn += 1
-        args: list[Any] = [self._group, self._owner, count, lane_order(self._turn), *self._tail]
+        """Claim up to ``count`` runs: first those of the entries in ``woken``, then other waiting runs."""
+        requested_at = boot_time()
+        self._claims += 1
+        args: list[Any] = [self._group, self._owner, count, lane_order(self._claims), *self._tail]
         for number, entry in woken:
             args += (number, entry)
         reply = await _CLAIM(self._queue.redis, self._keys, args)
@@ -152,19 +152,20 @@ class Claimer:
             await self.join()
         mode, dropped, adopted, rollbacks, duplicates = reply[:_HEAD]
         names = [name.decode(errors="replace") for name in duplicates]
-        twice = list(zip(names[::2], names[1::2], strict=True))
-        return Claims(_claimed(reply, rollbacks), asked_at, dropped, adopted, mode == b"paused", twice)
+        duplicated = list(zip(names[::2], names[1::2], strict=True))
+        paused = mode == b"paused"
+        return Claims(_claimed(reply, rollbacks), requested_at, dropped, adopted, paused, duplicated)
 
     async def tidy(self, attended: Iterable[str]) -> Returned:
-        """Return the entries that Redis counts as this worker's, but for the runs that it attends."""
+        """Return this worker's pending entries to the queue, except those of the ``attended`` runs."""
         keys = self._queue.keys
         args = [self._group, self._owner, *attended]
         return Returned(*await _TIDY(self._queue.redis, [*keys.lanes, keys.run_prefix], args))
 
 
-def lane_order(turn: int) -> str:
-    """The order in which a claim reads the lanes."""
-    return _ORDERS[turn % len(_ORDERS)]  # guard: lane-order
+def lane_order(claim: int) -> str:
+    """Return the order in which the n-th claim reads the lanes."""
+    return _ORDERS[claim % len(_ORDERS)]  # guard: lane-order
 
 
 def _rollback_of(value: bytes) -> tuple[str, ...]:
@@ -174,11 +175,11 @@ def _rollback_of(value: bytes) -> tuple[str, ...]:
 
 
 def _limits(settings: QueueSettings, agents: Mapping[str, int]) -> bytes:
-    """The limits of runs at once, as the script reads them; empty without limits."""
+    """Return the concurrency limits as the script reads them; empty without limits."""
     if not agents and not settings.tenant_concurrency and not settings.key_concurrency:
         return b""
-    most = {"agents": agents, "tenant": settings.tenant_concurrency, "key": settings.key_concurrency}
-    return msgspec.json.encode(most)
+    limits = {"agents": agents, "tenant": settings.tenant_concurrency, "key": settings.key_concurrency}
+    return msgspec.json.encode(limits)
 
 
 def _claimed(reply: list[Any], rollbacks: list[bytes]) -> list[Claimed]:

@@ -1,6 +1,6 @@
-"""The claim loop of one partition: takes slots, claims as many runs, and gives them to the executor.
+"""The claim loop of one partition: takes slots, claims as many runs, and passes them to the executor.
 
-Its life: ``run`` until ``quiet``. A claim without an answer may have claimed runs all the same: they are
+Its lifecycle: ``run`` until ``quiet``. A claim without a reply may still have claimed runs: they are
 returned to the queue before the next claim.
 """
 
@@ -36,14 +36,14 @@ _PAUSE_POLL_SECONDS = 1.0
 _OUTAGE_FIRST_SECONDS = 0.05
 _OUTAGE_MOST_SECONDS = 1.0
 CLAIM_MOST_SECONDS = 5.0
-"""The longest that a claim without an answer keeps its slots: the last may have been slow for lack of CPU."""
+"""The longest time that a claim without a reply keeps its slots, even if the claim before was slow."""
 
 _NOTHING = Claims([], 0.0)
 T = TypeVar("T")
 
 
 class ClaimLoop:
-    """Claims runs while slots are free and the queue is open; waits out a Redis that is away."""
+    """Claims runs while slots are free and the queue is open; retries while Redis is unavailable."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class ClaimLoop:
         self._adopted = metrics.runs_adopted.labels(settings.name)
         self._events_appended = metrics.events_appended.labels(settings.name)
         self._claiming = 0
-        """The slots of the claim that Redis has not answered."""
+        """The slots of the claim that waits for the reply of Redis."""
         self._claiming_since = 0.0
         self._claim_seconds = 0.0
         """How long the last claim took; 0 after an error."""
         self._unanswered = False
-        """Whether Redis may have given us runs that have no attempt here."""
+        """Whether Redis may have claimed runs for this worker that have no attempt here."""
         self._more_wait = True
         self._is_quiet = False
         self._waiting: asyncio.Timeout | None = None
@@ -87,14 +87,14 @@ class ClaimLoop:
         while not self._is_quiet:
             try:
                 await self._unless_quiet(self._slots.wait_free())
-                # Redis does not answer for runs that have ended here: with more claims they would pile up.
+                # Redis has not confirmed the settlements of ended runs: with more claims they would pile up.
                 if self._executor.has_released_slots:  # guard: unsettled-runs-bounded
                     await self._unless_quiet(self._settler.flushed())
                 with self._outages:
                     await self._claim_and_start(attempts)
                 self._failed_claims = 0
             except TROUBLE as exc:
-                await self._wait_out(exc)
+                await self._back_off(exc)
 
     def quiet(self) -> None:
         """Claim nothing more."""
@@ -107,19 +107,19 @@ class ClaimLoop:
         self._gate_changed.set()
 
     def release_unanswered(self, silent_seconds: float) -> int:
-        """Release the slots of a claim that Redis has not answered in that time; return how many."""
-        # A server that is slow, but answers, is given its time: else no answer would find a slot.
-        patience = max(silent_seconds, 2 * self._claim_seconds)  # guard: slow-claim-keeps-slot
-        patience = min(patience, CLAIM_MOST_SECONDS)  # guard: slow-claim-capped
+        """Release the slots of a claim that has no reply after ``silent_seconds``; return how many."""
+        # A slow server that does reply gets twice its last time: else the runs of its replies had no slots.
+        timeout = max(silent_seconds, 2 * self._claim_seconds)  # guard: slow-claim-keeps-slot
+        timeout = min(timeout, CLAIM_MOST_SECONDS)  # guard: slow-claim-capped
         released = 0
-        if time.monotonic() - self._claiming_since > patience:
+        if time.monotonic() - self._claiming_since > timeout:
             released, self._claiming = self._claiming, 0  # guard: claim-releases-slots
         return released
 
     # -- one claim
 
     async def _claim_and_start(self, attempts: asyncio.TaskGroup) -> None:
-        """Claim at once while more runs may wait; else block until an entry is delivered, and claim that."""
+        """Claim at once while more runs may wait; else block until an entry is delivered."""
         woken: Woken = []
         if not self._more_wait:
             woken = await self._unless_quiet(self._claimer.wait(self._block_ms)) or []
@@ -127,23 +127,23 @@ class ClaimLoop:
                 return
         claims = await self._claim(woken)
         for run in claims.runs:
-            attempts.create_task(self._executor.perform(run, claims.asked_at))
+            attempts.create_task(self._executor.perform(run, claims.requested_at))
         for _ in range(2):
             await asyncio.sleep(0)  # the agents are called before the next claim
-        # Runs of a late answer that got no slot: by now all others are known to the executor.
+        # Runs of a late reply that got no slot: by now the executor has all others.
         if self._unanswered and not self._is_quiet:  # guard: late-claim-returned
-            await self._return_unknown()
+            await self._return_unattended()
         if claims.paused:
             await self._wait_for_gate()
 
     async def _claim(self, woken: Woken) -> Claims:
-        """Take slots, claim as many runs, and give back the slots that are left over."""
+        """Take slots, claim as many runs, and give the other slots back."""
         if self._name_confirmed is not None:
             await self._unless_quiet(self._name_confirmed())
-        if self._is_quiet:  # the entry that woke us is returned when the worker leaves
+        if self._is_quiet:  # a delivered entry is returned when the worker leaves the group
             return _NOTHING
         if self._unanswered:  # guard: unanswered-claim
-            await self._return_unknown()
+            await self._return_unattended()
         taken = await self._take_slots(woken)
         if not taken and not woken:
             return _NOTHING
@@ -157,7 +157,7 @@ class ClaimLoop:
             self._claiming = 0
 
     async def _take_slots(self, woken: Woken) -> int:
-        """Take slots; an entry that woke us does not wait for one: its claim returns it to the queue."""
+        """Take slots; a delivered entry does not wait for one: without a slot the claim returns the entry."""
         if woken:
             return self._slots.take_now(_CLAIM_BATCH)  # guard: woken-without-slot
         return await self._unless_quiet(self._slots.take(_CLAIM_BATCH)) or 0
@@ -177,26 +177,26 @@ class ClaimLoop:
         self._events_appended.inc(len(claims.runs) + claims.adopted)  # started, and adopted before that
         for run_id, entry in claims.duplicates:
             self._log.info(
-                "duplicate entry dropped: a run of this correlation id is known",
+                "duplicate entry dropped: its correlation id has a run",
                 correlation_id=run_id,
                 message_id=entry,
             )
 
     def _with_slots(self, claims: Claims) -> Claims:
-        """Leave out the runs of a late answer whose slots others have by now: they go back to the queue."""
+        """Leave out the runs of a late reply whose slots were released: they are returned to the queue."""
         self._claiming += self._slots.permits.take(max(len(claims.runs) - self._claiming, 0))
         self._unanswered = len(claims.runs) > self._claiming  # guard: late-claim-without-slot
         if not self._unanswered:
             return claims
         return msgspec.structs.replace(claims, runs=claims.runs[: self._claiming])
 
-    async def _return_unknown(self) -> None:
-        """Return to the queue what Redis counts as ours and the executor does not know."""
+    async def _return_unattended(self) -> None:
+        """Return the runs to the queue that are claimed for this worker and unknown to the executor."""
         returned = await self._claimer.tidy(self._executor.attended)
         self._unanswered = False
         self._events_appended.inc(returned.events)
         if returned.entries:
-            self._log.warning("returned runs whose claim was answered late or never", runs=returned.entries)
+            self._log.warning("runs of an unanswered claim returned to the queue", runs=returned.entries)
 
     # -- waiting
 
@@ -206,10 +206,10 @@ class ClaimLoop:
             async with asyncio.timeout(_PAUSE_POLL_SECONDS):
                 await self._unless_quiet(self._gate_changed.wait())
 
-    async def _wait_out(self, exc: Exception) -> None:
-        """Redis is away, or refuses: wait, longer each time, and claim again."""
+    async def _back_off(self, exc: Exception) -> None:
+        """Wait after an error of Redis, longer each time, before the next claim."""
         if isinstance(exc, REFUSALS) and not isinstance(exc, DISCONNECTS):
-            self._log.error("Redis refuses to give out runs: is a key of this queue damaged?", error=str(exc))
+            self._log.error("runs not claimed, a key of the queue may be damaged", error=str(exc))
         self._metrics.redis_errors.labels(type(exc).__name__).inc()
         self._failed_claims += 1
         pause = backoff_seconds(self._failed_claims, _OUTAGE_FIRST_SECONDS, _OUTAGE_MOST_SECONDS)
@@ -218,7 +218,7 @@ class ClaimLoop:
         await self._unless_quiet(asyncio.sleep(pause))
 
     async def _unless_quiet(self, awaitable: Awaitable[T]) -> T | None:
-        """Await something until the loop goes quiet; then return None."""
+        """Await something; return None as soon as the loop is quiet."""
         scope = self._waiting = asyncio.timeout(0 if self._is_quiet else None)
         try:
             async with scope:

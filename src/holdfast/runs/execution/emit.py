@@ -37,7 +37,7 @@ RESERVED = frozenset(
     }
     | {"replayed", "restored", "resumed", "parked", "unparked"}
 )
-"""Event types of the system itself: an agent that emitted one would mislead the followers of its run."""
+"""Event types of the system: from an agent they would mislead the clients that follow its run."""
 
 _Row = tuple[str, int, int, str, bytes]
 
@@ -53,7 +53,7 @@ class Emitter:
 
     def for_run(self, run: Claimed) -> Callable[[str, Any], Awaitable[None]]:
         """Return the ``emit`` of one attempt, which numbers its events."""
-        # Numbers grow from fence to fence: else a new attempt's first event would be dropped as sent twice.
+        # Numbers grow with the fence: else the first events of a new attempt would be dropped as duplicates.
         number = run.fence * _PER_ATTEMPT
 
         async def emit(kind: str, data: Any) -> None:
@@ -69,7 +69,7 @@ class Emitter:
             raise InputError(f"the type of an event must be text of 1 to 200 characters, got {kind!r:.60}")
         if kind in RESERVED:
             raise InputError(
-                f"an agent can't emit {kind!r}: that word tells what the system did; choose another"
+                f"an agent can't emit {kind!r}: this event type is reserved for the system; choose another"
             )
         row = encode_value(data, f"event {kind!r} of agent {run.agent!r}")
         if len(row) > self._queue.settings.max_payload_bytes:
@@ -86,14 +86,14 @@ class Emitter:
         replies = await self._until_answered(args)
         self._appended.inc(sum(reply != b"stale" for reply in replies))
         return [
-            LeaseLost(f"run {row[0]} has moved on from fence {row[1]}: its events are refused")
+            LeaseLost(f"run {row[0]} has a newer fence than {row[1]}: its events are refused")
             if reply == b"stale"
             else None
             for row, reply in zip(rows, replies, strict=True)
         ]
 
     async def _until_answered(self, args: list[Any]) -> list[bytes]:
-        # A second try is harmless: the script drops known numbers. Without Redis, the lease's end ends it.
+        # A second call is safe: the script drops numbers that it has. In an outage, the lost lease ends this.
         while True:
             try:
                 return await _EMIT(self._queue.redis, [self._queue.keys.run_prefix], args)
@@ -106,5 +106,5 @@ class Emitter:
 
 
 def _is_type(kind: object) -> bool:
-    """Whether it is text that can be encoded; half of a surrogate pair can't be."""
+    """Whether an event type is text that can be encoded; half of a surrogate pair can't be."""
     return isinstance(kind, str) and 0 < len(kind) <= _LONGEST_TYPE and not _SURROGATE.search(kind)

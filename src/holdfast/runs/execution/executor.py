@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 
 class Executor:
-    """Performs claimed runs until the last is settled; ``hand_back`` stops those that still go on."""
+    """Performs claimed runs until the last is settled; ``hand_back`` stops those that still run."""
 
     def __init__(self, resources: AttemptResources, slots: Permits) -> None:
         self._resources = resources
         self._slots = slots
         self._attempts: dict[tuple[str, int], Attempt] = {}
-        """From the claim until Redis has answered for the end."""
+        """From the claim until Redis has confirmed the settlement."""
         self._without_slot: set[Attempt] = set()
-        """Attempts that have ended, and whose slots were given to others before Redis has answered."""
+        """Ended attempts whose slots were released before Redis has confirmed the settlement."""
         self._is_handing_back = False
         self.lingering = 0
-        """Agents that go on after their runs have ended: a process that leaves can't wait for them."""
+        """Agents that continue after their runs have ended; a shutdown does not wait for them."""
 
-    async def perform(self, run: Claimed, asked_at: float) -> None:
-        """See a run through that was claimed into a slot, under a lease that was asked for at that time."""
+    async def perform(self, run: Claimed, requested_at: float) -> None:
+        """Perform a claimed run that has a slot; its lease was requested at ``requested_at``."""
         key = key_of(run)
         if (known := self._attempts.get(key)) is not None:  # guard: claimed-again
             self._claimed_again(run, known)
             return
         attempt = self._attempts[key] = Attempt(
-            self._resources, run, asked_at, self._settled, hand_back=self._is_handing_back
+            self._resources, run, requested_at, self._settled, hand_back=self._is_handing_back
         )
         await attempt.run()
 
     def _claimed_again(self, run: Claimed, known: Attempt) -> None:
-        """Redis has lost the first claim in a restart, and gave out the same fence again: run one body only.
+        """Call the agent once, although Redis lost the first claim in a restart and gave its fence again.
 
-        The attempt that goes on is stopped, which hands the run back under the next fence. One that has ended
+        A running attempt is stopped, and its run is handed back under the next fence. An ended attempt
         settles the run.
         """
         with speaking_of(log_context_of(self._resources, run)):
-            self._resources.log.warning("run claimed again under its fence: did Redis lose its last writes?")
+            self._resources.log.warning("run claimed again under the same fence, Redis may have lost writes")
         self._slots.give()
         if known.hold in self._resources.keeper.guarded:
             known.hold.lose()
@@ -56,7 +56,7 @@ class Executor:
     # -- slots
 
     def _settled(self, attempt: Attempt) -> None:
-        """Give the slot back; that of an agent which ignored its stop stays taken until it ends."""
+        """Give the slot back; if the agent ignored its stop, its slot stays taken until it returns."""
         self._attempts.pop(attempt.key, None)
         if attempt in self._without_slot:  # guard: released-slot-given-once
             self._without_slot.discard(attempt)
@@ -69,7 +69,7 @@ class Executor:
         self.lingering += 1
         self._resources.metrics.runs(self._resources.settings.name, attempt.agent).abandoned()
         self._resources.log.warning(
-            "an agent ignores its stop and goes on after its run: its slot is taken until it ends",
+            "agent ignored its stop, its slot stays taken until it returns",
             lingering=self.lingering,
             slots=self._slots.limit,
         )
@@ -81,7 +81,7 @@ class Executor:
         self._slots.give()
 
     def release_unanswered(self, silent_seconds: float) -> int:
-        """Release the slots of ended attempts if Redis was silent about them for so long; return how many."""
+        """Release the slots of ended attempts without a reply after ``silent_seconds``; return how many."""
         silent = time.monotonic() - self._resources.settler.silent_since
         if silent <= silent_seconds:  # guard: settlement-releases-slots
             return 0
@@ -95,10 +95,10 @@ class Executor:
 
     @property
     def has_released_slots(self) -> bool:
-        """Whether attempts have ended that Redis does not answer for, and that have no slots any more."""
+        """Whether ended attempts without a slot still wait for the reply of Redis."""
         return bool(self._without_slot)
 
-    # -- the runs that go on
+    # -- unsettled runs
 
     @property
     def attended(self) -> set[str]:
@@ -111,12 +111,12 @@ class Executor:
         return [attempt for attempt in self._attempts.values() if attempt.performing]
 
     def cancel(self, run_id: str, reason: str) -> None:
-        """Cancel a run, if it goes on here."""
+        """Cancel a run, if it runs here."""
         for attempt in self.running:
             if attempt.key[0] == run_id:
                 attempt.stop(StopReason.CANCEL, reason)
 
     def hand_back(self) -> int:
-        """Stop every attempt that goes on, so that its run starts elsewhere; return how many were stopped."""
+        """Stop every running attempt, so that another worker starts its run; return how many were stopped."""
         self._is_handing_back = True
         return sum([attempt.stop(StopReason.DRAIN, LEAVING) for attempt in self.running])

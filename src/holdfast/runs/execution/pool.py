@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 class WorkerPool:
-    """One worker for every partition of the queues; partitions that others add are served as well."""
+    """One worker for every partition of the queues, including partitions that other processes add."""
 
     def __init__(self, resources: WorkerResources, queues: Iterable[RunQueue]) -> None:
         self._resources = resources
@@ -49,11 +49,11 @@ class WorkerPool:
 
     @property
     def lingering(self) -> int:
-        """How many agents go on after their runs have ended."""
+        """How many agents continue after their runs have ended."""
         return sum(worker.lingering for worker in self.workers)
 
     async def join(self) -> None:
-        """Enter the groups; a partition whose server is away is entered when the server is back."""
+        """Join the consumer groups; a group whose server is unavailable is joined when the server is back."""
         inherits = self._resources.tuning.inherits
         joined = await asyncio.gather(
             *(worker.join(inherits) for worker in self.workers), return_exceptions=True
@@ -72,11 +72,11 @@ class WorkerPool:
 
     async def _follow_partitions_of(self, queue: RunQueue, start: Callable[[PartitionWorker], None]) -> None:
         while True:
-            with contextlib.suppress(*TROUBLE):  # Redis is asked again soon
+            with contextlib.suppress(*TROUBLE):  # the next iteration reads the count again
                 served = sum(worker.partition.name == queue.name for worker in self.workers)
                 # guard: worker-finds-partitions
                 for partition in await queue.look_around(served, say=True):
-                    _log.info("serves one more partition", queue=queue.name, stream=partition.keys.stream)
+                    _log.info("partition added", queue=queue.name, stream=partition.keys.stream)
                     worker = self._worker(partition)
                     self.workers.append(worker)
                     start(worker)
@@ -88,11 +88,11 @@ class WorkerPool:
             worker.quiet()
 
     def hand_back(self) -> int:
-        """Stop every run that goes on, to be started elsewhere; return how many were stopped."""
+        """Stop every run, so that other workers start it; return how many were stopped."""
         return sum(worker.hand_back() for worker in self.workers)
 
     async def leave(self) -> None:
-        """Leave every group; a group that can't be left must not keep us from the others."""
+        """Leave every group; an error for one group does not keep the worker in the others."""
         left = await asyncio.gather(*(worker.leave() for worker in self.workers), return_exceptions=True)
         for exc in left:
             if isinstance(exc, BaseException):

@@ -1,4 +1,4 @@
-"""A claimed run becomes the invocation of its agent, or the failure for which it can't be one."""
+"""A claimed run becomes the invocation of its agent, or a failure if that is not possible."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def prepare(
     emit: Callable[[str, Any], Awaitable[None]],
     trusted_until: Callable[[], float],
 ) -> Invocation | Failed:
-    """Make the invocation of a claimed run, whose lease is trusted until then."""
+    """Make the invocation of a claimed run, whose lease is trusted until ``trusted_until()``."""
     settings = resources.settings
     try:
         envelope = _read(run, settings)
@@ -56,14 +56,14 @@ def prepare(
         info,
         emit,
         Signals(resources.draining, Trust(trusted_until)),  # guard: run-context-trust
-        # Made when it is first used: most runs have no memory, and making it is a part of a small run's cost.
+        # Made when it is first used: most runs use no memory, and making it is a part of a small run's cost.
         memory=partial(_memory_of, resources, run, envelope),
         answers=None if resources.answer is None else partial(resources.answer, run.run_id),
         store=resources.store,
     )
     grace: float | None = settings.stop_grace_seconds
     if spec.isolation == "process":
-        # Its process has the grace, and is killed after it; the run waits for that, however long it takes.
+        # Its process gets the grace and is killed after it; the run waits until the process has ended.
         spec, grace = _isolated(resources, spec, run, envelope, trusted_until), None
     return Invocation(
         spec,
@@ -77,7 +77,7 @@ def prepare(
 
 
 def log_context_of(resources: AttemptResources, run: Claimed) -> dict[str, Any]:
-    """The log fields of a run that has no invocation: as many as can be read of its message."""
+    """Return the log fields of a run without an invocation, as far as its message can be decoded."""
     envelope = Envelope()
     if len(run.message) <= resources.settings.max_payload_bytes:
         with contextlib.suppress(MalformedMessage):
@@ -86,16 +86,14 @@ def log_context_of(resources: AttemptResources, run: Claimed) -> dict[str, Any]:
 
 
 def _read(run: Claimed, settings: QueueSettings) -> Envelope:
-    """Decode and check the message: an entry that another producer added with XADD was not checked before."""
+    """Decode and validate the message: an entry that a producer added with XADD was not validated before."""
     if not run.agent:
         raise MalformedMessage("the entry names no agent (agent_id), and the queue has no default_agent here")
-    size, most = len(run.message), settings.max_payload_bytes
-    if size > most:
-        raise MalformedMessage(f"message_data has {size} bytes, more than max_payload_bytes = {most}")
+    size, limit = len(run.message), settings.max_payload_bytes
+    if size > limit:
+        raise MalformedMessage(f"message_data has {size} bytes, more than max_payload_bytes = {limit}")
     envelope = decode_message(run.message)
-    if (
-        envelope.action == "RESUME"
-    ):  # an answer to a run that waits ends in the claim: no run waits for this one
+    if envelope.action == "RESUME":  # the claim script has consumed it if an interrupted run has this id
         missing = f"no run {run.run_id!r} waits for an answer (action RESUME)"
         raise MalformedMessage(
             f"{missing}: correlation_id must be the id of an interrupted run of this queue"
@@ -106,7 +104,7 @@ def _read(run: Claimed, settings: QueueSettings) -> Envelope:
 
 
 def _timeout_of(spec: AgentSpec, envelope: Envelope, settings: QueueSettings) -> float:
-    """The run's own timeout, else its agent's, else the queue's."""
+    """Return the run's own timeout, else its agent's, else the queue's."""
     own = envelope.timeout_seconds  # guard: run-timeout
     if own is None:
         # guard: agent-or-queue-timeout
@@ -118,7 +116,7 @@ def _timeout_of(spec: AgentSpec, envelope: Envelope, settings: QueueSettings) ->
 
 def _poisonous(run: Claimed) -> str:
     lost = run.attempt - 1
-    return f"it was started {lost} times without an answer: it may be killing its workers, so it is given up"
+    return f"it was started {lost} times and never settled: it may be killing its workers, so it is given up"
 
 
 def _earlier(one: Callable[[], float], other: Callable[[], float]) -> float:
@@ -144,7 +142,7 @@ def _info(run: Claimed, spec: AgentSpec | None, envelope: Envelope, timeout: flo
 
 
 def _memory_of(resources: AttemptResources, run: Claimed, envelope: Envelope) -> Memory:
-    """The memory of this attempt: the store's, if the worker has a store."""
+    """Return the memory of this attempt, which is in the store if the worker has one."""
     if resources.store is None:
         return LocalMemory()
     return resources.store.memory(
@@ -166,7 +164,7 @@ def _isolated(
     envelope: Envelope,
     trusted_until: Callable[[], float],
 ) -> AgentSpec:
-    """The same agent, called in a process of this attempt's own."""
+    """Return the same agent, called in a separate process for this attempt."""
     from holdfast.processes.attempts import Errand, isolated  # noqa: PLC0415 - most workers start no process
 
     settings = resources.settings

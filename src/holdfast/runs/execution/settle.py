@@ -1,7 +1,7 @@
-"""The settler writes how attempts ended, each once and under its fence, in batches that grow with the load.
+"""The settler writes the settlements of attempts, each once and under its fence, in batches.
 
-A settlement is kept and sent again until Redis has answered: while Redis is away, no finished run is lost and
-performed again.
+A settlement is kept and sent again until Redis has confirmed it: while Redis is unavailable, no finished run
+is lost and performed again.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ _BATCH = 200
 _RETRY_FIRST_SECONDS = 0.05
 _RETRY_MOST_SECONDS = 1.0
 
+_NOT_SETTLED = "run not settled, its record may be damaged"
+
 _log = get_logger(__name__)
 
 
 class Verdict(enum.StrEnum):
-    """What Redis answered; a retry of a run that was cancelled meanwhile ends as cancelled."""
+    """The reply to a settlement; a retry of a run that was cancelled meanwhile ends as cancelled."""
 
     SETTLED = "settled"
     CANCELLED = "cancelled"
@@ -81,20 +83,20 @@ class Settler:
         self._batch_size = metrics.settle_batch_size.labels(queue.name)
         self._events_appended = metrics.events_appended.labels(queue.name)
         self.silent_since = math.inf
-        """Since when Redis has not answered the batch that was sent."""
+        """When the batch was sent that Redis has not answered yet."""
         self._waiting: list[_Waiting] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def add(self, settlement: Settlement, on_settled: OnSettled | None = None) -> None:
-        """Send it with the next batch, and call ``on_settled`` when Redis has answered."""
+        """Send a settlement with the next batch, and call ``on_settled`` when Redis has answered."""
         self._waiting.append((settlement, on_settled))
         self._idle.clear()
         self._wake.set()
 
     async def flushed(self) -> None:
-        """Wait until Redis has answered for every settlement."""
+        """Wait until Redis has answered every settlement."""
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -142,14 +144,12 @@ class Settler:
     async def _one_by_one(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any], exc: Exception
     ) -> list[Verdict]:
-        """Redis refuses a batch with a damaged record: send each settlement alone, so that the others end."""
+        """Send each settlement of a refused batch alone: a damaged record must not block the others."""
         if len(batch) == 1:
-            _log.error(
-                "a run can't be settled: is its record damaged?", run_id=batch[0].lease.key, error=str(exc)
-            )
+            _log.error(_NOT_SETTLED, run_id=batch[0].lease.key, error=str(exc))
             return [Verdict.STALE]
         _log.error(
-            "Redis refuses a batch: is a key of this queue damaged? each run is settled alone",
+            "settlements refused, a key of the queue may be damaged; each run is settled alone",
             queue=self._queue.name,
             runs=len(batch),
             error=str(exc),
@@ -174,7 +174,7 @@ class Settler:
 
     def _verdict(self, settlement: Settlement, word: bytes) -> Verdict:
         if word == b"damaged":
-            _log.error("a run can't be settled: is its record damaged?", run_id=settlement.lease.key)
+            _log.error(_NOT_SETTLED, run_id=settlement.lease.key)
             return Verdict.STALE
         return _VERDICTS[word]
 
@@ -185,13 +185,13 @@ class Settler:
 
 
 def _bytes_of(waiting: _Waiting) -> int:
-    """How many bytes Redis writes for it: the event repeats a value that has no data of its own."""
+    """Return how many bytes Redis writes for a settlement; its event repeats a value without data."""
     s, _ = waiting
     return len(s.value) + len(s.data or s.value)
 
 
 def _common_part(s: Settlement) -> tuple[Any, ...]:
-    """What is sent once for all settlements in a row that have it in common."""
+    """Return the values that are sent once for consecutive settlements with the same ones."""
     extra = s.delay_ms if s.status is Status.DELAYED else s.reason
     lane = s.lease.lane if isinstance(s.lease, RunLease) else 0
     return s.status, s.field, extra, lane, s.lease.fence, int(bool(s.data))

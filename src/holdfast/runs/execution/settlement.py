@@ -1,4 +1,4 @@
-"""How an attempt ended, as a value: pure functions make it of an outcome, the settler writes it to Redis."""
+"""The settlement of an attempt, as a value: pure functions make it from an outcome, the settler writes it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Settlement(msgspec.Struct, frozen=True):
     field: str = "error"
     value: bytes = b""
     data: bytes = b"{}"
-    """The data of its event; empty if that is the value, under the name of its field."""
+    """The data of its event; empty if the data is the value, under the name of ``field``."""
     reason: str = ""
     delay_ms: int = 0
     fault: RunFault | None = None
 
 
 def with_retry(outcome: Outcome, run: Claimed, spec: AgentSpec | None, settings: QueueSettings) -> Outcome:
-    """Add to a failure when the run is tried again, if it is."""
+    """Return the outcome; a failure gets the delay of its retry, if the run is retried."""
     if not isinstance(outcome, Failed) or run.attempt >= attempts_of(spec, settings):
         return outcome
     again = settings.retry_programming_errors
@@ -56,12 +56,12 @@ def with_retry(outcome: Outcome, run: Claimed, spec: AgentSpec | None, settings:
 
 
 def attempts_of(spec: AgentSpec | None, settings: QueueSettings) -> int:
-    """How many attempts a run of this agent has."""
+    """Return how many attempts a run of this agent has."""
     return settings.max_attempts if spec is None or spec.max_attempts is None else spec.max_attempts
 
 
 def settlement_of(outcome: Outcome, run: Claimed, lease: Lease, settings: QueueSettings) -> Settlement:
-    """Make the settlement of an outcome; a result that can't be written makes it a failure."""
+    """Make the settlement of an outcome; a result that can't be encoded makes it a failure."""
     match outcome:
         case Succeeded(result):
             return _succeeded(result, run, lease, settings)
@@ -76,7 +76,7 @@ def settlement_of(outcome: Outcome, run: Claimed, lease: Lease, settings: QueueS
         case Interrupted():
             return _interrupted(outcome, run, lease, settings)
         case Yielded() | Lost():
-            # A lost run goes back too: if only Redis was away, it is still ours; else the fence refuses this.
+            # A lost run is handed back too: after a mere outage of Redis, its fence is still the current one.
             return Settlement(lease, None)
 
 
@@ -88,7 +88,7 @@ def _succeeded(result: Any, run: Claimed, lease: Lease, settings: QueueSettings)
 
 
 def written_result(agent: str, result: Any, limit: int) -> bytes | Failure:
-    """Write a result as JSON, or return why that can't be; one from another process is written already."""
+    """Encode a result as JSON, or return the failure; a result from another process is encoded already."""
     what = f"result of agent {agent!r}"
     try:
         value = bytes(result) if isinstance(result, msgspec.Raw) else encode_value(result, what)
@@ -100,12 +100,12 @@ def written_result(agent: str, result: Any, limit: int) -> bytes | Failure:
     return value
 
 
-def _interrupted(question: Interrupted, run: Claimed, lease: Lease, settings: QueueSettings) -> Settlement:
-    if len(question.value) > settings.max_payload_bytes:
-        size = f"what an interrupt asks has {len(question.value)} bytes, more than max_payload_bytes"
+def _interrupted(interrupted: Interrupted, run: Claimed, lease: Lease, settings: QueueSettings) -> Settlement:
+    if len(interrupted.value) > settings.max_payload_bytes:
+        size = f"the value of an interrupt has {len(interrupted.value)} bytes, more than max_payload_bytes"
         return _failed(Failure.because(FailureClass.INVALID, size), None, run, lease)
-    data = b'{"index":%d,"value":%b}' % (question.index, question.value)
-    return Settlement(lease, Status.INTERRUPTED, "interrupt", question.value, data, str(question.index))
+    data = b'{"index":%d,"value":%b}' % (interrupted.index, interrupted.value)
+    return Settlement(lease, Status.INTERRUPTED, "interrupt", interrupted.value, data, str(interrupted.index))
 
 
 def _failed(failure: Failure, retry_in: float | None, run: Claimed, lease: Lease) -> Settlement:
@@ -125,11 +125,11 @@ def _failed(failure: Failure, retry_in: float | None, run: Claimed, lease: Lease
 
 
 def _ended_badly(lease: Lease, status: Status, fault: RunFault) -> Settlement:
-    """The run goes to the dead letters, under the kind of its fault."""
+    """Make the settlement of a run that becomes a dead letter, with the kind of its fault as reason."""
     data = _encode({"error": _public(fault)})
     return Settlement(lease, status, value=_encode(fault), data=data, reason=fault.kind, fault=fault)
 
 
 def _public(fault: RunFault) -> RunFault:
-    """Without its traceback: that is for operators and stays in the record, the feed is for everybody."""
+    """Return the fault without its traceback, which is for operators: every client reads the feed."""
     return RunFault(fault.kind, fault.message)

@@ -1,4 +1,4 @@
-"""The slots of a queue in one process: how many of its runs are performed at once, over all partitions."""
+"""The slots of a queue in one process: the limit of its concurrent runs, over all partitions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 _SILENT_SECONDS = 0.5
-"""How long a server may leave a claim or a settlement without an answer before its slots go to others."""
+"""How long a claim or a settlement may wait for a reply before its slots are released."""
 
 
 class SlotUser(Protocol):
-    """The worker of a partition, as its slots see it."""
+    """The worker of a partition, as far as its slots use it."""
 
     @property
     def running(self) -> Sized:
@@ -28,16 +28,16 @@ class SlotUser(Protocol):
 
     @property
     def lingering(self) -> int:
-        """How many agents go on after their runs have ended."""
+        """How many agents continue after their runs have ended."""
         ...
 
     def release_unanswered(self, silent_seconds: float) -> int:
-        """Release the slots that no agent uses and that Redis has not answered for in that time."""
+        """Release the slots of claims and settlements without a reply after ``silent_seconds``."""
         ...
 
 
 class Slots:
-    """Shared by the workers of a queue's partitions, which take slots in turn, each a share at most."""
+    """Shared by the workers of a queue's partitions, which take slots in turn, each at most its share."""
 
     def __init__(self, settings: QueueSettings, metrics: Metrics) -> None:
         name = settings.name
@@ -51,23 +51,23 @@ class Slots:
         )
 
     def share_with(self, worker: SlotUser) -> None:
-        """Let the worker of one more partition take slots."""
+        """Add the worker of one more partition, which takes slots from now on."""
         self._users.append(worker)
 
     def take_now(self, most: int) -> int:
         """Take free slots, at most one partition's share; return how many were taken."""
-        # While a server does not answer, the slots taken for it are of no use to the other partitions.
+        # While a server does not reply, the slots taken for it are unusable for the other partitions.
         share = -(-self.permits.limit // len(self._users))
         return self.permits.take(min(most, share))
 
     async def take(self, most: int) -> int:
-        """Take at least one slot as soon as one is free: first come, first served."""
+        """Take at least one slot as soon as one is free, in the order of the calls."""
         async with self._turn:
             await self.wait_free()
             return self.take_now(most)
 
     async def wait_free(self) -> None:
-        """Return as soon as a slot is free; a server that does not answer keeps none that no agent uses."""
+        """Return as soon as a slot is free; slots that wait too long for a reply are released."""
         while not self.permits.free:
             try:
                 async with asyncio.timeout(_SILENT_SECONDS):

@@ -1,7 +1,7 @@
 """The worker of one partition: claims, performs and settles its runs, and does its upkeep.
 
-Its life: ``join``; ``run`` until ``quiet``, which ends the claims; ``hand_back``, which stops the runs that
-go on; ``leave``.
+Its lifecycle: ``join``; ``run`` until ``quiet``, which ends the claims; ``hand_back``, which stops the runs;
+``leave``.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ _log = get_logger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTuning:
-    """How one worker process differs from others: how often it does upkeep, and whose runs it takes over."""
+    """How one worker process differs from others: its upkeep intervals, and whose runs it takes over."""
 
     recovery_seconds: float = 1.0
     promotion_seconds: float = promoter.LONGEST_SECONDS
     expiry_seconds: float = expiry.EVERY_SECONDS
     archive_seconds: float = 0.0
-    """How often it archives ended runs by itself; 0 leaves that to a janitor."""
+    """The interval at which it archives ended runs itself; 0 leaves that to a janitor."""
     inherits: Callable[[str], bool] | None = None
-    """The consumers whose runs it takes over when it joins, before their leases have ended."""
+    """Whether the consumer of that name is dead: its runs are taken over before their leases end."""
     trusted_until: Callable[[], float] | None = None
-    """Until when the lease on the process itself is trusted, if a host holds one."""
+    """Returns until when the lease on the process itself is trusted, if a host holds one."""
     registers_store: bool = True
-    """Whether it opens and registers its store at the start; otherwise only if an agent uses it."""
+    """Whether the store is opened and registered at the start; otherwise only when an agent uses it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerResources:
-    """What the workers of all partitions in one process share."""
+    """The objects that the workers of all partitions in one process share."""
 
     app: App
     lease: LeaseSettings
@@ -74,18 +74,18 @@ class WorkerResources:
     metrics: Metrics
     store: LazyStore
     open_reader: Callable[[float], Redis]
-    """Opens a connection for one reader that blocks for so many seconds."""
+    """Opens a connection for one reader that blocks for up to that many seconds."""
     threads: concurrent.futures.Executor
-    """Where agents that are no coroutines run."""
+    """Runs agents that are not coroutines."""
     processes: Attempts | None = None
-    """Where agents with isolation="process" run."""
+    """Runs agents with isolation="process"."""
     name_confirmed: Callable[[], Awaitable[None]] | None = None
-    """Waits until it is certain that no other process has the owner's name."""
+    """Returns when it is certain that no other process has the owner's name."""
     tuning: WorkerTuning = dataclasses.field(default_factory=WorkerTuning)
 
 
 class PartitionWorker:
-    """Works one partition; it shares the slots of its queue with the queue's other partitions."""
+    """Serves one partition; it shares the slots of its queue with the queue's other partitions."""
 
     def __init__(self, resources: WorkerResources, partition: Partition, slots: Slots) -> None:
         settings, metrics, owner = partition.settings, resources.metrics, resources.owner
@@ -129,7 +129,7 @@ class PartitionWorker:
         slots.share_with(self)
 
     async def join(self, inherits: Callable[[str], bool] | None) -> None:
-        """Enter the consumer group, and take over the runs of these consumers at once."""
+        """Join the consumer group, and take over the runs of dead consumers at once."""
         await self.claimer.join()
         if inherits is not None:
             await self._inherit(inherits)
@@ -144,26 +144,26 @@ class PartitionWorker:
             settling.cancel()
 
     def upkeep(self) -> list[Coroutine[None, None, None]]:
-        """What goes on beside the runs until the worker is quiet."""
+        """Return the loops that run beside the runs until the worker is quiet."""
         return [run() for run in self._upkeep]
 
     def quiet(self) -> None:
-        """Claim nothing more, and let the agents know that the worker leaves."""
+        """Claim nothing more, and set the flag by which agents may end early."""
         self._draining.set()
         self.claim_loop.quiet()
 
     def hand_back(self) -> int:
-        """Stop every run that goes on, to be started elsewhere; return how many were stopped."""
+        """Stop every run, so that other workers start it; return how many were stopped."""
         return self.executor.hand_back()
 
     async def leave(self) -> None:
-        """Return the entries that were delivered to us and never settled, then remove our consumer."""
+        """Return unsettled entries of this worker to the queue, then remove its consumer from the group."""
         evicted = await self.leases.leave(self.partition.redis)
         self._count(evicted.events)
         if evicted.entries:
-            _log.info("entries returned on leaving", queue=self.partition.name, entries=evicted.entries)
+            _log.info("unsettled entries returned", queue=self.partition.name, entries=evicted.entries)
 
-    # -- what its slots and its process read
+    # -- for its slots and its process
 
     @property
     def running(self) -> list[Attempt]:
@@ -172,11 +172,11 @@ class PartitionWorker:
 
     @property
     def lingering(self) -> int:
-        """How many agents go on after their runs have ended."""
+        """How many agents continue after their runs have ended."""
         return self.executor.lingering
 
     def release_unanswered(self, silent_seconds: float) -> int:
-        """Release the slots that no agent uses and that Redis has not answered for in that time."""
+        """Release the slots of claims and settlements without a reply after ``silent_seconds``."""
         claiming = self.claim_loop.release_unanswered(silent_seconds)
         return claiming + self.executor.release_unanswered(silent_seconds)
 
@@ -187,7 +187,7 @@ class PartitionWorker:
             if is_dead(consumer.name):
                 evicted = await self.leases.evict(self.partition.redis, consumer.name, min_idle_ms=0)
                 self._count(evicted.events)
-                _log.info("took over from", consumer=consumer.name, entries=evicted.entries)
+                _log.info("runs taken over", consumer=consumer.name, entries=evicted.entries)
 
     def _count(self, events: int) -> None:
         self._metrics.events_appended.labels(self.partition.name).inc(events)
@@ -235,9 +235,9 @@ def _upkeep_of(
 
 
 def _control_channel(worker: PartitionWorker, resources: WorkerResources) -> Subscription:
-    """Requests to cancel a run, and changes of the gate.
+    """Return the subscription to requests to cancel a run, and to changes of the gate.
 
-    A lost message does no harm: the next lease renewal brings the cancellation, the next claim the gate.
+    A lost message only delays: the next lease renewal returns the cancellation, the next claim the gate.
     """
 
     def dispatch(text: str) -> None:
