@@ -61,7 +61,7 @@ def test_a_url_says_where_redis_is(url: str, address: Address):
         ("redis+cluster://a:1/2", "a cluster has only 0"),
         ("redis://h?socket_timeout=1", "'socket_timeout'.*redis.socket_timeout_seconds"),
         ("rediss://h?ssl_cert_reqs=none", "redis.tls_verify"),
-        ("redis://:hunter2@h?retry_on_timeout=true", "'retry_on_timeout', which has no place"),
+        ("redis://:hunter2@h?retry_on_timeout=true", "'retry_on_timeout', which is not supported"),
     ],
 )
 def test_a_wrong_url_is_explained_without_its_password(url: str, message: str):

@@ -1,4 +1,4 @@
-"""The kernel: hold, renew, stop if lost, settle once under the fence, hand back, reclaim from the dead.
+"""Leases: hold, renew, stop if lost, settle once under the fence, hand back, reclaim from dead owners.
 
-How work is found differs between runs, schedules and hosts; what follows is the same, and written here once.
+Runs, schedules and hosts find their work in different ways, and share this implementation of leases.
 """

@@ -1,7 +1,7 @@
 """The keeper renews every lease of its process, on its own thread and connection.
 
-Its invariant is the trust window: a guarded body ends before its lease can be given to another, because the
-guard is a time limit that only a renewal moves, from the moment the renewal was *asked*, by 3/4 of the ttl.
+Its invariant is the trust window: a guarded body ends before its lease can be granted to another owner. Its
+timeout ends 3/4 of the ttl after the *request* of the last grant or renewal.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 _BATCH = 2000  # guard: renewal-batch-size
-"""Lua unpack fails near 8,000 items and a long script stalls Redis; a beat is one call up to here."""
+"""Leases per renewal call: Lua's unpack fails near 8,000 items, and a long script stalls Redis."""
 
 _log = get_logger(__name__)
 
 
 class LeaseTimes(Protocol):
-    """When leases of one ttl are renewed, and how long a renewal is trusted: settings of leases or hosts."""
+    """When leases are renewed and how long a renewal is trusted: the settings of leases or of hosts."""
 
     @property
     def renew_every_seconds(self) -> float:
@@ -53,7 +53,7 @@ class LeaseTimes(Protocol):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Hold:
-    """One lease being kept: ``async with hold`` guards a body, ``drop`` ends the keeping."""
+    """One lease that the keeper renews: ``async with hold`` guards a body, ``drop`` ends the renewals."""
 
     keeper: Keeper
     store: LeaseStore
@@ -68,7 +68,7 @@ class Hold:
 
     def drop(self) -> None:
         """Stop renewing: the lease was settled, released or lost."""
-        # They refer to their holder, and that to this: the garbage collector would have to find the cycle.
+        # The callbacks refer to their holder, and the holder to this: a cycle for the garbage collector.
         self.on_stop = self.on_standing = None
         self.keeper.forget(self)
 
@@ -90,45 +90,45 @@ class Hold:
             if not guard.expired():
                 raise
             self.lost = True
-            raise LeaseLost(f"{self.lease} was not kept") from timeout
+            raise LeaseLost(f"{self.lease} was not renewed in time") from timeout
 
     def trusted_until(self) -> float:
-        """Return until when the lease is trusted; one that is lost is not trusted again."""
+        """Return until when the lease is trusted; a lost lease is never trusted again."""
         return 0.0 if self.lost else self.until
 
-    def renewed(self, asked: float) -> None:
-        """Trust the lease from the ``boot_time()`` at which a renewal, or a repeated grant, was asked."""
+    def renewed(self, requested_at: float) -> None:
+        """Trust the lease from ``requested_at``, the ``boot_time()`` before a renewal or a repeated grant."""
         if not self.lost:
-            self.until = max(self.until, asked + self.trust_seconds)  # guard: trust-window
+            self.until = max(self.until, requested_at + self.trust_seconds)  # guard: trust-window
 
     def watch(self) -> None:
-        """End the body if its time is over, else look again then."""
-        # The keeper's thread moves ``until``: uvloop runs due timers before the callbacks of other threads.
+        """End the body if the lease is not trusted any more, else check again when it ends."""
+        # ``until`` is set by the keeper's thread: uvloop runs due timers before callbacks from other threads.
         if self._guard is None or self._guard.expired():
             return
         left = self.until - boot_time()
         if left > 0:
             self.keeper.timer.after(left)  # guard: lease-end-timer
         else:
-            # After a freeze a renewal may still succeed, before the guard has ended the body.
+            # After a freeze, a renewal may still succeed before the guard has ended the body.
             self.lost = True  # guard: expired-lease-stays-lost
             self._guard.reschedule(0.0)  # guard: expired-lease-stops-body
 
     def lose(self) -> None:
-        """Somebody else may hold it: end the body now."""
+        """End the body now, because another owner may hold the lease."""
         self.lost, self.until = True, 0.0
         self.watch()
         self.drop()
 
     def stop(self) -> None:
-        """Tell the holder, once, that somebody asked it to stop."""
+        """Notify the holder, once, that it was requested to stop."""
         if not self.stopped and self.on_stop is not None:
             self.stopped = True
             self.on_stop()
 
 
 class Keeper:
-    """Keeps holds alive from its own thread: code which blocks the event loop does not lose its leases."""
+    """Renews leases on its own thread: code that blocks the event loop does not lose its leases."""
 
     def __init__(
         self,
@@ -172,11 +172,11 @@ class Keeper:
         on_stop: Callable[[], None] | None = None,
         on_standing: Callable[[Standing], None] | None = None,
     ) -> Hold:
-        """Start keeping ``lease``; ``granted_at`` is the ``boot_time()`` when the grant was asked.
+        """Start to renew ``lease``; ``granted_at`` is the ``boot_time()`` before the request for it.
 
         ``trust_seconds`` is for a store whose ttl may be shorter than that of the keeper's settings. A holder
-        that guards no body acts on every standing itself (``on_standing``, on its event loop), and its lease
-        is renewed until it drops it.
+        without a guarded body gets every standing (``on_standing``, on its event loop), and its lease is
+        renewed until it drops the hold.
         """
         trust = min(trust_seconds, self.trust_seconds)
         hold = Hold(self, store, lease, granted_at + trust, trust, on_stop, on_standing)
@@ -184,11 +184,11 @@ class Keeper:
         return hold
 
     def forget(self, hold: Hold) -> None:
-        """Stop keeping ``hold``; harmless if it is not kept."""
+        """Stop the renewals of ``hold``; without effect if it is not renewed."""
         self._holds.pop(id(hold), None)
 
     def held(self, store: LeaseStore) -> set[Lease]:
-        """The leases of a store that are being kept."""
+        """Return the leases of a store that are renewed now."""
         return {hold.lease for hold in list(self._holds.values()) if hold.store is store}
 
     def _watch_all(self) -> None:
@@ -207,13 +207,13 @@ class Keeper:
         await asyncio.to_thread(self._thread.join)
 
     async def watch(self) -> None:
-        """Wait for ever; raise if the keeper's thread dies, so that its process goes down loudly."""
+        """Wait for ever; raise if the keeper's thread dies, so that its process ends with an error."""
         assert self._died is not None
         await asyncio.shield(self._died)
 
     def _run_thread(self) -> None:
         try:
-            asyncio.run(self._beat_until_stopped())
+            asyncio.run(self._renew_until_stopped())
         except BaseException as exc:
             self._call_loop(self._end_all, exc)
 
@@ -223,21 +223,21 @@ class Keeper:
         if self._died is not None and not self._died.done():
             self._died.set_exception(exc)
 
-    async def _beat_until_stopped(self) -> None:
+    async def _renew_until_stopped(self) -> None:
         redis = self._connect()
         try:
             while not self._stopping.is_set():
                 started = time.monotonic()
-                whole = await self._beat(redis)  # guard: renewal-own-thread
-                # After a failed beat try again soon: the trust window leaves room for several tries.
+                whole = await self._renew_all(redis)  # guard: renewal-own-thread
+                # After a failed renewal try again soon: the trust window is long enough for several tries.
                 pause = self._every if whole else min(self._every / 4, 1.0)
-                # Blocking is fine here: this loop has nothing else to do, and an Event wakes it at once.
+                # This loop has nothing else to do, so it may block; the Event wakes it at once.
                 self._stopping.wait(max(started + pause - time.monotonic(), 0.01))
         finally:
             await redis.aclose()
 
-    async def _beat(self, redis: Redis) -> bool:
-        """Renew everything held now; False if some call failed."""
+    async def _renew_all(self, redis: Redis) -> bool:
+        """Renew every lease held now; return whether all calls succeeded."""
         for holds in self._by_store.values():
             holds.clear()
         for hold in list(self._holds.values()):
@@ -249,10 +249,10 @@ class Keeper:
             batches = [holds[start : start + _BATCH] for start in range(0, len(holds), _BATCH)]
             calls += [self._renew(redis, store, batch) for batch in batches]
         # guard: stores-renewed-concurrently
-        return all(await asyncio.gather(*calls))  # side by side: a store that hangs costs only its own leases
+        return all(await asyncio.gather(*calls))  # concurrent: a store that hangs delays its own leases only
 
     async def _renew(self, redis: Redis, store: LeaseStore, holds: list[Hold]) -> bool:
-        asked = boot_time()
+        requested_at = boot_time()
         try:
             async with asyncio.timeout(self._reply_seconds):
                 standings = await store.renew(redis, [hold.lease for hold in holds])
@@ -263,10 +263,10 @@ class Keeper:
             self._called(answered=False)
             return False
         self._outages[store].answered()
-        self._metrics.lease_renewal_seconds.labels(store.kind).observe(boot_time() - asked)
+        self._metrics.lease_renewal_seconds.labels(store.kind).observe(boot_time() - requested_at)
         for hold, standing in zip(holds, standings, strict=True):
             if standing.is_kept:
-                hold.renewed(asked)
+                hold.renewed(requested_at)
         self._called(answered=True)
         self._call_loop(self._apply, holds, standings)  # guard: renewal-not-waiting-for-losers
         return True
@@ -289,7 +289,7 @@ class Keeper:
                 self._lose(hold)
 
     def _lose(self, hold: Hold) -> None:
-        # One whose body has ended was most likely settled between the asking and the answer.
+        # A hold whose body has ended was most likely settled between the request and the reply.
         if hold in self.guarded:
             self._metrics.leases_lost.labels(hold.store.kind).inc()
             _log.warning("lease lost", key=hold.lease.key, owner=hold.lease.owner, fence=hold.lease.fence)

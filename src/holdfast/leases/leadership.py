@@ -1,6 +1,6 @@
-"""Leadership: a lease on a single key, granted for a term to the first owner that asks, kept like any other.
+"""Leadership: a lease on a single key, granted for a term to the first owner that requests it.
 
-A :class:`LeaderTask` is what only the leader does. Its body ends before another process can begin a term.
+A :class:`LeaderTask` is work of the leader only. Its body ends before another process can begin a term.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class LeaderRecord(enum.StrEnum):
-    """How the term is stored; for a string, ``GET`` answers ``owner fence``."""
+    """The format in which a term is stored; a string is ``owner fence``."""
 
     HASH = "hash"
     STRING = "string"
@@ -51,12 +51,12 @@ class Leadership:
 
     @property
     def ttl_seconds(self) -> float:
-        """How long a term lasts that is not renewed."""
+        """How long a term lasts without a renewal."""
         return self._ttl_ms / 1000
 
     @property
     def trust_seconds(self) -> float:
-        """How long a renewal of it is trusted, whatever the keeper's other leases are."""
+        """How long a renewal of the term is trusted, independent of the keeper's settings."""
         return self.ttl_seconds * 3 / 4
 
     async def campaign(self, redis: Redis) -> Lease | None:
@@ -65,23 +65,23 @@ class Leadership:
         return Lease(self.key, self._owner, fence) if fence else None
 
     async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
-        """Prolong the term, if it is still ours."""
+        """Renew the term, if this owner still holds it."""
         terms = [[self._owner, lease.fence, self._ttl_ms, self._record] for lease in leases]
         return [STANDINGS[await _RENEW(redis, [self.key], term)] for term in terms]
 
     async def resign(self, redis: Redis, lease: Lease) -> bool:
-        """End the term, if it is still ours."""
+        """End the term, if this owner still holds it."""
         return await _RESIGN(redis, [self.key], [self._owner, lease.fence, self._record]) == b"released"
 
 
 class LeaderTask:
-    """What only the leader does: campaign, keep the lease, perform, resign."""
+    """Performs work of the leader: campaign, hold the lease, perform, resign."""
 
     def __init__(self, redis: Redis, leadership: Leadership, *, longest_seconds: float | None = None) -> None:
         self._redis = redis
         self._leadership = leadership
         self._longest_seconds = longest_seconds or leadership.ttl_seconds
-        # Two tasks of this process wait for each other: one is skipped only if another process leads.
+        # Two tasks of this process wait for each other: a task is skipped only if another process leads.
         self._lock = asyncio.Lock()
 
     async def perform(
@@ -89,18 +89,18 @@ class LeaderTask:
     ) -> T | None:
         """Perform ``task``, or return None because another process leads.
 
-        An ``endless`` task needs timeouts of its own. Any other one is cancelled (TimeoutError) when it takes
+        An ``endless`` task needs its own timeouts. Any other task is cancelled (TimeoutError) when it takes
         too long: the keeper would renew the lease of a task that hangs for ever.
         """
         async with self._lock:
-            asked = boot_time()
+            requested_at = boot_time()
             lease = await self._campaign()
             if lease is None:
                 return None
             hold = keeper.hold(
                 self._leadership,
                 lease,
-                granted_at=asked,
+                granted_at=requested_at,
                 trust_seconds=self._leadership.trust_seconds,  # guard: leader-trust-of-its-ttl
             )
             try:
@@ -111,15 +111,15 @@ class LeaderTask:
                 await self._resign(lease)
 
     async def _campaign(self) -> Lease | None:
-        """Ask for a term; if cancelled before the reply, wait for it: no other process can resign it."""
-        asking = asyncio.create_task(self._leadership.campaign(self._redis))
+        """Request a term; if cancelled before the reply, wait for it: a granted term must be resigned."""
+        request = asyncio.create_task(self._leadership.campaign(self._redis))
         try:
-            return await asyncio.shield(asking)
+            return await asyncio.shield(request)
         except asyncio.CancelledError:
-            done, _ = await asyncio.wait([asking], timeout=_RESIGN_SECONDS)
-            if done and asking.exception() is None and (lease := asking.result()) is not None:
+            done, _ = await asyncio.wait([request], timeout=_RESIGN_SECONDS)
+            if done and request.exception() is None and (lease := request.result()) is not None:
                 await self._resign(lease)
-            asking.cancel()
+            request.cancel()
             raise
 
     async def _resign(self, lease: Lease) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Who holds what; a write under it is refused once the stored owner or fence differs."""
+    """Key, owner and fence; a write under a lease is refused once the stored owner or fence differs."""
 
     key: str
     owner: str
@@ -30,15 +30,15 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Standing(enum.StrEnum):
-    """What a renewal found."""
+    """The result of a renewal."""
 
     KEPT = "kept"
     STOP = "stop"
-    """Kept, but somebody asked the holder to stop."""
+    """Kept, but the holder was requested to stop."""
     LOST = "lost"
-    """Another owner may hold it."""
+    """Another owner may hold the lease."""
     FORGOTTEN = "forgotten"
-    """Redis has lost its record: not renewed, but the holder may register it again under its fence."""
+    """The record is missing in Redis: not renewed, but the holder may register it again under its fence."""
 
     @property
     def is_kept(self) -> bool:
@@ -47,13 +47,13 @@ class Standing(enum.StrEnum):
 
 
 class LeaseStore(Protocol):
-    """Where leases live, for the keeper, which renews many in one call; granting and releasing differ."""
+    """The interface by which the keeper renews many leases in one call; each store grants in its own way."""
 
     kind: str
-    """What is leased here, for metrics: run, schedule, agent, leader."""
+    """The kind of leased object, for metrics: run, schedule, agent, leader."""
 
     async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
-        """Keep the leases that are still held by their owner under their fence."""
+        """Renew the leases that are still held by their owner under their fence."""
         ...
 
 

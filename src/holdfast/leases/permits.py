@@ -1,4 +1,4 @@
-"""Permits: how much may be done at once. Taken before work is acquired, given back once it has ended."""
+"""Permits: a limit of concurrent work. Taken before work is acquired, given back when it has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Permits:
-    """A counted set of permits; a limit of zero or less means as many as wanted."""
+    """A counted set of permits; a limit of zero or less means unlimited."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -25,7 +25,7 @@ class Permits:
         return got
 
     def give(self, count: int = 1) -> None:
-        """Give permits back; more than were taken is a bug and says so."""
+        """Give permits back; raise ValueError if more are given than were taken."""
         if count > self.taken:
             raise ValueError(f"gave back {count} permits but only {self.taken} are taken")
         self.taken -= count

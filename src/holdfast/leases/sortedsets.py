@@ -29,6 +29,6 @@ class SortedSetLeases:
         self._ttl_ms = ttl_ms
 
     async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
-        """Move the expiry of leases that this owner still holds under the same fence."""
+        """Extend the expiry of leases that this owner still holds under the same fence."""
         words = await _RENEW(redis, self._keys, [self._owner, self._ttl_ms, *renewal_args(leases)])
         return [STANDINGS[word] for word in words]

@@ -26,7 +26,7 @@ _EVICT = load(__package__, "stream_evict")
 
 
 class Eviction(enum.StrEnum):
-    """How the removal of a consumer ended; a busy one renewed an entry lately, so nothing was changed."""
+    """The result of a consumer's removal; a busy one renewed an entry lately, and nothing was changed."""
 
     GONE = "gone"
     BUSY = "busy"
@@ -34,7 +34,7 @@ class Eviction(enum.StrEnum):
 
 
 class Evicted(msgspec.Struct, frozen=True):
-    """What became of a consumer, how many entries went back to the queue, and how many events say so."""
+    """The result for a consumer, and how many entries were returned and events appended."""
 
     how: Eviction
     entries: int
@@ -57,12 +57,12 @@ class StreamLeases:
         return [STANDINGS[word] for word in words]
 
     async def release(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[bool]:
-        """Hand entries back to be served first, their attempt not counted."""
+        """Hand entries back to be served first; the attempts are not counted."""
         words = await _RELEASE(redis, self._keys, [self._group, self._owner, *renewal_args(leases)])
         return [word == b"released" for word in words]
 
     async def reclaim(self, redis: Redis, limit: int = 100) -> Sequence[str]:
-        """Queue again all that owners which stopped renewing held; one process looks per turn."""
+        """Queue the entries again whose owners stopped renewing; one process does so per turn."""
         taken: list[str] = []
         seen, turn_ms = limit, self._turn_ms
         while seen == limit:
@@ -73,13 +73,13 @@ class StreamLeases:
         return taken
 
     async def evict(
-        self, redis: Redis, consumer: str, *, min_idle_ms: int, leaving: bool = False, look_only: bool = False
+        self, redis: Redis, consumer: str, *, min_idle_ms: int, leaving: bool = False, dry_run: bool = False
     ) -> Evicted:
-        """Remove a consumer that holds nothing fresher than ``min_idle_ms``, once that is returned."""
-        args = [self._group, consumer, min_idle_ms, int(leaving), int(look_only)]
+        """Return a consumer's entries and remove it, unless it renewed one within ``min_idle_ms``."""
+        args = [self._group, consumer, min_idle_ms, int(leaving), int(dry_run)]
         word, entries, events = await _EVICT(redis, self._keys, args)
         return Evicted(Eviction(word.decode()), entries, events)
 
     async def leave(self, redis: Redis) -> Evicted:
-        """Remove our own consumer; whatever was delivered to us and is not settled goes back unharmed."""
+        """Return the owner's unsettled entries to the queue, and remove its consumer."""
         return await self.evict(redis, self._owner, min_idle_ms=0, leaving=True)

@@ -1,4 +1,4 @@
-"""One timer of the event loop for many deadlines: a timer for each costs too much on every event loop."""
+"""One timer of the event loop for many deadlines: a timer per deadline is too slow on every event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEVER = float("inf")
 
 
 class SharedTimer:
-    """Calls ``check`` at the earliest time that was asked for; ``check`` asks for the deadlines after it."""
+    """Calls ``check`` at the earliest requested time; ``check`` requests the next ones."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -20,7 +20,7 @@ class SharedTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def at(self, when: float) -> None:
-        """Check at ``when``, a time of the running loop, if nothing earlier was asked for."""
+        """Check at ``when``, a time of the running loop, unless an earlier check is requested."""
         if when >= self._at:
             return
         self.close()
@@ -28,11 +28,11 @@ class SharedTimer:
         self._timer = asyncio.get_running_loop().call_at(when, self._fire)
 
     def after(self, seconds: float) -> None:
-        """Check in so many seconds, if nothing earlier was asked for."""
+        """Check in so many seconds, unless an earlier check is requested."""
         self.at(asyncio.get_running_loop().time() + seconds)
 
     def close(self) -> None:
-        """Check no more, until asked again."""
+        """Cancel the next check."""
         if self._timer is not None:
             self._timer.cancel()
         self._at, self._timer = _NEVER, None

@@ -1,8 +1,8 @@
-"""Whether a lease can still be trusted, by the clock, at the moment when something is done under it.
+"""Whether a lease can still be trusted, by the clock, before each step that is taken under it.
 
-A timer is not enough: after a freeze (SIGSTOP, a suspended machine) the event loop runs what was due first. A
-body whose sleep ended before its lease is resumed before the timer that would end it, while another process
-has the work already.
+A timer is not enough: after a freeze (SIGSTOP, a suspended machine) the event loop runs callbacks in the
+order of their times. A body whose sleep ended before its lease is resumed before the timer that would end
+it, while another process already has the work.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOST: Final = "the lease was not kept: another process may have this work by now"
+_LOST: Final = "the lease was lost: another process may have this work now"
 _TURNS: Final = 3
-"""How many turns of the event loop a body waits for its owner's cancellation."""
+"""How many iterations of the event loop a body waits for its owner's cancellation."""
 
 
 def _always() -> float:
@@ -30,7 +30,7 @@ def _always() -> float:
 
 
 class Trust:
-    """Until which ``boot_time()`` a lease is trusted; ``until`` is called each time: renewals move it."""
+    """Until which ``boot_time()`` a lease is trusted; ``until`` is called each time: renewals change it."""
 
     __slots__ = ("lost", "until")
 
@@ -40,27 +40,27 @@ class Trust:
         """Set once a body was ended because its lease is not trusted."""
 
     def holds(self) -> bool:
-        """Return whether nobody else can have the lease now."""
+        """Return whether no other owner can have the lease now."""
         return boot_time() < self.until()  # guard: trust-by-clock
 
     def ends_with(self, exc: BaseException) -> bool:
-        """Return whether this exception ends a body whose lease is lost, so that nothing may replace it."""
+        """Return whether this exception ends a body whose lease is lost, and must not be replaced."""
         return self.lost and isinstance(exc, (asyncio.CancelledError, _Ended))
 
 
 class _Ended(BaseException):
-    """Ends a body where asyncio, or an ``except Exception`` of the body, would swallow a CancelledError."""
+    """Ends a body where asyncio or the body itself would swallow a CancelledError."""
 
 
 class Trusted(Generator[Any, None, T]):
     """Awaits a body and takes each of its steps only while the lease is trusted.
 
-    A body whose lease is not trusted any more is not resumed, whatever it waited for: it gets a
-    CancelledError instead (where asyncio would swallow that, another BaseException), or never begins. It may
-    clean up; then LeaseLost is raised, whatever it returns.
-    A cancellation from outside is passed on as it is, and so is what ends the body around this one. ::
+    A body whose lease is not trusted any more is not resumed: it gets a CancelledError instead (where asyncio
+    would swallow that, another BaseException), or never begins. It may clean up; then LeaseLost is raised,
+    whatever it returns.
+    A cancellation from outside is passed on unchanged, and so is the exception that ends an outer body. ::
 
-        trusted --lease over--> waiting for its owner's cancellation --CancelledError--> ending
+        trusted --lease ended--> waiting for its owner's cancellation --CancelledError--> ending
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class Trusted(Generator[Any, None, T]):
     )
 
     cr_frame: ClassVar[None] = None
-    """No frame of its own: asyncio's call graphs (Python 3.14) look for one beside ``cr_await``."""
+    """None, as it has no frame: asyncio's call graphs (Python 3.14) read it beside ``cr_await``."""
 
     def __init__(self, body: Coroutine[Any, Any, T], trust: Trust) -> None:
         self._body = body
@@ -92,7 +92,7 @@ class Trusted(Generator[Any, None, T]):
 
     @property
     def cr_await(self) -> Coroutine[Any, Any, T]:
-        """The body, under the name that coroutines have for what they await: where it waits is looked up."""
+        """The body, under the attribute of coroutines, by which ``_local_of`` finds where it waits."""
         return self._body  # guard: trusted-shows-its-body
 
     def __next__(self) -> Any:
@@ -116,7 +116,7 @@ class Trusted(Generator[Any, None, T]):
         """Pass on a cancellation, or the exception of what the body waits for."""
         del value, traceback  # since Python 3.12 an exception is all that is thrown
         if isinstance(exc, _Ended):
-            # It ends the body around this one, which would handle a LeaseLost as any Exception, and go on.
+            # It ends the enclosing body, which would handle a LeaseLost like any Exception, and continue.
             self._ending = self._ended_outside = True  # guard: outer-end-passed-on
             return self._unwind(self._body.throw, exc)
         first = not self._ending and self._turns == _TURNS
@@ -125,7 +125,7 @@ class Trusted(Generator[Any, None, T]):
         self._cancelled = self._cancelled or isinstance(exc, asyncio.CancelledError)
         if first:
             self._woken_by_cancel = self._cancelled
-            return self._end()  # a timeout or an error that the body would handle, and go on
+            return self._end()  # a timeout or an error that the body would handle, and continue
         if not self._ending:
             self._ending, exc = True, self._last_exception()
         return self._unwind(self._body.throw, exc)
@@ -135,10 +135,10 @@ class Trusted(Generator[Any, None, T]):
         self._body.close()
 
     def _end(self) -> Any:
-        """Give the owner some turns of the loop to cancel the body, then cancel it.
+        """Give the owner some iterations of the loop to cancel the body, then cancel it.
 
-        The owner's timer is overdue too. Its cancellation is counted by the task, so that a timeout in the
-        body's own code does not take it for its own and go on.
+        The owner's timer is overdue too. The task counts its cancellation, so that a timeout in the body does
+        not take it for its own and continue.
         """
         self._trust.lost = True
         if self._turns > 0:  # guard: owner-cancels-first
@@ -148,18 +148,18 @@ class Trusted(Generator[Any, None, T]):
         return self._unwind(self._body.throw, self._last_exception())
 
     def _last_exception(self) -> BaseException:
-        """Return what ends the body: a CancelledError, unless that would be swallowed."""
+        """Return the exception that ends the body: a CancelledError, unless that would be swallowed."""
         if _has_children(self._body):
             self._cancelled_group = _awaited_group(self._body)
-            return asyncio.CancelledError()  # they are cancelled by it, and waited for
-        # A timeout or a TaskGroup of the body's own, which has cancelled it, takes another one for its own.
+            return asyncio.CancelledError()  # the children are cancelled by it, and awaited
+        # A timeout or a TaskGroup in the body that has cancelled it takes a second one for its own.
         swallowed = self._woken_by_cancel  # guard: own-cancellation-swallowed
         swallowed = swallowed or _child_has_failed(self._body)
         swallowed = swallowed or _wait_for_has_result(self._body)  # guard: wait-for-swallows-cancellation
         return _Ended(_LOST) if swallowed else asyncio.CancelledError()
 
     def _leaves_cancelled_group(self) -> bool:
-        """Whether a TaskGroup would raise our CancelledError now, which a timeout takes for its own."""
+        """Whether a TaskGroup would raise the CancelledError now, which a timeout takes for its own."""
         if not self._woken_by_cancel or self._cancelled_group is None:  # guard: group-inside-timeout
             return False
         group = _awaited_group(self._body)
@@ -178,14 +178,14 @@ class Trusted(Generator[Any, None, T]):
             raise asyncio.CancelledError from exc
 
 
-# -- what a body waits in, if that is a function of asyncio which handles a CancelledError itself
+# -- the functions of asyncio in which a body waits and which handle a CancelledError themselves
 
 _LEAVE_GROUP: Final = getattr(asyncio.TaskGroup, "_aexit", asyncio.TaskGroup.__aexit__).__code__
 _WAIT_FOR: Final = asyncio.wait_for.__code__  # noqa: TID251 - agents may call it
 
 
 def _awaited_group(body: Any) -> object:
-    """Return the TaskGroup whose children a body waits for, if that is what it waits for."""
+    """Return the TaskGroup whose children a body waits for, if any."""
     return _local_of(body, _LEAVE_GROUP, "self")
 
 
@@ -195,7 +195,7 @@ def _has_children(body: Any) -> bool:
 
 
 def _child_has_failed(body: Any) -> bool:
-    """Whether a TaskGroup would raise the errors of its children now, which the body may handle and go on."""
+    """Whether a TaskGroup would raise the errors of its children now, which the body may handle."""
     group = _awaited_group(body)
     return bool(getattr(group, "_errors", ())) and not getattr(group, "_tasks", ())
 
@@ -207,7 +207,7 @@ def _wait_for_has_result(body: Any) -> bool:
 
 
 def _local_of(body: Any, code: CodeType, name: str) -> Any:
-    """Return a variable of the coroutine in which a body waits, if that is of this function."""
+    """Return a variable of the coroutine in which a body waits, if that is one of this function."""
     while (awaited := getattr(body, "cr_await", None)) is not None and hasattr(awaited, "cr_await"):
         body = awaited
     frame = getattr(body, "cr_frame", None)

@@ -1,4 +1,4 @@
-"""The only door to Redis: client, keys, scripts, clock, breaker and the embedded server.
+"""The only package that accesses Redis: client, keys, scripts, clock, breaker and the embedded server.
 
-Import the module you need; importing the room itself costs nothing.
+Import the module you need; the package itself imports nothing.
 """

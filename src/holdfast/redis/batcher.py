@@ -1,8 +1,8 @@
 """Coalesces concurrent writes of one kind into batches.
 
-One batch is in flight at a time; whatever arrives meanwhile goes next, together, so batches grow with the
-load and an idle caller waits for nobody. What its caller gave up before its turn came is never sent: it may
-have gone another way since.
+One batch is in flight at a time; items that arrive meanwhile are the next batch, so batches grow with the
+load and a single caller does not wait. An item whose caller was cancelled before it was sent is never sent:
+the caller may have used a fallback since.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ R = TypeVar("R")
 
 
 _BATCH_BYTES = 4 * 1024 * 1024
-"""A larger script call would hold everybody up, and on a slow link not arrive within its timeout."""
+"""A larger script call would block all other clients, and time out on a slow link."""
 
 
 def fitting(items: Sequence[T], size: Callable[[T], int], *, most: int) -> int:
-    """How many of the first items go into one call: at least one, at most ``most``, about 4 MB."""
+    """Return how many of the first items fit into one call: at least one, at most ``most``, about 4 MB."""
     total = 0
     for count, item in enumerate(items[:most]):
         total += size(item)
@@ -32,7 +32,7 @@ def fitting(items: Sequence[T], size: Callable[[T], int], *, most: int) -> int:
 
 
 class Batcher(Generic[T, R]):
-    """Hands lists of items to ``flush``, which answers with one result (or exception) per item."""
+    """Passes lists of items to ``flush``, which returns one result (or exception) per item."""
 
     def __init__(
         self, flush: Callable[[list[T]], Awaitable[Sequence[R | Exception]]], *, limit: int = 200
@@ -52,7 +52,7 @@ class Batcher(Generic[T, R]):
         return await future
 
     async def _send_alone(self, item: T) -> R:
-        """Nobody is being waited for: send at once, without a task; what comes meanwhile goes next."""
+        """Send one item at once, without a task, as no batch is in flight."""
         self._alone = asyncio.get_running_loop().create_future()
         try:
             (result,) = await self._flush([item])

@@ -1,4 +1,4 @@
-"""The circuit breaker around calls to Redis: what counts as its failure, and the error while it is open."""
+"""The circuit breaker around calls to Redis: which errors are failures, and the error while it is open."""
 
 from __future__ import annotations
 

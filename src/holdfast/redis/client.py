@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 Redis: TypeAlias = library.Redis | RedisCluster
 
 _DRIVER = DriverInfo().add_upstream_driver("holdfast", version())
-"""How CLIENT LIST calls us. Made once: redis-py would look up its own version for every connection."""
+"""The library name in CLIENT LIST. Made once: redis-py would read its own version for every connection."""
 
 DISCONNECTS: tuple[type[Exception], ...] = (
     RedisConnectionError,  # not the builtin; also loading, busy, no free connection
@@ -61,26 +61,26 @@ DISCONNECTS: tuple[type[Exception], ...] = (
     OutOfMemoryError,
     OSError,
 )
-"""What a client raises while Redis is away or refuses work: the same command may succeed later."""
+"""Errors while Redis is unavailable or refuses work: the same command may succeed later."""
 
 
 REFUSALS: tuple[type[Exception], ...] = (ResponseError,)
-"""What a client raises when Redis answers that a command is wrong, as for a key of another type."""
+"""Errors by which Redis rejects a command, such as one for a key of another type."""
 
 
 def takes_no_writes(exc: BaseException) -> bool:
-    """Whether Redis answers, but takes no writes from anybody now: the same command may be taken later."""
+    """Whether Redis answers, but takes no writes from any client now: the same command may succeed later."""
     if isinstance(exc, ReadOnlyError | OutOfMemoryError):
         return True
     return isinstance(exc, ResponseError) and str(exc).startswith(("NOREPLICAS ", "MISCONF "))
 
 
 TROUBLE = (*DISCONNECTS, *REFUSALS)
-"""Both: for what is done again soon and must not end its process."""
+"""All errors of Redis, for loops that try again soon and must not end their process."""
 
 
 def unavailable(exc: BaseException) -> bool:
-    """Tell whether ``exc`` means that Redis is away, rather than that the command is wrong."""
+    """Return whether ``exc`` means that Redis is unavailable, rather than that the command is wrong."""
     return isinstance(exc, DISCONNECTS)
 
 
@@ -91,12 +91,12 @@ def connect(settings: RedisSettings) -> Redis:
 
 def connect_blocking(settings: RedisSettings, block_seconds: float) -> Redis:
     """Open a client with one connection for commands that block up to ``block_seconds``."""
-    # A read that times out before the server's own BLOCK ends may already have been given entries.
+    # If a read timed out before the server's own BLOCK ends, entries may have been delivered to it already.
     return _open(settings, block_seconds + settings.socket_timeout_seconds, 1)
 
 
 def connect_for_keeper(settings: RedisSettings, reply_seconds: float) -> Redis:
-    """Open the client of a keeper, used and closed on its thread; it gives up in time for another try."""
+    """Open the client of a keeper, used and closed on its thread; its timeout leaves time for another try."""
     reply = min(settings.socket_timeout_seconds, reply_seconds)
     connecting = min(settings.connect_timeout_seconds, reply)
     return connect(
@@ -107,7 +107,7 @@ def connect_for_keeper(settings: RedisSettings, reply_seconds: float) -> Redis:
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where Redis is, as ``redis.url`` says."""
+    """The address of Redis in ``redis.url``."""
 
     kind: str
     tls: bool = False
@@ -145,7 +145,7 @@ _NODE = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?")
 
 
 def parse(url: str) -> Address:
-    """Read ``redis.url``; ConfigError says what is wrong with it without showing its password."""
+    """Parse ``redis.url``; the text of its ConfigError never has the password."""
     if not url:
         raise ConfigError(
             "no Redis is configured: set redis.url (REDIS_URL), for example to the url that `holdfast dev` "
@@ -173,7 +173,7 @@ def _options(query: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options.keys() - _OPTIONS:
         instead = f"; use the setting {_SETTING_OF[name]}" if name in _SETTING_OF else ""
-        raise ConfigError(f"redis.url has the option {name!r}, which has no place there{instead}.")
+        raise ConfigError(f"redis.url has the option {name!r}, which is not supported{instead}.")
     return options
 
 
@@ -256,11 +256,11 @@ def _cluster(
     address: Address, settings: RedisSettings, connections: int, options: dict[str, Any], tls: dict[str, Any]
 ) -> Cluster:
     return Cluster(
-        room=connections,
+        limit=connections,
         wait_seconds=settings.socket_timeout_seconds,
         connection_options=tls,
         startup_nodes=[ClusterNode(host, port) for host, port in address.nodes],
-        require_full_coverage=False,  # whether a gap matters is the server's decision
+        require_full_coverage=False,  # the server decides whether uncovered slots matter
         **options,
     )
 

@@ -1,4 +1,4 @@
-"""One typed door for plain commands: redis-py's own signatures leave replies half unknown."""
+"""Typed functions for plain commands: the signatures of redis-py leave replies partly unknown."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -21,9 +21,9 @@ async def command(redis: Redis, *parts: Any) -> Any:
 
 
 async def commands(redis: Redis, many: Sequence[Sequence[Any]]) -> list[Any]:
-    """Send commands that don't need each other in as few round trips as may be, and return their replies."""
+    """Send independent commands in as few round trips as possible, and return their replies."""
     if isinstance(redis, RedisCluster):
-        # A pipeline would not notice that a master is gone, nor wait for a free connection.
+        # A pipeline would neither detect that a master is gone, nor wait for a free connection.
         return await asyncio.gather(*(redis.execute_command(*parts) for parts in many))
     async with redis.pipeline(transaction=False) as pipeline:
         for parts in many:

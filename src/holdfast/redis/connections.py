@@ -1,10 +1,10 @@
-"""redis-py's connections with the holes closed that it leaves open; ``client`` puts them together.
+"""redis-py's connections with fixes for its gaps; ``client`` combines them.
 
-Invariant: whatever the network does, a command has its reply, or raises redis-py's ConnectionError
+Invariant: whatever the network does, a command returns its reply, or raises redis-py's ConnectionError
 or TimeoutError; it is never sent twice.
 """
 
-# redis-py types its internals loosely, and closing its holes means reaching into them.
+# redis-py types its internals loosely, and the fixes have to use them.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingParameterType=false
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class _Parser(AsyncHiredisParser):
-    """Gives the errors that mean "not now" the type of one; redis-py leaves them plain ResponseErrors."""
+    """Maps temporary errors to BusyLoadingError; redis-py leaves them plain ResponseErrors."""
 
     EXCEPTION_CLASSES = {  # noqa: RUF012 - redis-py's own attribute
         **AsyncHiredisParser.EXCEPTION_CLASSES,
@@ -62,11 +62,11 @@ class _Parser(AsyncHiredisParser):
 
 
 class PasswordRefused(ConfigError, RedisConnectionError):  # guard: password-refused-type
-    """Wrong settings when we begin; while we work somebody changes the password, which is an outage."""
+    """At the start a configuration error; later an outage, as the password was changed on the server."""
 
 
 class _Hardened(AbstractConnection):
-    """What every connection of ours does differently from redis-py's."""
+    """The changes to redis-py that all connections share."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(parser_class=_Parser, **options)
@@ -75,7 +75,7 @@ class _Hardened(AbstractConnection):
         self, command: bytes | str | Iterable[bytes], check_health: bool = True
     ) -> None:
         """Send a command, on a new connection if the peer has reset this one."""
-        del check_health  # health checks are off: the pool checks a connection when it hands it out
+        del check_health  # health checks are off: the pool checks a connection before it returns it
         # guard: reset-connection-on-send
         if self._writer is not None and self._writer.transport.is_closing():
             await self.disconnect(nowait=True)
@@ -96,8 +96,8 @@ class _Hardened(AbstractConnection):
 
     async def _write(self, command: bytes | str | Iterable[bytes]) -> None:
         writer = self._writer
-        # After a reset Python 3.12 and 3.13.0 raise AttributeError from the write and uvloop
-        # RuntimeError: neither is an error that anybody expects from a lost connection.
+        # After a reset, Python 3.12 and 3.13.0 raise AttributeError from the write and uvloop
+        # RuntimeError: callers handle neither as a lost connection.
         if writer is None or writer.transport.is_closing():  # guard: reset-connection-on-check
             raise ConnectionResetError(errno.ECONNRESET, "connection lost")
         if isinstance(command, str):
@@ -115,15 +115,15 @@ class _Hardened(AbstractConnection):
         failure_count: int | None = None,
         health_check_failed: bool = False,
     ) -> None:
-        """Disconnect; what is unsent is dropped after a failure (``nowait``), or if closing takes long."""
+        """Disconnect; unsent data are dropped after a failure (``nowait``), or if closing takes long."""
         writer = self._writer
-        # Closing politely would go on sending: a command that was given up would be executed later.
+        # A graceful close would still send its buffer: a command that was given up would be executed later.
         if nowait and writer is not None:
             writer.transport.abort()
         try:
             await super().disconnect(nowait, error, failure_count, health_check_failed)
         except RedisTimeoutError:  # guard: slow-closing
-            # The server does not read, or this process had no CPU: no reason for who only closes to fail.
+            # The server does not read, or this process had no CPU: closing must not fail for that.
             if writer is not None:
                 writer.transport.abort()
 
@@ -137,7 +137,7 @@ class _Hardened(AbstractConnection):
             return super().pack_command(*args)  # a memoryview, or the right DataError
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Introduce ourselves to the server; a refused password is a setting that is wrong."""
+        """Do the handshake with the server; a refused password is a configuration error."""
         try:
             await super().on_connect_check_health(check_health=check_health)
         except AuthenticationError as exc:
@@ -169,18 +169,18 @@ class _Tls(Connection):
 
 
 class TcpConnection(_Hardened, _Tls):
-    """To a server whose address is known."""
+    """A connection to a server by its address."""
 
 
 class MasterConnection(_Hardened, SentinelManagedConnection, _Tls):
-    """To whichever server the sentinels call the master."""
+    """A connection to the master that the sentinels report."""
 
 
 class UnixConnection(_Hardened, UnixDomainSocketConnection):
-    """To a server on this machine."""
+    """A connection to a server on this machine."""
 
     async def _connect(self) -> None:
-        # redis-py introduces itself here and again in its caller, which also hides a refused password.
+        # redis-py does the handshake here and again in its caller, which also hides a refused password.
         async with asyncio.timeout(self.socket_connect_timeout):
             self._reader, self._writer = await asyncio.open_unix_connection(path=self.path)
 
@@ -204,12 +204,12 @@ class Pool(BlockingConnectionPool):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._room = asyncio.Semaphore(self.max_connections)
+        self._limit = asyncio.Semaphore(self.max_connections)
 
     async def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
-        """Hand out a connection that is connected and has no old reply in it."""
+        """Return a connection that is connected and has no unread reply."""
         del command_name, keys, options  # redis-py's signature
-        await _take_turn(self._room, self.timeout)
+        await _take_turn(self._limit, self.timeout)
         connection = self.get_available_connection()
         try:
             await self.ensure_connection(connection)
@@ -219,7 +219,7 @@ class Pool(BlockingConnectionPool):
         return connection
 
     async def ensure_connection(self, connection: AbstractConnection) -> None:
-        """Connect it, unless it is connected and clean already."""
+        """Connect a connection, unless it is connected and has no unread reply."""
         if not connection.is_connected or await connection.can_read():
             await super().ensure_connection(connection)
 
@@ -227,16 +227,16 @@ class Pool(BlockingConnectionPool):
         """Take a connection back."""
         self._in_use_connections.remove(connection)
         self._available_connections.append(connection)
-        self._room.release()
+        self._limit.release()
 
 
 class Sentinels(Sentinel):
-    """Those who know the master; none of them is ever forgotten."""
+    """The sentinels, all of which stay in the list."""
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:  # guard: sentinel-list-kept
-        """Ask them, who answered last time first, where the master is."""
+        """Return the master's address, from the first sentinel that answers; it is tried first next time."""
         failed: list[str] = []
-        # redis-py swaps two of its list after an await: of two that ask at once, one swaps away a third.
+        # redis-py swaps two sentinels of its list after an await: concurrent calls would swap the wrong ones.
         for sentinel in list(self.sentinels):
             try:
                 masters: Any = await sentinel.sentinel_masters()
@@ -262,7 +262,7 @@ class MasterPool(SentinelConnectionPool, Pool):
 
 
 class _Commands(AsyncCommandsParser):
-    """What redis-py must know of commands to find their keys: asked for once, when it is first needed."""
+    """The descriptions of commands by which redis-py finds their keys: read once, when first needed."""
 
     def __init__(self, nodes: Callable[[], Sequence[ClusterNode]]) -> None:
         super().__init__()
@@ -270,26 +270,26 @@ class _Commands(AsyncCommandsParser):
         self._turn = asyncio.Lock()
 
     async def initialize(self, node: Any = None) -> None:
-        """Ask the servers; redis-py asks one of them, whenever it learns the layout, needed or not."""
+        """Read the descriptions from the servers; redis-py reads them with each layout, needed or not."""
         if node is not None:
             self.node = node  # guard: commands-when-needed
             return
         known = self.commands
         async with self._turn:
             if self.commands is known:
-                (commands,) = (await _ask(self._nodes(), "COMMAND")).values()
+                (commands,) = (await _request(self._nodes(), "COMMAND")).values()
                 self.commands = {name.lower(): command for name, command in commands.items()}
 
 
 class _NodeWithLayout(ClusterNode):
-    """A server as redis-py asks it for the layout, with the answer that it has given already."""
+    """A server of which redis-py requests the layout, with the reply that was already read."""
 
     def __init__(self, node: ClusterNode, layout: list[Any]) -> None:
         super().__init__(node.host, node.port)
         self._layout = layout
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Return the layout, whatever is asked."""
+        """Return the layout for any command."""
         del args, options
         return self._layout
 
@@ -297,22 +297,22 @@ class _NodeWithLayout(ClusterNode):
 class Cluster(RedisCluster):
     """A cluster client that waits for a free connection, and whose errors are those of a single server.
 
-    One of its servers that hangs or dies costs those who ask it, and nobody else: the layout is learned from
-    a server that answers, and each server has connections of its own to wait for.
+    A server that hangs or dies affects only the callers of that server: the layout is read from a server that
+    answers, and each server has its own connections to wait for.
     """
 
     def __init__(
-        self, *, room: int, wait_seconds: float, connection_options: Mapping[str, Any], **options: Any
+        self, *, limit: int, wait_seconds: float, connection_options: Mapping[str, Any], **options: Any
     ) -> None:
         # Beyond this redis-py raises instead of waiting. A command that a server redirects to another one
         # keeps its turn at the first, so as many again may come to a server that takes over slots.
-        most = 2 * room + _SPARE
-        # Which servers are asked for the layout is decided in _learn.
+        most = 2 * limit + _SPARE
+        # _read_layout selects the servers of which the layout is requested.
         super().__init__(max_connections=most, dynamic_startup_nodes=False, **options)
-        self._rooms: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(room))
+        self._limits: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(limit))
         self._wait_seconds = wait_seconds
         self._failed: str | None = None
-        self._learning = asyncio.Lock()
+        self._layout_lock = asyncio.Lock()
         self.commands_parser = _Commands(self._in_random_order)
         # RedisCluster takes no connection class; all later nodes are built from these same options.
         for kept in (self.connection_kwargs, *(node.connection_kwargs for node in self.startup_nodes)):
@@ -323,7 +323,7 @@ class Cluster(RedisCluster):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command on the node that owns its keys."""
-        working = _executes.set(True)
+        working = _executing.set(True)
         try:
             if self._initialize:
                 await self.initialize()  # else redis-py sends the first command to any node
@@ -332,21 +332,21 @@ class Cluster(RedisCluster):
             self._failed = getattr(exc, "last_failed_node_name", None) or self._failed
             raise
         finally:
-            _executes.reset(working)
+            _executing.reset(working)
 
     async def _execute_command(self, target_node: ClusterNode, *args: Any, **options: Any) -> Any:
-        # One room for all servers would be full of those who wait for the one that hangs.
-        room = self._rooms[target_node.name]  # guard: connections-by-server
-        await _take_turn(room, self._wait_seconds)
+        # One limit for all servers would be used up by callers of the server that hangs.
+        limit = self._limits[target_node.name]  # guard: connections-by-server
+        await _take_turn(limit, self._wait_seconds)
         try:
             return await super()._execute_command(target_node, *args, **options)
         finally:
-            room.release()
+            limit.release()
 
     async def _determine_slot(self, command: str, *args: Any) -> int:
         if command not in {"XREAD", "XREADGROUP"}:  # guard: cluster-read-slot
             return await super()._determine_slot(command, *args)
-        # redis-py would ask some node at every call where the keys are, and wait for that node.
+        # redis-py would request the positions of the keys from some node at every call, and wait for it.
         word = next(at for at, each in enumerate(args) if each in ("STREAMS", b"STREAMS"))
         streams = args[word + 1 :]
         slots = {self.keyslot(key) for key in streams[: len(streams) // 2]}
@@ -355,22 +355,22 @@ class Cluster(RedisCluster):
         return slots.pop()
 
     async def initialize(self, *args: Any, **options: Any) -> Cluster:
-        """Learn which node owns which slot, unless that is known."""
+        """Read which node owns which slot, unless that is known."""
         del args, options  # redis-py's signature
         if self._initialize:
-            async with self._learning:
+            async with self._layout_lock:
                 if self._initialize:
-                    await self._learn()
+                    await self._read_layout()
         return self
 
-    async def _learn(self) -> None:
-        # redis-py asks one server after the other, and waits for each as long as for any reply.
-        answers = await _ask(self._in_random_order(), "CLUSTER SLOTS", _has_every_slot)
+    async def _read_layout(self) -> None:
+        # redis-py requests it from one server after the other, each with the full timeout.
+        answers = await _request(self._in_random_order(), "CLUSTER SLOTS", _has_every_slot)
         answered: dict[str, ClusterNode] = {
             node.name: _NodeWithLayout(node, layout) for node, layout in answers.items() if layout
         }
         if not answered:
-            raise RedisConnectionError("No server of the Redis cluster has slots, or knows who has them.")
+            raise RedisConnectionError("No server of the Redis cluster returned a layout with slots.")
         manager = self.nodes_manager
         configured, manager.startup_nodes = manager.startup_nodes, answered
         try:
@@ -383,7 +383,7 @@ class Cluster(RedisCluster):
             manager.startup_nodes = configured
 
     def _in_random_order(self) -> list[ClusterNode]:
-        """Every server that is known, so that not all clients ask the same one; who failed last is last."""
+        """Return every known server, in random order to spread the load; the one that failed last is last."""
         manager = self.nodes_manager
         nodes = list({**manager.startup_nodes, **manager.nodes_cache}.values())
         random.shuffle(nodes)
@@ -391,8 +391,8 @@ class Cluster(RedisCluster):
 
     async def aclose(self) -> None:
         """Close all connections, also those that redis-py forgets once a node has failed."""
-        if _executes.get():
-            # redis-py closes everything to learn the layout anew, whoever else waits for a reply.
+        if _executing.get():
+            # redis-py closes all connections to read the layout again, also those that wait for a reply.
             self._initialize = True
             return
         await super().aclose()
@@ -400,43 +400,43 @@ class Cluster(RedisCluster):
         await self.nodes_manager.aclose("startup_nodes")
 
 
-async def _ask(
-    nodes: Sequence[ClusterNode], question: str, enough: Callable[[Any], bool] = lambda _: True
+async def _request(
+    nodes: Sequence[ClusterNode], command: str, is_sufficient: Callable[[Any], bool] = lambda _: True
 ) -> dict[ClusterNode, Any]:
-    """Ask one server after the other until an answer is enough; one that hangs is not waited for.
+    """Send a command to one server after the other until a reply is sufficient; skip a server that hangs.
 
-    Returns that answer alone, or all there are if none is enough. If every server has failed, raises what one
-    said against our settings or our rights, which no other try would help; else a ``RedisConnectionError``.
+    Returns that reply alone, or all replies if none is sufficient. If every server has failed, raises an
+    error about settings or permissions, if there is one, as it is permanent; else ``RedisConnectionError``.
     """
     left = list(nodes)
-    asked: dict[asyncio.Task[Any], ClusterNode] = {}
+    pending: dict[asyncio.Task[Any], ClusterNode] = {}
     answers: dict[ClusterNode, Any] = {}
     failed: BaseException | None = None
     try:
-        while left or (asked and not answers):
+        while left or (pending and not answers):
             if left:
                 node = left.pop(0)
-                asked[asyncio.create_task(node.execute_command(question))] = node
+                pending[asyncio.create_task(node.execute_command(command))] = node
             seconds = _NEXT_SECONDS if left or answers else None  # guard: hung-server-passed-over
-            done, _ = await asyncio.wait(asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(pending, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                node = asked.pop(task)
+                node = pending.pop(task)
                 if (exc := task.exception()) is not None:
-                    failed = failed if isinstance(failed, _LASTING) else exc  # guard: lasting-refusal-kept
-                elif enough(task.result()):
+                    failed = failed if isinstance(failed, _PERMANENT) else exc  # guard: lasting-refusal-kept
+                elif is_sufficient(task.result()):
                     return {node: task.result()}
                 else:
                     answers[node] = task.result()
     finally:
-        for task in asked:
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
     if answers:
         return answers
-    if isinstance(failed, _LASTING):
+    if isinstance(failed, _PERMANENT):
         raise failed
     raise RedisConnectionError(
-        f"Redis Cluster cannot be connected, no server has given a usable answer: {failed}"
+        f"Redis Cluster cannot be connected, no server has returned a usable reply: {failed}"
     ) from failed
 
 
@@ -445,22 +445,22 @@ def _has_every_slot(layout: list[Any]) -> bool:
     return sum(last - first + 1 for first, last, *_ in layout) == REDIS_CLUSTER_HASH_SLOTS
 
 
-async def _take_turn(room: asyncio.Semaphore, seconds: float | None) -> None:
-    if not room.locked():
-        await room.acquire()
+async def _take_turn(limit: asyncio.Semaphore, seconds: float | None) -> None:
+    if not limit.locked():
+        await limit.acquire()
         return
     try:
         async with asyncio.timeout(seconds):
-            await room.acquire()
+            await limit.acquire()
     except TimeoutError:
         raise RedisConnectionError(
             f"No connection was free for {seconds} s: raise redis.max_connections."
         ) from None
 
 
-_executes = contextvars.ContextVar("_executes", default=False)
-"""Whether we are inside a cluster's command."""
-_pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # its stub knows only one argument
-_SPARE = 8  # connections per node for pipelines and for learning the layout, which take no turn
-_LASTING = (ConfigError, NoPermissionError)  # what stays as it is until somebody changes the settings
-_NEXT_SECONDS = 0.1  # how long one server is waited for before another is asked too
+_executing = contextvars.ContextVar("_executing", default=False)
+"""Whether this context executes a command of a cluster."""
+_pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # its stub has only one argument
+_SPARE = 8  # connections per node for pipelines and for reading the layout, which are not limited
+_PERMANENT = (ConfigError, NoPermissionError)  # errors that last until the settings are changed
+_NEXT_SECONDS = 0.1  # how long to wait for one server before the next one is tried too

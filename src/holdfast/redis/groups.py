@@ -1,4 +1,4 @@
-"""Consumer groups that somebody deleted under us."""
+"""Consumer groups that were deleted while in use."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from holdfast.redis.library import ResponseError
 
 
 def group_is_missing(exc: BaseException) -> bool:
-    """Whether somebody deleted the stream or its group under us (a flush, a failover to an empty replica)."""
+    """Whether the stream or its group was deleted (by hand, a flush, a failover to an empty replica)."""
     return isinstance(exc, ResponseError) and str(exc).startswith("NOGROUP")

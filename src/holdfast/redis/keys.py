@@ -1,6 +1,6 @@
-"""Every Redis key Holdfast uses, by name: nobody else builds one.
+"""The names of all Redis keys; no other module builds one.
 
-All keys of one queue share one hash tag: a queue lives in one cluster slot and every script sees all of it.
+All keys of a queue share one hash tag: they are in one cluster slot, so that a script can access them all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TAG = re.compile(r"\{[^}]+\}")
 
 
 class QueueKeys(msgspec.Struct, frozen=True):
-    """The keys of one queue; ``stream`` is the normal lane and keeps the plain name."""
+    """The keys of one queue; ``stream`` is the normal lane and has the plain name."""
 
     stream: str
     high: str
@@ -96,7 +96,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
         return f"{self.outbox}:notify"
 
     def redeliveries(self, sink: str, run_id: str) -> str:
-        """The undelivered events of a run that are to be delivered to a sink again."""
+        """The undelivered events of a run that will be delivered to a sink again."""
         return f"{self.outbox}:redeliver:{sink}:{run_id}"
 
     def live(self, run_id: str) -> str:
@@ -145,7 +145,7 @@ class ScheduleKeys(msgspec.Struct, frozen=True):
 
     @property
     def turns(self) -> str:
-        """The set of those turns that are schedules of their own; no name begins like it."""
+        """The set of turns that are schedules of their own; no schedule name begins with ``#``."""
         return self.record_prefix + "#turns"
 
     def record(self, name: str) -> str:
@@ -158,7 +158,7 @@ class ScheduleKeys(msgspec.Struct, frozen=True):
 
 
 class HostKeys(msgspec.Struct, frozen=True):
-    """The keys of all hosts' agents; in a cluster they need the tag, as those of schedules do."""
+    """The keys of all hosts' agents; in a cluster they need the tag, like those of schedules."""
 
     leases: str
     index: str
@@ -169,7 +169,7 @@ class HostKeys(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, *, prefix: str = "", hash_tag: str = "") -> HostKeys:
-        """Derive the keys; the last three are those of the users' document."""
+        """Derive the keys; the names of the last three are prescribed."""
         tag = "{" + hash_tag + "}" if hash_tag else ""
         return cls(
             leases=f"{prefix}agent-leases{tag}",
@@ -187,7 +187,7 @@ def member_key(kind: str, name: str, *, prefix: str = "") -> str:
 
 
 def catalogue_key(digest: str, *, prefix: str = "") -> str:
-    """The agents of one app, by the digest of what is written there: processes of the same app share it."""
+    """The agents of one app, by the digest of their descriptions: processes of the same app share it."""
     return f"{prefix}catalogue:{digest}"
 
 
@@ -197,12 +197,12 @@ def members_key(*, prefix: str = "") -> str:
 
 
 def pod_key(kind: str, name: str, *, prefix: str = "") -> str:
-    """The pod of one process, which is remembered for longer than the process lives."""
+    """The pod of one process, which is kept for longer than the process lives."""
     return f"{prefix}pod:{kind}:{name}"
 
 
 def pods_leader_key(*, prefix: str = "") -> str:
-    """Who watches the pods."""
+    """The leader that watches the pods."""
     return f"{prefix}pods-leader"
 
 

@@ -1,6 +1,6 @@
-"""redis-py, for the modules of this package to import from: it is loaded without the SDK of OpenTelemetry.
+"""redis-py for the modules of this package, loaded without the SDK of OpenTelemetry.
 
-redis-py imports that SDK wherever it is installed, for a type hint: 60 modules in every process.
+redis-py imports that SDK, where it is installed, for a type hint: 60 modules in every process.
 Metrics of redis-py work without it.
 """
 

@@ -1,6 +1,6 @@
-"""Where Redis is for a process that only uses one: the configured server, or this directory's embedded one.
+"""Locates Redis for a process that does not start one: the configured or this directory's embedded server.
 
-Nothing is started here: a server that nobody asked for would look like an empty system.
+No server is started here: a new one would look like an empty system.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def embedded_server(settings: RedisSettings) -> EmbeddedServer:
 
 
 def located(settings: Settings) -> Settings:
-    """Return settings with the url of a Redis to use, or raise RedisUnavailable with how to get one.
+    """Return settings with the url of a Redis to use, or raise RedisUnavailable with advice.
 
-    Beside the embedded server the whole system is on this machine, receivers of webhooks too: they may have
-    private addresses. It is decided here for all processes: the relay calls what a client or an api accepts.
+    With the embedded server the whole system is on this machine, so receivers of webhooks may have private
+    addresses. This is set here for all processes, as the relay must call what a client or an API accepts.
     """
     if settings.redis.url:
         return settings

@@ -1,6 +1,6 @@
-"""Members: every live process says so, under a name, with a ttl.
+"""Members: every live process has a heartbeat record under its name, with a ttl.
 
-A process without a record is not alive for the others.
+Other processes regard a process without a record as dead.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _MEMBERS = load(__package__, "members")
 _PAGE = 200
 """How many records are read in one round trip."""
 _LINGER_SECONDS = 60
-"""How long the index remembers a process that is gone."""
+"""How long the index lists a process whose record has expired."""
 _NUMBERS = frozenset({"pid", "load", "capacity", "since", "held_seconds", "cpu", "memory_mb"})
 _POD_PARTS = 3
 _POD_SECONDS = 86400
-"""How long the pod of a process is remembered: by then the janitor has removed what it left."""
+"""How long the pod of a process is kept: by then the janitor has removed its consumers."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One live process, as it last described itself."""
+    """The last heartbeat record of a live process."""
 
     kind: str
     name: str
@@ -57,7 +57,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class PodName(msgspec.Struct, frozen=True):
-    """The pod that a process ran in, as it said itself."""
+    """The pod that a process runs in, from its own record."""
 
     namespace: str
     name: str
@@ -69,7 +69,7 @@ class PodName(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> PodName | None:
-        """The pod that a record names, if it names one."""
+        """Return the pod of a record, if it has one."""
         name = fields.get("pod")
         return cls(fields.get("namespace", ""), name, fields.get("pod_uid", "")) if name else None
 
@@ -93,12 +93,12 @@ class Members:
 
     @classmethod
     def of(cls, settings: Settings, *, at_most_seconds: float = math.inf) -> Self:
-        """Those that share our Redis and our prefix; records that we write last ``at_most_seconds``."""
+        """Make the members of these settings; written records expire after ``at_most_seconds`` at most."""
         every = min(settings.worker.heartbeat_seconds, at_most_seconds / 3)  # guard: record-ends-with-leases
         return cls(prefix=settings.redis.key_prefix, heartbeat_seconds=every)
 
     async def announce(self, redis: Redis, member: Member, *, again: bool = False) -> bool:
-        """Write a record, or refresh it (``again``); False if another process has the name by now."""
+        """Write a record, or refresh it (``again``); False if another process has the name now."""
         key = member_key(member.kind, member.name, prefix=self._prefix)
         fields = {"kind": member.kind, "name": member.name, **member.fields}
         ours = member.fields.get("since", "") if again else ""
@@ -109,9 +109,9 @@ class Members:
         expiry = (now_ms + self._ttl_ms) / 1000
         await command(redis, "ZADD", self._index, expiry, f"{member.kind}:{member.name}")
         if pod := PodName.of(member.fields):
-            said = f"{pod.namespace}/{pod.name}/{pod.uid}"
+            value = f"{pod.namespace}/{pod.name}/{pod.uid}"
             key = pod_key(member.kind, member.name, prefix=self._prefix)
-            await command(redis, "SET", key, said, "EX", _POD_SECONDS)
+            await command(redis, "SET", key, value, "EX", _POD_SECONDS)
         return True
 
     async def leave(self, redis: Redis, kind: str, name: str) -> None:
@@ -121,13 +121,13 @@ class Members:
         await command(redis, "DEL", pod_key(kind, name, prefix=self._prefix))
 
     async def pod(self, redis: Redis, kind: str, name: str) -> PodName | None:
-        """The pod of a process, whether it lives or has died lately; None if it had none."""
-        said: bytes | None = await command(redis, "GET", pod_key(kind, name, prefix=self._prefix))
-        parts = said.decode(errors="replace").split("/") if said else []
+        """Return the pod of a process, also if the process has died lately; None without a pod."""
+        value: bytes | None = await command(redis, "GET", pod_key(kind, name, prefix=self._prefix))
+        parts = value.decode(errors="replace").split("/") if value else []
         return PodName(*parts) if len(parts) == _POD_PARTS else None
 
     async def find(self, redis: Redis, kind: str, name: str) -> Member | None:
-        """The record of one process, if it has one now."""
+        """Return the record of one process, if it has one now."""
         key = member_key(kind, name, prefix=self._prefix)
         fields: dict[bytes, bytes] = await command(redis, "HGETALL", key)
         return _member(kind, name, fields) if fields else None
@@ -137,7 +137,7 @@ class Members:
         return bool(await command(redis, "EXISTS", member_key(kind, name, prefix=self._prefix)))
 
     async def all(self, redis: Redis, kind: str = "") -> list[Member]:
-        """Every live process, or those of one kind, by kind and name."""
+        """Return every live process, or those of one kind, by kind and name."""
         listed: list[bytes] = await _MEMBERS(redis, [self._index], [_LINGER_SECONDS, kind])
         found: list[Member] = []
         for at in range(0, len(listed), _PAGE):
@@ -148,25 +148,25 @@ class Members:
         return sorted(found, key=lambda member: (member.kind, member.name))
 
     async def keep_catalogue(self, redis: Redis, digest: str, data: bytes) -> None:
-        """Keep a catalogue of agents for as long as a record; it is sent only if Redis does not have it."""
+        """Store a catalogue of agents with the ttl of a record; it is sent only if Redis does not have it."""
         key = catalogue_key(digest, prefix=self._prefix)
         if not await command(redis, "PEXPIRE", key, self._ttl_ms):
             await command(redis, "SET", key, data, "PX", self._ttl_ms)
 
     async def catalogues(self, redis: Redis, digests: Collection[str]) -> dict[str, bytes]:
-        """The catalogues of these digests that are there, by digest."""
+        """Return the existing catalogues of these digests, by digest."""
         reads = [("GET", catalogue_key(digest, prefix=self._prefix)) for digest in digests]
         found: list[bytes | None] = await commands(redis, reads) if reads else []
         return {digest: data for digest, data in zip(digests, found, strict=True) if data is not None}
 
     async def serving(self, redis: Redis) -> Counter[str]:
-        """How many live workers serve each queue: ghosts are among a group's consumers, but not here."""
+        """Return how many live workers serve each queue; ghosts, still in the groups, do not count."""
         workers = await self.all(redis, "worker")
         return Counter(name for each in workers for name in each.fields.get("queues", "").split(","))
 
 
 class OwnRecord:
-    """What one process writes of itself: the fields that all processes have, and its own."""
+    """The record of this process: the fields that all processes have, and its own."""
 
     def __init__(self, members: Members, kind: str, name: str) -> None:
         self._members = members
@@ -179,7 +179,7 @@ class OwnRecord:
         }
 
     async def announce(self, redis: Redis, fields: Mapping[str, str], *, again: bool = False) -> bool:
-        """Write the record, or refresh it (``again``); False if another process has the name by now."""
+        """Write the record, or refresh it (``again``); False if another process has the name now."""
         member = Member(self._kind, self._name, {**self._common, **fields})
         return await self._members.announce(redis, member, again=again)
 

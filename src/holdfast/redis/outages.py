@@ -1,4 +1,4 @@
-"""Outages of Redis as this process meets them: what is reported, and what an operator can do about it."""
+"""Outages of Redis as this process observes them: the reported text, and advice for operators."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def redis_outages(held_up: str, meanwhile: str = "") -> OutageReporter:
 
 
 def is_outage(exc: BaseException) -> bool:
-    """Tell whether an error is about the server and not the command: the same command may succeed later."""
+    """Return whether an error is of the server and not of the command: the same command may succeed later."""
     return isinstance(exc, (*DISCONNECTS, RedisUnavailable)) or takes_no_writes(exc)
 
 
 def explain(exc: BaseException) -> str:
-    """Return an error of Redis with what to do, if Redis itself has answered with it."""
+    """Return the text of an error, with advice if Redis itself has answered with the error."""
     text = " ".join(str(exc).split()) or type(exc).__name__
     advice = advice_on(exc)
     return f"{text} ({advice})" if advice else text
 
 
 def advice_on(exc: BaseException) -> str:
-    """Return what to do about a refusal of the whole server; empty if Redis did not answer at all."""
+    """Return the advice on a refusal of the whole server; empty if Redis did not answer at all."""
     return _ADVICE.get(_code(exc), "")
 
 
 def _cause(exc: BaseException) -> str:
-    """Return what an operator has to mend; empty if Redis does not answer, or is starting."""
+    """Return the cause that an operator has to fix; empty if Redis does not answer, or is starting."""
     if isinstance(exc, PasswordRefused):
         return "password"
     code = _code(exc)
@@ -58,5 +58,5 @@ def _cause(exc: BaseException) -> str:
 
 
 def _code(exc: BaseException) -> str:
-    # redis-py takes the code from the text of an error, and keeps it beside.
+    # redis-py removes the code from the text of an error, and keeps it as an attribute.
     return getattr(exc, "status_code", None) or str(exc).partition(" ")[0]

@@ -1,7 +1,7 @@
 """Loads Lua scripts from the files beside their owners and calls them by their hash.
 
-Invariant: a server that has forgotten a script (restart, failover, SCRIPT FLUSH) is given it again
-once, however many calls find out together, and none of them fails for it.
+Invariant: a script that a server has lost (restart, failover, SCRIPT FLUSH) is loaded again once,
+however many concurrent calls need it, and none of them fails.
 """
 
 # redis-py types execute_command loosely.
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _SHARED = "holdfast.redis"
 _INCLUDE = re.compile(r"^[ \t]*--[ \t]*@include\b[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-# Markers of the tests (tests/support/mistakes.py): a server need not store them.
+# Markers of the tests (tests/support/mistakes.py), which are not sent to the server.
 _MARKER = re.compile(r"^[ \t]*-- guard: \S+\n|[ \t]+-- guard: \S+$", re.MULTILINE)
 
 
 _QUIET_SECONDS = 10.0
-"""How long nothing is logged of further scripts that were forgotten, and of further EVALs of one script."""
+"""How long no further lost scripts, and no further EVALs of a script, are logged."""
 
 _log = logging.getLogger(__name__)
 _loaded: defaultdict[str, set[str]] = defaultdict(set)
@@ -44,26 +44,26 @@ _loaded: defaultdict[str, set[str]] = defaultdict(set)
 
 @dataclasses.dataclass(slots=True)
 class _Loading:
-    """The last time that one server was given a script, as a number that grows with every load."""
+    """The last load of a script on one server, as a number that grows with every load."""
 
     last: int = 0
     turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
 
 class Script:
-    """A Lua script: its name, its source with all fragments, and the hash the server knows it by."""
+    """A Lua script: its name, its source with all fragments, and its hash on the server."""
 
-    __slots__ = ("_known_by", "_loads", "_servers", "_warned_at", "name", "sha", "source")
+    __slots__ = ("_loaded_by", "_loads", "_servers", "_warned_at", "name", "sha", "source")
 
     warned_of_missing_at: ClassVar[float] = -_QUIET_SECONDS
-    """When the log said last that scripts were forgotten; logging belongs to the process."""
+    """When lost scripts were logged last; shared by all scripts of the process."""
 
     def __init__(self, name: str, source: str) -> None:
         self.name = name
         self.source = source
         self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
         self._loads = 0
-        self._known_by: weakref.WeakSet[Redis] = weakref.WeakSet()
+        self._loaded_by: weakref.WeakSet[Redis] = weakref.WeakSet()
         self._warned_at = -_QUIET_SECONDS
         self._servers: weakref.WeakKeyDictionary[Redis, dict[str, _Loading]] = weakref.WeakKeyDictionary()
 
@@ -76,9 +76,9 @@ class Script:
         try:
             reply = await redis.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
         except NoScriptError:  # nothing was executed, so calling again is safe
-            return await self._heal(redis, keys, args, loads)
-        if redis not in self._known_by:
-            self._known_by.add(redis)
+            return await self._load_and_run(redis, keys, args, loads)
+        if redis not in self._loaded_by:
+            self._loaded_by.add(redis)
         return reply
 
     async def many(self, redis: Redis, calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
@@ -92,45 +92,45 @@ class Script:
             replies = await pipeline.execute(raise_on_error=False)
         for index, reply in enumerate(replies):
             if isinstance(reply, NoScriptError):
-                replies[index] = await self._heal(redis, *calls[index], loads)
+                replies[index] = await self._load_and_run(redis, *calls[index], loads)
             elif isinstance(reply, Exception):
                 raise reply
         return replies
 
-    async def _heal(self, redis: Redis, keys: Sequence[Any], args: Sequence[Any], loads: int) -> Any:
+    async def _load_and_run(self, redis: Redis, keys: Sequence[Any], args: Sequence[Any], loads: int) -> Any:
         await self._load(redis, keys, loads)
         try:
             return await redis.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
-        except NoScriptError:  # forgotten again already, or its keys are moving to another server
+        except NoScriptError:  # lost again, or its keys are moving to another server
             self._warn_of_eval()
             return await redis.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
     async def _load(self, redis: Redis, keys: Sequence[Any], loads: int) -> None:
-        """Load the script where its keys are, unless that has happened since the caller saw ``loads``."""
-        # redis-py would give it to all servers of a cluster, and wait for one that hangs.
+        """Load the script on the server of its keys, unless that was done since the caller read ``loads``."""
+        # redis-py would send it to all servers of a cluster, and wait for one that hangs.
         # guard: script-loaded-where-missing
         node = redis.get_node_from_key(keys[0]) if isinstance(redis, RedisCluster) and keys else None
         server, target = (node.name, {"target_nodes": node}) if node else ("", {})
         loading = self._servers.setdefault(redis, {}).setdefault(server, _Loading())
         async with loading.turn:
             if loading.last <= loads:
-                # A server of a cluster may not have had it yet.
-                self._say_missing(forgotten=bool(loading.last) or (not server and redis in self._known_by))
+                # On a server of a cluster it may be missing because it was never loaded there.
+                self._log_missing(forgotten=bool(loading.last) or (not server and redis in self._loaded_by))
                 await redis.execute_command("SCRIPT LOAD", self.source, **target)
                 self._loads += 1
                 loading.last = self._loads
-        self._known_by.add(redis)
+        self._loaded_by.add(redis)
 
-    def _say_missing(self, *, forgotten: bool) -> None:
-        """Say that a server lacks the script; that it never had it is no warning."""
-        _log.debug("loading script %s", self.name)
-        # A Redis that was restarted has forgotten all of them: one line for all.
+    def _log_missing(self, *, forgotten: bool) -> None:
+        """Log that a server does not have the script; a warning only if it had it before."""
+        _log.debug("script %s loaded", self.name)
+        # A restarted Redis has lost all scripts: one line is enough for all.
         # guard: forgotten-script-told
         if forgotten and time.monotonic() - Script.warned_of_missing_at > _QUIET_SECONDS:
             Script.warned_of_missing_at = time.monotonic()
             _log.warning(
-                "Redis has forgotten script %s (restart, failover, SCRIPT FLUSH): it is loaded again, "
-                "and so is every other one that is missing",
+                "script %s lost by Redis (restart, failover, SCRIPT FLUSH): it is loaded again, and so "
+                "is every other missing script",
                 self.name,
             )
 
@@ -139,20 +139,20 @@ class Script:
             return
         self._warned_at = time.monotonic()
         _log.warning(
-            "Redis has forgotten script %s again at once: it is sent whole by EVAL, which is slower",
+            "script %s lost by Redis again: its source is sent by EVAL, which is slower",
             self.name,
         )
 
 
 def loaded_from(package: str | None) -> int:
-    """How many scripts of a package are in use."""
+    """Return how many scripts of a package are in use."""
     return len(_loaded[package or ""])
 
 
 def load(package: str | None, name: str) -> Script:
     """Read ``lua/<name>.lua`` of ``package``; fragments come from there or from ``holdfast/redis/lua``."""
     if not package:
-        raise ScriptError(f"lua/{name}.lua was asked for without saying of which package.")
+        raise ScriptError(f"lua/{name}.lua was requested without a package.")
     script = Script(name, _assemble(package, name, (), set()))
     _loaded[package].add(name)
     return script
@@ -169,7 +169,7 @@ def _assemble(package: str, name: str, path: tuple[str, ...], seen: set[str]) ->
         if not _NAME.fullmatch(wanted):
             raise ScriptError(f"{package} lua/{name}.lua: {line[0].strip()!r} names no fragment.")
         if wanted in seen and wanted not in path:
-            return ""  # included above already: once is enough for a local function
+            return ""  # included above already
         return _assemble(package, wanted, path, seen)
 
     return _INCLUDE.sub(fragment, _read(package, name, path))

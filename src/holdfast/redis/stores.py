@@ -1,4 +1,4 @@
-"""The registered store: which database a system uses, so that a process with another one is noticed."""
+"""The registered store: the database of a system, by which a process with another database is detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REGISTER = load(__package__, "register_store")
 
 
 class RegisteredStore(msgspec.Struct, frozen=True, kw_only=True):
-    """A store as a process has registered it: its id, where it is, and who registered it on which machine."""
+    """A registered store: its id and location, and the process and machine that registered it."""
 
     id: str
     location: str = ""
@@ -30,7 +30,7 @@ class RegisteredStore(msgspec.Struct, frozen=True, kw_only=True):
 async def register_store(
     redis: Redis, store: RegisteredStore, *, prefix: str = "", replace: bool = False
 ) -> RegisteredStore:
-    """Register a store unless one is registered, or instead of it; return the registration that stands."""
+    """Register a store if none is registered, or ``replace`` it; return the present registration."""
     fields = {"id": store.id, "location": store.location, "host": store.host, "process": store.process}
     args = ["replace" if replace else "", *(part for pair in fields.items() for part in pair)]
     flat: list[bytes] = await _REGISTER(redis, [registered_store_key(prefix=prefix)], args)
@@ -38,7 +38,7 @@ async def register_store(
 
 
 async def registered_store(redis: Redis, *, prefix: str = "") -> RegisteredStore | None:
-    """Return the registration that stands, if there is one."""
+    """Return the present registration, if there is one."""
     fields: dict[bytes, bytes] = await command(redis, "HGETALL", registered_store_key(prefix=prefix))
     return _read(fields) if fields else None
 

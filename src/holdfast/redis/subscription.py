@@ -1,4 +1,4 @@
-"""A subscription to one channel, made again whenever Redis has failed; messages in between are lost."""
+"""A subscription to one channel, renewed after every failure of Redis; messages in between are lost."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Subscription:
                 await self._receive()
             except TROUBLE as exc:
                 if not self._outages.failed(exc):
-                    _log.warning("Redis refused the subscription to %s: %s", self._channel, exc)
+                    _log.warning("subscription to %s refused: %s", self._channel, exc)
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _receive(self) -> None:
-        await self._redis.initialize()  # a cluster's client must know the nodes before it can choose one
+        await self._redis.initialize()  # a cluster's client has to read the nodes before it selects one
         async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(self._channel)
             self._outages.answered()

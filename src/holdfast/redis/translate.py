@@ -1,4 +1,4 @@
-"""The public edge: what redis-py raises becomes an error of ours, with what to do about it."""
+"""Error translation: errors of redis-py become errors of Holdfast, with advice."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _RETRY_SECONDS = 1.0
 
 @contextlib.contextmanager
 def translate_errors(url: str) -> Generator[None]:
-    """Wrap calls to the Redis at ``url``: none of redis-py's errors gets through."""
+    """Translate all errors of redis-py that calls to the Redis at ``url`` raise."""
     try:
         yield
     except ConfigError:
-        raise  # a password that is refused says itself what to do
+        raise  # the text about a refused password has its own advice
     except DISCONNECTS as exc:
         raise RedisUnavailable(_unavailable(url, exc), retry_after=_RETRY_SECONDS) from exc
     except InvalidResponse as exc:
         raise HoldfastError(
-            f"what answers at {redact_url(url)} is not a Redis server ({_why(exc)}): "
+            f"the server at {redact_url(url)} is not Redis ({_why(exc)}): "
             "check the host and the port of redis.url (REDIS_URL)"
         ) from exc
     except RedisError as exc:
@@ -36,7 +36,7 @@ def translate_errors(url: str) -> Generator[None]:
 
 
 def _unavailable(url: str, exc: Exception) -> str:
-    """Describe an outage: a server that refuses its work needs other advice than one that is not there."""
+    """Describe an outage: a server that refuses commands needs other advice than one that does not answer."""
     if advice := advice_on(exc):
         return f"Redis at {redact_url(url)} answers, but refuses this now ({_why(exc)}): {advice}"
     return (

@@ -200,7 +200,7 @@ class Cleanup:
                 await self._queue.ensure()
             # guard: gone-pod-leases
             evicted = await self._leases.evict(
-                redis, consumer.name, min_idle_ms=self._ttl_ms, look_only=dry_run
+                redis, consumer.name, min_idle_ms=self._ttl_ms, dry_run=dry_run
             )
         except Exception as exc:
             if not (dry_run and group_is_missing(exc)):

@@ -323,7 +323,7 @@ async def test_a_run_that_leaves_redis_while_it_is_waited_for_is_found_in_the_ar
     client, archive, system, redis, monkeypatch
 ):
     monkeypatch.setattr(feed, "_BLOCK_SECONDS", 0.1)
-    monkeypatch.setattr(hub, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(hub, "_POLL_SECONDS", 0.1)
     handle = await client.submit("echo", 1)
     waiting = asyncio.create_task(handle.result(timeout=PATIENCE_SECONDS))
     await until(lambda: redis.info("clients"), lambda found: found["blocked_clients"])

@@ -60,7 +60,7 @@ MISTAKES = [
     ),
     Mistake(
         "a renewal is trusted from its answer",
-        replaced("trust-window", "asked", "boot_time()"),
+        replaced("trust-window", "requested_at", "boot_time()"),
         f"{KEEPER}::test_a_renewal_is_trusted_from_when_it_was_asked",
     ),
     Mistake(
@@ -77,7 +77,7 @@ MISTAKES = [
         "leases are renewed on the worker's own loop",
         instead(
             "renewal-own-thread",
-            "asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()\nwhole = await self._beat(redis)",
+            "asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()\nwhole = await self._renew_all(redis)",
         ),
         f"{KEEPER}::test_a_blocked_event_loop_does_not_lose_its_lease",
     ),

@@ -77,7 +77,7 @@ async def test_a12_a_forgotten_script_is_told_and_one_that_is_new_to_a_server_is
     await redis.script_flush("SYNC")
     await asyncio.gather(*(script(redis, ["k"]) for _ in range(20)))
     (said,) = warnings_of_scripts(log_lines())
-    assert said.startswith("Redis has forgotten script remembered")
+    assert said.startswith("script remembered lost by Redis")
 
 
 async def test_a13_a_script_that_others_have_loaded_and_that_is_forgotten_is_told(redis, log_lines):
@@ -102,10 +102,7 @@ async def test_a14_sending_the_source_is_warned_of_but_not_each_time(redis, monk
         await redis.script_flush("SYNC")
         await script(redis, ["k"])
     (said,) = warnings_of_scripts(log_lines())
-    assert (
-        said
-        == "Redis has forgotten script forgotten again at once: it is sent whole by EVAL, which is slower"
-    )
+    assert said == "script forgotten lost by Redis again: its source is sent by EVAL, which is slower"
 
 
 async def test_a5_a_server_that_forgets_again_at_once_is_given_the_source(redis, monkeypatch):

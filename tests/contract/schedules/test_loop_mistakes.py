@@ -279,8 +279,8 @@ MISTAKES = [
         "R15 leases are renewed on the event loop of the agents",
         replaced(
             "renewal-own-thread",
-            "self._beat(redis)",
-            "asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._beat(redis), self._loop))",
+            "self._renew_all(redis)",
+            "asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._renew_all(redis), self._loop))",
         ),
         f"{R}::test_r15_an_agent_that_blocks_the_event_loop_keeps_its_lease",
     ),

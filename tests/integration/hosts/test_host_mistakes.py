@@ -46,14 +46,14 @@ TABLE = [
     ),
     Mistake(
         "a lease is trusted from the moment of the answer",
-        replaced("trust-window", "asked", "boot_time()"),
+        replaced("trust-window", "requested_at", "boot_time()"),
         f"{GUARDS}::test_a_lease_is_trusted_from_the_moment_when_its_renewal_was_asked",
     ),
     Mistake(
         "the leases of agents are renewed on the host's own loop",
         instead(
             "renewal-own-thread",
-            "asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()\nwhole = await self._beat(redis)",
+            "asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()\nwhole = await self._renew_all(redis)",
         ),
         f"{GUARDS}::test_renewals_go_on_while_the_event_loop_is_busy",
     ),

@@ -54,7 +54,7 @@ async def test_an_http_server_is_told_to_be_no_redis():
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         client = connect(RedisSettings(url=url))
-        told = rf"what answers at {url}\S* is not a Redis server .*REDIS_URL"
+        told = rf"the server at {url}\S* is not Redis .*REDIS_URL"
         with pytest.raises(HoldfastError, match=told), translate_errors(url):
             await client.execute_command("PING")
         await client.aclose()

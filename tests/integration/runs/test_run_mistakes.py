@@ -504,7 +504,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run expires before its events have left",
-        replaced("expire-after-delivery", "goes_outside(id, have[3]) or ", ""),
+        replaced("expire-after-delivery", "has_undelivered(id, have[3]) or ", ""),
         f"{EXPIRY}::test_an_ended_run_stays_until_its_events_have_reached_the_outside[outbox]",
     ),
     Mistake(
@@ -564,7 +564,7 @@ MISTAKES = [
     ),
     Mistake(
         "a run leaves by the note of an earlier end that names it alone",
-        replaced("expire-not-early", "not finished_at and leaves > now", "false"),
+        replaced("expire-not-early", "not finished_at and expires_at > now", "false"),
         f"{EXPIRY}::test_a_run_that_came_again_does_not_leave_by_the_note_of_its_first_end",
     ),
     Mistake(
@@ -574,7 +574,7 @@ MISTAKES = [
     ),
     Mistake(
         "the events of a revived run are numbered from the beginning",
-        replaced("revived-run-sequence", "sequence = told", "sequence = 0"),
+        replaced("revived-run-sequence", "sequence = earlier", "sequence = 0"),
         f"{RELAYED}::test_a_run_revived_after_it_left_goes_on_with_the_next_number",
     ),
     Mistake(

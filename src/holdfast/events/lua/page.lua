@@ -1,9 +1,9 @@
--- Read events of feeds, each after one of its own: as many as are wanted and fit into some bytes over all, at least one.
+-- Read events of feeds, each after a given id: up to a number per feed and a size over all feeds, at least one event.
 -- KEYS  feeds (streams)
--- ARGV  1 how many of one feed at most, 2 bytes after which no more are taken, then per feed: the id to begin after
+-- ARGV  1 how many of one feed at most, 2 bytes after which no more are read, then per feed: the id to begin after
 -- returns, per feed until the bytes are used up: {1 if there may be more, else 0; {id, {field, value, …}} per event}
 local most, budget = tonumber(ARGV[1]), tonumber(ARGV[2])
--- A few at a time: what is read beyond the budget was read in vain.
+-- Events are read a few at a time: those beyond the budget would be read in vain.
 local STEP = 16
 
 local size = 0

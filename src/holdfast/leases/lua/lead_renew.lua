@@ -1,4 +1,4 @@
--- Stay the leader, if the term is still ours.
+-- Renew the lease of the leader, if owner and fence still hold it.
 -- KEYS  1 leader (hash or string, with ttl)
 -- ARGV  1 owner, 2 fence, 3 ttl ms, 4 format of the record: hash | string
 -- returns kept | lost

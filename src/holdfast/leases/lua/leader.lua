@@ -1,5 +1,5 @@
--- The record of a leader, in one of two formats: a hash with the fields owner and fence, or a string `owner fence`, for which a
--- plain GET says who leads. Both are the lease itself and expire with it.
+-- The record of a leader, in one of two formats: a hash with the fields owner and fence, or a string `owner fence`, which a plain
+-- GET returns. Both are the lease itself and expire with it.
 local function read_leader(leader, format)
   if format == 'string' then
     local term = redis.call('GET', leader)
@@ -16,7 +16,7 @@ local function write_leader(leader, format, owner, fence)
 end
 
 local function leads(leader, format, owner, fence)
-  -- A key that was overwritten by another type is no term of ours.
+  -- A key that was overwritten with another type is not held.
   local readable, have_owner, have_fence = pcall(read_leader, leader, format)
   return readable and have_owner == owner and have_fence == fence -- guard: leader-owner-and-fence
 end

@@ -1,4 +1,4 @@
--- Stop leading, if the term is still ours; a term of another owner is never ended.
+-- End the term of a leader, if owner and fence still hold it; the term of another owner is never ended.
 -- KEYS  1 leader (hash or string, with ttl)
 -- ARGV  1 owner, 2 fence, 3 format of the record: hash | string
 -- returns released | stale

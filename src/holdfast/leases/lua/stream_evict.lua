@@ -1,13 +1,13 @@
--- Remove a consumer: first everything it still holds goes back to the queue, only then is it deleted.
--- XGROUP DELCONSUMER alone would destroy its pending entries: no read and no claim ever returns them.
+-- Remove a consumer: its pending entries are returned to the queue before it is deleted.
+-- XGROUP DELCONSUMER alone would lose its pending entries: no read and no claim would ever return them.
 -- KEYS  1-4 lanes (streams; the first is served first), 5 run prefix
--- ARGV  1 group, 2 consumer, 3 min idle ms (an entry renewed since then = alive, nothing happens), 4 '1' if it leaves by itself,
---       5 '1' to look only
+-- ARGV  1 group, 2 consumer, 3 min idle ms (an entry renewed since then: busy, nothing is changed), 4 '1' if its own process leaves,
+--       5 '1' for a dry run
 -- returns { gone | busy | would, entries returned (or that would be), events appended }
 -- @include entry
 local returned, run_prefix = KEYS[1], KEYS[5]
 local group, consumer, min_idle = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local leaving, look_only = ARGV[4] == '1', ARGV[5] == '1'
+local leaving, dry_run = ARGV[4] == '1', ARGV[5] == '1'
 local PAGE = 500
 
 local count = 0
@@ -22,7 +22,7 @@ for i = 1, 4 do
     count = count + #page
   until #page < PAGE
 end
-if look_only then return { 'would', count, 0 } end
+if dry_run then return { 'would', count, 0 } end
 local event, attempt_back, events = leaving and 'handed_back' or 'reclaimed', leaving and 1 or 0, 0
 
 for i = 1, 4 do

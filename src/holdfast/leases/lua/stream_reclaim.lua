@@ -1,7 +1,7 @@
--- Take entries away from owners that stopped renewing, under a higher fence, and queue them to be served first.
+-- Reclaim entries from owners that stopped renewing, under a higher fence, and queue them to be served first.
 -- KEYS  1-4 lanes (streams; the first is served first), 5 run prefix, 6 turn (string)
--- ARGV  1 group, 2 ttl ms, 3 at most, 4 turn ms (others skip that long; 0 = always look)
--- returns { how many entries were looked at, the ids of the records that were taken … }
+-- ARGV  1 group, 2 ttl ms, 3 how many at most, 4 turn ms (calls of others do nothing for that long; 0 = always read)
+-- returns { how many entries were read, the ids of the reclaimed records … }
 -- @include entry
 local returned, run_prefix, turn = KEYS[1], KEYS[5], KEYS[6]
 local group, ttl, limit, turn_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

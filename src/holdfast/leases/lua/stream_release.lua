@@ -1,4 +1,4 @@
--- Hand leased entries back, so that the next free worker starts them at once; no attempt is counted.
+-- Hand leased entries back, so that the next free worker starts their runs at once; the attempt is not counted.
 -- KEYS  1-4 lanes (streams; the first is served first), 5 run prefix
 -- ARGV  1 group, 2 owner, then per lease: run id, fence
 -- returns, per lease: released | stale

@@ -1,7 +1,7 @@
--- Keep many sorted-set leases alive in one call, each only for the owner and fence that hold it.
+-- Renew many sorted-set leases in one call, each only for the owner and fence that hold it.
 -- KEYS  1 table (zset: key -> expiry ms), 2 record prefix
 -- ARGV  1 owner, 2 ttl ms, then per lease: key, fence
--- returns, per lease: kept | lost | stop (kept, and somebody asked its holder to stop)
+-- returns, per lease: kept | lost | stop (kept, and its holder was requested to stop)
 -- @include clock
 -- @include held
 local leases, prefix = KEYS[1], KEYS[2]

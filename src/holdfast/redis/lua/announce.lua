@@ -1,7 +1,7 @@
--- Write or refresh the record of a live process; it never exists without a ttl.
+-- Write or refresh the heartbeat record of a process; it never exists without a ttl.
 -- KEYS  1 member (hash with ttl)
--- ARGV  1 ttl ms, 2 since when the one that may have the record has lived ('' if it may be anybody's), then field, value, …
--- returns Redis TIME in ms, or 0 if another process has the name by now
+-- ARGV  1 ttl ms, 2 start time of the process that may have the record ('' for any process), then field, value, …
+-- returns Redis TIME in ms, or 0 if another process has the name now
 -- @include clock
 local member, ours = KEYS[1], ARGV[2]
 

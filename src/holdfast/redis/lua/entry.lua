@@ -1,6 +1,6 @@
 -- @include attempt
 -- @include feed
--- Stream entries as leased work: which record an entry stands for, and how it goes back to be served first.
+-- Stream entries as leased work: which record an entry has, and how it is returned to be served first.
 
 local function entry_fields(pairs_list)
   local fields = {}
@@ -8,8 +8,8 @@ local function entry_fields(pairs_list)
   return fields
 end
 
--- The id an entry gives itself. Only a new record has to look whether it can be one: an existing one did.
--- A name that ends as a feed's could be one: reading that stream as a record would fail the whole script.
+-- Returns the id that an entry has for its run. Only a new record needs valid_id: the id of an existing one was checked.
+-- An id that ends like a feed's key could be one: reading that stream as a record would fail the whole script.
 local function own_id(id, entry)
   if not id or id:sub(-7) == ':events' then return 'entry-' .. entry end
   return id
@@ -19,7 +19,7 @@ local function given_id(fields, entry)
   return own_id(fields['correlation_id'] or fields['task_id'], entry)
 end
 
--- Printable ASCII up to 256 bytes; an entry without such an id is known by its own stream id.
+-- Returns an id of printable ASCII up to 256 bytes; an entry without one is named by its stream id.
 local function valid_id(id, entry)
   if #id > 0 and #id <= 256 and not id:find('[^\33-\126]') then return id end
   return 'entry-' .. entry
@@ -30,16 +30,16 @@ local function drop_entry(lane, group, entry)
   redis.call('XDEL', lane, entry)
 end
 
--- Puts a delivered entry at the end of the lane that is served first; a blocked reader wakes up at once.
+-- Moves a delivered entry to the end of the lane that is served first; a blocked reader wakes up at once.
 local function move_entry(lane, group, entry, pairs_list, returned)
   local moved = redis.call('XADD', returned, '*', unpack(pairs_list))
   drop_entry(lane, group, entry)
   return moved
 end
 
--- unpack fails near 8,000 values: an entry of more fields than anybody needs is moved with those that we know.
+-- unpack fails near 8,000 values: an entry with too many fields is moved with the fields that Holdfast uses.
 local FIELDS_MOST = 1000
-local function in_our_words(fields, id)
+local function known_fields(fields, id)
   local pairs_list = { 'message_data', fields['message_data'] or cjson.encode(fields), 'correlation_id', id }
   for _, name in ipairs({ 'agent_id', 'task_id', 'timestamp' }) do
     if fields[name] then
@@ -50,15 +50,14 @@ local function in_our_words(fields, id)
   return pairs_list
 end
 
--- What a consumer holds of a lane, a page at a time; a lane whose group is gone holds nothing.
+-- Returns a page of a consumer's pending entries in a lane; none if the group does not exist.
 local function pending_page(lane, group, from, count, consumer)
   local page = redis.pcall('XPENDING', lane, group, from, '+', count, consumer)
   return page.err and {} or page
 end
 
--- Takes a pending entry away from its consumer. Returns the record's id, or nil if nothing was left to return, and whether an
--- event says so: only a run that had been started has one.
--- attempt_back is 1 when the holder gives the work back unharmed: that is no failed attempt.
+-- Returns a pending entry of a consumer to the queue. Returns the record's id, or nil if nothing was left to return, and whether an
+-- event was appended: only for a run that was started. attempt_back is 1 if the holder hands the run back, which is not an attempt.
 local function return_entry(lane, group, entry, returned, run_prefix, event, consumer, attempt_back)
   local found = redis.call('XRANGE', lane, entry, entry)
   if #found == 0 then
@@ -70,7 +69,7 @@ local function return_entry(lane, group, entry, returned, run_prefix, event, con
   local id = valid_id(given_id(fields, entry), entry)
   local have = redis.pcall('HMGET', run_prefix .. id, 'status', 'lane', 'entry', 'fence', 'attempt')
   if have.err then
-    -- Somebody keeps something else under that name: the entry goes by its own.
+    -- The key of that name has another type: the record is named by the entry's id.
     id = 'entry-' .. entry
     have = redis.call('HMGET', run_prefix .. id, 'status', 'lane', 'entry', 'fence', 'attempt')
   end
@@ -79,8 +78,8 @@ local function return_entry(lane, group, entry, returned, run_prefix, event, con
     drop_entry(lane, group, entry)
     return nil
   end
-  -- One known by its stream id loses that by moving, and would come back as another run: it takes its name along.
-  if fields['correlation_id'] ~= id or #pairs_list > FIELDS_MOST then pairs_list = in_our_words(fields, id) end
+  -- The moved entry has a new stream id: an entry that is named by its stream id keeps its name as correlation_id.
+  if fields['correlation_id'] ~= id or #pairs_list > FIELDS_MOST then pairs_list = known_fields(fields, id) end
   local moved = move_entry(lane, group, entry, pairs_list, returned)
   if not have[1] then return id end
   redis.call('HSET', record, 'lane', returned, 'entry', moved)

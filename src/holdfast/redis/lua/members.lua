@@ -1,6 +1,6 @@
--- Which processes live, by the index; those that are long gone leave it here.
--- KEYS  1 members (zset by when each record ends, in seconds)
--- ARGV  1 how many seconds after its end one is remembered, 2 kind, or '' for all
+-- List the processes of the index, and remove those whose records have expired long ago.
+-- KEYS  1 members (zset by the expiry of each record, in seconds)
+-- ARGV  1 how many seconds after its expiry a process is listed, 2 kind, or '' for all
 -- returns kind:name of each
 -- @include clock
 local members, linger, kind = KEYS[1], tonumber(ARGV[1]), ARGV[2]

@@ -1,5 +1,5 @@
--- Where an entry lies: in one of the lanes, which are KEYS 1 to 4, under a stream's id. A record that says anything else was
--- damaged, and a command that goes by it would fail the whole script, or write where nobody looks.
+-- The place of an entry: one of the lanes, which are KEYS 1 to 4, and a stream id. A record with any other value is damaged, and a
+-- command that uses it would fail the whole script, or write a key that no process reads.
 local is_lane = {}
 for i = 1, 4 do is_lane[KEYS[i]] = true end
 

@@ -1,7 +1,7 @@
--- Register the store of a system: of several first processes one wins, and the others learn which.
+-- Register the store of a system: the first process wins, and the others read its registration.
 -- KEYS  1 registered store (hash)
--- ARGV  1 'replace' to replace a registration that stands, else '', then field, value, …
--- returns field, value, … of the registration that stands now
+-- ARGV  1 'replace' to replace an existing registration, else '', then field, value, …
+-- returns field, value, … of the present registration
 -- @include clock
 local registered, replace = KEYS[1], ARGV[1] == 'replace'
 

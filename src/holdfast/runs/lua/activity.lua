@@ -1,17 +1,17 @@
--- What gauges show of a queue beside its depth; nothing is changed. Its cost grows with the number of consumers, not of runs.
+-- Read the values of a queue's gauges beside its depth. The cost grows with the number of consumers, not of runs.
 -- KEYS  1-4 lanes (streams), 5 run prefix
 -- ARGV  1 group
--- returns { entries in all lanes, ms since the idlest consumer was seen by any lane, ms since the longest running attempt began }
+-- returns { entries in all lanes, idle ms of the most idle consumer, ms since the longest running attempt began }
 -- @include clock
 -- @include entry
 -- @include group
 local run_prefix, group = KEYS[5], ARGV[1]
-local LOOKED_AT = 10
+local READ_MOST = 10
 
 local now = now_ms()
 local length, idle, longest = 0, {}, 0
 
-local function look_at_consumers(consumers)
+local function note_idle(consumers)
   for _, info in ipairs(consumers) do
     local consumer = named(info)
     local name = consumer['name']
@@ -19,7 +19,7 @@ local function look_at_consumers(consumers)
   end
 end
 
--- When the attempt began that an entry stands for; nil if no attempt is under way by it.
+-- Returns when the attempt of an entry's run began; nil if the entry has no running attempt.
 local function begun_at(lane, entry)
   local found = redis.call('XRANGE', lane, entry, entry)[1]
   if not found then return nil end
@@ -29,10 +29,10 @@ local function begun_at(lane, entry)
   return nil
 end
 
--- Entries are delivered in the order of their ids, and claimed when they are delivered: of those that are held the first
--- has been running for longest. A few more are looked at: somebody may have deleted the first ones.
+-- Entries are delivered and claimed in the order of their ids: of the pending entries, the first has been running for
+-- longest. A few more are read, because the first ones may have been deleted by hand.
 local function running_for(lane)
-  for _, held in ipairs(redis.call('XPENDING', lane, group, '-', '+', LOOKED_AT)) do
+  for _, held in ipairs(redis.call('XPENDING', lane, group, '-', '+', READ_MOST)) do
     local at = begun_at(lane, held[1])
     if at then return now - at end
   end
@@ -45,7 +45,7 @@ for i = 1, 4 do
   length = length + entries
   local consumers = redis.pcall('XINFO', 'CONSUMERS', lane, group)
   if not consumers.err then -- else no worker has joined this lane yet
-    look_at_consumers(consumers)
+    note_idle(consumers)
     if entries > 0 then longest = math.max(longest, running_for(lane)) end
   end
 end

@@ -1,13 +1,13 @@
 -- @include stopping
--- A run that finds its thread busy waits. One that preempts (interrupt, rollback) goes to the front of the line and stops the run
--- that has the thread. `at` are the places of stop_run.
+-- A run whose thread is busy waits. A run that preempts (interrupt, rollback) goes to the front of the waiting runs and stops the
+-- run that has the thread. `at` has the keys that stop_run needs.
 local PREEMPTS = { interrupt = true, rollback = true }
 
 local function holders_of(limits, thread)
   return redis.call('ZRANGE', holding_of(limits, 'thread:' .. thread), 0, -1)
 end
 
--- Kept for the thread, for whichever run has it next, and not for the run that preempts: that may be stopped before it begins.
+-- The rollback is stored for the thread's next run, not for the run that preempts, which may be stopped before it begins.
 local function add_rollback(at, thread, other)
   local pending = at.limits:sub(1, -7) .. 'rollbacks'
   local others = redis.call('HGET', pending, thread)

@@ -1,24 +1,24 @@
--- Read up to n runs over the lanes and make each ours: status running, fence + 1, attempt + 1, first event. One script, so
--- that nothing is ever read without being claimed, and no two workers try the same run.
--- Cancelled runs and second entries of the same run are dropped here; entries of foreign producers get their record here.
--- Run keys are named by what is read, so they can't be declared: they share the queue's hash tag through the run prefix.
+-- Read up to n entries from the lanes and claim their runs: status running, fence + 1, attempt + 1, first event. In one
+-- script, so that no entry is read without being claimed, and no two workers claim the same run.
+-- Entries of cancelled runs and duplicate entries are dropped; entries of foreign producers get their record here.
+-- Run keys depend on the entries, so they can't be declared: they share the queue's hash tag through the run prefix.
 -- KEYS  1-4 lanes (streams; the first is served first), 5 gate (hash), 6 runs (zset), 7 run prefix, 8 ended (zset),
 --       9 limits (set), 10 outbox (zset), 11 unarchived (list)
 -- ARGV  1 group, 2 owner, 3 how many, 4 lane numbers in the order to read ('1234'), 5 retention ms,
---       6 default agent, 7 '1' if adopted runs' events go outside,
+--       6 default agent, 7 '1' if events of adopted runs are delivered to receivers,
 --       8 limits: JSON of { agents = { name: n }, tenant = n, key = n } or '',
---       then per entry that a blocking read has already delivered to us: lane number, entry id
--- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, { runs of a thread to undo first: id, then
---         what to undo and when each was submitted, separated by blanks }, { second entries that were dropped because their run
---         is known: run id, entry id }, and for those in a row that begin alike: { lane number
---         (0 if they have what few runs have: then their end has more to look up), fence, attempt, agent,
---         and per run: `id entry-id submitted_at`, with one of a thread its generation too, message } }
+--       then per entry that a blocking read has already delivered to the owner: lane number, entry id
+-- returns { open | paused | regroup (a lane has lost its group), dropped, adopted, { rollbacks: run id, then the runs to roll
+--         back and when each was submitted, separated by blanks }, { duplicate entries that were dropped, as their run exists:
+--         run id, entry id }, and for consecutive runs with the same values: { lane number (0 if the runs have optional
+--         fields, which settle must then read), fence, attempt, agent,
+--         and per run: `id entry-id submitted_at`, in a thread also its generation, message } }
 -- @include clock
 -- @include entry
 -- @include limits
 -- @include resuming
-local redis = redis -- a global is looked up by its name at every use
-local call, try = redis.call, redis.pcall -- and so is what is in it: for what every run passes
+local redis = redis -- a local is faster than a global, which is searched by its name at every use
+local call, try = redis.call, redis.pcall -- and so are these: they are called for every run
 local returned, gate, index, run_prefix, ended = KEYS[1], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local limits, outbox, unarchived = KEYS[9], KEYS[10], KEYS[11]
 local group, owner, room, order = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -33,12 +33,12 @@ local by_owner = ',"owner":' .. cjson.encode(owner) .. '}'
 local undo, duplicates, dropped, adopted = {}, {}, 0, 0
 local claimed = { 'open', 0, 0, undo, duplicates }
 
--- Every field that is read costs more than what is done with it: whatever few runs have is behind `bound`.
+-- Every field that is read costs time: `bound` is set if a run has any of the optional fields.
 local function look_up(record)
   return try('HMGET', record, 'status', 'lane', 'entry', 'fence', 'submitted_at', 'bound')
 end
 
--- Most numbers here are a one, and Lua writes every number as a fraction, which takes its time.
+-- Formatting a number is slow in Lua, and most numbers here are 1: the text of each number is kept.
 local written_as = {}
 local function digits(number)
   local text = written_as[number]
@@ -49,20 +49,20 @@ local function digits(number)
   return text
 end
 
--- Our own entries have five fields in one order, and are read by it.
+-- Entries of Holdfast have five fields in a fixed order, and are read by position.
 local function is_ours(fields)
   return fields[9] == 'correlation_id' and fields[1] == 'message_data' and fields[3] == 'agent_id' and #fields == 10
 end
 
--- What is the same for those in a row is said once. Every value of a reply costs more than putting three into one.
-local alike, last = { -1 }, 0
-local function answer(number, fence, attempt, agent, id, entry, submitted_at, message)
-  if alike[1] ~= number or alike[2] ~= fence or alike[3] ~= attempt or alike[4] ~= agent then
-    alike, last = { number, fence, attempt, agent }, 4
-    claimed[#claimed + 1] = alike
+-- Values that consecutive runs share are returned once. Each value of a reply costs more than joining three values into one.
+local same_row, last = { -1 }, 0
+local function add_claimed(number, fence, attempt, agent, id, entry, submitted_at, message)
+  if same_row[1] ~= number or same_row[2] ~= fence or same_row[3] ~= attempt or same_row[4] ~= agent then
+    same_row, last = { number, fence, attempt, agent }, 4
+    claimed[#claimed + 1] = same_row
   end
   last = last + 2
-  alike[last - 1], alike[last] = id .. ' ' .. entry .. ' ' .. submitted_at, message
+  same_row[last - 1], same_row[last] = id .. ' ' .. entry .. ' ' .. submitted_at, message
 end
 
 local function begin(record, fence)
@@ -80,7 +80,7 @@ for i = FIRST_WOKEN, #ARGV, 2 do
   if paused or room <= 0 then
     return_entry(lane, group, entry, returned, run_prefix, 'handed_back', owner, 0)
   else
-    -- It was delivered a while ago, and the lease counts from then: it may be another's by now, and it is not fresh.
+    -- The entry was delivered a while ago: by now another owner may have it, and its lease counts from the delivery.
     local found = redis.call('XRANGE', lane, entry, entry)
     if found[1] and #redis.pcall('XPENDING', lane, group, entry, entry, 1, owner) == 1 then -- guard: woken-entry-pending
       redis.call('XCLAIM', lane, group, owner, 0, entry, 'IDLE', 0, 'JUSTID') -- guard: woken-entry-idle-time
@@ -94,7 +94,7 @@ for i = 1, #order do
   if room > 0 then
     local number = tonumber(order:sub(i, i))
     local lane = KEYS[number]
-    -- A missing group must not cost us what was claimed from the lanes before.
+    -- A missing group must not fail the script: the runs claimed from the lanes before would get no reply.
     local read = redis.pcall('XREADGROUP', 'GROUP', group, owner, 'COUNT', room, 'STREAMS', lane, '>')
     if read and read.err then
       claimed[1] = 'regroup'

@@ -1,9 +1,9 @@
--- The entry of a foreign producer gets its record when it is claimed.
+-- Adopt the entry of a foreign producer: it gets its record when it is claimed.
 
--- The fields of a foreign entry's envelope; none if it can't be read: the worker reports that.
+-- Returns the fields of a foreign entry's envelope; none if it can't be decoded, which the worker reports.
 local function envelope_fields(written)
-  local fine, envelope = pcall(cjson.decode, written or '')
-  if not fine or type(envelope) ~= 'table' then return {} end
+  local decoded, envelope = pcall(cjson.decode, written or '')
+  if not decoded or type(envelope) ~= 'table' then return {} end
   local function text(name) return type(envelope[name]) == 'string' and #envelope[name] <= 256 and envelope[name] or '' end
   local calls = text('webhook') ~= '' or (type(envelope['push']) == 'table' and next(envelope['push']) ~= nil)
   return { thread = text('thread_id'), tenant = text('tenant'), calls = calls }

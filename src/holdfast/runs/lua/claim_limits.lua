@@ -1,6 +1,6 @@
--- Limits at the claim: a run that is over one of its limits is parked instead of begun.
+-- Limits at the claim: a run that exceeds one of its limits is parked instead of started.
 
--- In one order for all runs, so that no two wait for what the other has.
+-- Returns the limits in one order for all runs, so that no two runs wait for each other's permits.
 local function limits_of(extra_fields, agent)
   local wanted = {}
   local function want(kind, value, n)
@@ -15,7 +15,7 @@ local function limits_of(extra_fields, agent)
   return wanted
 end
 
--- One that has waited tells the line behind it what its limit is by now.
+-- A run that has waited applies the present value of the limit to the runs behind it.
 local function apply_limit(name, n)
   local known = redis.call('HGET', most_of(limits), name)
   if known and tonumber(known) ~= n then
@@ -24,17 +24,17 @@ local function apply_limit(name, n)
   end
 end
 
--- A limit that this run was let in by and that is none any more: nobody has to wait for it.
+-- Admits all runs that wait for a limit of this run that was removed from the settings.
 local NO_LIMIT = 1000000000
-local function let_go_on(record, wanted)
+local function lift_removed_limits(record, wanted)
   for _, name in ipairs(permits_of(redis.call('HGET', record, 'permits'))) do
     if not wanted[name] and not is_thread(name) then apply_limit(name, NO_LIMIT) end
   end
 end
 
--- Returns false if the run has to wait for one of its limits. What it has of other limits is not for one that waits: it keeps its
--- thread and its place in line. If it has waited before it also keeps what comes before this limit in the one order of all limits:
--- two busy ones would else turn it away by turns for ever, and no circle can close along one order.
+-- Returns false if the run has to wait for one of its limits. It then gives up its other permits, but keeps its thread and its
+-- place. If it has waited before, it also keeps the permits of limits that come earlier in the fixed order: else two busy limits
+-- could alternately park it for ever. The fixed order makes a deadlock impossible.
 local function admitted(record, id, lane, entry, extra_fields, agent)
   local has, place = {}, extra_fields.place or place_of_entry(entry) -- guard: parked-place-kept
   for _, limit in ipairs(limits_of(extra_fields, agent)) do
@@ -45,13 +45,13 @@ local function admitted(record, id, lane, entry, extra_fields, agent)
       release_permits(limits, record, id, permits, returned, run_prefix, clock, true, extra_fields.place and has) -- guard: permits-kept-in-order
       set_most(limits, name, n)
       park(limits, name, record, id, place)
-      admit(limits, name, returned, run_prefix, clock) -- room in spite of a line: the limit was raised
+      admit(limits, name, returned, run_prefix, clock) -- there is room although runs wait if the limit was raised
       dropped = dropped + 1
       return false
     end
     has[name] = true
     if extra_fields.place then apply_limit(name, n) end -- guard: raised-limit-applied
   end
-  if extra_fields.place then let_go_on(record, has) end
+  if extra_fields.place then lift_removed_limits(record, has) end
   return true
 end

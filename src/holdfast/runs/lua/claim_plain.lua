@@ -1,4 +1,4 @@
--- Most runs of a read are plain: they begin for the first time and have no optional fields. They are claimed together, the others
+-- Most runs of a read are plain: they start for the first time and have no optional fields. They are claimed together, all others
 -- by claim_one. Both write the same for the same run.
 -- @include claim_one
 
@@ -8,8 +8,8 @@ local function is_plain(have, lane, entry, agent)
     and agent ~= ''
 end
 
--- Each write is made for all plain runs before the next one: that takes a tenth less than run by run (`make bench
--- ARGS=instructions`). Their events are appended without append_event: they have no outbox, and nearly every feed is a stream.
+-- Each kind of write is made for all plain runs before the next kind: that takes a tenth less time than run by run (`make bench
+-- ARGS=instructions`). Events are appended without append_event, as these runs have no outbox.
 local function claim_plain(number, lane, items)
   local records, n = {}, 0
   for i = 1, #items do
@@ -19,7 +19,7 @@ local function claim_plain(number, lane, items)
     if have and is_plain(have, lane, entry, fields[4]) then
       n = n + 1
       records[n] = record
-      answer(number, 1, 1, fields[4], fields[10], entry, have[5] or '0', fields[2])
+      add_claimed(number, 1, 1, fields[4], fields[10], entry, have[5] or '0', fields[2])
     else
       claim_one(number, lane, entry, fields, have)
     end

@@ -1,7 +1,7 @@
--- List the consumers of a queue's group, over all its lanes; nothing is changed.
+-- List the consumers of a queue's group, over all its lanes.
 -- KEYS  1-4 lanes (streams)
 -- ARGV  1 group
--- returns, per consumer: name, ms since any lane saw it, entries it holds
+-- returns, per consumer: name, idle ms (the least of all lanes), pending entries
 -- @include group
 local group = ARGV[1]
 

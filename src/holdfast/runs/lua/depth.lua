@@ -1,6 +1,6 @@
 -- @include group
--- How many entries of a lane are not done: XLEN where acked entries are deleted, else what the group has not acked.
--- Redis loses count (lag is nil) when the entry delivered last is deleted, as a retried run's is: then we count, up to a limit.
+-- Returns the unfinished entries of a lane: XLEN if acked entries are deleted, else those that the group has not acked.
+-- Redis loses the lag (nil) when the entry delivered last is deleted, as for a retried run: then entries are counted, up to a limit.
 local COUNT_MOST = 1000
 
 local function lane_depth(lane, group, deletes)

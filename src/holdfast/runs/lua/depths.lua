@@ -1,6 +1,6 @@
--- How much work a queue holds, over all lanes, in one call.
+-- Read how much work a queue holds, over all lanes, in one call.
 -- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 dead letters (stream), 7 gate (hash)
--- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 '1' to count the consumers: one by one, so only if asked
+-- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 '1' to count the consumers, which is slow
 -- returns { undelivered, pending, delayed, due, dead, oldest undelivered ms, consumers, 1 if paused }
 -- @include clock
 -- @include depth
@@ -10,9 +10,9 @@ local group, deletes, counting = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
 local now = now_ms()
 local undelivered, pending, oldest, names, consumers = 0, 0, 0, {}, 0
 
--- Each lane for itself: what somebody deleted in one while it was held must not hide what waits in another. Where
--- nothing comes after what was delivered nothing waits: all that is left was acked by somebody who did not delete it.
-local function look(lane)
+-- Each lane is counted alone: pending entries that were deleted by hand in one must not hide waiting entries of another.
+-- If no entry follows the one delivered last, none waits: the others were acked by a client that did not delete them.
+local function add_lane(lane)
   local info = group_of(lane, group)
   local held = info and info['pending'] or 0
   pending = pending + held
@@ -36,9 +36,9 @@ end
 for i = 1, 4 do
   local lane = KEYS[i]
   if redis.call('XLEN', lane) > 0 then
-    look(lane)
+    add_lane(lane)
   else
-    -- What somebody else has deleted while a worker held it is pending, and nowhere else; no group, nobody holds it.
+    -- Entries that were deleted by hand while a worker held them are pending, and not in the stream.
     local held = redis.pcall('XPENDING', lane, group)
     if not held.err then pending = pending + held[1] end
   end

@@ -1,4 +1,4 @@
--- Throw a dead letter away; its run, if its record is still there, stays as it ended.
+-- Delete a dead letter; the record of its run, if it still exists, keeps its status.
 -- KEYS  1 dead letters (stream), 2 run (hash), 3 letters (hash)
 -- ARGV  1 dead letter id
 -- returns dropped | missing

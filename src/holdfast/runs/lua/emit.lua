@@ -1,4 +1,4 @@
--- Append events of running agents, each only under the fence its run is held by, and once even if a reply was lost.
+-- Append events of running agents, each only under the current fence of its run, and once even after a lost reply.
 -- KEYS  1 run prefix
 -- ARGV  1 owner, then per event: run id, fence, number (growing), type, data (JSON)
 -- returns, per event: its id | already | stale

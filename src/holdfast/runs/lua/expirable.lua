@@ -1,7 +1,7 @@
--- Count ended runs whose time is over, of one page of notes; nothing is changed. They stand first, so a page is found by its rank.
+-- Count the expired runs of one page of notes. Notes are sorted by their expiry, so a page is found by its rank.
 -- KEYS  1 ended (zset)
--- ARGV  1 rank of the first note, 2 how many notes to look at
--- returns { notes whose time is over, runs that they name }
+-- ARGV  1 rank of the first note, 2 how many notes to read
+-- returns { expired notes, runs that they name }
 -- @include clock
 -- @include notes
 local ended, from, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -1,7 +1,7 @@
--- Take runs off the list of those that wait for the archive: only if they are still its first, for somebody else may have filed them.
+-- Remove archived runs from the list of unarchived ones, if they are still its first: another process may have removed them.
 -- KEYS  1 unarchived (list)
 -- ARGV  its elements, as they were read
--- returns how many were taken off
+-- returns how many were removed
 local unarchived, n = KEYS[1], #ARGV
 
 local same = redis.call('LINDEX', unarchived, 0) == ARGV[1] and redis.call('LINDEX', unarchived, n - 1) == ARGV[n]

@@ -1,8 +1,8 @@
--- Most ends have no follower, and publishing to nobody takes a thirtieth of what a run costs.
+-- Most runs have no follower at their end, and an event published without a subscriber takes a thirtieth of the cost of a run.
 
--- Returns the records of the runs that are followed live; nil if that can't be known, or if more than `most` channels had to be
--- looked at. Only a server without a cluster and replicas knows of all subscribers: other servers have subscribers of their own,
--- also replicas that are cut off now and will go on from the backlog. A server that refuses INFO is taken for one of several.
+-- Returns the records of the runs with subscribers; nil if the server can't list all subscribers (in a cluster, with replicas or
+-- pattern subscriptions, or if it refuses INFO), or if it has more than `most` channels. A replica that is disconnected now counts
+-- too, as it will continue from the backlog.
 local ALONE = { 'cluster_enabled:0\r', 'repl_backlog_active:0\r', 'pubsub_patterns:0\r' } -- guard: live-listeners-elsewhere
 local function followed_records(most)
   local info = redis.pcall('INFO', 'cluster', 'replication', 'stats')

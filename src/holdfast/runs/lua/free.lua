@@ -1,5 +1,5 @@
--- Free permits whose run is gone or has ended without giving them back, and let the next in line go on: somebody deleted a record,
--- or a failover lost the end of a run.
+-- Free permits whose run does not exist any more or has ended, and admit the next waiting runs: a record was deleted by hand, or a
+-- failover lost the end of a run.
 -- KEYS  1 limits (set), 2 returned lane (stream), 3 run prefix
 -- ARGV  names of limits
 -- returns how many permits were freed

@@ -1,4 +1,4 @@
--- What Redis knows of a stream's groups, as tables; no stream, no groups.
+-- The consumer groups of a stream as Redis reports them, as tables; none without a stream.
 local function named(flat)
   local fields = {}
   for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end

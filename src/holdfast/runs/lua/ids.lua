@@ -1,4 +1,4 @@
--- Stream ids in order. Their two numbers reach 2^64, which Lua's numbers don't: they are compared as text, exactly.
+-- The order of stream ids. Their two numbers reach 2^64, which Lua's numbers can't represent: they are compared as text.
 local function id_before(a, b)
   local a_ms, a_seq = a:match('^(%d+)-(%d+)$')
   local b_ms, b_seq = b:match('^(%d+)-(%d+)$')
@@ -8,7 +8,7 @@ local function id_before(a, b)
   return x < y
 end
 
--- The least id after this one; of an id too large to count on, itself: whoever trims by it trims one entry less.
+-- Returns the next id; for an id too large to increment, the id itself: a trim by it keeps one entry more.
 local function id_after(id)
   local ms, seq = id:match('^(%d+)-(%d+)$')
   if #seq > 15 then return id end

@@ -1,5 +1,5 @@
 -- Create the lanes and their group where they are missing, from the first entry on, and a consumer in each: on Redis 7.0 a read
--- that finds nothing does not.
+-- that returns nothing does not create it.
 -- KEYS  1-4 lanes (streams)
 -- ARGV  1 group, 2 consumer, or '' for none
 local group, consumer = ARGV[1], ARGV[2]

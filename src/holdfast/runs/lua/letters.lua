@@ -1,15 +1,15 @@
--- Forget what is kept for dead letters that are gone: somebody deleted or trimmed them by hand.
+-- Delete the replay data of dead letters that were deleted or trimmed by hand.
 -- KEYS  1 letters (hash), 2 dead letters (stream)
 -- ARGV  letter ids
--- returns how many were forgotten
+-- returns how many were deleted
 local letters, deadletter = KEYS[1], KEYS[2]
 
-local forgotten = 0
+local deleted = 0
 for _, letter in ipairs(ARGV) do
-  -- What is no stream's id names no letter either.
+  -- A field that is not a stream id has no letter either.
   local found = redis.pcall('XRANGE', deadletter, letter, letter)
   if found.err or #found == 0 then
-    forgotten = forgotten + redis.call('HDEL', letters, letter)
+    deleted = deleted + redis.call('HDEL', letters, letter)
   end
 end
-return forgotten
+return deleted

@@ -1,21 +1,21 @@
 -- @include feed
 -- @include queued
--- Limits: how many runs of one thread, key, tenant or agent go on at once. One that must wait is parked: it has no entry, no slot
--- and no lease, and is queued by the script that ends a holder. A permit belongs to a run, not to a worker, so no death loses it.
--- `limits` is the set of limits in use; `holding:<name>` and `parked:<name>` (zsets of run ids) lie beside it, `waiters`, the set
--- of all that are parked, and `most`, how many each limit with a line lets go on, as the last worker that looked has it.
+-- Limits: how many runs of one thread, key, tenant or agent are running at once. A run that must wait is parked: it has no entry, no
+-- slot and no lease, and is queued by the script that ends a holder. A permit belongs to a run, so it survives its worker.
+-- Keys beside `limits`, the set of limits in use: `holding:<name>` and `parked:<name>` (zsets of run ids), `waiters` (set of all
+-- parked runs), and `most` (hash: the value of each limit that runs wait for, as the last claiming worker has it).
 local function holding_of(limits, name) return limits:sub(1, -7) .. 'holding:' .. name end
 local function parked_of(limits, name) return limits:sub(1, -7) .. 'parked:' .. name end
 local function most_of(limits) return limits:sub(1, -7) .. 'most' end
 local function is_thread(name) return name:sub(1, 7) == 'thread:' end
 
--- What a tenant's thread or key is called among those of all tenants, as scope.py writes it.
+-- Returns the stored name of a tenant's thread or key, as scope.py does.
 local function scoped(tenant, name)
   if tenant == '' then return name end
   return tenant:gsub('%%', '%%25'):gsub('/', '%%2F') .. '/' .. name
 end
 
--- A limit's name as people know it.
+-- Returns a limit's name as its tenant gave it.
 local function shown_limit(record, name)
   local tenant, kind = redis.call('HGET', record, 'tenant'), name:match('^thread:') or name:match('^key:')
   if not tenant or not kind then return name end
@@ -23,11 +23,11 @@ local function shown_limit(record, name)
   return name:sub(1, #owner) == owner and kind .. name:sub(#owner + 1) or name
 end
 
--- The permits that a record names. What somebody has written over them names none: whoever frees permits finds whose they are.
+-- Returns the permits that a record names; none if the field was overwritten. free.lua frees permits that are lost this way.
 local function permits_of(text)
-  local fine, decoded = pcall(cjson.decode, text or '') -- guard: damaged-permits
+  local valid, decoded = pcall(cjson.decode, text or '') -- guard: damaged-permits
   local names = {}
-  for _, name in ipairs(fine and type(decoded) == 'table' and decoded or {}) do
+  for _, name in ipairs(valid and type(decoded) == 'table' and decoded or {}) do
     if type(name) == 'string' then names[#names + 1] = name end
   end
   return names
@@ -39,8 +39,8 @@ local function note_permit(record, name)
   redis.call('HSET', record, 'permits', cjson.encode(permits), 'bound', '1')
 end
 
--- A run's place in every line is when it came, in thousandths of a millisecond: two in one millisecond have an order too. It comes
--- with its entry; one that has to wait before it has an entry counts on from the last.
+-- A run's place among waiting runs is its time in thousandths of a millisecond, so that runs of one millisecond are ordered too.
+-- It is taken from the run's entry; a run without an entry gets the place after the last one.
 local function place_of_entry(entry)
   local ms, seq = entry:match('^(%d+)-(%d+)$')
   return tonumber(ms) * 1000 + math.min(tonumber(seq), 999) -- guard: parked-order
@@ -55,13 +55,13 @@ local function next_place(limits, now)
   return place
 end
 
--- Whoever comes later than a parked run waits behind it, even if there is room; one that came before it goes before it.
+-- A run with a later place than the first parked run waits behind it, even if there is room; one with an earlier place does not.
 local function take_permit(limits, name, most, record, id, now, place)
   local holding = holding_of(limits, name)
   local count = redis.call('ZCARD', holding)
   if redis.call('ZSCORE', holding, id) then
     if count <= most then return true end -- guard: lowered-limit
-    redis.call('ZREM', holding, id) -- it was let in when the limit was higher
+    redis.call('ZREM', holding, id) -- it was admitted when the limit was higher
     return false
   end
   if count >= most then return false end
@@ -73,7 +73,7 @@ local function take_permit(limits, name, most, record, id, now, place)
   return true
 end
 
--- A run that preempts goes before all that do not. Written as whole numbers: Lua would round them.
+-- A run that preempts goes before all others. Scores are written with all digits: Lua would round them.
 local PREEMPTING = -8e15
 local function park(limits, name, record, id, place, preempts)
   redis.call('ZADD', parked_of(limits, name), string.format('%.0f', preempts and place + PREEMPTING or place), id)
@@ -83,12 +83,12 @@ local function park(limits, name, record, id, place, preempts)
   append_event(record, 'parked', '{"limit":' .. cjson.encode(shown_limit(record, name)) .. '}')
 end
 
--- A thread's limit is one; of the others each worker knows what its app and its settings say.
+-- The limit of a thread is always 1; the others are in the app and the settings of each worker.
 local function set_most(limits, name, n)
   if not is_thread(name) then redis.call('HSET', most_of(limits), name, n) end
 end
 
--- The first in line has the permit from here on: nobody overtakes it on its way to a worker.
+-- The first waiting run gets the permit already when it is queued, so that no other run overtakes it.
 local function admit_next(limits, name, lane, run_prefix, now)
   local parked, holding = parked_of(limits, name), holding_of(limits, name)
   local first = redis.call('ZPOPMIN', parked)[1]
@@ -96,7 +96,7 @@ local function admit_next(limits, name, lane, run_prefix, now)
     local record = run_prefix .. first
     redis.call('SREM', limits:sub(1, -7) .. 'waiters', first)
     -- guard: parked-damaged-record
-    local have = redis.pcall('HMGET', record, 'parked', 'agent', 'message') -- one that was overwritten is not waited for
+    local have = redis.pcall('HMGET', record, 'parked', 'agent', 'message') -- an overwritten record is skipped
     if have[1] == name then
       redis.call('ZADD', holding, now, first)
       note_permit(record, name)
@@ -112,8 +112,8 @@ local function admit_next(limits, name, lane, run_prefix, now)
   return false
 end
 
--- Lets those in line go on while there is room: more than one if the limit was raised, and nobody if it was lowered. A long line
--- whose limit is gone goes on in parts.
+-- Admits waiting runs while there is room: several if the limit was raised, none if it was lowered. One call admits at most 100,
+-- so the runs of a removed limit are admitted in parts.
 local function admit(limits, name, lane, run_prefix, now)
   local n = not is_thread(name) and tonumber(redis.call('HGET', most_of(limits), name) or nil) or 1
   for _ = 1, 100 do
@@ -122,8 +122,8 @@ local function admit(limits, name, lane, run_prefix, now)
   end
 end
 
--- A run that only pauses keeps its thread: the next message of a conversation must not overtake the one before. `keeps` names
--- what else it keeps.
+-- A run that only pauses keeps its thread: the next run of a conversation must not overtake it. `keeps` names other permits that
+-- it keeps.
 local function release_permits(limits, record, id, permits, lane, run_prefix, now, pauses, keeps)
   if not permits or permits == '' then return end
   local kept = {}

@@ -1,4 +1,4 @@
--- Read whether runs have ended: all of the record of one that has; of another the id of its newest event, after which the end must come.
+-- Read whether runs have ended: for an ended run its whole record, for another one the id of its newest event, to wait for the next.
 -- KEYS  per run: its record (hash), its feed (stream)
 -- ARGV  the statuses that end a run
 -- returns, per run: {'ended', {field, value, …}}, {'going', id of its newest event, 0-0 if there is none} or {'missing'}
@@ -7,7 +7,7 @@ for _, status in ipairs(ARGV) do
   ends[status] = true
 end
 
-local function look(record, feed)
+local function read_run(record, feed)
   local status = redis.call('HGET', record, 'status')
   if not status then
     return {'missing'}
@@ -21,6 +21,6 @@ end
 
 local found = {}
 for i = 1, #KEYS, 2 do
-  found[#found + 1] = look(KEYS[i], KEYS[i + 1])
+  found[#found + 1] = read_run(KEYS[i], KEYS[i + 1])
 end
 return found

@@ -1,6 +1,6 @@
--- Notes of ended runs: a note names one run, or all that succeeded together (`finished_at id id …`).
+-- Notes of ended runs: a note is one run id, or names all runs that succeeded in one batch (`finished_at id id …`).
 
--- Returns when the runs of a note ended, or nil if it is about one run; and their ids.
+-- Returns when the runs of a note ended, or nil if it is a single run id; and the ids.
 local function read_note(note)
   local finished_at, names = note:match('^(%d+) (.+)$')
   if not finished_at then return nil, { note } end

@@ -1,9 +1,9 @@
--- Move delayed runs that are due to a lane: to their own for the first time, to the first one if they come back. One that was
--- submitted to interrupt or roll back does it now, when it could begin.
+-- Queue delayed runs that are due: in their own lane for the first attempt, in the returned lane for a retry. A run that was
+-- submitted to interrupt or roll back its thread preempts now, when it could start.
 -- KEYS  1-4 lanes (streams; the first is served first), 5 delayed (zset), 6 run prefix, 7 ended (zset), 8 limits (set),
 --       9 unarchived (list)
--- ARGV  1 at most, 2 retention ms, 3 control channel
--- returns { moved, ms until the next is due or -1 }
+-- ARGV  1 how many at most, 2 retention ms, 3 control channel
+-- returns { promoted, ms until the next is due or -1 }
 -- @include attempt
 -- @include clock
 -- @include place
@@ -11,26 +11,26 @@
 -- @include record
 local returned, delayed, run_prefix, limits = KEYS[1], KEYS[5], KEYS[6], KEYS[8]
 local limit, retention, channel = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local places = { returned = returned, delayed = delayed, ended = KEYS[7], limits = limits, run_prefix = run_prefix,
+local keys = { returned = returned, delayed = delayed, ended = KEYS[7], limits = limits, run_prefix = run_prefix,
   unarchived = KEYS[9] }
 
 local now, moved = now_ms(), 0
 local stamp = stamp_of(now)
 
--- Returns whether the run waits for its thread now. It preempts once: what comes after is a retry, and the thread is its own.
+-- Returns whether the run waits for its thread now. A run preempts once, at its first attempt: a retry already has the thread.
 local function preempts_in(record, id, thread, multitask)
   if not PREEMPTS[multitask] then return false end -- guard: delayed-interrupt
   redis.call('HDEL', record, 'multitask')
   if take_permit(limits, 'thread:' .. thread, 1, record, id, now) then return false end
   append_event(record, 'queued', '{}')
-  wait_for_thread(places, record, id, thread, multitask, retention, channel, now)
+  wait_for_thread(keys, record, id, thread, multitask, retention, channel, now)
   return true
 end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, limit)) do
   local record = run_prefix .. id
   local have = read_fields(record, 'status', 'lane', 'agent', 'message', 'attempt', 'thread', 'multitask', 'fence')
-  -- It leaves the set first: one of the same batch that interrupts may stop it.
+  -- The run leaves the set first: an interrupting run of the same batch may stop it.
   redis.call('ZREM', delayed, id)
   if have[1] == 'delayed' then
     moved = moved + 1

@@ -1,4 +1,4 @@
--- A run in its lane: the five fields that any producer may write and every worker reads.
+-- The entry of a run in its lane: the five fields that every producer may write and every worker reads.
 local function stamp_of(now)
   return string.format('%d.%03d', math.floor(now / 1000), now % 1000)
 end

@@ -1,6 +1,6 @@
--- Queue a run that ended again, from its first attempt; its dead letter, if it has one, leaves with it.
+-- Queue an ended run again, from its first attempt; its dead letter, if it has one, is removed.
 -- KEYS  1 lane (stream), 2 dead letters (stream), 3 run (hash), 4 runs (zset), 5 ended (zset), 6 outbox (zset), 7 letters (hash)
--- ARGV  1 run id, 2 dead letter id or '', 3 '1' if events of a run that has no record any more go outside,
+-- ARGV  1 run id, 2 dead letter id or '', 3 '1' if events of a run without a record are delivered to receivers,
 --       4 default agent
 -- returns replayed | missing | the status that can't be replayed
 -- @include clock
@@ -11,23 +11,23 @@ local id, letter = ARGV[1], ARGV[2]
 
 local have = redis.call('HMGET', record, 'status', 'agent', 'message', 'dead')
 local status, agent, message = have[1], have[2], have[3]
--- A letter that is not the run's last one has been replayed before: that replay was the answer to it.
+-- A letter that is not the run's last one has been replayed before.
 if status and letter ~= '' and letter ~= have[4] then return 'missing' end
 if letter == '' then letter = have[4] or '' end
 local now = now_ms()
 
--- What the message says, for a run whose record was deleted by somebody: then nothing was kept of it.
+-- Restores tenant and receivers from the message, for a run whose record was deleted by hand, without its replay data.
 local function read_from_message()
-  local fine, said = pcall(cjson.decode, message)
-  if not fine or type(said) ~= 'table' then return end
-  if type(said.tenant) == 'string' and said.tenant ~= '' then
-    redis.call('HSET', record, 'tenant', said.tenant, 'bound', '1')
+  local decoded, envelope = pcall(cjson.decode, message)
+  if not decoded or type(envelope) ~= 'table' then return end
+  if type(envelope.tenant) == 'string' and envelope.tenant ~= '' then
+    redis.call('HSET', record, 'tenant', envelope.tenant, 'bound', '1')
   end
-  local calls = type(said.webhook) == 'string' and said.webhook ~= '' or type(said.push) == 'table' and next(said.push)
+  local calls = type(envelope.webhook) == 'string' and envelope.webhook ~= '' or type(envelope.push) == 'table' and next(envelope.push)
   if calls then redis.call('HSET', record, 'outbox', KEYS[6], 'bound', '1') end
 end
 
--- The same run to everybody: whose it is, what limits it, where its events go, and their numbers, which must go on growing.
+-- Restores the record from the letter and its replay data: tenant, limits, receivers, and the number of the next event.
 local function revive_from_letter()
   local found = letter ~= '' and redis.call('XRANGE', deadletter, letter, letter) or {}
   if #found == 0 then return false end
@@ -62,7 +62,7 @@ end
 -- A cancelled run's old entry may still be in its lane: the record points to the new entry, so the old one is dropped.
 local entry = queue_entry(lane, id, agent, message, stamp_of(now))
 redis.call('HSET', record, 'status', 'queued', 'lane', lane, 'entry', entry, 'owner', '')
--- A claim writes no attempt of a run that it begins for the first time: a 0 would stay, and be counted on from.
+-- A first claim does not write the attempt, so a 0 would stay in the record of a run that was never claimed.
 if redis.call('HEXISTS', record, 'fence') == 1 then redis.call('HSET', record, 'attempt', 0) end -- guard: replay-attempt-of-begun-run
 redis.call('HDEL', record, 'cancel', 'error', 'result', 'finished_at', 'dead', 'due_at', 'place')
 redis.call('ZREM', ended, id)

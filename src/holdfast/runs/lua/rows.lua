@@ -1,7 +1,7 @@
--- What a list shows of runs, without their messages and results, which may be large.
+-- Read the fields of runs for a list, without their messages and results, which may be large.
 -- KEYS  1 run prefix
 -- ARGV  run ids
--- returns, per run: the fields in the order of partition.py, false values if it is gone, or nothing if it is no record
+-- returns, per run: the fields in the order of partition.py; false values without a record, nothing if its key has another type
 -- @include record
 local run_prefix = KEYS[1]
 

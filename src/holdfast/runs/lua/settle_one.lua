@@ -1,6 +1,6 @@
--- Any attempt, whatever its run's record says. settle_plain.lua writes the same for those that are plain.
+-- Settle any attempt. settle_plain.lua writes the same for plain runs.
 
--- A dead letter has all that a replay needs after its record has expired: also the fence, which must go on growing.
+-- Adds the dead letter, with the fields that a replay needs after the record has expired: also the fence, which must grow.
 local function dead_letter(record, id, status, error, reason)
   local have = redis.call('HMGET', record, 'agent', 'attempt', 'message', 'fence', 'thread')
   local entry = redis.call('XADD', deadletter, '*', 'run_id', id, 'agent_id', have[1] or '', 'status', status,
@@ -9,7 +9,7 @@ local function dead_letter(record, id, status, error, reason)
   redis.call('HSET', record, 'dead', entry)
 end
 
--- To go on later: when it is due, or has its answer.
+-- Pauses a run until it is due (delayed) or has its answer (interrupted).
 local function pause_run(record, id, status, field, value, extra, event, data)
   local when, at = 'interrupts', extra
   if status == 'delayed' then
@@ -28,8 +28,8 @@ local function end_run(record, id, status, field, value, reason, event, data)
   if status == 'succeeded' then
     batched[#batched + 1] = id
   else
-    leaving[#leaving + 1] = leaves_at
-    leaving[#leaving + 1] = id
+    expiries[#expiries + 1] = expires_at
+    expiries[#expiries + 1] = id
     single[#single + 1] = id
   end
 end
@@ -50,7 +50,7 @@ local function settle_one(at, status, field, extra, lane, fence, with_data)
   end
   local cancelled = PAUSES[status] and redis.call('HGET', record, 'cancel')
   if cancelled then -- guard: settle-cancelled
-    -- Nobody wants it to go on: the cancel came while this attempt failed, or asked for an answer.
+    -- The run was cancelled while this attempt ran: it must not be retried, and needs no answer.
     status, data = 'cancelled', cjson.encode({ reason = cancelled })
     if field == 'interrupt' then field, value = 'error', cjson.encode({ kind = 'cancelled', message = cancelled }) end
   end

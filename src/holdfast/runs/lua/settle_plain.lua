@@ -1,6 +1,6 @@
--- Attempts that succeeded, of runs without optional fields: most. Each write is made for all of them before the next one, as in
--- claim_plain.lua. settle_one.lua writes the same for the same run.
--- Returns the places in ARGV of those with which something is wrong: they are settled one by one.
+-- Settle successful attempts of runs without optional fields, which most are. Each kind of write is made for all of them before the
+-- next kind, as in claim_plain.lua. settle_one.lua writes the same for the same run.
+-- Returns the positions in ARGV of the runs that need settle_one.
 local function settle_plain(first, last, stride, field, lane, fence, with_data)
   local records, place_of, n, others = {}, {}, 0, {}
   for at = first, last, stride do
@@ -31,6 +31,6 @@ local function settle_plain(first, last, stride, field, lane, fence, with_data)
     if record then end_record(record, 'succeeded', field, ARGV[place_of[record] + 2]) end -- guard: plain-run-ended
   end
   -- guard: settle-in-order
-  table.sort(others) -- of a run that is named twice the first one counts
+  table.sort(others) -- if a run is in the batch twice, its first settlement counts
   return others
 end

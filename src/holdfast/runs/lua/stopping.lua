@@ -1,6 +1,6 @@
 -- @include limits
 -- @include record
--- Cancel a run: at once if it waits, by asking its worker if it runs. An entry still in the stream stays as a tombstone.
+-- Cancel a run: at once if it waits, by a request to its worker if it runs. An entry in a lane stays, and is dropped by the claim.
 -- returns cancelled | requested | missing | the status it ended with before
 local WAITS = { queued = true, delayed = true, interrupted = true }
 

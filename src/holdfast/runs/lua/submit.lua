@@ -1,11 +1,11 @@
--- Accept a batch of runs: idempotency, run record, stream entry (or due time) and first event, each all or nothing.
+-- Accept a batch of runs: idempotency key, record, entry (or due time) and first event of a run are written together.
 -- KEYS  1-4 lanes (streams), 5 delayed (zset), 6 gate (hash), 7 runs (zset), 8 run prefix, 9 idempotency prefix,
 --       10 limits (set), 11 ended (zset), 12 outbox (zset), 13 unarchived (list)
 -- ARGV  1 group, 2 deletes ('1' if acked entries are deleted), 3 max depth, 4 idempotency ttl ms, 5 retention ms, 6 control channel,
 --       then per run: id, lane number, delay ms, agent, thread, idempotency key or '', message, multitask (enqueue | reject |
---       interrupt | rollback), tenant, concurrency key, '1' if its events go outside, the run whose agent submits it or ''
--- returns, per run: { queued | delayed | exists | full | paused | draining | busy, run id, entry id (of what is paused or draining:
---          the reason; of a full queue: how many runs it holds; of a busy thread: the run that has it), status of one that exists }
+--       interrupt | rollback), tenant, concurrency key, '1' if its events are delivered to receivers, its parent run or ''
+-- returns, per run: { queued | delayed | exists | full | paused | draining | busy, run id, entry id (paused, draining: the reason;
+--          full: how many runs the queue holds; busy: the run that has the thread), status of an existing run }
 -- @include clock
 -- @include depth
 -- @include busy_thread
@@ -13,7 +13,7 @@ local delayed, gate, index, run_prefix, idempotency_prefix = KEYS[5], KEYS[6], K
 local limits, ended, outbox = KEYS[10], KEYS[11], KEYS[12]
 local group, deletes, max_depth, idempotency_ttl = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[4]
 local retention, channel = tonumber(ARGV[5]), ARGV[6]
-local places = { returned = KEYS[1], delayed = delayed, ended = ended, limits = limits, run_prefix = run_prefix,
+local keys = { returned = KEYS[1], delayed = delayed, ended = ended, limits = limits, run_prefix = run_prefix,
   unarchived = KEYS[13] }
 local STRIDE = 12
 
@@ -23,10 +23,10 @@ local mode = redis.call('HGET', gate, 'mode')
 local depth = redis.call('ZCARD', delayed) + redis.call('SCARD', limits:sub(1, -7) .. 'waiters')
 for i = 1, 4 do depth = depth + lane_depth(KEYS[i], group, deletes) end
 
-local function known(id, key)
+local function existing(id, key)
   if key ~= '' then
     local run = redis.call('GET', idempotency_prefix .. key)
-    -- Nobody could ask for a run that has left: its key is free again.
+    -- The key of a run that was removed is free again.
     if run and redis.call('EXISTS', run_prefix .. run) == 1 then return run end -- guard: idempotency-key-of-known-run
   end
   if redis.call('EXISTS', run_prefix .. id) == 1 then return id end -- guard: submit-once
@@ -37,7 +37,7 @@ local function accept(at)
   local id, lane, delay = ARGV[at], KEYS[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
   local agent, thread, key, message = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
   local multitask, tenant, concurrency_key, outside = ARGV[at + 7], ARGV[at + 8], ARGV[at + 9], ARGV[at + 10] == '1'
-  local run = known(id, key)
+  local run = existing(id, key)
   if run then
     local have = read_fields(run_prefix .. run, 'entry', 'status')
     return { 'exists', run, have[1] or '', have[2] or '' }
@@ -63,17 +63,17 @@ local function accept(at)
   elseif not waits then
     entry = queue_entry(lane, id, agent, message, stamp)
   end
-  -- What a claim looks up comes first: a small hash is searched from its start.
+  -- The fields that a claim reads come first: a small hash is searched from its start.
   redis.call('HSET', record, 'status', word, 'lane', lane, 'entry', entry, 'submitted_at', now, 'agent', agent, 'message', message)
   if ARGV[at + 11] ~= '' then redis.call('HSET', record, 'parent', ARGV[at + 11]) end
   redis.call('ZADD', index, now, id)
   if key ~= '' then redis.call('SET', idempotency_prefix .. key, id, 'PX', idempotency_ttl) end
   append_event(record, 'submitted', '{}')
-  if waits then wait_for_thread(places, record, id, thread, multitask, retention, channel, now) end
+  if waits then wait_for_thread(keys, record, id, thread, multitask, retention, channel, now) end
   depth = depth + 1
   return { word, id, entry }
 end
 
-local answers = {}
-for at = 7, #ARGV, STRIDE do answers[#answers + 1] = accept(at) end
-return answers
+local replies = {}
+for at = 7, #ARGV, STRIDE do replies[#replies + 1] = accept(at) end
+return replies

@@ -1,7 +1,7 @@
--- Hand back what our consumer holds and we do not attend: the reply that would have told us was lost.
+-- Hand back the pending entries of a consumer whose runs its worker does not perform: the reply of their claim was lost.
 -- KEYS  1-4 lanes (streams; the first is served first), 5 run prefix
--- ARGV  1 group, 2 owner, then the ids of the runs that we attend
--- returns { how many went back, events appended }
+-- ARGV  1 group, 2 owner, then the ids of the runs that the worker performs
+-- returns { entries returned, events appended }
 -- @include entry
 local returned, run_prefix = KEYS[1], KEYS[5]
 local group, owner = ARGV[1], ARGV[2]
@@ -21,9 +21,9 @@ for i = 1, 4 do
       local found = redis.call('XRANGE', lane, entry, entry)[1]
       local id = found and valid_id(given_id(entry_fields(found[2]), entry), entry)
       if not id or not attended[id] then
-        local _, told = return_entry(lane, group, entry, returned, run_prefix, 'handed_back', owner, 1)
+        local _, has_event = return_entry(lane, group, entry, returned, run_prefix, 'handed_back', owner, 1)
         count = count + 1
-        if told then events = events + 1 end
+        if has_event then events = events + 1 end
       end
     end
   until #page < PAGE

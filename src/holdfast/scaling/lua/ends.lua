@@ -1,7 +1,7 @@
--- Where the lanes of a queue end now, so that a reader can wait for what comes after.
+-- Read the last id of each lane of a queue, so that a reader can wait for later entries.
 -- KEYS  1-4 lanes (streams)
 -- ARGV  none
--- returns the last id of each lane, '0-0' of one that is not there; nothing if one of them is no stream
+-- returns the last id of each lane, '0-0' for a missing one; nothing if one of them is not a stream
 local ends = {}
 for i = 1, #KEYS do
   local kind = redis.call('TYPE', KEYS[i])['ok']

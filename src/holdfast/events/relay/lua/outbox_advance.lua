@@ -1,10 +1,10 @@
--- Advance entries' cursors past an event: it was delivered, or given up and stored among the undelivered. Only forward, and only
+-- Advance the cursors of entries past an event that was delivered, or given up and stored as undelivered. Only forward, and only
 -- for the present holder; after the last event that the holder has read, the reply has the next ones, or the entry is removed.
 -- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets), 2 run prefix, 3 undelivered (stream)
 -- ARGV  1 owner, 2 how many undelivered are kept,
 --       then per entry: run, sink, fence, event id, position, why it was given up or '', '1' if the holder has read no more events,
---       refusals that the next event begins with, facts of the run if it was given up (JSON)
--- returns, per entry: advanced | done (no longer held: all is delivered, or there are events to deliver again first) | stale |
+--       initial refusals of the next event, facts of the run if the event was given up (JSON)
+-- returns, per entry: advanced | done (no longer held: all events are delivered, or events must be delivered again first) | stale |
 --   { more, then per event: id, type, data }
 -- @include outbox_entry
 local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
@@ -25,7 +25,7 @@ local function note(record, run, sink, id, sequence, why, origin)
     if event[2][i] == 'type' then kind = event[2][i + 1] end
     if event[2][i] == 'data' then data = event[2][i + 1] end
   end
-  -- The run may have left when its events are delivered again: what the request needs of it is kept beside the event.
+  -- The run may be removed before the event is delivered again: the facts that the request needs are stored with the event.
   redis.call('XADD', undelivered, 'MAXLEN', '~', most, '*', 'run_id', run, 'event_id', id, 'sequence', sequence, 'type', kind,
     'sink', sink, 'error', why, 'data', data, 'address', redis.call('HGET', record, sink) or '', 'origin', origin)
 end

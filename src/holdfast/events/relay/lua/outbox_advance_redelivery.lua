@@ -1,8 +1,8 @@
--- Advance entries past an event that was delivered again, or given up again: then it is stored anew, with the new reason. Only for
--- the present holder. After the last event that the holder has read the entry is released: the next claim reads what is left.
+-- Advance entries past an event that was delivered again, or given up again, which stores it with the new reason. Only for
+-- the present holder. After the last event that the holder has read the entry is released: the next claim reads the rest.
 -- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets), 2 run prefix, 3 undelivered (stream)
 -- ARGV  1 owner, 2 how many undelivered are kept, then per event: run, sink, fence, id among the undelivered,
---       why it was given up or '', '1' if the holder has read no more, refusals that the next event begins with
+--       why it was given up or '', '1' if the holder has read no more, initial refusals of the next event
 -- returns, per event: advanced | done (no longer held) | stale
 -- @include outbox_entry
 local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]

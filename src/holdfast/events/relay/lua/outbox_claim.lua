@@ -1,30 +1,30 @@
 -- Claim entries of one sink that are due, for one owner, each under a new fence, with their next events.
--- Records and feeds are named by what is read, so they can't be declared: they share the queue's hash tag.
+-- The keys of records and feeds depend on the entries, so they can't be declared: they share the queue's hash tag.
 -- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets: run -> when it is due, ms), 2 run prefix, 3 undelivered (stream)
--- ARGV  1 owner, 2 ttl ms, 3 how many to look at, 4 sink, 5 how many undelivered are kept
--- returns { Redis TIME in ms, how many were looked at, ms until the next is due or -1, then rows:
---   { entry, run, fence, position of the last event dealt with, tries, refusals, failing since ms, address, submitted_at,
+-- ARGV  1 owner, 2 ttl ms, 3 how many entries to read, 4 sink, 5 how many undelivered are kept
+-- returns { Redis TIME in ms, how many entries were read, ms until the next is due or -1, then rows:
+--   { entry, run, fence, position of the last finished event, tries, refusals, failing since ms, address, submitted_at,
 --     then per event: id, type, data }
 --   { redelivery, …the same, then per event to deliver again: id among the undelivered, id, type, data, position, address, origin }
---   { gone, run, sink }: it left before all was delivered, which is noted among the undelivered }
+--   { gone, run, sink }: the run was removed before all events were delivered, which is stored as an undelivered event }
 -- @include clock
 -- @include outbox_entry
 local outbox, run_prefix, undelivered = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, room, sink, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local REPLY_BYTES = 2097152
-local looks = 2000 -- undelivered events that one claim reads at most
+local budget = 2000 -- undelivered events that one claim reads at most
 
 local entries = entries_of(outbox, sink)
 local now = now_ms()
 local rows, bytes = { now, 0, -1 }, 0
 
--- Add a page of the events that an entry delivers again. Those that are not kept any more are left out. Returns the bytes, and whether there was
--- nothing yet and may be more.
+-- Adds a page of the events that an entry delivers again; events that are not stored any more are skipped. Returns the bytes, and
+-- whether the page is empty only because the budget was used up.
 local function add_redeliveries(run, row)
   local waiting, size, head = redeliveries_of(outbox, sink, run), 0, #row
   local ids = redis.call('ZRANGE', waiting, 0, PAGE - 1)
-  while ids[1] and #row == head and looks > 0 do
-    looks = looks - #ids
+  while ids[1] and #row == head and budget > 0 do
+    budget = budget - #ids
     for _, id in ipairs(ids) do
       local kept = read_undelivered(undelivered, id)
       if not kept then
@@ -44,18 +44,18 @@ end
 local function claim(run)
   local record = run_prefix .. run
   local have = redis.pcall('HMGET', record, 'status', 'submitted_at', sink)
-  local there = not have.err and have[1]
+  local exists = not have.err and have[1]
   local state, field = state_of(outbox, run_prefix, sink, run)
   local entry = read_entry(state, field)
   entry.fence, entry.owner = entry.fence + 1, owner
   local row = { 'redelivery', run, entry.fence, entry.sequence, entry.tries, entry.refusals, string.format('%d', entry.since),
-    there and have[3] or '', there and have[2] or '' }
+    exists and have[3] or '', exists and have[2] or '' }
   local head = #row
   local size, unfinished = 0, false
   size, unfinished = add_redeliveries(run, row) -- guard: redeliveries-first
-  if unfinished then return nil end -- the entry stays due: the next claim goes on
+  if unfinished then return nil end -- the entry stays due: the next claim continues
   bytes = bytes + size
-  if #row == head and not there then
+  if #row == head and not exists then
     redis.call('ZREM', entries, run)
     redis.call('HDEL', state, field)
     note_gone(undelivered, most, run, sink)

@@ -1,8 +1,8 @@
--- An outbox entry is a run and a sink: the run's events that this sink's receiver has not taken yet. Each sink has a sorted set
+-- An outbox entry is a run and a sink: the run's events that this sink's receiver has not accepted yet. Each sink has a sorted set
 -- beside the outbox: run -> when it is due, in ms; for an entry that a relay holds, when its lease ends. The entry's state is in the
--- run's record as `relay:<sink>`: fence, owner ('-' is none), id and position of the last event dealt with, failed tries, refusals
--- of the next event (or 1000 and how often the receiver rejected it), and since when it fails (ms, 0 = it does not). A run that has
--- left has no record: an entry of it has only events to deliver again, and its state is in `<outbox>:departed` as `<sink> <run>`.
+-- run's record as `relay:<sink>`: fence, owner ('-' is none), id and position of the last finished event, failed tries, refusals
+-- of the next event (or 1000 and how often the receiver rejected it), and since when it fails (ms, 0 = it does not). The entry of a
+-- removed run has only events to deliver again, and its state is in `<outbox>:departed` as `<sink> <run>`.
 local function entries_of(outbox, sink)
   return outbox .. ':' .. sink
 end
@@ -18,7 +18,7 @@ local function redeliveries_of(outbox, sink, run)
   return outbox .. ':redeliver:' .. sink .. ':' .. run
 end
 
--- Where the state of an entry is: a hash and the field in it.
+-- Returns the hash of an entry's state, and the field in it.
 local function state_of(outbox, run_prefix, sink, run)
   local record = run_prefix .. run
   if redis.pcall('HEXISTS', record, 'status') == 1 then return record, 'relay:' .. sink end
@@ -28,9 +28,9 @@ end
 local function read_entry(state, field)
   local packed = redis.call('HGET', state, field)
   if not packed then
-    -- A run that came back from the dead letters after it had left counts its events on.
-    local told = tonumber(redis.call('HGET', state, 'told')) or 0
-    return { fence = 0, owner = '-', cursor = '0-0', sequence = told, tries = 0, refusals = 0, since = 0 } -- guard: revived-run-sequence
+    -- The events of a run that was replayed after its removal are counted on from those of its former feed.
+    local earlier = tonumber(redis.call('HGET', state, 'told')) or 0
+    return { fence = 0, owner = '-', cursor = '0-0', sequence = earlier, tries = 0, refusals = 0, since = 0 } -- guard: revived-run-sequence
   end
   local fence, owner, cursor, sequence, tries, refusals, since =
     packed:match('^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+)$')
@@ -50,7 +50,7 @@ local function note_gone(undelivered, most, run, sink)
     'sink', sink, 'error', 'the run left before all its events were delivered', 'data', '')
 end
 
--- The fields of an undelivered event, or nil if it is not kept any more.
+-- Returns the fields of an undelivered event; nil if it is not stored any more.
 local function read_undelivered(undelivered, id)
   local event = redis.call('XRANGE', undelivered, id, id)[1]
   if not event then return nil end
@@ -59,7 +59,7 @@ local function read_undelivered(undelivered, id)
   return fields
 end
 
--- What comes after the cursor, as { id, type, data, … }: a page that is neither long nor heavy.
+-- Adds the events after the cursor, as { id, type, data, … }: a page with a limited number and size. Returns its bytes.
 local PAGE, PAGE_BYTES = 20, 262144
 local function events_after(record, cursor, into)
   local bytes = 0

@@ -1,4 +1,4 @@
--- Release entries until they are due again; only their present holder can.
+-- Release entries until they are due again; only their present holder can do so.
 -- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets), 2 run prefix
 -- ARGV  1 owner, then per entry: run, sink, fence, pause ms, why (failed | refused: the event is at fault |
 --       rejected: the receiver does not take events | released)
@@ -8,7 +8,7 @@
 local outbox, run_prefix = KEYS[1], KEYS[2]
 local owner = ARGV[1]
 local STRIDE = 5
-local REJECTED = 1000 -- added to the count while it counts rejections: a change of kind begins anew
+local REJECTED = 1000 -- added to a count of rejections, to distinguish it from refusals: the other kind starts at one
 
 local now, due = now_ms(), false
 
@@ -34,5 +34,5 @@ end
 
 local words = {}
 for at = 2, #ARGV, STRIDE do words[#words + 1] = release(at) end
-if due then redis.pcall('PUBLISH', outbox .. ':notify', 'returned') end -- a holder that stops leaves its entries to others
+if due then redis.pcall('PUBLISH', outbox .. ':notify', 'returned') end -- other relays claim the entries of a holder that stops
 return words

@@ -1,7 +1,7 @@
 -- Renew the leases of entries that are held under this owner and fence.
 -- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets), 2 run prefix
 -- ARGV  1 owner, 2 ttl ms, then per entry: run, sink, fence
--- returns, per entry: kept | released (by its holder, which may not have had the reply yet) | lost
+-- returns, per entry: kept | released (by its holder, which may not have received the reply yet) | lost
 -- @include clock
 -- @include outbox_entry
 local outbox, run_prefix = KEYS[1], KEYS[2]

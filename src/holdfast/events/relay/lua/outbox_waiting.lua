@@ -1,4 +1,4 @@
--- Count the events that wait for one sink. Of more entries than `most` only so many are counted, and the rest is estimated from them.
+-- Count the events that wait for one sink. At most `most` entries are counted, and the rest is estimated from them.
 -- KEYS  1 outbox (its entries are `<outbox>:<sink>`, zsets), 2 run prefix
 -- ARGV  1 sink, 2 most
 -- returns { entries, events }
@@ -12,15 +12,15 @@ local function waiting(run)
   local state, field = state_of(outbox, run_prefix, sink, run)
   local length = redis.pcall('XLEN', record .. ':events')
   if state ~= record or type(length) ~= 'number' then return again end
-  -- A run that came back after it had left counts its events on from those that its feed had then.
-  local told = tonumber(redis.call('HGET', record, 'told')) or 0
-  return again + math.max(told + length - read_entry(state, field).sequence, 0)
+  -- The events of a run that was replayed after its removal are counted on from those of its former feed.
+  local earlier = tonumber(redis.call('HGET', record, 'told')) or 0
+  return again + math.max(earlier + length - read_entry(state, field).sequence, 0)
 end
 
-local entries, looked, events = redis.call('ZCARD', entries_of(outbox, sink)), 0, 0
+local entries, counted, events = redis.call('ZCARD', entries_of(outbox, sink)), 0, 0
 if entries == 0 then return { 0, 0 } end
 for _, run in ipairs(redis.call('ZRANGE', entries_of(outbox, sink), 0, most - 1)) do
-  looked, events = looked + 1, events + waiting(run)
+  counted, events = counted + 1, events + waiting(run)
 end
-if looked > 0 then events = math.floor(events * entries / looked) end
+if counted > 0 then events = math.floor(events * entries / counted) end
 return { entries, events }
