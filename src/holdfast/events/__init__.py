@@ -1,1 +1,1 @@
-"""What happened, in order, for whoever listens."""
+"""The events of runs: feeds to follow, and their delivery to receivers."""

@@ -1,4 +1,4 @@
-"""One thing that happened to a run; its id orders it among the others and carries its time."""
+"""One event of a run; its id has its time and its position in the feed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 FINAL: Final = frozenset({"succeeded", "failed", "timed_out", "cancelled"})
-"""The types that end a run, which are also the statuses it then has."""
+"""The types of final events, which are also the final statuses of runs."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -20,12 +20,12 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def final(self) -> bool:
-        """Whether it says that the run has ended, which holds until a ``replayed`` follows it."""
+        """Whether the event ends the run, unless a ``replayed`` event follows it."""
         return self.type in FINAL
 
     @classmethod
     def of(cls, entry: bytes, fields: dict[bytes, bytes]) -> Event:
-        """Read an entry of the stream; data that is not JSON is shown as the text it is."""
+        """Decode an entry of the stream; data that is not JSON is returned as text."""
         event_id = entry.decode()
         return cls(
             id=event_id,
@@ -36,7 +36,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 def order(event_id: str) -> tuple[int, int]:
-    """Where an id stands among the others: ids are not in the order of their letters."""
+    """Return the sort key of an event id: ids are not in the order of their text."""
     ms, _, number = event_id.partition("-")
     return int(ms), int(number or 0)
 

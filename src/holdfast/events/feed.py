@@ -1,6 +1,6 @@
-"""The feed of a run: its events in order, as they are and as they come.
+"""The feed of a run: reads its events in order, and follows new ones.
 
-Invariant: a follower sees every event after the one it starts at, once and in order, whatever Redis does.
+Invariant: a follower gets every event after its start, once and in order, also over outages of Redis.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from holdfast.redis.keys import QueueKeys
 
 Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
-"""What Redis has of events: ids and fields."""
+"""Events as Redis returns them: ids and fields."""
 
 NOW: Final = "$"
-"""Follow from here on: events that are already there are passed over."""
+"""Follow from now on: existing events are skipped."""
 
 PAGE: Final = 200
-"""Events that are read at a time, if they are small."""
+"""The largest number of events that are read at once."""
 PAGE_BYTES: Final = 256 << 10
-"""Large events are read fewer at a time: the one that passes this is the last of its page."""
+"""The size after which a page ends: the event that exceeds it is the last one of its page."""
 _PAGE = load(__package__, "page")
 _BLOCK_SECONDS = 10.0
 _TURN_SECONDS = 1.0
@@ -42,7 +42,7 @@ _ID = re.compile(r"\d{1,19}(-\d{1,19})?")
 
 
 class Page(NamedTuple):
-    """Some events of a feed, and whether there may be more."""
+    """One page of events of a feed, and whether there may be more."""
 
     events: list[Event]
     more: bool
@@ -51,8 +51,8 @@ class Page(NamedTuple):
 class Feed:
     """The feeds of one queue's runs.
 
-    Whoever waits has a connection of its own, and as many wait at once as ``redis.max_connections``
-    allows; the others wait for their turn, which costs them time but no event.
+    Each follower blocks on its own connection, up to ``redis.max_connections`` at once. The others poll until
+    a connection is free, which delays their events but loses none.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class Feed:
         self._turns = turns or asyncio.Semaphore(settings.max_connections)
 
     async def read(self, run_id: str, after: str = "0", limit: int = PAGE) -> list[Event]:
-        """Read some events that are there now, after the given one; a run without a feed has none."""
+        """Read one page of the events that exist now, after the given one; none if the run has no feed."""
         return (await self.page(run_id, after, limit)).events
 
     async def page(self, run_id: str, after: str = "0", limit: int = PAGE) -> Page:
-        """Read as many events after the given one as fit into a page."""
+        """Read one page of events after the given one."""
         with translate_errors(self._settings.url):
             return await self._page(run_id, checked_event_id(after), limit)
 
     async def follow(self, run_id: str, after: str = "0") -> AsyncGenerator[Event]:
-        """Yield events after the given one as they come, and end when the run has.
+        """Yield events after the given one as they come, and end when the run has ended.
 
-        A final event ends the following only while it is the newest and the run's status agrees, so
-        that neither an old end before a replay nor a word of the agent's own is taken for the end.
-        A run that is replayed later is followed again by asking again, after the last id seen.
+        A final event ends the iteration only if it is the newest one and the run's status is final too: the
+        event may be of an attempt before a replay, or emitted by the agent.
+        To follow a run that is replayed later, call this again with the last id.
         """
         if after == NOW:
             after, events = await self.newest(run_id), list[Event]()
@@ -98,35 +98,35 @@ class Feed:
                 if (not events or events[-1].final) and await self.over(run_id, after):
                     return
                 reader = reader or await self._own_connection(stack)
-                # Without a connection of our own yet we look now and then: the run may end before our turn.
+                # Without a connection it polls: the run may end before a connection is free.
                 events = await (self._next(reader, run_id, after) if reader else self.read(run_id, after))
 
     async def patient_page(self, run_id: str, after: str) -> Page:
-        """Read a page as soon as Redis answers."""
-        return await self._patiently(lambda: self._page(run_id, after, PAGE))
+        """Read a page, and retry until Redis answers."""
+        return await self._until_answered(lambda: self._page(run_id, after, PAGE))
 
     async def newest(self, run_id: str) -> str:
-        """The id of the run's last event, or 0 if it has none."""
+        """Return the id of the run's last event; 0 without events."""
         with translate_errors(self._settings.url):
             found = await self._redis.xrevrange(self._keys.feed(run_id), "+", "-", count=1)
         return found[0][0].decode() if found else "0"
 
     async def over(self, run_id: str, after: str) -> bool:
-        """Whether the run has ended and nothing came after; the order of the two questions matters."""
-        status = await self._patiently(lambda: self._redis.hget(self._keys.run(run_id), "status"))
+        """Return whether the run has ended without a later event; the status must be read first."""
+        status = await self._until_answered(lambda: self._redis.hget(self._keys.run(run_id), "status"))
         if status is not None and status.decode() not in FINAL:
             return False
         feed = self._keys.feed(run_id)
-        if status is None and not await self._patiently(lambda: self._redis.exists(feed)):
+        if status is None and not await self._until_answered(lambda: self._redis.exists(feed)):
             raise NotFound(f"no run {run_id!r} in queue {self._keys.stream!r}, or it ended too long ago")
-        return not await self._patiently(lambda: self._redis.xrange(feed, f"({after}", "+", count=1))
+        return not await self._until_answered(lambda: self._redis.xrange(feed, f"({after}", "+", count=1))
 
     async def _page(self, run_id: str, after: str, limit: int) -> Page:
         ((more, entries),) = await read_pages(self._redis, {self._keys.feed(run_id): after}, limit)
         return Page(_events(entries), more)
 
     async def _own_connection(self, stack: contextlib.AsyncExitStack) -> Redis | None:
-        """A connection to block on, or None if all that may be open are taken for now."""
+        """Return a connection to block on; None if the limit of open connections is reached."""
         try:
             async with asyncio.timeout(_TURN_SECONDS):
                 await stack.enter_async_context(self._turns)
@@ -137,19 +137,19 @@ class Feed:
         return reader
 
     async def _next(self, reader: Any, run_id: str, after: str) -> list[Event]:
-        """Wait for events; none after a while, so that a feed that has vanished is noticed."""
+        """Wait for events; return none after a timeout, so that a deleted feed is detected."""
         streams = {self._keys.feed(run_id): after}
         block_ms = int(_BLOCK_SECONDS * 1000)
-        # Redis bounds a reading by count alone: it waits for one, and the rest comes by the page.
+        # XREAD has no limit by size: it waits for one event, and the page script reads the rest.
         # guard: feed-follow-count
-        reply = await self._patiently(lambda: reader.xread(streams, count=1, block=block_ms))
+        reply = await self._until_answered(lambda: reader.xread(streams, count=1, block=block_ms))
         if not reply:
             return []
         first = _events(reply[0][1])
         return [*first, *(await self.patient_page(run_id, first[-1].id)).events]
 
-    async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask until Redis answers: reading after an id is the same however often it is done."""
+    async def _until_answered(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Repeat the call until Redis answers: reading after an id is idempotent."""
         while True:
             try:
                 with self._outages, translate_errors(self._settings.url):
@@ -159,7 +159,7 @@ class Feed:
 
 
 def checked_event_id(after: str) -> str:
-    """Return ``after`` if it can be the id of an event."""
+    """Return ``after`` if it is a valid event id, or raise InputError."""
     if _ID.fullmatch(after):
         return after
     raise InputError(
@@ -168,9 +168,9 @@ def checked_event_id(after: str) -> str:
 
 
 async def read_pages(redis: Redis, after: Mapping[str, str], limit: int = PAGE) -> list[tuple[bool, Entries]]:
-    """Read one page over feeds, by their keys: for each whether there may be more, and its entries.
+    """Read one page over several feeds, by their keys: for each whether there may be more, and its entries.
 
-    The bytes of a page are for all of them together: when they are used up, the last feeds are left out.
+    The size limit is for all feeds together: when it is reached, the last feeds are not in the result.
     """
     pages = await _PAGE(redis, list(after), [limit, PAGE_BYTES, *after.values()])  # guard: feed-page-bytes
     return [(bool(more), [(entry, _fields(parts)) for entry, parts in entries]) for more, entries in pages]

@@ -1,7 +1,7 @@
-"""The hub follows the feeds of any number of runs on one connection that blocks.
+"""The hub follows the feeds of any number of runs on one blocking connection.
 
-Invariant: as with a feed, a follower sees every event after the one it starts at, once and in order, whatever
-Redis does. A follower reads for itself until it has caught up; from then on the hub hands it what comes.
+Invariant: like a ``Feed``, it yields every event after the start, once and in order, also over outages of
+Redis. A follower reads pages itself until it has caught up; from then on the hub passes it new events.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 _BLOCK_SECONDS = 2.0
 _SHORT_BLOCK_SECONDS = 0.1
-"""Where a blocked reader can't be woken (a cluster, a server that forbids it), new followers wait so long."""
-_LOOK_SECONDS = 10.0
+"""The block time of a reader that can't be unblocked (in a cluster, or if forbidden)."""
+_POLL_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
 _WAKE_SECONDS = 0.01
-_KEPT_MOST = 1000
-_KEPT_BYTES = PAGE_BYTES
-"""What is kept for a follower that does not come for it; beyond, it reads for itself again."""
+_BUFFERED_MOST = 1000
+_BUFFERED_BYTES = PAGE_BYTES
+"""The limit of a follower's buffer; a slower follower reads pages itself again."""
 
 _log = get_logger(__name__)
 
 
 class _Follower:
-    """What the hub has for one follower; one that is too slow loses it and reads for itself again."""
+    """The buffer of one follower; on overflow it is cleared, and the follower reads pages itself again."""
 
     __slots__ = ("_size", "behind", "events", "more")
 
@@ -54,9 +54,9 @@ class _Follower:
         self.more = asyncio.Event()
         self.behind = False
 
-    def hand(self, events: list[Event], size: int) -> None:
+    def add(self, events: list[Event], size: int) -> None:
         # guard: hub-buffer-bytes
-        if len(self.events) + len(events) > _KEPT_MOST or self._size + size > _KEPT_BYTES:
+        if len(self.events) + len(events) > _BUFFERED_MOST or self._size + size > _BUFFERED_BYTES:
             self.forget()
             self.behind = True
         elif not self.behind:
@@ -65,12 +65,12 @@ class _Follower:
         self.more.set()
 
     def forget(self) -> None:
-        """Keep nothing of what was handed over."""
+        """Clear the buffer."""
         self.events.clear()
         self._size = 0
 
     async def take(self, seconds: float) -> list[Event]:
-        """Wait for events; none after a while, or when there are too many to have been kept."""
+        """Wait for events; return none after a timeout, or after an overflow of the buffer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.more.wait()
@@ -81,7 +81,7 @@ class _Follower:
 
 
 class _Stream:
-    """A feed that is followed, and how far it was read."""
+    """A followed feed, and the id of the last event that was read."""
 
     __slots__ = ("followers", "read")
 
@@ -100,23 +100,23 @@ class _Reader:
         self._wakes = not isinstance(redis, Cluster)
         self._streams: dict[str, _Stream] = {}
         self._changed = asyncio.Event()
-        self._blocked_as = 0
-        self._asked: dict[str, str] = {}
+        self._blocked_client = 0
+        self._requested: dict[str, str] = {}
 
     def add(self, feed: str, after: str) -> _Follower:
-        """Hand what comes after ``after`` to a new follower."""
+        """Return a new follower that gets the events after ``after``."""
         follower = _Follower()
         stream = self._streams.get(feed)
         if stream is None:
-            # Who followed it before may be gone, but what was asked for them is what the reader will be told.
-            stream = self._streams[feed] = _Stream(max(after, self._asked.get(feed, "0"), key=order))
+            # A read for former followers of the feed may be in progress: its reply is for this one too.
+            stream = self._streams[feed] = _Stream(max(after, self._requested.get(feed, "0"), key=order))
             self._changed.set()
         follower.behind = order(stream.read) > order(after)
         stream.followers.add(follower)
         return follower
 
     def remove(self, feed: str, follower: _Follower) -> None:
-        """Forget a follower, and its feed if nobody else follows it."""
+        """Remove a follower, and its feed if it has no other follower."""
         stream = self._streams[feed]
         stream.followers.discard(follower)
         if not stream.followers:
@@ -132,88 +132,87 @@ class _Reader:
                     await self._read(reader)
                 except (*DISCONNECTS, *REFUSALS) as exc:
                     if not self._outages.failed(exc):
-                        _log.warning("feeds can't be read", error=str(exc))
+                        _log.warning("feeds not readable", error=str(exc))
                     await asyncio.sleep(_RETRY_SECONDS)
                 finally:
-                    self._blocked_as = 0
+                    self._blocked_client = 0
                     await reader.aclose()
 
     async def _read(self, reader: Any) -> None:
         """Read on one connection until it fails."""
-        known_as: int = await command(reader, "CLIENT ID") if self._wakes else 0
-        spoke: set[str] = set()
+        client: int = await command(reader, "CLIENT ID") if self._wakes else 0
+        earlier: set[str] = set()
         full: list[str] = []
         while True:
             if not self._streams:
                 await self._changed.wait()
             self._changed.clear()
             full = [feed for feed in full if feed in self._streams]
-            said, size = await self._wait(reader, known_as, without=set(full))  # guard: hub-wait-without-full
-            # What speaks twice in a row, or loudly, may have any amount more: that is read by its bytes.
-            full += [feed for feed in said if feed in spoke or size > PAGE_BYTES]  # guard: hub-full-feeds
-            spoke = said.difference(full)
+            active, size = await self._wait(reader, client, without=set(full))  # guard: hub-wait-without-full
+            # A feed with events twice in a row, or with large ones, may have many more: it is read by pages.
+            full += [feed for feed in active if feed in earlier or size > PAGE_BYTES]  # guard: hub-full-feeds
+            earlier = active.difference(full)
             if full:
                 full = await self._read_page(reader, full)
 
-    async def _wait(self, reader: Any, known_as: int, *, without: set[str]) -> tuple[set[str], int]:
-        """Wait until feeds speak, or only look if some are left out; return which did, and how much it was.
+    async def _wait(self, reader: Any, client: int, *, without: set[str]) -> tuple[set[str], int]:
+        """Wait for events, without blocking if feeds are left out; return the feeds with events and a size.
 
-        Redis bounds a reading by count alone, and a silent feed may have a lot of large ones next: of each
-        only one is read.
+        XREAD has no limit by size, and a quiet feed may have many large events next: one per feed is read.
         """
         feeds = {feed: stream.read for feed, stream in self._streams.items() if feed not in without}
         if not feeds:
             return set(), 0
         seconds = _BLOCK_SECONDS if self._wakes else _SHORT_BLOCK_SECONDS
         block_ms = None if without else int(seconds * 1000)
-        self._asked, self._blocked_as = feeds, 0 if without else known_as
+        self._requested, self._blocked_client = feeds, 0 if without else client
         # guard: hub-read-count
         reply: list[tuple[bytes, Entries]] = await reader.xread(feeds, count=1, block=block_ms)
-        self._blocked_as = 0
+        self._blocked_client = 0
         self._outages.answered()
-        size = sum(self._hand(feed.decode(), entries) for feed, entries in reply)
+        size = sum(self._pass_on(feed.decode(), entries) for feed, entries in reply)
         return {feed.decode() for feed, _ in reply}, size
 
     async def _read_page(self, reader: Any, feeds: list[str]) -> list[str]:
-        """Read what fits into a page; return the feeds that may have more, those that had no turn first."""
-        self._asked = {feed: self._streams[feed].read for feed in feeds if feed in self._streams}
-        asked = list(self._asked)
+        """Read one page over feeds; return the feeds that may have more, those that were not read first."""
+        self._requested = {feed: self._streams[feed].read for feed in feeds if feed in self._streams}
+        requested = list(self._requested)
         more: list[str] = []
-        pages = await read_pages(reader, self._asked)
-        for feed, (there_is_more, entries) in zip(asked, pages, strict=False):
-            self._hand(feed, entries)
+        pages = await read_pages(reader, self._requested)
+        for feed, (there_is_more, entries) in zip(requested, pages, strict=False):
+            self._pass_on(feed, entries)
             if there_is_more:
                 more.append(feed)
-        return asked[len(pages) :] + more
+        return requested[len(pages) :] + more
 
-    def _hand(self, feed: str, entries: Entries) -> int:
-        """Hand over what was read of a feed; return its size."""
+    def _pass_on(self, feed: str, entries: Entries) -> int:
+        """Add the events of a feed to its followers' buffers; return their size."""
         size = sum(len(value) for _, fields in entries for value in fields.values())
         events = [Event.of(entry, fields) for entry, fields in entries]
         stream = self._streams.get(feed)
-        # Else everybody left meanwhile, or somebody else came who starts elsewhere.
+        # Otherwise all followers left meanwhile, or new ones started at a later event.
         if stream is not None and events and order(events[-1].id) > order(stream.read):
             stream.read = events[-1].id
             for follower in stream.followers:
-                follower.hand(events, size)
+                follower.add(events, size)
         return size
 
     async def _wake(self) -> None:
-        """Wake the blocked reader when there is a feed that it does not read yet."""
+        """Unblock the reader when a feed was added that it does not read yet."""
         while True:
             await self._changed.wait()
-            blocked_as = self._blocked_as
-            if self._wakes and blocked_as and not self._streams.keys() <= self._asked.keys():
-                await self._unblock(blocked_as)
-            # It may not have been blocked yet: ask until it has seen the change.
+            blocked_client = self._blocked_client
+            if self._wakes and blocked_client and not self._streams.keys() <= self._requested.keys():
+                await self._unblock(blocked_client)
+            # The reader may not have been blocked yet: repeat until it has read the change.
             await asyncio.sleep(_WAKE_SECONDS)
 
-    async def _unblock(self, blocked_as: int) -> None:
+    async def _unblock(self, blocked_client: int) -> None:
         try:
-            await command(self._redis, "CLIENT UNBLOCK", blocked_as)
+            await command(self._redis, "CLIENT UNBLOCK", blocked_client)
         except REFUSALS as exc:
             self._wakes = False
-            _log.warning("hub can't wake its reader", error=str(exc))
+            _log.warning("reader of the hub can't be unblocked", error=str(exc))
         except DISCONNECTS:
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -238,7 +237,7 @@ class Hub:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def follow(self, keys: QueueKeys, run_id: str, after: str = "0") -> AsyncGenerator[Event]:
-        """Yield events after the given one as they come, and end when the run has; see ``Feed.follow``."""
+        """Yield events after the given one as they come, and end with the run; see ``Feed.follow``."""
         feed = Feed(keys, self._redis, self._settings)
         if after == NOW:
             after, (events, more) = await feed.newest(run_id), Page([], more=False)
@@ -264,21 +263,21 @@ class Hub:
                 reader.remove(name, follower)
 
     async def final_event(self, keys: QueueKeys, run_id: str, *, after: str) -> None:
-        """Return when a later event ends the run, or after a while: the caller reads its status."""
+        """Return when a later event ends the run, or after a timeout: the caller reads the status."""
         reader, name = self._reader(keys), keys.feed(run_id)
         follower = reader.add(name, after)
         try:
             while not follower.behind:
-                events = await follower.take(_LOOK_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+                events = await follower.take(_POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
                 if not events or any(event.final and order(event.id) > order(after) for event in events):
                     return
         finally:
             reader.remove(name, follower)
 
     async def _next(self, feed: Feed, follower: _Follower, run_id: str, after: str) -> list[Event]:
-        """What the hub has for the follower, or what it finds by reading for itself."""
+        """Return the follower's buffered events, or a page that it reads itself."""
         if not follower.behind:
-            events = await follower.take(_LOOK_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+            events = await follower.take(_POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
             if events and not follower.behind:
                 return [event for event in events if order(event.id) > order(after)]
         follower.behind = False
@@ -288,13 +287,13 @@ class Hub:
         return events
 
     def _reader(self, keys: QueueKeys) -> _Reader:
-        """The reader of a queue: the only one, except in a cluster, where queues are on different nodes."""
+        """Return the reader of a queue: one for all queues, except in a cluster, where nodes differ."""
         name = keys.run_prefix if isinstance(self._redis, Cluster) else ""
         found = self._readers.get(name)
         if found is None or found[1].done():
             if found is not None and not found[1].cancelled():
-                # It never ends by itself; whoever follows from here on must not suffer for what ended it.
-                _log.error("the hub's reader died: another takes over", error=repr(found[1].exception()))
+                # A reader never ends by itself; new followers get a new one.
+                _log.error("reader of the hub failed, a new one is started", error=repr(found[1].exception()))
             reader = _Reader(self._redis, self._settings)
             found = (reader, asyncio.create_task(reader.run(), name="hub"))
             self._readers[name] = found

@@ -1,5 +1,5 @@
-"""How much work there is, and how many should do it.
+"""Depth of queues and the number of workers they need.
 
-One depth function (`depth`, `policy`) answers everybody: KEDA over HTTP and over gRPC, Prometheus, the local
-autoscaler and the simulator. If Redis can't be asked there is no answer: never 0.
+One depth function (`depth`, `policy`) is used by all: KEDA over HTTP and over gRPC, Prometheus, the local
+autoscaler and the simulator. If Redis is unavailable the result is an error, never 0.
 """

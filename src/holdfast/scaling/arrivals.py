@@ -1,6 +1,7 @@
-"""Tells at once when something comes into a queue, without taking it.
+"""Waits for new entries of a queue, without reading them from the group.
 
-Invariant: what comes after ``mark`` is told by ``wait``, so whoever looks between the two misses nothing.
+Invariant: ``wait`` returns for every entry after ``mark``, so a caller that reads the depth between the two
+misses nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ENDS = load(__package__, "ends")
 
 
 class Arrivals:
-    """What comes into the lanes of one queue; ``reader`` is a connection for blocking reads only."""
+    """New entries in the lanes of one queue; ``reader`` is a connection for blocking reads only."""
 
     def __init__(self, queue: RunQueue, reader: Redis, *, block_seconds: float) -> None:
         self._queue = queue
@@ -29,10 +30,10 @@ class Arrivals:
         self._ends: dict[str, bytes] = {}
 
     async def mark(self) -> None:
-        """Remember where the lanes end now."""
+        """Store the last id of each lane."""
         partitions = await self._queue.all_partitions()
         if isinstance(self._reader, Cluster):
-            # They are on several nodes and one read asks one of them: the others' runs are found by looking.
+            # One read covers one node only: runs of the other partitions are found by polling the depth.
             partitions = partitions[:1]
         lanes = [partition.keys.lanes for partition in partitions]
         found = await _ENDS.many(self._queue.redis, [(each, ()) for each in lanes])
@@ -40,8 +41,8 @@ class Arrivals:
         self._ends = {lane: end for each in pairs for lane, end in each}
 
     async def wait(self) -> bool:
-        """Block until something comes after the mark; False if nothing did for a while."""
-        if not self._ends:  # no lane is a stream: whoever looks is told of that
+        """Block until an entry is added after the mark; return False after the block time without one."""
+        if not self._ends:  # no lane is a stream: reading the depth raises the error
             await asyncio.sleep(self._block_seconds)
             return False
         read = ("XREAD", "COUNT", 1, "BLOCK", int(self._block_seconds * 1000), "STREAMS")

@@ -1,7 +1,7 @@
-"""Asks for depths on behalf of many at once: what is asked in the same moment travels as one round trip.
+"""Reads depths for many callers: concurrent requests are sent in one round trip.
 
-In a cluster each queue is asked for alone: a server that hangs keeps only its own queues from an answer.
-Invariant: whoever asks hears within ``seconds``, and never 0 from a Redis that did not answer.
+In a cluster each queue is read alone: a server that hangs delays the replies for its own queues only.
+Invariant: each caller gets a reply or an error within ``seconds``, and never 0 if Redis did not answer.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ class Asker:
         )
 
     async def ask(self, queues: Queues) -> list[Depth]:
-        """Read the depths of these queues, in their order; errors are ours, with a sentence."""
+        """Read the depths of these queues, in their order; errors of Redis are translated."""
         try:
             async with asyncio.timeout(self._seconds):
                 with translate_errors(self._url):
-                    return await self._together(queues)
+                    return await self._batched(queues)
         except TimeoutError as exc:
             raise too_slow(self._url, self._seconds) from exc
 
     async def aclose(self) -> None:
-        """Wait for what is being asked."""
+        """Wait for the requests in progress."""
         await asyncio.gather(*(batcher.aclose() for batcher in self._batchers.values()))
 
-    async def _together(self, queues: Queues) -> list[Depth]:
+    async def _batched(self, queues: Queues) -> list[Depth]:
         if not isinstance(self._redis, Cluster):  # guard: cluster-depth-per-node
             return await self._batchers[""].add(queues)  # guard: depth-batched
         found = await asyncio.gather(*(self._batchers[queue.name].add((queue,)) for queue in queues))
         return [depth for (depth,) in found]
 
-    async def _read(self, asked: list[Queues]) -> list[list[Depth] | Exception]:
-        distinct = {queue.name: queue for queues in asked for queue in queues}
-        # Also when nobody waits for it any more: the next ones would wait behind it.
+    async def _read(self, requests: list[Queues]) -> list[list[Depth] | Exception]:
+        distinct = {queue.name: queue for queues in requests for queue in queues}
+        # A timeout here too: without one, the next batch would wait for a call that no caller needs any more.
         async with asyncio.timeout(self._seconds):
             found = await self._depths(list(distinct.values()))
-        return [_answer(queues, found) for queues in asked]
+        return [_depths_of(queues, found) for queues in requests]
 
     async def _depths(self, queues: Sequence[RunQueue]) -> dict[str, Depth | Exception]:
         try:
@@ -71,21 +71,21 @@ class Asker:
         except REFUSALS as exc:
             if len(queues) == 1:  # guard: depth-of-damaged-queue
                 return {queues[0].name: exc}
-            # A key of one of them is damaged: that is no reason to leave the others without an answer.
+            # A key of one queue is damaged: the others are read alone.
             alone = await asyncio.gather(*(self._depths([queue]) for queue in queues))
             return {name: depth for each in alone for name, depth in each.items()}
         return {queue.name: depth for queue, depth in zip(queues, depths, strict=True)}
 
 
 def too_slow(url: str, seconds: float) -> RedisUnavailable:
-    """Say that Redis took longer than KEDA would wait."""
+    """Return the error that Redis took longer than KEDA waits."""
     return RedisUnavailable(
         f"Redis at {redact_url(url)} has not answered within {seconds:g} s (scaler.answer_seconds): "
         "check that it runs and that redis.url (REDIS_URL) is right"
     )
 
 
-def _answer(queues: Queues, found: dict[str, Depth | Exception]) -> list[Depth] | Exception:
+def _depths_of(queues: Queues, found: dict[str, Depth | Exception]) -> list[Depth] | Exception:
     depths: list[Depth] = []
     for queue in queues:
         depth = found[queue.name]

@@ -1,8 +1,8 @@
-"""Which pods a scale-in should end last: the more work a worker holds, the more its pod's deletion costs.
+"""Pod deletion costs: the more work a worker holds, the later a scale-in should end its pod.
 
-Pure: what is seen of the workers goes in, what to write to their pods comes out. A cost follows a worker up
-when it has held that much for ``raise_seconds`` (by default at once), and down when it has held less for
-longer, so it does not change with each run: of one pod at most ``2 x len(STEPS)`` times in ``lower_seconds``.
+Pure: from the workers' load to the costs of their pods. A cost is raised when a worker has held that much
+for ``raise_seconds`` (by default at once), and lowered when it has held less for ``lower_seconds``. So it
+does not change with each run: at most ``2 x len(STEPS)`` times per pod in ``lower_seconds``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from holdfast.config import JanitorSettings
 
 STEPS: Final = ((0.0, 100), (60.0, 1000), (600.0, 10_000))
-"""From how many seconds of work in hand, over all runs together, which cost; without a run it is 0."""
+"""The cost from that many seconds of work in progress, over all runs; without a run it is 0."""
 _AGAIN_SECONDS: Final = 60.0
-"""How long a pod that refuses its cost is left alone."""
+"""The pause before a cost is written again to a pod that refused it."""
 _GAP_SECONDS: Final = 30.0
 _GAP_LOOKS: Final = 3
-"""Nobody looked for longer than both: then nothing is known to have lasted."""
+"""If no sample was taken for longer than both, the samples before are discarded."""
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """A worker's pod as it was seen: what its deletion costs now, and what the worker holds."""
+    """A sample of a worker's pod: its present deletion cost, and the work that the worker holds."""
 
     uid: str
     cost: int
@@ -37,7 +37,7 @@ class Busy(msgspec.Struct, frozen=True):
 
 
 class Patch(msgspec.Struct, frozen=True):
-    """What to write to a pod."""
+    """The deletion cost to write to a pod."""
 
     uid: str
     cost: int
@@ -45,12 +45,12 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 def cost(runs: int, held_seconds: float) -> int:
-    """What the deletion of a worker's pod costs that holds so many runs, for so long all together."""
+    """Return the deletion cost of the pod of a worker with so many runs, held for so long in total."""
     return max((step for least, step in STEPS if held_seconds >= least), default=0) if runs > 0 else 0
 
 
 class Costs:
-    """Remembers for how long each worker has been as busy as it is."""
+    """Tracks for how long each worker has been at its level of work."""
 
     def __init__(self, settings: JanitorSettings) -> None:
         self._raise_seconds = settings.deletion_cost_raise_seconds
@@ -61,23 +61,23 @@ class Costs:
         self._looked_at: float | None = None
 
     def look(self, now: float, workers: Iterable[Busy]) -> list[Patch]:
-        """Say what to write now, the most urgent first, not more than may be written until the next look."""
+        """Return the patches to write now, the most urgent first, limited to the rate until the next call."""
         if self._looked_at is not None and now - self._looked_at > self._longest_gap:
             self._known.clear()  # guard: cost-times-cleared
         self._looked_at = now
         seen = {worker.uid: worker for worker in workers}
         self._known = {uid: memory for uid, memory in self._known.items() if uid in seen}
-        wanted = [patch for worker in seen.values() if (patch := self._judge(now, worker))]
-        # Whoever has become busy is in danger until it is written; the idle can wait.
+        wanted = [patch for worker in seen.values() if (patch := self._patch_of(now, worker))]
+        # A worker that became busy may be ended until its cost is written; lower costs can wait.
         wanted.sort(key=lambda patch: (not patch.raised, -abs(patch.cost - seen[patch.uid].cost)))
         return wanted[: self._most]
 
     def wrote(self, now: float, patch: Patch) -> None:
-        """Note that a patch was sent: it is not sent again soon, whatever the pod shows."""
+        """Note that a patch was sent: it is not sent again soon, even if the pod does not have it yet."""
         if memory := self._known.get(patch.uid):
             memory.wrote(now, patch.cost)
 
-    def _judge(self, now: float, worker: Busy) -> Patch | None:
+    def _patch_of(self, now: float, worker: Busy) -> Patch | None:
         memory = self._known.get(worker.uid)
         if memory is None:
             memory = self._known[worker.uid] = _Memory(now, self._raise_seconds, self._lower_seconds)
@@ -93,7 +93,7 @@ class Costs:
 
 
 class _Memory:
-    """What one worker held lately, and what was last written to its pod."""
+    """The recent work of one worker, and the last cost written to its pod."""
 
     __slots__ = ("_least", "_most", "_wrote", "since")
 
@@ -104,13 +104,13 @@ class _Memory:
         self._wrote: tuple[float, int] | None = None
 
     def follow(self, now: float, level: int) -> tuple[int, int]:
-        """The least level of the shorter time, and the highest of the longer."""
+        """Return the lowest level of the shorter time, and the highest of the longer."""
         return -self._least.follow(now, -level), self._most.follow(now, level)
 
     def wrote(self, now: float, cost: int) -> None:
-        """Remember what was sent."""
+        """Store the cost that was sent."""
         self._wrote = (now, cost)
 
     def tried_lately(self, now: float, cost: int) -> bool:
-        """Whether the same was written, and the pod does not show it yet: it was refused, or comes late."""
+        """Return whether this cost was sent lately: it may have been refused, or not be visible yet."""
         return self._wrote is not None and self._wrote[1] == cost and now - self._wrote[0] < _AGAIN_SECONDS

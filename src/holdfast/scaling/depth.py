@@ -1,6 +1,6 @@
-"""How much work queues hold: one round trip for all lanes of all queues that are asked for.
+"""The depths of queues, and the workers they need: one round trip for all lanes of all queues.
 
-Invariant: if Redis can't be asked this raises; a 0 would end every worker.
+Invariant: if Redis is unavailable this raises; a 0 would end every worker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue needs; ``depth`` is the weighted demand, the number that KEDA is given."""
+    """The demand of a queue; ``depth`` is weighted, the number that KEDA gets."""
 
     queue: str
     depth: float
@@ -35,13 +35,13 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def needs(redis: Redis, queues: Sequence[RunQueue]) -> list[Need]:
-    """Say how many workers each of these queues wants, in their order."""
+    """Return how many workers each of these queues needs, in their order."""
     found = await read_depths(redis, queues)
     return [need_of(queue.settings, depth) for queue, depth in zip(queues, found, strict=True)]
 
 
 def need_of(settings: QueueSettings, depth: Depth) -> Need:
-    """Say how many workers a queue of this depth wants."""
+    """Return how many workers a queue of this depth needs."""
     scaling, slots = settings.scaling, slots_of(settings)
     wanting = demand(depth, scaling, slots)
     return Need(

@@ -1,4 +1,4 @@
-"""The external scaler of KEDA: the four calls of ``externalscaler.proto``, and what errors are called there.
+"""The external scaler of KEDA: the four calls of ``externalscaler.proto``, and the codes of errors.
 
 Invariant: a depth that can't be read is an error, never 0 and never "not active": both would end workers.
 """
@@ -43,14 +43,14 @@ _CODES: Final[tuple[tuple[type[Exception], grpc.StatusCode], ...]] = (
     (NotFound, grpc.StatusCode.NOT_FOUND),
     (InputError, grpc.StatusCode.INVALID_ARGUMENT),
     (Refused, grpc.StatusCode.UNAVAILABLE),
-    (ConfigError, grpc.StatusCode.UNAVAILABLE),  # Redis does not take our password: it can't be asked
-    (HoldfastError, grpc.StatusCode.FAILED_PRECONDITION),  # it refuses: a key of the queue is damaged
+    (ConfigError, grpc.StatusCode.UNAVAILABLE),  # Redis refuses the password
+    (HoldfastError, grpc.StatusCode.FAILED_PRECONDITION),  # Redis refuses a command: a key is damaged
 )
 """The most specific first."""
 
 
 class Scaler(ExternalScalerServicer):
-    """Answers KEDA."""
+    """The servicer that KEDA calls."""
 
     def __init__(
         self, queues: Mapping[str, RunQueue], asker: Asker, watches: Watches, metrics: Metrics
@@ -59,7 +59,7 @@ class Scaler(ExternalScalerServicer):
         self._asker = asker
         self._watches = watches
         self._metrics = metrics
-        # Of each trigger's queues: one server of a cluster may hang while the others answer.
+        # By the trigger's queues: one server of a cluster may hang while the others answer.
         self._outages: defaultdict[Queues, OutageReporter] = defaultdict(
             partial(redis_outages, "answers to KEDA", "calls end with UNAVAILABLE")
         )
@@ -70,7 +70,7 @@ class Scaler(ExternalScalerServicer):
     async def IsActive(
         self, request: wire.ScaledObjectRef, context: aio.ServicerContext[Any, Any]
     ) -> wire.IsActiveResponse:
-        """Say whether there should be any worker."""
+        """Return whether there should be any worker."""
 
         async def work(trigger: Trigger) -> wire.IsActiveResponse:
             return wire.IsActiveResponse(result=trigger.is_active(await self._demand(trigger)))
@@ -80,7 +80,7 @@ class Scaler(ExternalScalerServicer):
     async def StreamIsActive(
         self, request: wire.ScaledObjectRef, context: aio.ServicerContext[Any, Any]
     ) -> None:
-        """Say it now, and again whenever it changes, until one of us leaves."""
+        """Send whether there should be any worker, now and at each change, until the stream is closed."""
         await self._answer(
             "StreamIsActive", request, context, lambda trigger: self._stream(trigger, context), timed=False
         )
@@ -88,10 +88,10 @@ class Scaler(ExternalScalerServicer):
     async def GetMetricSpec(
         self, request: wire.ScaledObjectRef, context: aio.ServicerContext[Any, Any]
     ) -> wire.GetMetricSpecResponse:
-        """Say what the metric is called and how much of it one worker does; Redis is not asked for that."""
+        """Return the name of the metric, and its target value per worker; without a call to Redis."""
 
         async def work(trigger: Trigger) -> wire.GetMetricSpecResponse:
-            # KEDA takes the float where it knows it, and an older one the whole number.
+            # Newer versions of KEDA read the float, older ones the whole number.
             spec = wire.MetricSpec(
                 metricName=trigger.metric, targetSize=trigger.slots, targetSizeFloat=trigger.slots
             )
@@ -102,12 +102,12 @@ class Scaler(ExternalScalerServicer):
     async def GetMetrics(
         self, request: wire.GetMetricsRequest, context: aio.ServicerContext[Any, Any]
     ) -> wire.GetMetricsResponse:
-        """Say how much work there is."""
+        """Return the demand."""
 
         async def work(trigger: Trigger) -> wire.GetMetricsResponse:
             trigger.check_metric(request.metricName)  # guard: scaler-metric-name
             wanting = await self._demand(trigger)
-            # Up: the whole number must not be 0 while there is anything.
+            # Rounded up: the whole number must not be 0 while there is any work.
             # guard: scaler-value-rounded-up
             value = wire.MetricValue(
                 metricName=trigger.metric, metricValue=math.ceil(wanting), metricValueFloat=wanting
@@ -116,7 +116,7 @@ class Scaler(ExternalScalerServicer):
 
         return await self._answer("GetMetrics", request.scaledObjectRef, context, work)
 
-    # -- how
+    # -- helpers
 
     async def _demand(self, trigger: Trigger) -> float:
         with self._outages[trigger.queues]:
@@ -144,7 +144,7 @@ class Scaler(ExternalScalerServicer):
         *,
         timed: bool = True,
     ) -> R:
-        """Do the work for the trigger that ``ref`` describes, count it, and say what went wrong."""
+        """Call ``work`` with the trigger of ``ref``, count the call, and abort it with a code on errors."""
         began, names, result = time.monotonic(), _NO_QUEUE, "cancelled"
         try:
             trigger = read_trigger(ref.scalerMetadata, self._queues)  # guard: scaler-known-queues
@@ -171,12 +171,12 @@ class Scaler(ExternalScalerServicer):
         code: grpc.StatusCode,
         exc: Exception,
     ) -> NoReturn:
-        who = {"call": call, "namespace": ref.namespace, "name": ref.name}
+        caller = {"call": call, "namespace": ref.namespace, "name": ref.name}
         if code is grpc.StatusCode.INTERNAL:
-            _log.exception("a call failed", **who)
+            _log.exception("call failed", **caller)
             await context.abort(code, "this scaler failed, its log has the reason")
-        if not isinstance(exc, RedisUnavailable):  # that is logged as an outage
-            _log.warning("a call can't be answered", code=code.name, error=str(exc), **who)
+        if not isinstance(exc, RedisUnavailable):  # which is logged as an outage
+            _log.warning("call refused", code=code.name, error=str(exc), **caller)
         await context.abort(code, str(exc))
 
 

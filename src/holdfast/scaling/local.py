@@ -1,7 +1,6 @@
-"""The decisions of the local autoscaler, without processes: how many workers, why, and which of them leave.
+"""The decisions of the local autoscaler, without processes: how many workers, why, and which of them to stop.
 
-Invariant: without an answer from Redis nothing changes, and the time without one never counts as time with
-nothing to do.
+Invariant: without an answer from Redis nothing changes, and the time of an outage never counts as idle time.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ if TYPE_CHECKING:
     from holdfast.scaling.depth import Need
 
 MOST_WORKERS: Final = 1024
-"""More processes than this on one machine are a slip of the finger."""
+"""The limit of processes on one machine: a larger number is a mistake."""
 _RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How many workers there may be at least and at most."""
+    """The minimum and the maximum number of workers."""
 
     least: int
     most: int
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How many workers there should be, and why."""
+    """The number of workers there should be, and the reason."""
 
     workers: int
     why: str
 
 
 class Hand(msgspec.Struct, frozen=True):
-    """One worker: the larger its number, the younger; what it holds is not known until it has joined."""
+    """One worker: a larger number is younger; ``held`` is None until it has joined the group."""
 
     number: int
     held: int | None
 
 
 def read_bounds(text: str) -> Bounds:
-    """Read ``MIN..MAX``."""
+    """Parse ``MIN..MAX``."""
     found = _RANGE.fullmatch(text)
     if found is None:
         raise InputError(
@@ -60,35 +59,36 @@ def read_bounds(text: str) -> Bounds:
     return bounds
 
 
-def check_bounds(bounds: Bounds, said: str) -> None:
-    """Refuse a range in which no number of processes makes sense; ``said`` is where it came from."""
+def check_bounds(bounds: Bounds, source: str) -> None:
+    """Raise InputError for a range without a useful number of processes; ``source`` names where it is set."""
     if bounds.most < 1:
-        raise InputError(f"{said} allows no worker at all: the maximum must be at least 1")
+        raise InputError(f"{source} allows no worker at all: the maximum must be at least 1")
     if bounds.least > bounds.most:
-        raise InputError(f"{said} has a minimum ({bounds.least}) above its maximum ({bounds.most})")
+        raise InputError(f"{source} has a minimum ({bounds.least}) above its maximum ({bounds.most})")
     if bounds.most > MOST_WORKERS:
         raise InputError(
-            f"{said} allows {bounds.most} processes on this machine: the maximum may be up to {MOST_WORKERS}"
+            f"{source} allows {bounds.most} processes on this machine: the maximum may be up to "
+            f"{MOST_WORKERS}"
         )
 
 
 def bounded(queue: QueueSettings, bounds: Bounds | None) -> QueueSettings:
-    """Return a queue's settings with this range instead of its own, if one is given."""
+    """Return a queue's settings, with these bounds instead of its own if given."""
     scaling = queue.scaling
     if bounds is not None:
         scaling = msgspec.structs.replace(scaling, min_workers=bounds.least, max_workers=bounds.most)
-    said = f"queue {queue.name!r} (scaling.min_workers, scaling.max_workers)"
-    check_bounds(Bounds(scaling.min_workers, scaling.max_workers), said)
+    source = f"queue {queue.name!r} (scaling.min_workers, scaling.max_workers)"
+    check_bounds(Bounds(scaling.min_workers, scaling.max_workers), source)
     return msgspec.structs.replace(queue, scaling=scaling)
 
 
 def capped(queue: QueueSettings, most: int | None) -> QueueSettings:
-    """Return a queue's settings with at most so many workers, if that is said."""
+    """Return a queue's settings with at most so many workers, if a maximum is given."""
     return bounded(queue, None if most is None else Bounds(queue.scaling.min_workers, most))
 
 
 def describe_range(queue: QueueSettings) -> str:
-    """Return how many workers a queue may have, or how many it keeps if it is not scaled."""
+    """Return the text on how many workers a queue may have, or has if it is not scaled."""
     scaling, slots = queue.scaling, slots_of(queue)
     of_slots = f"of {slots} {'slot' if slots == 1 else 'slots'}"
     if not scaling.enabled:
@@ -100,26 +100,26 @@ def describe_range(queue: QueueSettings) -> str:
 
 
 class Pilot:
-    """Follows what one queue needs: up at once, down slowly."""
+    """Follows the demand of one queue: up at once, down slowly."""
 
     def __init__(self, scaling: ScalingSettings) -> None:
         self._scaling = scaling
         self._damper = Damper(scaling.down_seconds)
 
     def follow(self, now: float, need: Need, workers: int) -> Plan:
-        """Say how many workers there should be, where there are ``workers`` now."""
+        """Return how many workers there should be; there are ``workers`` now."""
         wanted = self._damper.follow(now, need.wanted)
         if wanted < workers:
             return Plan(wanted, _down(wanted, need, self._scaling))
         return Plan(wanted, _up(need, self._scaling))
 
     def blind(self, now: float, workers: int) -> None:
-        """Keep what there is while Redis can't be asked: it counts as having been needed until now."""
+        """Keep the present workers while Redis is unavailable: they count as needed until now."""
         self._damper.follow(now, workers)
 
 
 def first_to_leave(hands: Sequence[Hand], count: int) -> list[Hand]:
-    """Choose who leaves: who has not joined yet, then who holds least; of the same, the youngest."""
+    """Choose the workers to stop: those that have not joined, then by entries held, then the youngest."""
 
     def worth(hand: Hand) -> tuple[int, int]:
         return (-1 if hand.held is None else hand.held, -hand.number)
@@ -128,7 +128,7 @@ def first_to_leave(hands: Sequence[Hand], count: int) -> list[Hand]:
 
 
 def hands(numbers: Mapping[int, str], entries: Mapping[str, int]) -> list[Hand]:
-    """Match workers, by number and consumer's name, with what the consumers hold."""
+    """Match workers, by number and consumer's name, with the consumers' pending entries."""
     return [Hand(number, entries.get(name)) for number, name in numbers.items()]
 
 

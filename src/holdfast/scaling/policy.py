@@ -4,11 +4,11 @@
 
     demand = undelivered x weight(oldest) + in flight + due        wanted = demand / slots, within min and max
 
-The weight fills up the last worker that the runs need and asks for none beyond it: each run has a slot then.
-It is for Kubernetes' HPA, which lets a demand within 10 % of what there is wait.
-Work in flight counts, so the demand is 0 only when nothing is left, and no busy worker is scaled to zero;
-it is never weighted, since more workers don't end it sooner. Nobody may start what waits in a paused queue,
-so there only what is in flight counts.
+The weight never raises the demand above the slots of the workers that the runs need, as each run then has
+a slot. It is for Kubernetes' HPA, which ignores a demand within 10 % of the present number.
+Work in flight counts, so the demand is 0 only when no work is left, and no busy worker is scaled to zero.
+It is never weighted, since more workers do not end it sooner. Waiting runs of a paused queue can't start, so
+only its work in flight counts.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _ROUNDING = 1e-9
 
 
 def weight(oldest_seconds: float, scaling: ScalingSettings) -> float:
-    """How much a waiting run counts: 1 up to the target wait, then smoothly up to the cap at twice of it."""
+    """Return the weight of a waiting run: 1 up to the target wait, then rising to the cap at twice of it."""
     late = oldest_seconds / scaling.target_wait_seconds - 1
     share = min(max(late, 0.0), 1.0)
     return 1 + (scaling.age_weight - 1) * share * share * (3 - 2 * share)
 
 
 def demand(depth: Depth, scaling: ScalingSettings, slots: int) -> float:
-    """How many runs want a slot, those that wait weighted by their age."""
+    """Return how many runs need a slot; waiting runs are weighted by their age."""
     return total_demand([(depth, scaling)], slots)
 
 
 def total_demand(queues: Iterable[tuple[Depth, ScalingSettings]], slots: int) -> float:
-    """How many runs of all these queues want a slot; never more than the workers have that they can fill."""
+    """Return how many runs of these queues need a slot, at most the slots of the workers they can fill."""
     runs, wanting = 0, 0.0
     for depth, scaling in queues:
         waiting, due = (0, 0) if depth.paused else (depth.undelivered, depth.due)
@@ -50,12 +50,12 @@ def total_demand(queues: Iterable[tuple[Depth, ScalingSettings]], slots: int) ->
 
 
 def slots_of(queue: QueueSettings) -> int:
-    """How many runs one worker of a queue does at once."""
+    """Return how many runs one worker of a queue performs at once."""
     return min(queue.slots, queue.max_pending)
 
 
 def workers_wanted(demand: float, slots: int, scaling: ScalingSettings) -> int:
-    """How many workers this much work is worth."""
+    """Return how many workers this demand needs."""
     if not scaling.enabled:
         return max(scaling.min_workers, 1)
     exact = math.ceil(demand / slots - _ROUNDING)
@@ -63,17 +63,17 @@ def workers_wanted(demand: float, slots: int, scaling: ScalingSettings) -> int:
 
 
 class Damper:
-    """Follows what is wanted up at once, and down only to what was wanted at most for a while."""
+    """Follows a demand up at once, and down only to its maximum over ``down_seconds``."""
 
     __slots__ = ("_down_seconds", "_peaks")
 
     def __init__(self, down_seconds: float) -> None:
         self._down_seconds = down_seconds
-        # Falling: (when, how many), each fewer than the one before, the greatest first.
+        # Pairs of time and demand, falling: each demand is less than the one before.
         self._peaks: deque[tuple[float, int]] = deque()
 
     def follow(self, now: float, wanted: int) -> int:
-        """Say how many there should be; ``now`` never goes back."""
+        """Return the damped demand; ``now`` never decreases."""
         while self._peaks and self._peaks[-1][1] <= wanted:
             self._peaks.pop()
         self._peaks.append((now, wanted))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.scaling.external import Scaler
 
 _OPTIONS: Final[list[tuple[str, Any]]] = [
-    # A KEDA that vanished without a goodbye does not keep its streams for ever; one that pings is welcome.
+    # Streams of a KEDA that was lost without closing its connection are ended; pings from KEDA are allowed.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -31,7 +31,7 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
 
 
 class ScalerServer:
-    """Serves the calls of KEDA; ``port`` is the one it got."""
+    """Serves the calls of KEDA; ``port`` is the one it listens on."""
 
     def __init__(self, settings: ScalerSettings) -> None:
         mutual = bool(settings.tls_ca)  # guard: scaler-client-certificate
@@ -50,10 +50,10 @@ class ScalerServer:
 
     @contextlib.asynccontextmanager
     async def serving(self, scaler: Scaler) -> AsyncGenerator[None]:
-        """Answer callers; at the end, what was begun may finish for a moment."""
+        """Serve calls; at the end, running calls get a moment to finish."""
         async with self._server.serving(partial(add_ExternalScalerServicer_to_server, scaler), ready=True):
             yield
 
     async def leave(self) -> None:
-        """Report to probes that this scaler leaves."""
+        """Report to probes that this scaler shuts down."""
         await self._server.report(ready=False, alive=False)

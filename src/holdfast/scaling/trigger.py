@@ -1,4 +1,4 @@
-"""A trigger of KEDA: what its ``scalerMetadata`` ask of which queues. Pure: no Redis, no gRPC.
+"""A trigger of KEDA: the queues and options of its ``scalerMetadata``. Pure: no Redis, no gRPC.
 
 ::
 
@@ -33,25 +33,25 @@ _KEYS: Final = ("queue", "slots", "targetWaitSeconds", "ageWeight", "activation"
 _FROM_ENV: Final = "FromEnv"
 _SHOWN: Final = 80
 _INDEX: Final = re.compile(r"\As\d+-")
-"""What KEDA puts in front of a metric's name in the HPA, and takes away again before it asks."""
+"""The prefix that KEDA adds to a metric's name in the HPA, and removes before it calls the scaler."""
 
 
 def _plain(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "")
 
 
-def _meant(key: str) -> str:
-    """The key of ours that somebody meant, or the key itself: KEDA has keys of its own."""
-    close = get_close_matches(_plain(key)[:_SHOWN], list(_MEANT), n=1, cutoff=0.85)
-    return _MEANT[close[0]] if close else key
+def _closest_key(key: str) -> str:
+    """Return the key that a misspelled one is similar to, or the key itself: KEDA has its own keys."""
+    close = get_close_matches(_plain(key)[:_SHOWN], list(_KEY_BY_PLAIN), n=1, cutoff=0.85)
+    return _KEY_BY_PLAIN[close[0]] if close else key
 
 
-_MEANT: Final = {_plain(key): key for key in _KEYS}
-"""Our keys by how they may be miswritten."""
+_KEY_BY_PLAIN: Final = {_plain(key): key for key in _KEYS}
+"""The keys by their spelling without case and separators."""
 
 
 class Trigger:
-    """What one ScaledObject asks about."""
+    """The queues and options of one ScaledObject."""
 
     __slots__ = ("_scalings", "activation", "metric", "queues", "slots")
 
@@ -70,26 +70,26 @@ class Trigger:
         return tuple(queue.name for queue in self.queues)
 
     def demand(self, depths: Sequence[Depth]) -> float:
-        """How many runs want a slot, in all of its queues."""
+        """Return how many runs of its queues need a slot."""
         return round(total_demand(zip(depths, self._scalings, strict=True), self.slots), 3)
 
     def is_active(self, wanting: float) -> bool:
-        """Whether so much demand is worth a first worker: more than the activation, as KEDA has it."""
+        """Return whether this demand needs a first worker: it must exceed the activation, as in KEDA."""
         return wanting > self.activation  # guard: activation-exceeded
 
     def check_metric(self, name: str) -> None:
-        """Refuse a metric that is not this trigger's."""
+        """Raise NotFound for a metric of another trigger."""
         if _INDEX.sub("", name.lower()) != self.metric:
             raise NotFound(f"there is no metric {name[:_SHOWN]!r} here; this trigger has {self.metric}")
 
 
 def metric_name(queues: Sequence[str]) -> str:
-    """The name of the metric of these queues, in the letters that Kubernetes likes."""
+    """Return the name of the metric of these queues, in characters that Kubernetes allows."""
     return "-".join(("holdfast", *(re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") for name in queues)))
 
 
 def read_trigger(metadata: Mapping[str, str], known: Mapping[str, RunQueue]) -> Trigger:
-    """Read ``scalerMetadata``; NotFound and InputError say what is wrong with them and what there is."""
+    """Parse ``scalerMetadata``; NotFound and InputError name the error and the valid values."""
     given = _given(metadata)
     queues = [_queue(name, known) for name in _names(given, known)]
     settings = [queue.settings for queue in queues]
@@ -99,11 +99,11 @@ def read_trigger(metadata: Mapping[str, str], known: Mapping[str, RunQueue]) -> 
 
 
 def _given(metadata: Mapping[str, str]) -> dict[str, str]:
-    """The keys that are ours; KEDA sends all of a trigger's, also its own as ``scalerAddress``."""
+    """Return the keys of Holdfast; KEDA sends all keys of a trigger, also its own like ``scalerAddress``."""
     given: dict[str, str] = {}
     for written, value in metadata.items():
         key = written.removesuffix(_FROM_ENV)
-        meant = _meant(key)
+        meant = _closest_key(key)
         if meant != key:
             raise InputError(f"scalerMetadata has {written[:_SHOWN]!r}: write {meant}")
         if key in _KEYS and value.strip():
@@ -137,9 +137,9 @@ def _slots(settings: Sequence[QueueSettings], given: Mapping[str, str]) -> int:
         return int(written)
     found = {each.name: slots_of(each) for each in settings}
     if len(set(found.values())) > 1:
-        told = ", ".join(f"{name} has {slots}" for name, slots in found.items())
+        differing = ", ".join(f"{name} has {slots}" for name, slots in found.items())
         raise InputError(
-            f"scalerMetadata: the workers of these queues differ in slots ({told}): say which counts by slots"
+            f"scalerMetadata: the workers of these queues differ in slots ({differing}): set slots"
         )
     return next(iter(found.values()))
 

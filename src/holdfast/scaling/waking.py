@@ -1,10 +1,10 @@
-"""Tells open streams of work as soon as there is some: any number of them on one connection that blocks.
+"""Notifies open streams of work as soon as there is some: any number of streams on one blocking connection.
 
-One round: note where the lanes end, look at the depths, tell who has to be told, and block until something
-comes after those ends. What comes between the look and the block is after the ends too, so it is not missed.
-Only lanes of queues without work are waited for: work on top of work is no news. While Redis can't be asked
-nothing is said: what was said last counts, and whoever asks on its own hears the error. In a cluster each
-trigger's queues have rounds of their own: a server that hangs delays the streams of its own queues only.
+One round: read the last ids of the lanes, read the depths, notify the streams, and block until an entry
+is added after those ids. An entry that is added between depths and block is after the ids, so none is missed.
+Only lanes of queues without work are blocked on: more work does not change a stream's state. During an outage
+of Redis streams keep their last state, and other calls of KEDA get the error. In a cluster each trigger's
+queues have their own rounds: a server that hangs delays the streams of its own queues only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.scaling.trigger import Trigger
 
 Lanes: TypeAlias = dict[str, str]
-"""The lanes of one partition, which are in one cluster slot, and where each ends."""
+"""The lanes of one partition, which are in one cluster slot, with the last id of each."""
 
 _ENDS = load(__package__, "ends")
 _FIRST_PAUSE_SECONDS: Final = 0.02
@@ -46,48 +46,48 @@ _log = get_logger(__name__)
 
 
 class Listener:
-    """One open stream: what it should be told next, and never more than that."""
+    """One open stream, with the latest state to send."""
 
-    __slots__ = ("_ended", "_fault", "_news", "_told", "active", "trigger")
+    __slots__ = ("_changed", "_ended", "_fault", "_sent", "active", "trigger")
 
     def __init__(self, trigger: Trigger) -> None:
         self.trigger = trigger
         self.active: bool | None = None
-        self._told: bool | None = None
-        self._news = asyncio.Event()
+        self._sent: bool | None = None
+        self._changed = asyncio.Event()
         self._ended = False
         self._fault: HoldfastError | None = None
 
     def tell(self, active: bool) -> bool:
-        """Have it told whether there is work; return whether that is news."""
+        """Set whether there is work; return whether that is a change."""
         if active is self.active:
             return False
         self.active = active
-        self._news.set()
+        self._changed.set()
         return True
 
     def end(self, fault: HoldfastError | None = None) -> None:
-        """End it: with an error, or because we leave."""
+        """End the stream: with an error, or for the shutdown."""
         self._ended, self._fault = True, fault
-        self._news.set()
+        self._changed.set()
 
     async def next(self) -> bool | None:
-        """Wait for news: whether there is work, None at the end."""
+        """Wait for a change; return whether there is work, None at the end."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             if self._fault is not None:
                 raise self._fault
             if self._ended:
                 return None
             # guard: wake-on-change
-            if self.active is not self._told:  # it may have changed there and back meanwhile
-                self._told = self.active
+            if self.active is not self._sent:  # it may have changed back meanwhile
+                self._sent = self.active
                 return self.active
 
 
 class Watches:
-    """Watches queues for all listeners while ``run`` runs."""
+    """Watches the queues of all listeners while ``run`` runs."""
 
     def __init__(self, redis: Redis, settings: RedisSettings, asker: Asker, *, poll_seconds: float) -> None:
         self._new_watch = partial(Watch, redis, settings, asker, poll_seconds=poll_seconds)
@@ -98,20 +98,20 @@ class Watches:
 
     @contextlib.contextmanager
     def listening(self, trigger: Trigger) -> Generator[Listener]:
-        """Have the listener told of every change, beginning with how it is now."""
+        """Notify a listener of every change, beginning with the present state."""
         with self._watch_of(trigger).listening(trigger) as listener:
             if self._leaving:
                 listener.end()
             yield listener
 
     def leave(self) -> None:
-        """End all listeners, politely: then KEDA asks the next scaler in seconds."""
+        """End all streams without an error: KEDA connects to the next scaler within seconds."""
         self._leaving = True
         for watch in self._watches.values():
             watch.leave()
 
     async def run(self) -> None:
-        """Tell listeners until cancelled."""
+        """Notify listeners until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(self._serve(await self._begun.get()))
@@ -127,7 +127,7 @@ class Watches:
 
     async def _serve(self, queues: Queues) -> None:
         watch = self._watches[queues]
-        while watch.has_listeners:  # one may have joined while the connection of the others was closed
+        while watch.has_listeners:  # one may have joined while the connection was being closed
             await watch.run()
         del self._watches[queues]
 
@@ -149,12 +149,12 @@ class Watch:
 
     @property
     def has_listeners(self) -> bool:
-        """Whether there is a stream to tell."""
+        """Whether there is an open stream."""
         return bool(self._listeners)
 
     @contextlib.contextmanager
     def listening(self, trigger: Trigger) -> Generator[Listener]:
-        """Have the listener told of every change, beginning with how it is now."""
+        """Notify a listener of every change, beginning with the present state."""
         listener = Listener(trigger)
         self._listeners.add(listener)
         try:
@@ -166,30 +166,30 @@ class Watch:
             self._listeners.discard(listener)  # guard: closed-stream-discarded
 
     def leave(self) -> None:
-        """End all listeners, politely."""
+        """End all streams without an error."""
         for listener in self._listeners:
             listener.end()
 
     async def run(self) -> None:
-        """Tell listeners until there are none."""
+        """Notify listeners until there are none."""
         pause, woken = 0.0, False
         try:
             while self._listeners:
                 self._joined.clear()
                 ends = await self._ends()
-                if await self._look() or not woken:
+                if await self._notify_all() or not woken:
                     pause = 0.0
-                else:  # work that is no news, as below an activation, must not have us look without a rest
+                else:  # work without a change of state (below an activation) must not make a busy loop
                     # guard: wake-pause-grows
                     pause = min(max(2 * pause, _FIRST_PAUSE_SECONDS), self._poll_seconds)
                 woken = await self._wait(ends, pause)
         finally:
             await self._close()
 
-    # -- looking
+    # -- reading
 
     async def _ends(self) -> dict[RunQueue, list[Lanes]]:
-        """Where the lanes of each queue end; what can't be told is not waited for, only looked at."""
+        """Return the last ids of each queue's lanes; a lane without one is polled instead of blocked on."""
         places = [
             (queue, partition.keys.lanes)
             for queue in _queues(self._listeners)
@@ -200,7 +200,7 @@ class Watch:
                 found = await _ENDS.many(self._redis, [(lanes, ()) for _, lanes in places])
         except (*TROUBLE, HoldfastError) as exc:
             if not self._outages.failed(exc):
-                _log.info("the lanes can't be watched", error=str(exc) or type(exc).__name__)
+                _log.info("ends of lanes not readable", error=str(exc) or type(exc).__name__)
             return {}
         ends: dict[RunQueue, list[Lanes]] = {}
         for (queue, lanes), last in zip(places, found, strict=True):
@@ -208,19 +208,19 @@ class Watch:
                 ends.setdefault(queue, []).append(dict(zip(lanes, map(bytes.decode, last), strict=True)))
         return ends
 
-    async def _look(self) -> bool:
-        """Tell every listener what there is to tell; return whether anything was news."""
+    async def _notify_all(self) -> bool:
+        """Read the depths and notify every listener; return whether any state has changed."""
         listeners = list(self._listeners)
-        asked = list(dict.fromkeys(listener.trigger.queues for listener in listeners))
-        answers = await asyncio.gather(*(self._asker.ask(queues) for queues in asked), return_exceptions=True)
-        found = dict(zip(asked, answers, strict=True))
-        news = [self._tell(listener, found[listener.trigger.queues]) for listener in listeners]
-        return any(news)
+        wanted = list(dict.fromkeys(listener.trigger.queues for listener in listeners))
+        replies = await asyncio.gather(*(self._asker.ask(each) for each in wanted), return_exceptions=True)
+        found = dict(zip(wanted, replies, strict=True))
+        changes = [self._notify(listener, found[listener.trigger.queues]) for listener in listeners]
+        return any(changes)
 
-    def _tell(self, listener: Listener, answer: list[Depth] | BaseException) -> bool:
+    def _notify(self, listener: Listener, answer: list[Depth] | BaseException) -> bool:
         if isinstance(answer, (Refused, ConfigError)):  # guard: outage-keeps-streams
-            # Not now. The stream stays open: after every error KEDA waits longer to open the next one.
-            self._say_away(answer)
+            # The stream stays open: after every error KEDA waits longer before it opens the next one.
+            self._report_outage(answer)
             return False
         if isinstance(answer, HoldfastError):
             listener.end(answer)
@@ -232,17 +232,17 @@ class Watch:
         self._outages.answered()
         return listener.tell(listener.trigger.is_active(listener.trigger.demand(answer)))
 
-    def _say_away(self, fault: HoldfastError) -> None:
+    def _report_outage(self, fault: HoldfastError) -> None:
         if self._outages.failed(fault):
             return
         if not self._is_refused:
-            _log.warning("streams are silent until Redis can be asked again", error=str(fault))
+            _log.warning("streams to KEDA silent until Redis is available", error=str(fault))
         self._is_refused = True
 
     # -- waiting
 
     async def _wait(self, ends: dict[RunQueue, list[Lanes]], pause: float) -> bool:
-        """Wait for entries after these ends, a new listener or the time to look; return if entries came."""
+        """Wait for entries after these ids, a new listener, or the poll time; return whether entries came."""
         if self._joined.is_set():
             return False
         # guard: wake-idle-queues-only
@@ -264,16 +264,16 @@ class Watch:
                 self._waiting = None
         except (*TROUBLE, HoldfastError) as exc:
             # guard: wake-reconnects
-            if waiting.expired():  # somebody joined, or the reader hangs: the next look will tell
+            if waiting.expired():  # a listener joined, or the reader hangs: the next read raises its error
                 return False
             if not self._outages.failed(exc):
-                _log.info("the wake-up is lost: connecting again", error=str(exc) or type(exc).__name__)
+                _log.info("blocking read failed, connecting again", error=str(exc) or type(exc).__name__)
             await self._close()
             await asyncio.sleep(_RETRY_SECONDS)
         return False
 
     async def _read(self, lanes: list[Lanes]) -> bool:
-        """Block until one of the lanes has something; all on one connection, but for a cluster."""
+        """Block until one of the lanes has an entry; on one connection, except in a cluster."""
         if not isinstance(self._redis, Cluster):  # guard: wake-cluster-readers
             if self._reader is None:
                 self._reader = connect_blocking(self._settings, self._poll_seconds)
@@ -283,14 +283,14 @@ class Watch:
         reads = [asyncio.ensure_future(self._block(each)) for each in lanes]
         try:
             done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
-            return any([read.result() for read in done])  # noqa: C419  each of them: a fault must not be missed
+            return any([read.result() for read in done])  # noqa: C419  all results: an error must not be missed
         finally:
             for read in reads:
                 read.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
 
     async def _block(self, lanes: Lanes) -> bool:
-        # Only one entry of each lane: what it says does not matter.
+        # One entry of each lane is enough: its content is not used.
         # guard: wake-read-position
         return bool(await self._reader.xread(lanes, count=1, block=max(int(self._poll_seconds * 1000), 1)))
 
@@ -305,10 +305,10 @@ def _queues(listeners: Iterable[Listener]) -> list[RunQueue]:
 
 
 def _connect_to_cluster(settings: RedisSettings, block_seconds: float) -> Redis:
-    """A client for one blocking read per partition: they are on different nodes, in different slots."""
-    patience = settings.socket_timeout_seconds + block_seconds
+    """Return a client for one blocking read per partition: partitions are on different nodes and slots."""
+    timeout = settings.socket_timeout_seconds + block_seconds
     return connect(
         msgspec.structs.replace(
-            settings, socket_timeout_seconds=patience, max_connections=_CLUSTER_CONNECTIONS
+            settings, socket_timeout_seconds=timeout, max_connections=_CLUSTER_CONNECTIONS
         )
     )

@@ -142,7 +142,7 @@ STREAMS = [
     ),
     Mistake(
         "any number of bytes is kept for a follower",
-        replaced("hub-buffer-bytes", " or self._size + size > _KEPT_BYTES", ""),
+        replaced("hub-buffer-bytes", " or self._size + size > _BUFFERED_BYTES", ""),
         f"{HUB}::test_little_is_kept_of_large_events_for_a_follower_that_does_not_come",
     ),
     Mistake(
@@ -162,12 +162,12 @@ STREAMS = [
     ),
     Mistake(
         "the hub reads small events one by one",
-        replaced("hub-full-feeds", "feed in spoke or size > PAGE_BYTES", "False"),
+        replaced("hub-full-feeds", "feed in earlier or size > PAGE_BYTES", "False"),
         f"{HUB}::test_many_small_events_are_read_many_at_a_time",
     ),
     Mistake(
         "the hub asks for more of what was brought in one",
-        replaced("hub-full-feeds", "feed in spoke or size > PAGE_BYTES", "True"),
+        replaced("hub-full-feeds", "feed in earlier or size > PAGE_BYTES", "True"),
         f"{HUB}::test_one_reading_brings_an_event_to_its_followers",
     ),
     Mistake(

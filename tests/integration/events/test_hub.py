@@ -103,7 +103,7 @@ async def test_many_followers_share_one_connection(redis, hub):
 async def test_a_new_follower_wakes_the_blocked_reader(redis, hub, monkeypatch):
     """Without the waking, it would wait until the block of the others ends."""
     monkeypatch.setattr(hub_module, "_BLOCK_SECONDS", NEVER_SECONDS)
-    monkeypatch.setattr(hub_module, "_LOOK_SECONDS", NEVER_SECONDS)
+    monkeypatch.setattr(hub_module, "_POLL_SECONDS", NEVER_SECONDS)
     await begin(redis, "a")
     first = Follower(hub.follow(KEYS, "a"))
     await first.saw(1)
@@ -134,7 +134,7 @@ async def test_followers_of_one_run_may_start_anywhere(redis, hub):
 
 
 async def test_a_slow_follower_loses_nothing_and_keeps_little(redis, hub, monkeypatch):
-    monkeypatch.setattr(hub_module, "_KEPT_MOST", 50)
+    monkeypatch.setattr(hub_module, "_BUFFERED_MOST", 50)
     await begin(redis, "a")
     events = hub.follow(KEYS, "a")
     seen = [await anext(events)]
@@ -161,7 +161,7 @@ async def test_little_is_kept_of_large_events_for_a_follower_that_does_not_come(
     seen.append(await waiting)
     await until(lambda: order(hub._reader(KEYS)._streams[KEYS.feed("a")].read) >= order(last))
     kept = sum(len(event.data[1]) for event in follower.events if event.type == "chunk")
-    assert kept <= hub_module._KEPT_BYTES
+    assert kept <= hub_module._BUFFERED_BYTES
     seen += [event async for event in events]
     assert [event.data[0] for event in seen[1:-1]] == list(range(40))
     assert seen[-1].type == "succeeded"
@@ -302,7 +302,7 @@ async def test_a_page_ends_where_its_bytes_do(redis, hub, redis_settings):
 
 async def test_a_follower_that_comes_while_another_leaves_misses_nothing(redis, hub, monkeypatch):
     """The reader may still be asking for what the one that left had not seen."""
-    monkeypatch.setattr(hub_module, "_LOOK_SECONDS", NEVER_SECONDS)  # else it would find later what it missed
+    monkeypatch.setattr(hub_module, "_POLL_SECONDS", NEVER_SECONDS)  # else it would find later what it missed
     await begin(redis, "a")
     total = 1
     for number in range(30):
@@ -427,7 +427,7 @@ async def test_a_run_that_nobody_knows_has_no_feed(hub):
 
 
 async def test_a_feed_that_vanishes_ends_its_followers(redis, hub, monkeypatch):
-    monkeypatch.setattr(hub_module, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(hub_module, "_POLL_SECONDS", 0.05)
     await begin(redis, "a")
     follower = Follower(hub.follow(KEYS, "a"))
     await follower.saw(1)

@@ -389,7 +389,7 @@ async def test_a_delivered_event_is_logged_at_debug_and_a_refused_one_at_warning
         ("debug", ids[0], "submitted"),
         ("debug", ids[2], "succeeded"),
     ]
-    refused = [each for each in logged() if each["event"] == "event not taken"]
+    refused = [each for each in logged() if each["event"] == "event not accepted"]
     assert [(each["level"], each["event_id"]) for each in refused] == [("warning", ids[1])] * 2
 
 

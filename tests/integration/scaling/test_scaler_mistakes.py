@@ -64,7 +64,7 @@ class TestScaler(KnownMistakes):
         ),
         Mistake(
             "what has changed there and back is told again",
-            replaced("wake-on-change", "self.active is not self._told", "True"),
+            replaced("wake-on-change", "self.active is not self._sent", "True"),
             f"{STREAMS}::test_what_has_changed_there_and_back_is_not_told_again",
         ),
         Mistake(
@@ -115,7 +115,7 @@ class TestScaler(KnownMistakes):
             replaced(
                 "depth-batched",
                 'await self._batchers[""].add(queues)',
-                "_answer(queues, await self._depths(queues))",
+                "_depths_of(queues, await self._depths(queues))",
             ),
             f"{CALLS}::test_what_is_asked_in_one_moment_travels_together",
         ),

@@ -1,1 +1,1 @@
-"""The relay delivers the events of runs to sinks: in order per run, at least once. Start in ``delivery``."""
+"""The relay delivers the events of runs to sinks: in order per run, at least once. See ``delivery``."""

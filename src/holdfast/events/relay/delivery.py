@@ -7,7 +7,7 @@
     read      the events after the entry's cursor; events to redeliver come first
     send      one event, over HTTP
     decide    delivered, try again after a pause, or given up          (retry.py)
-    report    count it, and log one line
+    report    count the decision, and log one line
     advance   move the cursor past the event, under the entry's fence
 
 Invariant: the next event of a run is sent only after the cursor has moved past the one before. So a crash
@@ -47,7 +47,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SinkResources:
-    """What the deliveries of all partitions to one sink share."""
+    """The objects that the deliveries of all partitions to one sink share."""
 
     sender: Sender
     retry: RetryPolicy
@@ -89,23 +89,23 @@ class Delivery:
 
     async def _claim(self, group: asyncio.TaskGroup) -> float:
         """Claim entries that are due; return the seconds until the next is due: 0 if there may be more."""
-        asked = boot_time()
+        requested_at = boot_time()
         claimed = await self._outbox.claim(self._sink_name, self._slots.free)
         for entry in claimed.entries:
             self._slots.take()
-            group.create_task(self._hold(entry, asked), name=f"delivery {entry.key}")
+            group.create_task(self._hold(entry, requested_at), name=f"delivery {entry.key}")
         for run_id in claimed.gone:
             self._undelivered.inc()
-            _log.warning("run left before its events were delivered", run_id=run_id, sink=self._sink_name)
+            _log.warning("run removed before its events were delivered", run_id=run_id, sink=self._sink_name)
         return 0.0 if claimed.looked else claimed.due_seconds
 
-    async def _hold(self, entry: OutboxEntry, asked: float) -> None:
-        """Deliver an entry under its lease; one that can't be released is due again when its lease ends."""
+    async def _hold(self, entry: OutboxEntry, requested_at: float) -> None:
+        """Deliver an entry under its lease; if it can't be released, it is due again when the lease ends."""
         try:
-            async with self._leases.hold(entry, asked):
+            async with self._leases.hold(entry, requested_at):
                 await self._deliver(entry)
         except LeaseLost:
-            _log.warning("delivery was taken over", run_id=entry.run_id, sink=entry.sink, fence=entry.fence)
+            _log.warning("delivery taken over", run_id=entry.run_id, sink=entry.sink, fence=entry.fence)
         except asyncio.CancelledError:
             with contextlib.suppress(TimeoutError, *DISCONNECTS):
                 async with asyncio.timeout(_RELEASE_SECONDS):
@@ -115,7 +115,7 @@ class Delivery:
             self._metrics.redis_errors.labels(type(exc).__name__).inc()
         finally:
             self._slots.release()
-            # The entry may be due again soon: the next claim reads how soon.
+            # The entry may be due again soon: the next claim reads when.
             self._wakeup.set()  # guard: delivery-ended-wakes
 
     async def _deliver(self, entry: OutboxEntry) -> None:
@@ -137,7 +137,7 @@ class Delivery:
             return await self._sender.send(event, run)
         if event.is_redelivery:
             return SinkResponse(
-                kind="address", error="the run has left, and where its events go was not kept"
+                kind="address", error="the run was removed, and its receivers were not stored"
             )
         return SinkResponse(kind="busy", error="the run has no record", retry_after=_NO_RECORD_SECONDS)
 
@@ -156,7 +156,7 @@ class Delivery:
             case TryAgain(seconds, counts_as):
                 self._count_failure(entry, response)
                 log = _log.info if counts_as == "failed" else _log.warning
-                log("event not taken", **fields, again_in=seconds, error=response.reason)
+                log("event not accepted", **fields, again_in=seconds, error=response.reason)
             case GivenUp(reason):
                 self._count_failure(entry, response)
                 self._undelivered.inc()

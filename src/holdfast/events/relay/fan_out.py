@@ -39,7 +39,7 @@ class FanOut:
         self._warned = False
         self._notified = False
         self._expected_at = 0.0
-        """When the next run is due, as the last round has read it; by the event loop's time."""
+        """When the next run is due, by the last round; in time of the event loop."""
 
     def notify(self) -> None:
         """Start the next round now: a run has new events."""
@@ -54,9 +54,9 @@ class FanOut:
     async def _round(self) -> float:
         now = asyncio.get_running_loop().time()
         announced, self._notified = self._notified or now >= self._expected_at, False
-        listening = self.wakeup.listening  # before the call: what was appended until then had no listener
+        listening = self.wakeup.listening  # before the call: earlier events had no listener
         found = await self._outbox.fan_out()
-        # Another relay may have had the same notification and fanned the run out: its entries are for all.
+        # Another relay may have fanned the run out after the same notification: its entries are for all.
         if found.looked or announced:
             for delivery in self._deliveries:
                 delivery.set()
@@ -74,10 +74,10 @@ class FanOut:
     def _report(self, found: FanOutResult) -> None:
         for run_id in found.gone:
             self._metrics.relay_undelivered.labels(self._runs.queue, "any").inc()
-            _log.warning("run left before its events were delivered", run_id=run_id)
+            _log.warning("run removed before its events were delivered", run_id=run_id)
         if found.unserved and not self._warned:
             self._warned = True
             _log.warning(
-                "events for the Event API wait, and this relay has no event_api.url (EVENT_API_URL)",
+                "events for the Event API not delivered: this relay has no event_api.url (EVENT_API_URL)",
                 queue=self._runs.queue,
             )

@@ -26,9 +26,9 @@ class EntryLeases:
         self._keeper = keeper
 
     @contextlib.asynccontextmanager
-    async def hold(self, entry: OutboxEntry, asked: float) -> AsyncGenerator[None]:
-        """Renew a claimed entry's lease; ``asked`` is the ``boot_time()`` before the claim was sent."""
-        held = self._keeper.hold(self, Lease(entry.key, self._owner, entry.fence), granted_at=asked)
+    async def hold(self, entry: OutboxEntry, requested_at: float) -> AsyncGenerator[None]:
+        """Renew a claimed entry's lease; ``requested_at`` is the ``boot_time()`` before the claim."""
+        held = self._keeper.hold(self, Lease(entry.key, self._owner, entry.fence), granted_at=requested_at)
         try:
             async with held:
                 yield

@@ -2,7 +2,7 @@
 
 The scripts that append an event also publish a notification on the outbox's channel, so an idle loop waits
 instead of polling. A notification may be lost, and older versions publish none: the loops poll every few
-seconds, and often while they find events that came without a notification.
+seconds, and more often while they find events without a notification.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _RETRY_SECONDS = 0.5
 _NOTIFIED_POLL_SECONDS: Final = 5.0
-"""How often a loop polls that is notified of new events."""
+"""The poll interval of a loop that is notified of new events."""
 _UNANNOUNCED_SECONDS: Final = 600.0
-"""How long a relay polls often after it has found an event without a notification."""
+"""How long a relay polls more often after it has found an event without a notification."""
 
 _log = get_logger(__name__)
 
@@ -37,23 +37,23 @@ class DeliverySlots:
         self._freed = asyncio.Event()
 
     def take(self) -> None:
-        """Use one."""
+        """Take one slot."""
         self.free -= 1
 
     def release(self) -> None:
-        """Free one."""
+        """Release one slot."""
         self.free += 1
         self._freed.set()
 
     async def wait(self) -> None:
-        """Wait until one is free."""
+        """Wait until a slot is free."""
         while self.free <= 0:
             self._freed.clear()
             await self._freed.wait()
 
 
 class LoopControl:
-    """Paces and ends the loops of a relay: all of them share one."""
+    """Sets the poll interval of a relay's loops and stops them: all loops share one."""
 
     def __init__(self, poll_seconds: float, metrics: Metrics) -> None:
         self._poll_seconds = poll_seconds
@@ -63,7 +63,7 @@ class LoopControl:
 
     @property
     def stopping(self) -> bool:
-        """Whether the relay was asked to stop."""
+        """Whether the relay is stopping."""
         return self._stop.is_set()
 
     def stop(self) -> None:
@@ -71,14 +71,14 @@ class LoopControl:
         self._stop.set()
 
     def found_unannounced(self) -> None:
-        """Poll for a while: some processes don't publish what they append, or may not."""
+        """Poll more often for a time: some processes do not publish notifications, or lack the permission."""
         now = asyncio.get_running_loop().time()
         if now >= self._poll_until:
-            _log.info("relay polls: there were events without a notification", seconds=_UNANNOUNCED_SECONDS)
+            _log.info("relay polls, events without a notification found", seconds=_UNANNOUNCED_SECONDS)
         self._poll_until = now + _UNANNOUNCED_SECONDS
 
     async def wait_or_stop(self, waiting: Coroutine[None, None, object]) -> None:
-        """Wait for this, or for the stop."""
+        """Wait for the coroutine, or for the stop."""
         tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._stop.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -87,9 +87,9 @@ class LoopControl:
                 task.cancel()
 
     async def run_round(self, work: Callable[[], Awaitable[float]], wakeup: Wakeup) -> None:
-        """Do one round, then wait for ``wakeup``, or the seconds that the work returns: 0 goes on at once.
+        """Do one round, then wait for ``wakeup``, or for the seconds that the work returns (0: not at all).
 
-        Two rounds are ``poll_seconds`` apart at least, unless there was something to do.
+        Two rounds are at least ``poll_seconds`` apart, unless the first one found work.
         """
         now = asyncio.get_running_loop().time
         next_round = now() + self._poll_seconds
@@ -100,7 +100,7 @@ class LoopControl:
         except TROUBLE as exc:
             self._metrics.redis_errors.labels(type(exc).__name__).inc()
             if not isinstance(exc, DISCONNECTS):
-                _log.error("the outbox can't be read", error=str(exc))
+                _log.error("outbox not readable", error=str(exc))
             await self.wait_or_stop(asyncio.sleep(_RETRY_SECONDS))
             return
         if idle > 0:
@@ -111,11 +111,11 @@ class LoopControl:
 
 
 class Wakeup:
-    """Ends the wait of one loop, and reports the outages that the loop meets."""
+    """Ends the wait of one loop, and reports the outages that the loop observes."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        # Not shared with other loops: an answer of one server of a cluster ends no outage of another.
+        # One per loop: in a cluster, a reply of one server does not end the outage of another.
         self.outages = redis_outages(
             "delivery of events", "events stay in their feeds until they are delivered"
         )
@@ -127,11 +127,11 @@ class Wakeup:
         self._event.set()
 
     def clear(self) -> None:
-        """Forget what was notified before a round."""
+        """Clear the notifications from before a round."""
         self._event.clear()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until it is set, for so long at most."""
+        """Wait until it is set, at most for ``seconds``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()

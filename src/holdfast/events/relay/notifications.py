@@ -1,4 +1,4 @@
-"""Notifications on an outbox's channel: a run has new events, or events are to be delivered again."""
+"""Notifications on an outbox's channel: a run has new events, or events must be delivered again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _RETRY_SECONDS = 1.0
 _PING_SECONDS = 5.0
-"""Seconds without a message before a PING; after as many without a reply it subscribes anew."""
+"""Seconds without a message before a PING; after as many without a reply the subscription is renewed."""
 
 _log = get_logger(__name__)
 
@@ -37,10 +37,10 @@ class _Listener:
 
 
 class Notifications:
-    """Listens on the channels of all outboxes of a relay; while it can't, their loops poll.
+    """Subscribes to the channels of all outboxes of a relay; without a subscription, their loops poll.
 
-    One connection of its own serves all: a subscription keeps its connection, and on a cluster every server
-    passes on what is published on any of them.
+    One connection serves all channels: a subscription occupies its connection, and in a cluster every server
+    forwards what is published on any of them.
     """
 
     def __init__(self, connect: Callable[[], Redis]) -> None:
@@ -50,13 +50,13 @@ class Notifications:
         self._outages = redis_outages("notifications of events", "the relay polls")
 
     def add(self, channel: str, notify: Callable[[], None], loops: Sequence[Wakeup]) -> None:
-        """Call ``notify`` when something is published on a channel: at the latest after the next PING."""
+        """Call ``notify`` for messages on a channel; it is subscribed at the next PING at the latest."""
         self._listeners[channel] = _Listener(notify, loops)
 
     async def run(self) -> None:
         """Listen until cancelled."""
         while True:
-            redis = self._connect()  # anew: a cluster's client would try the servers that it knows for ever
+            redis = self._connect()  # a new client: that of a cluster would try the known servers for ever
             try:
                 await self._listen(redis)
             except TROUBLE as exc:
@@ -68,13 +68,13 @@ class Notifications:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _listen(self, redis: Any) -> None:
-        await redis.initialize()  # a cluster's client must know the nodes before it can choose one
+        await redis.initialize()  # a cluster's client has to read the nodes before it selects one
         subscribed: set[str] = set()
         pinged = False
         async with redis.pubsub() as pubsub:
             while True:
                 for channel in self._listeners.keys() - subscribed:
-                    await pubsub.subscribe(channel)  # each by itself: a user may use one and not another
+                    await pubsub.subscribe(channel)  # one by one: permissions may differ by channel
                     subscribed.add(channel)
                 if not subscribed:
                     await asyncio.sleep(_RETRY_SECONDS)
@@ -97,7 +97,7 @@ class Notifications:
         if self._outages.failed(exc):
             return
         if not self._refused:
-            _log.warning("relay polls: it may not listen", error=str(exc) or type(exc).__name__)
+            _log.warning("relay polls, subscription refused", error=str(exc) or type(exc).__name__)
         self._refused = True
 
     def _pass_on(self, message: dict[str, Any]) -> None:
@@ -108,4 +108,4 @@ class Notifications:
             listener.set_listening(listening=True)
             self._refused = False
             self._outages.answered()
-        listener.notify()  # also once it listens: there was no subscription for what came before
+        listener.notify()  # also after subscribing: earlier events had no subscription

@@ -1,7 +1,7 @@
-"""The outbox of a partition: which runs have events for receivers, and how far each sink has delivered them.
+"""The outbox of a partition: the runs with events for receivers, and each sink's cursor into their feeds.
 
 Invariant: an entry (the events of one run for one sink) has one holder at a time, and its cursor only moves
-forward, past one event after the other, under the fence of that holder. The events stay in the feed.
+forward, event by event, under the fence of that holder. The events stay in the feed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RENEW = load(__package__, "outbox_renew")
 _WAITING = load(__package__, "outbox_waiting")
 
 UNDELIVERED_MOST: Final = 100_000
-"""Undelivered events that are kept: the oldest leave first, so that a dead receiver can't fill Redis."""
+"""The limit of undelivered events: the oldest are removed, so that a dead receiver can't fill Redis."""
 
 _CLAIM_MOST = 100
 _COUNT_MOST = 100
@@ -51,22 +51,22 @@ _read_run_facts = msgspec.json.Decoder(RunFacts).decode
 
 
 class PendingEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that an entry has to deliver, with what its request needs."""
+    """An event that an entry has to deliver, with the data for its request."""
 
     event: Event
     sequence: int
     """Its position in the run's feed, from 1."""
     address: str
     last: bool
-    """Whether it is the last one that was read: the entry may have more."""
+    """Whether it is the last event of the page: the entry may have more."""
     undelivered_id: str = ""
     """Its id among the undelivered events; empty if it was not given up before."""
     run: RunFacts | None = None
-    """The facts of its run, as they were kept when it was given up: the run may have left."""
+    """The facts of its run, stored when the event was given up: the run may have been removed since."""
 
     @property
     def is_redelivery(self) -> bool:
-        """Whether it was given up before."""
+        """Whether the event was given up before."""
         return bool(self.undelivered_id)
 
 
@@ -77,27 +77,27 @@ class OutboxEntry(msgspec.Struct, kw_only=True):
     sink: str
     fence: int
     sequence: int
-    """Position in the feed of the last event that was dealt with."""
+    """Position in the feed of the last event that was delivered or given up."""
     tries: int
     refusals: int
-    """Times that its next event was refused; 0 if it was rejected last."""
+    """How often its next event was refused; 0 if it was rejected last."""
     rejections: int
-    """Times that its receiver rejected events; 0 if its next event was refused last."""
+    """How often its receiver rejected events; 0 if its next event was refused last."""
     failing_since: float
     """When the deliveries began to fail, by Redis TIME; 0 if they don't."""
     claimed_at: float
-    """Redis TIME when it was claimed."""
+    """Redis TIME of the claim."""
     address: str
     submitted_at: str
     events: list[Event]
     """The next page of the feed; empty if there are redeliveries."""
     redeliveries: list[PendingEvent] = msgspec.field(default_factory=list[PendingEvent])
-    """Events that were given up and are to be delivered again, before those of the feed."""
+    """Events that were given up and must be delivered again, before those of the feed."""
     _read_at: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def key(self) -> str:
-        """Its name as a lease."""
+        """The key of its lease."""
         return f"{self.run_id} {self.sink}"
 
     @property
@@ -106,7 +106,7 @@ class OutboxEntry(msgspec.Struct, kw_only=True):
         return self.claimed_at + time.monotonic() - self._read_at
 
     def pending(self) -> Iterator[PendingEvent]:
-        """Yield the events to deliver; after the last of a page ``Outbox.advance`` has read the next page."""
+        """Yield the events to deliver; at the last one of a page, ``Outbox.advance`` reads the next page."""
         yield from self.redeliveries
         while events := self.events:
             for number, event in enumerate(events, 1):
@@ -115,7 +115,7 @@ class OutboxEntry(msgspec.Struct, kw_only=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """The part of a run's record that says what the run is and where its events go."""
+    """The part of a run's record with its identity and its receivers."""
 
     run_id: str
     agent: str
@@ -126,29 +126,29 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 class FanOutResult(msgspec.Struct):
-    """What one round of the fan-out found among the runs with new events."""
+    """The result of one round of the fan-out over the runs with new events."""
 
     looked: int = 0
     due_seconds: float = math.inf
     """Seconds until the next run is due."""
     unrouted: list[RunRecord] = msgspec.field(default_factory=list[RunRecord])
-    """Runs whose addresses are not stored yet."""
+    """Runs whose receivers are not stored yet."""
     gone: list[str] = msgspec.field(default_factory=list[str])
     unserved: list[str] = msgspec.field(default_factory=list[str])
 
 
 class ClaimResult(msgspec.Struct):
-    """What one claim found among the entries of a sink."""
+    """The result of one claim of entries of a sink."""
 
     looked: int = 0
     due_seconds: float = math.inf
-    """Seconds until the next entry is due: its pause is over, or its holder's lease."""
+    """Seconds until the next entry is due: its pause or its holder's lease ends."""
     entries: list[OutboxEntry] = msgspec.field(default_factory=list[OutboxEntry])
     gone: list[str] = msgspec.field(default_factory=list[str])
 
 
 class WaitingEvents(msgspec.Struct, frozen=True):
-    """What waits for one sink; with many runs the events are estimated from some of them."""
+    """The runs and events that wait for one sink; with many runs the events are estimated from a sample."""
 
     runs: int
     events: int
@@ -167,7 +167,7 @@ class Outbox:
         self._event_api = int(event_api)
         self._outbox = keys.outbox
         self.channel = keys.outbox_notify
-        """Where the scripts that append events publish notifications."""
+        """The channel on which the scripts that append events publish notifications."""
         self._undelivered = keys.undelivered
         self._run_prefix = keys.run_prefix
         self._advances: Batcher[tuple[Any, ...], Any] = Batcher(self._send_advances)
@@ -210,13 +210,13 @@ class Outbox:
         return claimed
 
     async def route(self, routes: Iterable[tuple[str, str, str]]) -> None:
-        """Store where runs' events go: run id, webhook, push."""
+        """Store the receivers of runs: run id, webhook, push."""
         args = [part for route in routes for part in route]
         if args:
             await _ROUTE(self._redis, [self._outbox, self._run_prefix], args)
 
     async def record(self, run_id: str) -> RunRecord | None:
-        """Read a run's record; None if the run has left."""
+        """Read a run's record; None if the run was removed."""
         fields = ("agent", "thread", "tenant", "submitted_at", "message")
         row: list[bytes | None] = await command(self._redis, "HMGET", self._run_prefix + run_id, *fields)
         if row[4] is None:
@@ -234,8 +234,8 @@ class Outbox:
     ) -> bool:
         """Move the entry's cursor past an event that was delivered or, with a ``reason``, given up.
 
-        Return whether the entry is still held: if not, all is delivered, or another relay has it. The next
-        event begins with so many ``rejections``. An event that is given up is kept with its ``run``'s facts.
+        Return whether the entry is still held: if not, all events are delivered, or another relay has it. The
+        next event begins with ``rejections``. An event that is given up is stored with its ``run``'s facts.
         """
         if event.is_redelivery:
             return await self._advance_redelivery(entry, event, reason, rejections)
@@ -256,7 +256,7 @@ class Outbox:
     async def _advance_redelivery(
         self, entry: OutboxEntry, event: PendingEvent, reason: str, rejections: int
     ) -> bool:
-        """The same for an event that was given up before; after the last one the entry is released."""
+        """Advance past an event that was given up before; after the last one the entry is released."""
         row = (
             *(entry.run_id, entry.sink, entry.fence, event.undelivered_id),
             *(reason[:_REASON_CHARACTERS], int(event.last), _packed(rejections)),
@@ -268,14 +268,14 @@ class Outbox:
     async def release(
         self, entry: OutboxEntry, pause_seconds: float = 0.0, *, counts_as: str = "released"
     ) -> bool:
-        """Release an entry until it is due again: it failed, was refused or rejected, or is just released."""
+        """Release an entry until it is due again; ``counts_as``: failed, refused, rejected or released."""
         row = (entry.run_id, entry.sink, entry.fence, int(pause_seconds * 1000), counts_as)
         return await self._releases.add(row)
 
     async def renew(self, redis: Redis, entries: Sequence[tuple[str, str, int]]) -> list[bool]:
-        """Renew entries, by run, sink and fence; False for those that another relay may have taken.
+        """Renew entries, by run, sink and fence; False for those that another relay may have.
 
-        An entry that its delivery has released meanwhile is not lost: the delivery only waits for the reply.
+        An entry that its delivery has released is not lost: the delivery only waits for the reply.
         """
         args: list[Any] = [self._owner, self._ttl_ms]
         for entry in entries:
@@ -315,7 +315,7 @@ class Outbox:
     async def _until_answered(
         self, script: Script, keys: list[str], head: list[Any], rows: list[tuple[Any, ...]]
     ) -> list[Any]:
-        # Fence and cursor make a second try harmless; losing the lease cancels the delivery that waits here.
+        # Fence and cursor make a second call safe; a lost lease cancels the delivery that waits here.
         args = [*head, *(part for row in rows for part in row)]
         while True:
             try:
@@ -367,7 +367,7 @@ def _events(flat: Sequence[bytes]) -> list[Event]:
 
 
 def _redeliveries(flat: Sequence[bytes], *, address: str) -> list[PendingEvent]:
-    """Read events to deliver again; those that were given up without an address go to the entry's own."""
+    """Read events to deliver again; those without a stored address go to the entry's address."""
     rows = list(zip(*(flat[part::_REDELIVERY_FIELDS] for part in range(_REDELIVERY_FIELDS)), strict=True))
     return [
         PendingEvent(

@@ -1,4 +1,4 @@
-"""Decides after a receiver's response: the event is delivered, tried again later, or given up. Pure."""
+"""Decides by a receiver's response whether an event is delivered, tried again later, or given up. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from holdfast.events.sinks.request import SinkResponse
 
 REFUSALS_MOST: Final = 3
-"""Times that one event may be refused before it is given up: sending it again rarely changes the response."""
+"""How often one event may be refused before it is given up: sending it again rarely changes the response."""
 REJECTIONS_MOST: Final = 20
-"""Times that a receiver which is not ours may reject an event: about 13 minutes with the default pauses."""
+"""How often a receiver of a submitter may reject an event: about 13 minutes with the default pauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The receiver has taken the event."""
+    """The receiver has accepted the event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The event is stored among the undelivered; the run's next event begins with so many ``rejections``."""
+    """The event is stored as undelivered; the run's next event begins with ``rejections``."""
 
     reason: str
     rejections: int
@@ -51,7 +51,7 @@ class RetryPolicy:
         self._ours = ours
 
     def decide(self, response: SinkResponse, entry: OutboxEntry, event: PendingEvent) -> Decision:
-        """Return what becomes of an event after this response."""
+        """Return the decision about an event after this response."""
         if response.verdict is Verdict.DELIVERED:
             return Delivered()
         if response.kind == "busy":
@@ -67,7 +67,7 @@ class RetryPolicy:
             give_up_seconds=self._settings.give_up_seconds,
         )
         if reason:
-            # A receiver that rejects everything is not tried as often with each of the run's next events.
+            # A receiver that rejects everything gets fewer tries for each of the run's next events.
             return GivenUp(reason, entry.rejections if rejected and not self._ours else 0)
         seconds = pause_seconds(self._settings, response, tries=entry.tries, refusals=entry.refusals)
         refused = counts_as_refusal(response, ours=self._ours)
@@ -82,10 +82,10 @@ def pause_seconds(settings: RelaySettings, response: SinkResponse, *, tries: int
 
 
 def counts_as_refusal(response: SinkResponse, *, ours: bool) -> bool:
-    """Tell whether this response uses up one of the event's refusals.
+    """Return whether this response counts as a refusal of the event.
 
-    The operator's own receiver that rejects everything (a rotated secret, a deploy that answers 404) is an
-    outage: the relay waits for it as long as for one that is down.
+    If the operator's own receiver rejects everything (a rotated secret, a deployment that answers 404), that
+    is an outage: the relay waits as long as for a receiver that is down.
     """
     rejected = response.verdict is Verdict.REJECTED and not ours  # guard: own-rejections-not-counted
     return rejected or response.verdict is Verdict.REFUSED

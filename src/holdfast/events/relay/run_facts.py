@@ -1,4 +1,4 @@
-"""The facts of a run that go with its events to receivers, and a cache of them: a run has many events."""
+"""The facts of a run that are sent with its events to receivers, and a cache of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CACHED_MOST: Final = 10_000
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as receivers see it; ``trace`` and ``logger_context`` are the submitter's."""
+    """The data of a run for receivers; ``trace`` and ``logger_context`` are the submitter's."""
 
     run_id: str
     queue: str
@@ -27,7 +27,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunAddresses(msgspec.Struct, frozen=True):
-    """Where the events of a run go, apart from the Event API; ``push`` is JSON."""
+    """The receivers of a run's events besides the Event API; ``push`` is JSON."""
 
     webhook: str = ""
     push: str = ""
@@ -39,11 +39,11 @@ class RunFactsCache:
     def __init__(self, queue: str, outbox: Outbox) -> None:
         self.queue = queue
         self._outbox = outbox
-        # With the time: a run that is submitted again under the same id, much later, is another run.
+        # The key has the submit time: a run that is submitted later under the same id is another run.
         self._cached: dict[tuple[str, str], RunFacts] = {}
 
     async def of(self, entry: OutboxEntry) -> RunFacts | None:
-        """Return the facts of an entry's run, or None if it has left."""
+        """Return the facts of an entry's run; None if the run was removed."""
         cached = self._cached.get((entry.run_id, entry.submitted_at))
         if cached is not None:
             return cached
@@ -67,7 +67,7 @@ class RunFactsCache:
 
 
 class _Message(msgspec.Struct, frozen=True):
-    """The part of a run's message that matters here; a field of the wrong type is ignored."""
+    """The part of a run's message that receivers need; a field of the wrong type is ignored."""
 
     thread_id: Any = ""
     client_id: Any = ""
@@ -82,7 +82,7 @@ class _Message(msgspec.Struct, frozen=True):
 def read_run_facts(
     message: bytes, *, run_id: str, queue: str, agent: str, thread_id: str, tenant: str
 ) -> tuple[RunFacts, RunAddresses]:
-    """Read a run's facts and addresses from its record and its message; an unreadable message has none."""
+    """Read a run's facts and receivers from its record and its message, if that can be decoded."""
     fields = _decoded(message)
     trace = _mapping(fields.trace)
     facts = RunFacts(

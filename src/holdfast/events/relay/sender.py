@@ -1,4 +1,4 @@
-"""Sends one event to a sink's receiver: behind the receiver's breaker, in one of its slots, in a span."""
+"""Sends one event to a sink's receiver: with the receiver's breaker, in one of its slots, in a span."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Sender:
-    """Sends the events of one sink; all that goes wrong is a response, not an exception."""
+    """Sends the events of one sink; every failure is a response, not an exception."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Sender:
         """Send an event of a run; return the receiver's response, or why there is none."""
         try:
             request = self.sink.request(run, event.event, event.sequence, event.address)
-        except Exception as exc:  # an event that can't be written must not stop the others
-            return SinkResponse(kind="sink", error=f"the event can't be written: {exc!r}")
+        except Exception as exc:  # an event that can't be encoded must not stop the others
+            return SinkResponse(kind="sink", error=f"the event can't be encoded: {exc!r}")
         started = time.monotonic()
         response = await self._post(request, run)
         if response.status or response.kind in {"timeout", "connection"}:
@@ -67,7 +67,7 @@ class Sender:
 
     async def _traced_post(self, request: SinkRequest, run: RunFacts) -> SinkResponse:
         with delivery_span(self.sink.name, run.run_id, run.trace) as span:
-            if span is not None:  # the receiver's spans become its children; the body stays the same
+            if span is not None:  # the receiver's spans become its children; the body is not changed
                 headers = {**request.headers, **inject()}
                 request = msgspec.structs.replace(request, headers=headers)
             response = await self._poster.post(request)

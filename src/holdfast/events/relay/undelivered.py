@@ -1,7 +1,7 @@
-"""The undelivered events of a queue's partition: what was given up, and why, until a receiver takes it.
+"""The undelivered events of a partition: events that were given up, with the reason.
 
-Invariant: an event stays here until its receiver has taken it. Redelivery is asked for here and done by the
-relays, under the fence of the run's outbox entry, so it may be asked for any number of times.
+Invariant: an event stays until its receiver has accepted it. Redelivery is requested here and done by the
+relays, under the fence of the run's outbox entry, so it may be requested any number of times.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SINKS: Final = ("eventapi", "webhook", "push")
 _REDELIVER = load(__package__, "outbox_redeliver")
 _Entry = tuple[bytes, dict[bytes, bytes]]
 _PAGE = 200
-_LOOKS = 25
-"""Pages that one list reads at most: with a filter it may come back short, and yet not be at its end."""
+_PAGES_MOST = 25
+"""Pages that one list reads at most: with a filter, a page may be short and yet not be the last."""
 _ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}\Z")
 
 _QUEUED = frozenset({b"queued", b"waiting"})
@@ -49,25 +49,25 @@ class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     tenant: str
     redelivering: bool = False
-    """Whether a relay is to deliver it again."""
+    """Whether its redelivery is queued."""
 
 
 class GivenUpPage(msgspec.Struct, frozen=True):
-    """Undelivered events, newest first, and where to go on; an empty cursor means that was all."""
+    """One page of undelivered events, newest first, and the next cursor; empty after the last page."""
 
     events: list[GivenUp]
     cursor: str = ""
 
 
 class RedeliveryResult(msgspec.Struct, frozen=True):
-    """How many events relays will deliver again, and why others can't be."""
+    """How many events relays will deliver again, and the errors of the others."""
 
     queued: int
     refused: dict[str, str]
 
 
 async def served_sinks(members: Members, redis: Redis, queue: str) -> frozenset[str]:
-    """The sinks that live relays deliver a queue's events to; an older version does not name its own."""
+    """Return the sinks of a queue that live relays serve; a relay of an older version serves all."""
     relays = [each.fields for each in await members.all(redis, "relay")]
     sinks = [
         each.get("sinks", ",".join(SINKS)) for each in relays if queue in each.get("queues", "").split(",")
@@ -76,7 +76,7 @@ async def served_sinks(members: Members, redis: Redis, queue: str) -> frozenset[
 
 
 class Undelivered:
-    """Lists the undelivered events of one partition, and has them delivered again."""
+    """Lists the undelivered events of one partition, and queues their redelivery."""
 
     def __init__(self, keys: QueueKeys, redis: Redis) -> None:
         self._keys = keys
@@ -86,10 +86,10 @@ class Undelivered:
     async def list(
         self, *, limit: int = 50, cursor: str = "", run_id: str = "", sink: str = "", tenant: str = ""
     ) -> GivenUpPage:
-        """Read events, newest first; ``cursor`` is where the last page ended."""
+        """Read events, newest first; ``cursor`` is the one of the page before."""
         found: list[GivenUp] = []
         top = _read_cursor(cursor)
-        for _ in range(_LOOKS):
+        for _ in range(_PAGES_MOST):
             page = await self._redis.xrevrange(self._stream, top, "-", count=_PAGE)
             for event in await self._read(page, run_id, sink, tenant):
                 if len(found) == limit:
@@ -103,31 +103,31 @@ class Undelivered:
     async def redeliver(
         self, *, run_id: str = "", sink: str = "", tenant: str = "", served: Collection[str] = SINKS
     ) -> RedeliveryResult:
-        """Have every event that there is now delivered again, or those of a run, sink or tenant.
+        """Queue the redelivery of every event that exists now, or of those of a run, sink or tenant.
 
         Events for a sink that is not ``served`` are refused: they would wait for ever, and keep their runs.
         """
         queued, refused = 0, dict[str, str]()
-        async for page in self._there_now():
+        async for page in self._oldest_first():
             wanted = [event for event in await self._read(page, run_id, sink, tenant) if event.event_id]
             refused |= {each.id: _unserved(each) for each in wanted if each.sink not in served}
             possible = [event for event in wanted if event.sink in served]
-            words = await self._ask([event.id for event in possible])
+            words = await self._request([event.id for event in possible])
             queued += sum(word in _QUEUED for word in words)
             for event, word in zip(possible, words, strict=True):
                 if word == _UNADDRESSED:
                     refused[event.id] = (
                         f"event {event.sequence} of run {event.run_id} can't be delivered again: "
-                        "the run has left, and where its events go was not kept"
+                        "the run was removed, and its receivers were not stored"
                     )
         return RedeliveryResult(queued, refused)
 
-    async def _ask(self, ids: Sequence[str]) -> Sequence[bytes]:
+    async def _request(self, ids: Sequence[str]) -> Sequence[bytes]:
         keys = [self._keys.outbox, self._keys.run_prefix, self._stream]
         return await _REDELIVER(self._redis, keys, ids) if ids else []
 
-    async def _there_now(self) -> AsyncIterator[Sequence[_Entry]]:
-        """Oldest first, up to the newest of this moment: what is given up again meanwhile is not met."""
+    async def _oldest_first(self) -> AsyncIterator[Sequence[_Entry]]:
+        """Yield pages, oldest first, up to the newest event of this moment: later ones are left out."""
         newest = await self._redis.xrevrange(self._stream, count=1)
         start, page = "-", newest
         while page:
@@ -138,7 +138,7 @@ class Undelivered:
     async def _read(self, page: Sequence[_Entry], run_id: str, sink: str, tenant: str) -> Sequence[GivenUp]:
         """Read the entries of this run, sink and tenant.
 
-        Whether they wait for a relay, and the tenant of their run, is read from elsewhere.
+        The queued redelivery and the tenant of the run are read from their own keys.
         """
         entries = [each for each in page if _is_of(each[1], run_id, sink)]
         if not entries:
@@ -164,7 +164,7 @@ class _Owner(msgspec.Struct, frozen=True):
 def _given_up(entry: bytes, fields: dict[bytes, bytes], *, score: object, tenant: object) -> GivenUp:
     sequence = _text(fields, b"sequence")
     origin = fields.get(b"origin", b"")
-    # Kept with the event, so that it counts also once the run has left or another has its id.
+    # Stored with the event, so that it is right also after the run was removed, or another run has its id.
     owner = msgspec.json.decode(origin, type=_Owner).tenant if origin else _decoded(tenant)
     return GivenUp(
         id=entry.decode(),

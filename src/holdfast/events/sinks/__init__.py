@@ -1,1 +1,1 @@
-"""Where events go: each sink writes the request for one event; one poster sends them all."""
+"""The sinks of events: each sink writes the request for an event; one poster sends all requests."""

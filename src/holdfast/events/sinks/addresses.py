@@ -1,4 +1,4 @@
-"""Which addresses a URL that came from outside may lead to: none of our own network."""
+"""Validation of the addresses of URLs from submitters: private networks are not allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMERAL = re.compile(r"(?:0x[0-9a-f]*|[0-9]*)(?:\.(?:0x[0-9a-f]*|[0-9]*))*", re
 
 
 def is_public(host: str) -> bool:
-    """Tell whether an IP address is one of the public internet, also behind IPv6's ways to write IPv4."""
+    """Return whether an IP address is public, also if it is an IPv4 address in IPv6 notation."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -26,10 +26,10 @@ def is_public(host: str) -> bool:
 
 
 def leads_inside(url: str) -> bool:
-    """Tell whether a URL has a private address, or a name that only a private network has.
+    """Return whether a URL has a private address, or a name of a private network.
 
-    Names are not looked up: a slow DNS server would hold up submissions, and the reply would tell the caller
-    which names our network has.
+    Names are not resolved: a slow DNS server would delay submissions, and the result would reveal to the
+    caller which names the private network has.
     """
     try:
         host = (urlsplit(url).hostname or "").rstrip(".")
@@ -41,7 +41,7 @@ def leads_inside(url: str) -> bool:
 
 
 def _is_private_name(host: str) -> bool:
-    """Tell whether a lower-case name is without a domain, or in a domain of private networks only."""
+    """Return whether a lower-case name has no domain, or a domain of private networks only."""
     labels = host.split(".")
     if len(labels) == 1:
         return True
@@ -49,7 +49,7 @@ def _is_private_name(host: str) -> bool:
 
 
 def _within(address: Ip) -> list[Ip]:
-    """The IPv4 addresses that an IPv6 address stands for."""
+    """Return the IPv4 addresses that an IPv6 address contains."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
     found = [address.ipv4_mapped, address.sixtofour, address.teredo[1] if address.teredo else None]
@@ -59,10 +59,10 @@ def _within(address: Ip) -> list[Ip]:
 
 
 def is_literal(host: str) -> bool:
-    """Tell whether a host is an IP address rather than a name, however it is written."""
+    """Return whether a host is an IP address, in any notation, rather than a name."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        # C libraries read 127.1, 0x7f000001 and 2130706433 as loopback, and no name looks like these.
+        # C libraries read 127.1, 0x7f000001 and 2130706433 as loopback, and no name has this form.
         return bool(host) and _NUMERAL.fullmatch(host) is not None
     return True

@@ -1,4 +1,4 @@
-"""An event as receivers get it: CloudEvents 1.0, structured JSON; the same however often it is sent."""
+"""The encoding of an event for receivers: CloudEvents 1.0, structured JSON; the same at every try."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _HEADER_VALUE: Final = re.compile(r"[ -~]{1,512}")
 
 
 def event_name(run: RunFacts, sequence: int) -> str:
-    """The id to deduplicate by: the run and the event's position in its feed, from 1."""
+    """Return the id by which receivers deduplicate: the run and the event's position in its feed, from 1."""
     return f"{run.run_id}/{sequence}"
 
 
 def rfc3339(at: float) -> str:
-    """A time as CloudEvents and A2A write it."""
+    """Return a time in the format of CloudEvents and A2A."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def trace_headers(run: RunFacts) -> dict[str, str]:
-    """The submitter's trace context, as far as it can be a header."""
+    """Return the submitter's trace context, as far as it is valid in headers."""
     found = {name: run.trace.get(name, "") for name in _TRACE}
     return {name: value for name, value in found.items() if _HEADER_VALUE.fullmatch(value)}
 
 
 def cloud_event(run: RunFacts, event: Event, sequence: int) -> bytes:
-    """Write the event, with the facts of its run."""
+    """Encode the event, with the facts of its run."""
     fields: dict[str, Any] = {
         "specversion": "1.0",
         "id": event_name(run, sequence),

@@ -1,4 +1,4 @@
-"""Receivers, by scheme, host, port and whether they are the operator's: a slow one can't take all slots."""
+"""Receivers, by scheme, host, port and whether they are the operator's: a slow one can't use all slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = get_logger(__name__)
 
 
 class ReceiverFailed(Exception):
-    """Raised for the breaker: the receiver as a whole failed, not only this event."""
+    """Raised for the breaker if the receiver as a whole failed, not only this event."""
 
 
 def _is_failure(exc: BaseException) -> bool:
@@ -37,10 +37,10 @@ def _refusal(breaker: Breaker) -> ReceiverFailed:
 
 
 class Destination:
-    """One receiver: its breaker, whether it takes events, and how many of the relay's slots it has.
+    """One receiver: its breaker, its failures, and how many of the relay's slots it uses.
 
-    ``ours`` if the operator named it. Any other has as many addresses as runs name: what one of them answers
-    says nothing about the others.
+    ``ours`` if the operator configured it. A submitter's receiver may have many addresses, whose responses
+    are independent of each other.
     """
 
     def __init__(self, name: str, settings: BreakerSettings, most: int, *, ours: bool) -> None:
@@ -57,7 +57,7 @@ class Destination:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has as many slots as one receiver may have."""
+        """Whether it uses as many slots as one receiver may use."""
         return self.active >= self.most
 
     @contextlib.contextmanager
@@ -71,9 +71,9 @@ class Destination:
             self._waiting = max(self._waiting - 1, 0)
 
     def has_failed(self, response: SinkResponse) -> bool:
-        """Tell whether the receiver as a whole has failed.
+        """Return whether the receiver as a whole has failed.
 
-        One run's events may be rejected while others are taken: only many rejections in a row are about all.
+        The events of one run may be rejected while others are accepted: only many rejections in a row count.
         """
         rejects = self._ours and response.verdict is Verdict.REJECTED
         return response.is_about_the_receiver or (rejects and self._rejections + 1 >= self._failures_most)
@@ -101,7 +101,7 @@ class Destination:
                 pass
 
     def pause_when_full(self, settings: RelaySettings) -> float:
-        """Return the pause of a delivery that finds all slots taken: the more deliveries wait, the longer."""
+        """Return the pause of a delivery without a free slot, which grows with the number of waiting ones."""
         self._waiting += 1
         return min(
             settings.retry_first_seconds * (1 + self._waiting / self.most), settings.retry_most_seconds
@@ -109,7 +109,7 @@ class Destination:
 
 
 class Destinations:
-    """All receivers of a relay; the Event API may have all slots of its sink, any other a quarter."""
+    """All receivers of a relay; the Event API may use all slots of its sink, any other a quarter."""
 
     def __init__(self, settings: RelaySettings) -> None:
         self._breaker = BreakerSettings(
@@ -123,9 +123,9 @@ class Destinations:
         self._known: dict[tuple[str, bool], Destination] = {}
 
     def of(self, url: str, *, ours: bool) -> Destination:
-        """The receiver behind a URL; ``ours`` if the operator named it."""
+        """Return the receiver of a URL; ``ours`` if the operator configured it."""
         origin = _origin(url)
-        # Webhooks on the Event API's host neither take its slots nor open its breaker.
+        # Webhooks on the host of the Event API neither use its slots nor open its breaker.
         key = (origin, ours)
         found = self._known.pop(key, None)
         if found is None:
@@ -136,7 +136,7 @@ class Destinations:
         return found
 
     def open_breakers(self) -> int:
-        """How many receivers are not called now because they were down."""
+        """Return how many receivers are not called now, because their breakers are open."""
         return sum(1 for each in self._known.values() if each.breaker.state is not State.CLOSED)
 
     def _forget(self) -> None:

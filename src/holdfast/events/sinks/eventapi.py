@@ -1,4 +1,4 @@
-"""The Event API: every event of every run, as CloudEvents, with the headers that its owners ask for."""
+"""The Event API: every event of every run, as CloudEvents, with the headers that it requires."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADER_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
 class EventApi:
-    """``event_api.url``; the operator chose it, so it may be in our own network."""
+    """The receiver at ``event_api.url``; the operator configured it, so it may be in a private network."""
 
     name = "eventapi"
     ours = True
@@ -30,7 +30,7 @@ class EventApi:
         """Write the request for one event."""
         del address
         headers = {**self._headers, **trace_headers(run)}
-        # A client id that can't be a header is in the body all the same.
+        # A client id that is not valid in a header is only in the body.
         if _HEADER_VALUE.fullmatch(run.client_id):
             headers["x-client-id"] = run.client_id
         return SinkRequest(self._url, headers, cloud_event(run, event, sequence), guarded=False)

@@ -1,6 +1,6 @@
-"""Sends requests over kept connections; a failure of the network is a response, not an exception.
+"""Sends requests over kept-alive connections; a network failure is a response, not an exception.
 
-A guarded request is checked where it matters: every address that its name resolves to, when connecting.
+For a guarded request, every address that its name resolves to is checked when it connects.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from holdfast.events.sinks.request import SinkRequest
 
 _KEEP_ALIVE_SECONDS = 4.0
-"""Less than the 5 s after which many servers close: a POST on a connection that just closed fails."""
+"""Less than the 5 s after which many servers close: a POST on a closed connection fails."""
 _READ_MOST = 65536
 _SHOWN = 200
 _SLICES = 10
 _UNITS_PER_SLICE = 2
-"""What a slice of the timeout uses up; one at whose end our own event loop was late uses 1."""
+"""The units that a slice of the timeout uses; a slice at whose end the event loop was late uses 1."""
 _PRIVATE = "the receiver has a private address: set relay.private_webhooks=true to allow it"
 
 
 class PrivateAddressError(Exception):
-    """A name resolves only to addresses that must not be called; no OSError, which aiohttp would rewrite."""
+    """A name resolves only to private addresses; not an OSError, which aiohttp would rewrite."""
 
 
 class _PublicOnly(AbstractResolver):
-    """Resolves names to public addresses only, so that one can't change between a check and the call."""
+    """Resolves names to public addresses only, so that an address can't change between check and call."""
 
     def __init__(self) -> None:
         self._resolver = ThreadedResolver()
@@ -61,10 +61,10 @@ class _PublicOnly(AbstractResolver):
 
 
 class _AnswerTimeout:
-    """Raises TimeoutError after ``seconds``, counted in slices; those in which our loop was late count half.
+    """Raises TimeoutError after ``seconds``, counted in slices; those in which the loop was late count half.
 
-    After a pause of this process (no CPU, SIGSTOP) that is longer than the timeout, the answer may lie unread
-    in the socket: a plain timeout would deliver the event again, and count as a failure of the receiver.
+    After a pause of this process (no CPU, SIGSTOP) that is longer than the timeout, the response may be
+    unread in the socket: a plain timeout would deliver the event again, and count as a failure.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -95,7 +95,7 @@ class _AnswerTimeout:
     def _count(self) -> None:
         late = asyncio.get_running_loop().time() > self._due + self._slice
         self._left -= 1 if late else _UNITS_PER_SLICE
-        # After a slice that ended late, one more lets the loop read an answer that has arrived meanwhile.
+        # After a late slice, one more slice lets the loop read a response that has arrived meanwhile.
         # guard: late-last-slice
         if self._left > 0 or (late and not self._extended):
             self._extended = self._left <= 0
@@ -126,7 +126,7 @@ class Poster:
 
     def _session(self, resolver: AbstractResolver | None) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            limit=0,  # the relay limits itself, by slots
+            limit=0,  # the slots of the relay are the limit
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
             resolver=resolver,
             use_dns_cache=resolver is None,
@@ -134,7 +134,7 @@ class Poster:
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(),  # ours: see _AnswerTimeout
+            timeout=aiohttp.ClientTimeout(),  # none: see _AnswerTimeout
             headers={"user-agent": "holdfast-relay"},
             trust_env=False,
         )
@@ -164,7 +164,7 @@ class Poster:
 
 
 async def _read(response: aiohttp.ClientResponse) -> SinkResponse:
-    """Read the response to its end, unless it is long: then the connection is not worth keeping."""
+    """Read the response, up to a limit: after a longer one the connection is closed."""
     body = await response.content.read(_READ_MOST)
     if 200 <= response.status < 300:
         return SinkResponse(status=response.status)
@@ -177,11 +177,11 @@ async def _read(response: aiohttp.ClientResponse) -> SinkResponse:
 
 
 def _is_private_literal(url: str) -> bool:
-    """Tell whether a URL names a private address itself: such a one is not resolved."""
+    """Return whether the host of a URL is a private IP address, which is not resolved."""
     try:
         host = URL(url).raw_host or ""
     except ValueError:
-        return False  # the call itself says what is wrong
+        return False  # the call raises the error
     return is_literal(host) and not is_public(host)
 
 

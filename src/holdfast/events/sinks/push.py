@@ -30,7 +30,7 @@ LIFECYCLE: Final = frozenset(
         *("reclaimed", "replayed", "restored", "resumed", "parked", "unparked"),
     }
 )
-"""Events of the system: never sent as the agent's message, since they name our pods, fences and limits."""
+"""Events of the system: never sent as the agent's message, as they have internal names, fences and limits."""
 
 
 class _Authentication(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class _Authentication(msgspec.Struct, frozen=True):
 
 
 class _Push(msgspec.Struct, frozen=True):
-    """The part of a push notification config that matters here."""
+    """The part of a push notification config that is used."""
 
     url: str = ""
     token: str = ""
@@ -48,7 +48,7 @@ class _Push(msgspec.Struct, frozen=True):
 
 
 class Push:
-    """The address that a run was submitted with, for A2A clients that don't hold a connection."""
+    """The push address of a run, for A2A clients that do not keep a connection open."""
 
     name = "push"
     ours = False

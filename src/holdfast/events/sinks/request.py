@@ -1,4 +1,4 @@
-"""The request that a sink writes for an event, the receiver's response, and what that means for the event."""
+"""The request that a sink writes for an event, the receiver's response, and the verdict on the event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OVERLOADED: Final = frozenset({429, 502, 503, 504})
 
 
 class SinkRequest(msgspec.Struct, frozen=True):
-    """One POST; ``guarded`` if its URL came from outside and must not lead into our own network."""
+    """One POST; ``guarded`` if its URL is a submitter's and must not lead to a private network."""
 
     url: str
     headers: dict[str, str]
@@ -30,14 +30,14 @@ class SinkRequest(msgspec.Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """A kind of receiver: it writes the requests."""
+    """A kind of receiver; writes the requests to it."""
 
     name: str
     ours: bool
-    """Whether the operator chose the receiver; if not, the submitter of the run did."""
+    """Whether the operator configured the receiver; if not, the submitter of the run did."""
 
     def request(self, run: RunFacts, event: Event, sequence: int, address: str) -> SinkRequest:
-        """Write the request for one event; always the same but for its time."""
+        """Write the request for one event; always the same except for its time."""
         ...
 
 
@@ -49,7 +49,7 @@ class Verdict(enum.StrEnum):
         2xx                                          delivered
         408 409 425 429, 5xx, no response             retry: until give_up_seconds
         400 413 415 422                              refused: the event is at fault, a few tries
-        3xx and other 4xx                            rejected: the receiver or our access to it is at fault
+        3xx and other 4xx                            rejected: the receiver or the access to it is at fault
         an address that must not be called, no URL   impossible: given up at once
     """
 
@@ -61,7 +61,7 @@ class Verdict(enum.StrEnum):
 
 
 class SinkResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the receiver returned: a status, or 0 and why there is none."""
+    """The receiver's response: a status, or 0 and the error."""
 
     status: int = 0
     error: str = ""
@@ -71,7 +71,7 @@ class SinkResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """What it means for the event."""
+        """The verdict on the event."""
         if 200 <= self.status < 300:
             return Verdict.DELIVERED
         if self.kind == "address":
@@ -84,12 +84,12 @@ class SinkResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> bool:
-        """Whether the receiver says that it will never take events at this address again."""
+        """Whether the receiver will never accept events at this address again (410)."""
         return self.status == _GONE
 
     @property
     def is_about_the_receiver(self) -> bool:
-        """Whether it is about the receiver as a whole, rather than about this event."""
+        """Whether the failure is of the receiver as a whole, rather than of this event."""
         return self.kind in {"timeout", "connection"} or self.status in _OVERLOADED
 
     @property
@@ -99,7 +99,7 @@ class SinkResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """Why the event was not taken, in a sentence."""
+        """Why the event was not accepted, in a sentence."""
         if self.kind != "status":
             return self.error or self.kind
         return f"the receiver answered {self.status}" + (f": {self.error}" if self.error else "")

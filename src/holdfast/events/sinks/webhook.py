@@ -1,4 +1,4 @@
-"""Webhooks: the address that a run was submitted with, signed as Standard Webhooks has it."""
+"""Webhooks: requests to the address of a run's submission, signed as in Standard Webhooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PREFIX = "whsec_"
 
 
 class Webhook:
-    """Signs with every secret, so that one can be replaced while receivers still have the old one."""
+    """Signs with every secret, so that a secret can be rotated while receivers still have the old one."""
 
     name = "webhook"
     ours = False
@@ -60,6 +60,6 @@ def _key(secret: str) -> bytes:
     if not key:
         raise ConfigError(
             "relay.webhook_secret (HOLDFAST_WEBHOOK_SECRET) must be whsec_ and a key in base64, "
-            "as Standard Webhooks has it; several are separated by blanks"
+            "as in Standard Webhooks; several are separated by blanks"
         )
     return key

@@ -1,1 +1,1 @@
-"""What KEDA asks an external scaler; `make proto` generates the code."""
+"""The protocol of KEDA's external scalers; `make proto` generates the code."""
